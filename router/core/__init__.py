@@ -1,0 +1,1 @@
+"""Pure core: vocabulary, errors, interfaces and the scheduler. No I/O, no clock; `now` is an argument."""

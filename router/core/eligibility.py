@@ -1,0 +1,123 @@
+"""Which candidates may take a request, and the refusal when none may.
+
+The checks run from lasting to passing: context, quality, money, then health, then a free slot. The first
+that leaves nobody names the reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from router.core.errors import Refusal, invalid_request
+from router.core.interfaces import Option
+from router.core.state import Instance
+from router.core.types import Candidate, Outcome, Request
+
+#: A returning instance takes at most a growing share of its usual load for this long.
+RETURN_RAMP_S = 10.0
+#: Concurrency that the ramp grows towards where an instance has no `max_concurrency`.
+RAMP_CONCURRENCY = 64
+
+
+@dataclass(slots=True)
+class Eligible:
+    """Candidates by how far they got. `free` can take the request now, `busy` are healthy but full;
+    `passed_over` says why each other candidate is out."""
+
+    free: list[Option]
+    busy: list[Option]
+    passed_over: list[tuple[Candidate, str]]
+    refusal: Refusal | None  # set when neither free nor busy holds anyone
+
+
+def free_slots(instance: Instance, now: float) -> float:
+    """How many more attempts an instance may take now (inf: no limit)."""
+    limit = math.inf if instance.max_concurrency is None else float(instance.max_concurrency)
+    if instance.returned_at is not None:
+        share = (now - instance.returned_at) / RETURN_RAMP_S
+        if share < 1:
+            usual = instance.max_concurrency or RAMP_CONCURRENCY
+            limit = min(limit, max(1.0, math.ceil(share * usual)))
+    return limit - instance.in_flight
+
+
+def eligible(
+    request: Request,
+    models: Iterable[str],
+    instances_by_model: Mapping[str, Mapping[str, Instance]],
+    spent_usd: float,
+    tried: frozenset[tuple[str, str]] | set[tuple[str, str]],
+    now: float,
+) -> Eligible:
+    """Sort the candidates of `models` by what they can do for `request` at `now`."""
+    free: list[Option] = []
+    busy: list[Option] = []
+    out: list[tuple[Candidate, str]] = []
+    fits = good = affordable = False
+    # By the best estimate: an upper bound would refuse prompts that fit. The engine has the last word.
+    need_tokens = request.prompt_tokens + (1 if request.decodes else 0)
+    for model in models:
+        for instance in instances_by_model.get(model, {}).values():
+            candidate = instance.candidates[model]
+            if candidate.context_tokens is not None and need_tokens > candidate.context_tokens:
+                out.append((candidate, f"context of {candidate.context_tokens} tokens is too short"))
+                continue
+            fits = True
+            if request.min_quality is not None and (candidate.quality or 0.0) < request.min_quality:
+                out.append((candidate, f"quality below {request.min_quality:g}"))
+                continue
+            good = True
+            if request.max_cost_usd is not None:
+                bound = candidate.price.affordable_output_tokens(
+                    request.prompt_tokens_bound, request.max_cost_usd - spent_usd
+                )
+                if bound is not None and bound < (request.choices if request.decodes else 0):
+                    out.append((candidate, "too dear for the money cap"))
+                    continue
+            affordable = True
+            if (candidate.instance, model) in tried:
+                out.append((candidate, "already tried"))
+            elif instance.draining:
+                out.append((candidate, "draining"))
+            elif not instance.healthy:
+                out.append((candidate, "unhealthy"))
+            elif free_slots(instance, now) < 1:
+                busy.append(Option(candidate, instance))
+            else:
+                free.append(Option(candidate, instance))
+    refusal = None
+    if not free and not busy:
+        refusal = _refusal(request, bool(out), fits, good, affordable)
+    return Eligible(free, busy, out, refusal)
+
+
+def _refusal(request: Request, known: bool, fits: bool, good: bool, affordable: bool) -> Refusal:
+    if known and not fits:
+        return invalid_request(
+            f"The prompt of about {request.prompt_tokens} tokens is longer than every candidate's context.",
+            "messages",
+            "context_length_exceeded",
+        )
+    if known and not good:
+        return invalid_request(
+            f"No candidate is expected to reach a quality of {request.min_quality:g}.",
+            "routing.min_quality",
+            "quality_unattainable",
+        )
+    if known and not affordable:
+        return Refusal(
+            400,
+            "budget_unattainable",
+            f"max_cost_usd of {request.max_cost_usd:g} cannot pay the prompt and one output token anywhere.",
+            Outcome.REJECTED_BUDGET,
+            param="routing.max_cost_usd",
+        )
+    return Refusal(
+        503,
+        "no_instance",
+        f"No live instance serves {', '.join(request.models)} now.",
+        Outcome.REJECTED_NO_INSTANCE,
+        retry_after_s=5,
+    )

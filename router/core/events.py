@@ -1,0 +1,130 @@
+"""What goes into the scheduler and what comes out of it.
+
+Events tell what happened; instructions tell the runner what to do. Both are plain values, so a log of
+events replayed through a scheduler gives the same instructions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from router.core.errors import Refusal
+from router.core.types import Candidate, EndedHow, LoadReport, Prediction, Request
+
+
+# --- events -----------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A well-formed request came in."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    """The engine gave its first token for an attempt."""
+
+    request_id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """An attempt ended.
+
+    `output_tokens` are what the engine produced and bills, `prompt_tokens` its own count if it gave one.
+    `restartable` says that the client has seen nothing of it, so another attempt may follow. `refusal`
+    is set when the engine's answer is final for the client (an upstream 400). `fault` says that the
+    instance itself is to blame (no connection, a 5xx, a broken stream), which counts towards ejection.
+    """
+
+    request_id: str
+    attempt: int
+    how: EndedHow
+    output_tokens: int = 0
+    prompt_tokens: int | None = None
+    restartable: bool = False
+    refusal: Refusal | None = None
+    fault: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The client went away."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReported:
+    """An engine's metrics were read."""
+
+    instance: str
+    report: LoadReport
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """A health probe came back."""
+
+    instance: str
+    healthy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The runner's one timer fired (`Scheduler.wake_at`)."""
+
+
+Event = Arrived | FirstToken | Ended | Left | LoadReported | Probed | Tick
+
+
+# --- instructions -----------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Considered:
+    """One candidate of a decision: its prediction and score (lower is better, None if not scored) and why
+    it was passed over (None for the chosen one)."""
+
+    candidate: Candidate
+    prediction: Prediction | None
+    score: float | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Why an attempt goes where it goes. `propensity` is the probability with which the policy took it.
+    `loads` are the engine-state features the decision saw, one row a considered candidate, as named by
+    `router.core.state.LOAD_FEATURES`."""
+
+    policy: str
+    at_s: float
+    chosen: int
+    considered: tuple[Considered, ...]
+    propensity: float | None
+    loads: tuple[tuple[float | None, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Send the request to a candidate. `max_output_tokens` is the bound to set (None: the engine's own);
+    `budget_bound` says that the money cap, not the client, set it."""
+
+    request_id: str
+    attempt: int
+    candidate: Candidate
+    max_output_tokens: int | None
+    budget_bound: bool
+    prediction: Prediction
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """End the request with an error; whatever attempt is under way is cancelled."""
+
+    request_id: str
+    refusal: Refusal
+
+
+Instruction = Dispatch | Refuse

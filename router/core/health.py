@@ -1,0 +1,49 @@
+"""Ejection and return of an instance.
+
+An instance is ejected after `eject_after` failures in a row, of probes or of attempts, and comes back
+after `return_after` good probes in a row, at first with a growing share of its load
+(`eligibility.free_slots`).
+"""
+
+from __future__ import annotations
+
+from router.core.eligibility import RETURN_RAMP_S
+from router.core.events import Ended
+from router.core.state import Instance
+from router.core.types import EndedHow
+
+
+def probed(instance: Instance, healthy: bool, eject_after: int, return_after: int, now: float) -> bool:
+    """Take in one probe; True if the instance was ejected or came back."""
+    if not healthy:
+        instance.probe_successes = 0
+        instance.probe_failures += 1
+        return instance.healthy and instance.probe_failures >= eject_after and _eject(instance)
+    instance.probe_failures = 0
+    instance.probe_successes += 1
+    if instance.returned_at is not None and now - instance.returned_at >= RETURN_RAMP_S:
+        instance.returned_at = None
+    if instance.healthy or instance.probe_successes < return_after:
+        return False
+    instance.healthy = True
+    instance.attempt_failures = 0
+    instance.returned_at = now
+    return True
+
+
+def attempt_ended(instance: Instance, event: Ended, eject_after: int) -> bool:
+    """Take in the end of an attempt; True if the instance was ejected for it."""
+    if event.how is EndedHow.OK:
+        instance.attempt_failures = 0
+    elif event.how is EndedHow.FAILED and event.fault:
+        instance.attempt_failures += 1
+        return instance.healthy and instance.attempt_failures >= eject_after and _eject(instance)
+    return False
+
+
+def _eject(instance: Instance) -> bool:
+    instance.healthy = False
+    instance.probe_successes = 0
+    instance.returned_at = None
+    instance.ejections += 1
+    return True

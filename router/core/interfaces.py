@@ -1,0 +1,157 @@
+"""Contracts between the core and what is plugged into it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Protocol
+
+from router.core.state import Instance
+from router.core.types import Candidate, LoadReport, Prediction, Request
+
+
+@dataclass(slots=True)
+class Option:
+    """One candidate that can take the request now. `prediction` is None unless the policy asked for
+    predictions (`Policy.predicts`)."""
+
+    candidate: Candidate
+    instance: Instance
+    prediction: Prediction | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a policy decided: the index of the option taken, one score an option (lower is better, None
+    where not scored), why each other one was passed over, and the probability of this draw."""
+
+    index: int
+    scores: Sequence[float | None]
+    reasons: Sequence[str | None]
+    propensity: float = 1.0
+
+
+class Policy(Protocol):
+    """Picks one of the options. A plain object: no I/O, no clock, no randomness but the generator given."""
+
+    name: str
+    predicts: bool
+
+    def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
+        """Pick among options (at least one). Must not change state: a dry run calls it too."""
+        ...
+
+    def taken(self, request: Request, option: Option) -> None:
+        """The choice is being dispatched: advance counters here."""
+        ...
+
+
+class Predictor(Protocol):
+    """Expects what a candidate would do with a request, and learns from what it did."""
+
+    name: str
+
+    def predict(self, request: Request, candidate: Candidate, instance: Instance, now: float) -> Prediction:
+        """Expectation if the request were dispatched to `candidate` at `now`."""
+        ...
+
+    def observe_ttft(
+        self, request: Request, candidate: Candidate, prediction: Prediction, engine_ttft_s: float
+    ) -> None:
+        """The first token came `engine_ttft_s` after the dispatch for which `prediction` was made."""
+        ...
+
+    def observe_end(
+        self,
+        request: Request,
+        candidate: Candidate,
+        prediction: Prediction,
+        output_tokens: int,
+        prompt_tokens: int | None,
+        tpot_s: float | None,
+    ) -> None:
+        """The attempt ended on its own: the engine's token counts and its mean time per output token."""
+        ...
+
+    def ttft_floor_s(self, request: Request, candidate: Candidate, instance: Instance) -> float:
+        """Least time to a first token on an idle instance; a hard TTFT below it can never be met."""
+        ...
+
+
+# --- backends -----------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One attempt as a backend sends it.
+
+    `api` is "chat", "completions" or "embeddings"; `body` is the client's OpenAI-shaped body without
+    `routing` (shared between attempts: never change it). The backend sets model, stream, stream_options
+    and the output bound itself.
+    """
+
+    api: str
+    body: Mapping[str, Any]
+    candidate: Candidate
+    request_id: str
+    max_output_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What arrived in one read of a stream.
+
+    `data` are whole SSE events in OpenAI's shape, as to be passed on: the fleet's model name in them,
+    without the usage-only event that the router asked for and without `[DONE]`. `tokens` counts events
+    that carry content, reasoning, refusal or tool calls (an engine may put several tokens in one; `usage`
+    is the truth). `usage` and `finish_reason` are set by the read that saw them.
+    """
+
+    data: bytes
+    tokens: int = 0
+    usage: Mapping[str, Any] | None = None
+    finish_reason: str | None = None
+
+
+class Stream(Protocol):
+    """A streaming answer whose 2xx head has arrived."""
+
+    async def read(self) -> Batch | None:
+        """Whatever has arrived, at least one event; None at a clean end (`[DONE]` or the engine's own end
+        mark). Raises UpstreamError when the engine reports an error, breaks off, or is silent for longer
+        than the idle limit after its first byte."""
+        ...
+
+    def abort(self) -> None:
+        """Give up: the connection is closed, so the engine stops working. Safe at any time, also while
+        another task is inside `read` (which then raises UpstreamError) and after the end."""
+        ...
+
+
+class Backend(Protocol):
+    """The adapter for one instance of an engine kind. Raises UpstreamError and its subclasses only."""
+
+    kind: str
+
+    async def stream(self, call: Call) -> Stream:
+        """Send a generation request, streamed upstream; returns once the 2xx head is here."""
+        ...
+
+    async def complete(self, call: Call) -> dict[str, Any]:
+        """Send what is not streamed (embeddings, `prompt_logprobs`, beam search); the parsed JSON answer."""
+        ...
+
+    async def count_tokens(self, call: Call) -> int | None:
+        """Prompt tokens by the engine's own tokenizer; None if it has no such endpoint."""
+        ...
+
+    async def probe(self) -> bool:
+        """Whether the engine answers its health check."""
+        ...
+
+    async def load(self) -> LoadReport:
+        """The engine's own view of its load (an empty report if it tells nothing)."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close pooled connections."""
+        ...

@@ -1,0 +1,570 @@
+"""The scheduler: events in, instructions out, no I/O, `now` an argument.
+
+Life of a request here::
+
+    Arrived --> decide --> Dispatch --> FirstToken --> Ended(ok) --> gone
+                 |   ^        |             |
+                 |   |        |             +-- Ended(failed, client has seen tokens) --> gone
+                 |   +--------+-- Ended(failed, restartable): decide again without those tried
+                 |   |
+                 +-> queued (every candidate is full) -- a slot frees, an instance returns
+                 |
+                 +-> Refuse (nobody may take it, hard SLO out of reach, queue full, time passed)
+
+`Left` (the client went away) and `Refuse` end a request in any state. Time-outs are found by `Tick`; the
+runner keeps one timer, set to `wake_at`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from bisect import insort
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from router.core import health
+from router.core.eligibility import Eligible, eligible, free_slots
+from router.core.errors import Refusal
+from router.core.events import (
+    Arrived,
+    Considered,
+    Decision,
+    Dispatch,
+    Ended,
+    Event,
+    FirstToken,
+    Instruction,
+    Left,
+    LoadReported,
+    Probed,
+    Refuse,
+    Tick,
+)
+from router.core.interfaces import Choice, Option, Policy, Predictor
+from router.core.state import Instance
+from router.core.types import Candidate, EndedHow, Outcome, Prediction, Request
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSettings:
+    """`confidence`: a hard SLO is taken on only if some candidate keeps it with at least this probability.
+    `max_queue`: requests that may wait for a slot. `max_attempts`: attempts a request may have."""
+
+    confidence: float = 0.9
+    max_queue: int = 512
+    max_attempts: int = 3
+    eject_after: int = 3
+    return_after: int = 2
+
+
+@dataclass(slots=True)
+class _Attempt:
+    number: int
+    candidate: Candidate
+    instance: Instance
+    prediction: Prediction
+    dispatched_at: float
+    prompt_tokens: int
+    expected_output_tokens: int
+    first_token_at: float | None = None
+
+
+@dataclass(slots=True)
+class _Live:
+    request: Request
+    seq: int
+    attempt: _Attempt | None = None
+    attempts: int = 0
+    spent_usd: float = 0.0
+    tried: set[tuple[str, str]] = field(default_factory=set)
+    queued_as: tuple[float, float, int] | None = None
+
+
+class Scheduler:
+    """Decides where each request goes and when it is given up. One thread, one clock, no I/O."""
+
+    def __init__(
+        self,
+        instances: Iterable[Instance],
+        policies: Mapping[str, Policy],
+        predictor: Predictor,
+        settings: SchedulerSettings | None = None,
+        rng: Random | None = None,
+    ) -> None:
+        self.settings = settings or SchedulerSettings()
+        self.policies = policies
+        self.predictor = predictor
+        self.instances: dict[str, Instance] = {}
+        self._by_model: dict[str, dict[str, Instance]] = {}
+        self._rng = rng or Random()
+        self._live: dict[str, _Live] = {}
+        self._awaiting: OrderedDict[str, _Live] = OrderedDict()  # no first token yet, oldest first
+        self._queue: list[tuple[tuple[float, float, int], str]] = []
+        self._deadlines: list[tuple[float, str]] = []  # hard SLOs; entries of ended requests are skipped
+        self._seq = 0
+        self._release_gap_s: float | None = None  # mean time between slots coming free
+        self._released_at: float | None = None
+        self._now = 0.0
+        self._handlers: dict[type, Callable[[Any, float], list[Instruction]]] = {
+            Arrived: self._arrived,
+            FirstToken: self._first_token,
+            Ended: self._ended,
+            Left: self._left,
+            LoadReported: self._load_reported,
+            Probed: self._probed,
+            Tick: self._tick,
+        }
+        self.set_instances(instances)
+
+    # --- fleet ---------------------------------------------------------------------------------------
+    def set_instances(self, instances: Iterable[Instance]) -> None:
+        """Replace the fleet. An instance object that stays keeps its counters; attempts under way on one
+        that goes run to their end."""
+        self.instances = {instance.name: instance for instance in instances}
+        by_model: dict[str, dict[str, Instance]] = {}
+        for name in sorted(self.instances):
+            for model in self.instances[name].candidates:
+                by_model.setdefault(model, {})[name] = self.instances[name]
+        self._by_model = by_model
+
+    @property
+    def queue_depth(self) -> int:
+        return len(self._queue)
+
+    @property
+    def live(self) -> int:
+        """Requests that are queued or under way."""
+        return len(self._live)
+
+    @property
+    def wake_at(self) -> float | None:
+        """When `Tick` is wanted next; None for never."""
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][1] not in self._live:
+            heapq.heappop(deadlines)
+        at = deadlines[0][0] if deadlines else math.inf
+        if self._awaiting:
+            at = min(at, next(iter(self._awaiting.values())).request.expires_at)
+        if self._queue and any(i.returned_at is not None for i in self.instances.values()):
+            at = min(at, self._now + 0.5)  # a returning instance takes more as time passes
+        return at if math.isfinite(at) else None
+
+    # --- events --------------------------------------------------------------------------------------
+    def handle(self, event: Event, now: float) -> list[Instruction]:
+        """Take in one event at time `now` (seconds, never going back) and say what is to be done."""
+        self._now = now
+        return self._handlers[type(event)](event, now)
+
+    def decide(self, request: Request, now: float) -> Decision:
+        """A dry run: what would be done with `request` now. Changes nothing. Raises Refusal."""
+        found = self._eligible(_Live(request, 0), now)
+        if found.refusal is not None:
+            raise found.refusal
+        return self._choose(request, found.free or found.busy, found.passed_over, now, predict_all=True)[0]
+
+    def _arrived(self, event: Arrived, now: float) -> list[Instruction]:
+        self._seq += 1
+        live = _Live(event.request, self._seq)
+        try:
+            return [self._place(live, now)]
+        except _Queued:
+            return []
+        except Refusal as refusal:
+            return [Refuse(live.request.id, refusal)]
+
+    def _first_token(self, event: FirstToken, now: float) -> list[Instruction]:
+        live = self._live.get(event.request_id)
+        attempt = live.attempt if live else None
+        if (
+            live is None
+            or attempt is None
+            or attempt.number != event.attempt
+            or attempt.first_token_at is not None
+        ):
+            return []
+        attempt.first_token_at = now
+        self._awaiting.pop(event.request_id, None)
+        instance = attempt.instance
+        instance.awaiting_first_token -= 1
+        instance.pending_prefill_tokens -= attempt.prompt_tokens
+        instance.context_tokens += attempt.prompt_tokens + attempt.expected_output_tokens
+        self.predictor.observe_ttft(
+            live.request, attempt.candidate, attempt.prediction, now - attempt.dispatched_at
+        )
+        return []
+
+    def _ended(self, event: Ended, now: float) -> list[Instruction]:
+        live = self._live.get(event.request_id)
+        attempt = live.attempt if live else None
+        if live is None or attempt is None or attempt.number != event.attempt:
+            return []
+        self._release(live, now)
+        request = live.request
+        instructions: list[Instruction] = []
+        health.attempt_ended(attempt.instance, event, self.settings.eject_after)
+        if event.how is EndedHow.OK:
+            if event.output_tokens or not request.decodes:
+                first = attempt.first_token_at
+                tpot_s = None
+                if first is not None and event.output_tokens > 1:
+                    tpot_s = (now - first) / (event.output_tokens - 1)
+                self.predictor.observe_end(
+                    request,
+                    attempt.candidate,
+                    attempt.prediction,
+                    event.output_tokens,
+                    event.prompt_tokens,
+                    tpot_s,
+                )
+            self._forget(live)
+        else:
+            if event.output_tokens:
+                live.spent_usd += attempt.candidate.price.cost_usd(
+                    event.prompt_tokens or request.prompt_tokens_bound, event.output_tokens
+                )
+            again = event.how is EndedHow.FAILED and event.restartable and event.refusal is None
+            if not again:
+                self._forget(live)
+                if event.refusal is not None:
+                    instructions.append(Refuse(request.id, event.refusal))
+            else:
+                instructions += self._retry(live, now)
+        if self._queue:
+            instructions += self._drain(now)
+        return instructions
+
+    def _left(self, event: Left, now: float) -> list[Instruction]:
+        live = self._live.get(event.request_id)
+        if live is None:
+            return []
+        self._release(live, now)
+        self._forget(live)
+        return self._drain(now) if self._queue else []
+
+    def _load_reported(self, event: LoadReported, now: float) -> list[Instruction]:
+        instance = self.instances.get(event.instance)
+        if instance is not None:
+            instance.report = event.report
+            instance.reported_at = now
+            instance.dispatched_since_report = instance.ended_since_report = 0
+        return []
+
+    def _probed(self, event: Probed, now: float) -> list[Instruction]:
+        instance = self.instances.get(event.instance)
+        if instance is None:
+            return []
+        changed = health.probed(
+            instance, event.healthy, self.settings.eject_after, self.settings.return_after, now
+        )
+        return self._drain(now) if changed and self._queue else []
+
+    def _tick(self, event: Tick, now: float) -> list[Instruction]:
+        instructions: list[Instruction] = []
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, request_id = heapq.heappop(self._deadlines)
+            live = self._live.get(request_id)
+            if live is not None and (due := self._hard_deadline(live)) is not None:
+                if due <= now:
+                    instructions.append(self._expire(live, now))
+                else:
+                    heapq.heappush(self._deadlines, (due, request_id))
+        while self._awaiting:
+            live = next(iter(self._awaiting.values()))
+            if live.request.expires_at > now:
+                break
+            instructions.append(self._expire(live, now))
+        if self._queue:
+            instructions += self._drain(now)
+        return instructions
+
+    # --- deciding ------------------------------------------------------------------------------------
+    def _eligible(self, live: _Live, now: float) -> Eligible:
+        """Candidates of the wanted models, else of the first fallback that has any."""
+        request = live.request
+        found = eligible(request, request.models, self._by_model, live.spent_usd, live.tried, now)
+        if found.refusal is not None:
+            for model in request.fallbacks:
+                other = eligible(request, (model,), self._by_model, live.spent_usd, live.tried, now)
+                if other.refusal is None:
+                    other.passed_over[:0] = found.passed_over
+                    return other
+        return found
+
+    def _place(self, live: _Live, now: float) -> Dispatch:
+        """Dispatch or queue a request; raises Refusal, or _Queued."""
+        request = live.request
+        found = self._eligible(live, now)
+        if found.refusal is not None:
+            raise found.refusal
+        if not found.free:
+            self._enqueue(live, found, now)
+            raise _Queued
+        decision, option, prediction = self._choose(
+            request, found.free, found.passed_over, now, busy=found.busy
+        )
+        if request.hard and request.slo is not None:
+            self._admit(request, found.free, now)
+        return self._dispatch(live, option, prediction, decision, now)
+
+    def _choose(
+        self,
+        request: Request,
+        options: list[Option],
+        passed_over: list[tuple[Candidate, str]],
+        now: float,
+        *,
+        busy: Iterable[Option] = (),
+        predict_all: bool = False,
+    ) -> tuple[Decision, Option, Prediction]:
+        policy = self.policies[request.policy]
+        predict = self.predictor.predict
+        if policy.predicts or predict_all or request.hard:
+            for option in options:
+                option.prediction = predict(request, option.candidate, option.instance, now)
+        rng = self._rng if request.seed is None else Random(request.seed)
+        choice: Choice = policy.choose(request, options, rng)
+        option = options[choice.index]
+        prediction = option.prediction or predict(request, option.candidate, option.instance, now)
+        option.prediction = prediction
+        considered = [
+            Considered(o.candidate, o.prediction, score, reason)
+            for o, score, reason in zip(options, choice.scores, choice.reasons, strict=True)
+        ]
+        considered += [Considered(o.candidate, o.prediction, None, "no free slot") for o in busy]
+        considered += [Considered(candidate, None, None, reason) for candidate, reason in passed_over]
+        decision = Decision(
+            request.policy,
+            now,
+            choice.index,
+            tuple(considered),
+            choice.propensity,
+            tuple(o.instance.load_features(now) for o in options),
+        )
+        return decision, option, prediction
+
+    def _admit(self, request: Request, options: list[Option], now: float) -> None:
+        """Refuse a hard SLO that no candidate keeps with the configured confidence."""
+        best = min((o.prediction.p_miss or 0.0 for o in options if o.prediction is not None), default=0.0)
+        if best > 1 - self.settings.confidence + 1e-9:
+            raise self._unattainable(f"The hard SLO would be missed with probability {best:.2f} at best.")
+
+    def _unattainable(self, message: str) -> Refusal:
+        return Refusal(
+            429,
+            "slo_unattainable",
+            message,
+            Outcome.REJECTED_SLO,
+            param="routing.slo",
+            retry_after_s=self.drain_s(),
+            should_retry=False,
+        )
+
+    def drain_s(self) -> float:
+        """Predicted seconds until the queue, and the work before it, has a slot for one more."""
+        gap_s = self._release_gap_s if self._release_gap_s is not None else 1.0
+        return min(60.0, max(1.0, gap_s * (len(self._queue) + 1)))
+
+    def _dispatch(
+        self, live: _Live, option: Option, prediction: Prediction, decision: Decision, now: float
+    ) -> Dispatch:
+        request = live.request
+        candidate, instance = option.candidate, option.instance
+        bound, budget_bound = self._output_bound(live, candidate)
+        live.attempts += 1
+        expected = prediction.output_tokens_p50 or 0.0
+        live.attempt = _Attempt(
+            live.attempts, candidate, instance, prediction, now, request.prompt_tokens, int(expected)
+        )
+        live.tried.add((candidate.instance, candidate.model))
+        live.queued_as = None
+        instance.in_flight += 1
+        instance.awaiting_first_token += 1
+        instance.pending_prefill_tokens += request.prompt_tokens
+        instance.dispatched_since_report += 1
+        self._register(live)
+        self.policies[request.policy].taken(request, option)
+        return Dispatch(request.id, live.attempts, candidate, bound, budget_bound, prediction, decision)
+
+    @staticmethod
+    def _output_bound(live: _Live, candidate: Candidate) -> tuple[int | None, bool]:
+        """Output tokens (for each choice) that the client's cap and its money allow."""
+        request = live.request
+        if not request.decodes:
+            return None, False
+        bound, by_budget = request.max_tokens, False
+        if request.max_cost_usd is not None:
+            affordable = candidate.price.affordable_output_tokens(
+                request.prompt_tokens_bound, request.max_cost_usd - live.spent_usd
+            )
+            if affordable is not None:
+                affordable //= request.choices
+                if bound is None or affordable < bound:
+                    bound, by_budget = affordable, True
+        return bound, by_budget
+
+    def _retry(self, live: _Live, now: float) -> list[Instruction]:
+        request = live.request
+        failed = Refusal(
+            502,
+            "upstream_error",
+            f"Every attempt failed upstream ({live.attempts} tried).",
+            Outcome.BACKEND_ERROR,
+        )
+        due = self._hard_deadline(live)
+        if live.attempts >= self.settings.max_attempts or now >= min(request.expires_at, due or math.inf):
+            self._forget(live)
+            return [Refuse(request.id, failed)]
+        try:
+            return [self._place(live, now)]
+        except _Queued:
+            return []
+        except Refusal:
+            self._forget(live)
+            return [Refuse(request.id, failed)]
+
+    # --- queue ---------------------------------------------------------------------------------------
+    def _enqueue(self, live: _Live, found: Eligible, now: float) -> None:
+        request = live.request
+        if len(self._queue) >= self.settings.max_queue:
+            raise Refusal(
+                503,
+                "server_overloaded",
+                "Every instance is full and the queue is at its limit.",
+                Outcome.REJECTED_OVERLOAD,
+                retry_after_s=self.drain_s(),
+            )
+        if request.hard and request.slo is not None:
+            limits = [s for s in (request.slo.ttft_s, request.slo.e2e_s) if s is not None]
+            floors = [self.predictor.ttft_floor_s(request, o.candidate, o.instance) for o in found.busy]
+            if limits and (self._release_gap_s or 0.0) * (len(self._queue) + 1) + min(floors) > min(limits):
+                raise self._unattainable("The hard SLO would pass while the request is queued.")
+        live.queued_as = (-float(request.priority), self._slack_deadline(request), live.seq)
+        insort(self._queue, (live.queued_as, request.id))
+        self._register(live)
+
+    @staticmethod
+    def _slack_deadline(request: Request) -> float:
+        """When the first token is due; the queue is in this order inside a priority."""
+        slo = request.slo
+        if slo is None:
+            return request.expires_at
+        targets = [s for s in (slo.ttft_s, slo.e2e_s) if s is not None]
+        return request.arrived_at + min(targets) if targets else request.expires_at
+
+    def _drain(self, now: float) -> list[Instruction]:
+        """Give free slots to queued requests in order; refuse those whose last instance has gone."""
+        instructions: list[Instruction] = []
+        full: dict[tuple[str, ...], bool] = {}  # models -> whether all their live instances are full
+        for entry in list(self._queue):
+            live = self._live[entry[1]]
+            request = live.request
+            models = request.models + request.fallbacks
+            if models not in full:
+                full[models] = self._full(models, now)
+            if full[models]:
+                continue
+            found = self._eligible(live, now)
+            if found.refusal is None and not found.free:
+                continue
+            self._queue.remove(entry)
+            live.queued_as = None
+            try:
+                instructions.append(self._place(live, now))
+            except Refusal as refusal:
+                self._forget(live)
+                instructions.append(Refuse(request.id, refusal))
+            else:
+                full.clear()
+        return instructions
+
+    def _full(self, models: tuple[str, ...], now: float) -> bool:
+        """Whether some instance of `models` is alive, but none has a slot."""
+        alive = [
+            instance
+            for model in models
+            for instance in self._by_model.get(model, {}).values()
+            if instance.healthy and not instance.draining
+        ]
+        return bool(alive) and all(free_slots(instance, now) < 1 for instance in alive)
+
+    # --- bookkeeping ---------------------------------------------------------------------------------
+    def _register(self, live: _Live) -> None:
+        request_id = live.request.id
+        if request_id not in self._live:
+            self._live[request_id] = live
+            if (due := self._hard_deadline(live)) is not None:
+                heapq.heappush(self._deadlines, (due, request_id))
+        self._awaiting[request_id] = live
+
+    @staticmethod
+    def _hard_deadline(live: _Live) -> float | None:
+        """When a hard SLO ends this request: its TTFT until the first token, its E2E always."""
+        request = live.request
+        if not request.hard or request.slo is None:
+            return None
+        decoding = live.attempt is not None and live.attempt.first_token_at is not None
+        targets = [request.slo.e2e_s, None if decoding else request.slo.ttft_s]
+        due = min((t for t in targets if t is not None), default=None)
+        return None if due is None else request.arrived_at + due
+
+    def _expire(self, live: _Live, now: float) -> Refuse:
+        request = live.request
+        decoding = live.attempt is not None and live.attempt.first_token_at is not None
+        by_e2e = (
+            request.hard
+            and request.slo is not None
+            and request.slo.e2e_s is not None
+            and now >= request.arrived_at + request.slo.e2e_s
+        )
+        if decoding:
+            outcome = Outcome.EXPIRED_MID_DECODE
+        elif live.attempt is None:
+            outcome = Outcome.EXPIRED_IN_QUEUE
+        else:
+            outcome = Outcome.EXPIRED_BEFORE_FIRST_TOKEN
+        self._release(live, now)
+        self._forget(live)
+        code, what = (
+            ("deadline_exceeded", "answer") if decoding or by_e2e else ("ttft_timeout", "first token")
+        )
+        message = f"The time for the {what} passed after {now - request.arrived_at:.2f} s."
+        return Refuse(request.id, Refusal(504, code, message, outcome, should_retry=False))
+
+    def _release(self, live: _Live, now: float) -> None:
+        """Take an attempt's work off its instance."""
+        attempt = live.attempt
+        if attempt is None:
+            return
+        live.attempt = None
+        instance = attempt.instance
+        instance.in_flight -= 1
+        instance.ended_since_report += 1
+        if attempt.first_token_at is None:
+            instance.awaiting_first_token -= 1
+            instance.pending_prefill_tokens -= attempt.prompt_tokens
+        else:
+            instance.context_tokens -= attempt.prompt_tokens + attempt.expected_output_tokens
+        if self._released_at is not None:
+            gap_s = now - self._released_at
+            mean = self._release_gap_s
+            self._release_gap_s = gap_s if mean is None else mean + 0.05 * (gap_s - mean)
+        self._released_at = now
+
+    def _forget(self, live: _Live) -> None:
+        request_id = live.request.id
+        self._live.pop(request_id, None)
+        self._awaiting.pop(request_id, None)
+        if live.queued_as is not None:
+            self._queue.remove((live.queued_as, request_id))
+            live.queued_as = None
+        if len(self._deadlines) > 64 and len(self._deadlines) > 4 * len(self._live):
+            self._deadlines = [entry for entry in self._deadlines if entry[1] in self._live]
+            heapq.heapify(self._deadlines)
+
+
+class _Queued(Exception):
+    """The request waits in the queue."""

@@ -1,0 +1,86 @@
+"""What the router knows of one instance: health, own work in flight, and the engine's last report.
+
+Own work is counted up and down as attempts start and end, so between two reports of the engine the
+router's own dispatches are never missed (two decisions do not chase the same idle instance).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from router.core.profile import EngineProfile
+from router.core.types import Candidate, LoadReport
+
+#: Features of an instance at a decision, in this order, in `Decision.loads` and in the records.
+LOAD_FEATURES = (
+    "in_flight",
+    "awaiting_first_token",
+    "pending_prefill_tokens",
+    "context_tokens",
+    "running",
+    "waiting",
+    "kv_usage",
+    "report_age_s",
+)
+
+
+@dataclass(slots=True)
+class Instance:
+    """One running replica. `profile` maps a model's fleet name to its engine profile, where one is known;
+    `speed` is the time compression of an emulated instance (profile seconds / wall seconds)."""
+
+    name: str
+    kind: str
+    candidates: dict[str, Candidate]  # by fleet model name
+    max_concurrency: int | None = None
+    hardware: str | None = None
+    speed: float = 1.0
+    profiles: dict[str, EngineProfile] = field(default_factory=dict)
+    usd_per_hour: float | None = None
+
+    # health
+    healthy: bool = True
+    draining: bool = False
+    probe_failures: int = 0  # consecutive
+    probe_successes: int = 0
+    attempt_failures: int = 0  # consecutive, the instance's own fault
+    returned_at: float | None = None  # when it came back after an ejection
+    ejections: int = 0
+
+    # own work in flight
+    in_flight: int = 0
+    awaiting_first_token: int = 0
+    pending_prefill_tokens: int = 0  # prompt tokens of attempts without a first token
+    context_tokens: int = 0  # prompt and expected output tokens of attempts that decode
+    dispatched_since_report: int = 0
+    ended_since_report: int = 0
+
+    # the engine's own view
+    report: LoadReport = LoadReport()
+    reported_at: float | None = None
+
+    @property
+    def running(self) -> int:
+        """Sequences at the engine now, our own and others': its last report corrected by our own dispatches
+        and completions since, never below our own in-flight count."""
+        report = self.report
+        if report.running is None:
+            return self.in_flight
+        known = (
+            report.running + (report.waiting or 0) + self.dispatched_since_report - self.ended_since_report
+        )
+        return max(known, self.in_flight)
+
+    def load_features(self, now: float) -> tuple[float | None, ...]:
+        """One row of `LOAD_FEATURES`."""
+        report = self.report
+        return (
+            self.in_flight,
+            self.awaiting_first_token,
+            self.pending_prefill_tokens,
+            self.context_tokens,
+            report.running,
+            report.waiting,
+            report.kv_usage,
+            None if self.reported_at is None else round(now - self.reported_at, 4),
+        )

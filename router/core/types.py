@@ -1,0 +1,166 @@
+"""The shared vocabulary. Units stand in the names (`_s`, `_tokens`, `_usd`); unknown is None, never -1 or 0."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Outcome(StrEnum):
+    """How a request ended. Exactly one for each request that reached the router."""
+
+    OK = "ok"
+    LATE = "late"
+    REJECTED_INVALID = "rejected_invalid"
+    REJECTED_AUTH = "rejected_auth"
+    REJECTED_RATE = "rejected_rate"
+    REJECTED_BUDGET = "rejected_budget"
+    REJECTED_SLO = "rejected_slo"
+    REJECTED_OVERLOAD = "rejected_overload"
+    REJECTED_NO_INSTANCE = "rejected_no_instance"
+    EXPIRED_IN_QUEUE = "expired_in_queue"
+    EXPIRED_BEFORE_FIRST_TOKEN = "expired_before_first_token"  # noqa: S105 (no password)
+    EXPIRED_MID_DECODE = "expired_mid_decode"
+    BUDGET_EXHAUSTED_MID_DECODE = "budget_exhausted_mid_decode"
+    BACKEND_ERROR = "backend_error"
+    CLIENT_CANCELLED = "client_cancelled"
+
+
+#: Outcomes that do not count as offered when attainment is computed.
+OUTSIDE_ATTAINMENT = frozenset({Outcome.REJECTED_INVALID, Outcome.REJECTED_AUTH, Outcome.CLIENT_CANCELLED})
+
+
+class EndedHow(StrEnum):
+    """How one attempt ended."""
+
+    OK = "ok"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    HEDGE_LOST = "hedge_lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """The tariff of one attempt; input and output tokens are priced apart (USD per million tokens)."""
+
+    input_usd_per_mtok: float = 0.0
+    output_usd_per_mtok: float = 0.0
+
+    def cost_usd(self, prompt_tokens: float, output_tokens: float) -> float:
+        return (prompt_tokens * self.input_usd_per_mtok + output_tokens * self.output_usd_per_mtok) * 1e-6
+
+    def affordable_output_tokens(self, prompt_tokens: int, budget_usd: float) -> int | None:
+        """Most output tokens that `budget_usd` buys after the prompt; negative if the prompt alone is
+        too dear, None when output is free."""
+        left_usd = budget_usd * 1e6 - prompt_tokens * self.input_usd_per_mtok
+        if left_usd < 0:
+            return -1
+        if self.output_usd_per_mtok == 0:
+            return None
+        # The small term keeps an exactly affordable token affordable in floating point.
+        return int(left_usd / self.output_usd_per_mtok + 1e-9)
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """The targets of one request in seconds; None where none was set."""
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    e2e_s: float | None = None
+
+    def met(self, ttft_s: float | None, tpot_s: float | None, e2e_s: float | None) -> bool:
+        """Whether measured times keep every target that was set. A time that is unknown misses, except
+        TPOT, which an answer of fewer than two tokens does not have."""
+        return not (
+            (self.ttft_s is not None and (ttft_s is None or ttft_s > self.ttft_s))
+            or (self.tpot_s is not None and tpot_s is not None and tpot_s > self.tpot_s)
+            or (self.e2e_s is not None and (e2e_s is None or e2e_s > self.e2e_s))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One (instance, model) pair. Price, context, quantisation and quality belong to it.
+
+    `model` is the fleet's name, `upstream_model` what the engine calls it, `quality` a prior in [0, 1].
+    """
+
+    instance: str
+    model: str
+    upstream_model: str
+    price: Price = Price()
+    context_tokens: int | None = None
+    quality: float | None = None
+    quantization: str | None = None
+    family: str | None = None
+
+
+@dataclass(slots=True)
+class Request:
+    """One request as the scheduler sees it (no text).
+
+    `arrived_at` and `expires_at` are on the runner's clock in seconds. `models` are the names it may be
+    served by, `fallbacks` those tried in order when none of `models` can take it. `prompt_tokens` is the
+    best estimate, `prompt_tokens_bound` an upper bound that caps and context checks use. `hard` says that
+    a missed SLO refuses or ends it. `prefix` are hashes of the prompt's leading blocks, shortest first.
+    """
+
+    id: str
+    arrived_at: float
+    policy: str
+    models: tuple[str, ...]
+    fallbacks: tuple[str, ...] = ()
+    prompt_tokens: int = 0
+    prompt_tokens_bound: int = 0
+    max_tokens: int | None = None
+    slo: Slo | None = None
+    hard: bool = False
+    max_cost_usd: float | None = None
+    min_quality: float | None = None
+    priority: int = 0
+    seed: int | None = None
+    key: str | None = None
+    session: str | None = None
+    expires_at: float = float("inf")
+    decodes: bool = True  # False for embeddings
+    choices: int = 1  # `n`: output is capped and priced for each
+    prefix: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """What an engine said of itself at one moment; None is unknown, not zero."""
+
+    running: int | None = None
+    waiting: int | None = None
+    kv_usage: float | None = None  # share of KV blocks in use, 0..1
+    prefix_hit_rate: float | None = None
+    itl_avg_s: float | None = None
+    preemptions_total: int | None = None
+    kv_capacity_tokens: int | None = None
+    loaded_models: frozenset[str] | None = None  # Ollama: what is in memory now
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What is expected of one candidate for one request.
+
+    Times are from the request's arrival at the router (queue included). `p_miss` is the calibrated
+    probability that any target of its SLO is missed (None without an SLO). `cost_usd` is the expected
+    price of the attempt. `engine_ttft_s` and `tpot_s` are medians from the dispatch on.
+    """
+
+    output_tokens_p50: float | None = None
+    output_tokens_p90: float | None = None
+    output_tokens_mean: float | None = None
+    ttft_s_p50: float | None = None
+    ttft_s_p95: float | None = None
+    tpot_s: float | None = None
+    e2e_s_mean: float | None = None
+    e2e_s_p50: float | None = None
+    e2e_s_p95: float | None = None
+    quality: float | None = None
+    cost_usd: float | None = None
+    p_miss: float | None = None
+    engine_ttft_s: float | None = None

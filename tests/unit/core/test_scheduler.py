@@ -1,0 +1,366 @@
+"""The scheduler by its events and instructions."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from router.core.errors import Refusal, invalid_request
+from router.core.events import Arrived, Dispatch, Ended, FirstToken, Left, LoadReported, Probed, Refuse, Tick
+from router.core.types import EndedHow, LoadReport, Outcome, Price, Slo
+from tests.unit.core.worlds import CHEAP, First, Fixed, instance, request, scheduler
+
+OK, FAILED = EndedHow.OK, EndedHow.FAILED
+
+
+def only(instructions):
+    assert len(instructions) == 1, instructions
+    return instructions[0]
+
+
+def dispatched(instructions) -> Dispatch:
+    found = only(instructions)
+    assert isinstance(found, Dispatch)
+    return found
+
+
+def refused(instructions) -> Refusal:
+    found = only(instructions)
+    assert isinstance(found, Refuse)
+    return found.refusal
+
+
+def test_a_request_is_dispatched_followed_and_forgotten():
+    predictor = Fixed()
+    a = instance("a")
+    s = scheduler(a, predictor=predictor)
+    sent = dispatched(s.handle(Arrived(request()), 0.0))
+    assert (sent.candidate.instance, sent.attempt, sent.max_output_tokens) == ("a", 1, None)
+    assert (a.in_flight, a.awaiting_first_token, a.pending_prefill_tokens) == (1, 1, 100)
+    assert s.handle(FirstToken("r1", 1), 0.5) == []
+    assert (a.awaiting_first_token, a.pending_prefill_tokens, a.context_tokens) == (0, 0, 200)
+    assert s.handle(Ended("r1", 1, OK, output_tokens=11), 1.5) == []
+    assert (a.in_flight, a.context_tokens, s.live, s.wake_at) == (0, 0, 0, None)
+    assert predictor.ttfts == [0.5]
+    assert predictor.ends == [(11, pytest.approx(0.1))]
+
+
+def test_the_decision_tells_every_candidate_and_why():
+    s = scheduler(instance("a"), instance("b"), instance("c", context_tokens=50))
+    s.instances["b"].healthy = False
+    decision = dispatched(s.handle(Arrived(request()), 0.0)).decision
+    told = {c.candidate.instance: c.reason for c in decision.considered}
+    assert told == {"a": None, "b": "unhealthy", "c": "context of 50 tokens is too short"}
+    assert decision.considered[decision.chosen].candidate.instance == "a"
+
+
+@pytest.mark.parametrize(
+    ("candidate", "fields", "status", "code", "outcome"),
+    [
+        ({"context_tokens": 100}, {}, 400, "context_length_exceeded", Outcome.REJECTED_INVALID),
+        ({"quality": 0.5}, {"min_quality": 0.6}, 400, "quality_unattainable", Outcome.REJECTED_INVALID),
+        ({}, {"min_quality": 0.1}, 400, "quality_unattainable", Outcome.REJECTED_INVALID),
+        ({"price": CHEAP}, {"max_cost_usd": 400e-6}, 400, "budget_unattainable", Outcome.REJECTED_BUDGET),
+        (
+            {"price": CHEAP},
+            {"max_cost_usd": 403e-6, "choices": 2},
+            400,
+            "budget_unattainable",
+            Outcome.REJECTED_BUDGET,
+        ),
+        ({}, {"models": ("other",)}, 503, "no_instance", Outcome.REJECTED_NO_INSTANCE),
+    ],
+)
+def test_refusals_for_good(candidate, fields, status, code, outcome):
+    s = scheduler(instance("a", **candidate))
+    refusal = refused(s.handle(Arrived(request(**fields)), 0.0))
+    assert (refusal.status, refusal.code, refusal.outcome) == (status, code, outcome)
+    assert s.live == 0
+
+
+def test_a_money_cap_bounds_output_exactly():
+    s = scheduler(instance("a", price=CHEAP))
+    sent = dispatched(s.handle(Arrived(request(max_cost_usd=402e-6 + 2e-6)), 0.0))
+    assert (sent.max_output_tokens, sent.budget_bound) == (2, True)
+    sent = dispatched(s.handle(Arrived(request("r2", max_cost_usd=1.0, max_tokens=7)), 0.0))
+    assert (sent.max_output_tokens, sent.budget_bound) == (7, False)
+
+
+def test_what_a_failed_attempt_has_spent_counts_against_the_cap():
+    s = scheduler(instance("a", price=CHEAP), instance("b", price=CHEAP))
+    # 400 prompt tokens (bound) and 50 output tokens: 500e-6 USD an attempt
+    s.handle(Arrived(request(max_cost_usd=1000e-6)), 0.0)
+    s.handle(FirstToken("r1", 1), 0.1)
+    sent = dispatched(s.handle(Ended("r1", 1, FAILED, output_tokens=50, restartable=True), 1.0))
+    assert (sent.candidate.instance, sent.max_output_tokens) == ("b", 50)
+
+
+def test_free_output_is_never_bound_by_money():
+    s = scheduler(instance("a", price=Price(1.0, 0.0)))
+    assert dispatched(s.handle(Arrived(request(max_cost_usd=1.0)), 0.0)).max_output_tokens is None
+
+
+def test_a_failed_attempt_goes_to_the_next_candidate_then_ends():
+    s = scheduler(instance("a"), instance("b"), max_attempts=3)
+    s.handle(Arrived(request()), 0.0)
+    sent = dispatched(s.handle(Ended("r1", 1, FAILED, restartable=True, fault=True), 0.1))
+    assert (sent.candidate.instance, sent.attempt) == ("b", 2)
+    refusal = refused(s.handle(Ended("r1", 2, FAILED, restartable=True, fault=True), 0.2))
+    assert (refusal.status, refusal.code, refusal.outcome) == (502, "upstream_error", Outcome.BACKEND_ERROR)
+    assert all(i.in_flight == 0 for i in s.instances.values())
+
+
+def test_max_attempts_holds():
+    s = scheduler(*(instance(n) for n in "abcd"), max_attempts=2)
+    s.handle(Arrived(request()), 0.0)
+    assert dispatched(s.handle(Ended("r1", 1, FAILED, restartable=True), 0.1)).attempt == 2
+    assert refused(s.handle(Ended("r1", 2, FAILED, restartable=True), 0.2)).code == "upstream_error"
+
+
+def test_nothing_is_tried_again_once_the_client_has_seen_tokens():
+    s = scheduler(instance("a"), instance("b"))
+    s.handle(Arrived(request()), 0.0)
+    s.handle(FirstToken("r1", 1), 0.1)
+    assert s.handle(Ended("r1", 1, FAILED, output_tokens=3, restartable=False), 0.2) == []
+    assert s.live == 0
+
+
+def test_an_engines_own_refusal_is_passed_on_once():
+    s = scheduler(instance("a"), instance("b"))
+    s.handle(Arrived(request()), 0.0)
+    no = invalid_request("bad top_k")
+    assert refused(s.handle(Ended("r1", 1, FAILED, restartable=True, refusal=no), 0.1)) is no
+    assert s.live == 0
+
+
+def test_fallbacks_are_tried_in_order_only_when_nobody_can_take_it():
+    s = scheduler(instance("a", "m"), instance("b", "n"), instance("c", "o"))
+    fields = {"fallbacks": ("n", "o")}
+    assert dispatched(s.handle(Arrived(request(**fields)), 0.0)).candidate.model == "m"
+    s.instances["a"].healthy = False
+    assert dispatched(s.handle(Arrived(request("r2", **fields)), 0.0)).candidate.model == "n"
+    s.instances["b"].draining = True
+    assert dispatched(s.handle(Arrived(request("r3", **fields)), 0.0)).candidate.model == "o"
+
+
+def test_the_queue_is_bounded_and_serves_priority_then_slack_then_arrival():
+    s = scheduler(instance("a", slots=1), max_queue=4)
+    s.handle(Arrived(request("first")), 0.0)
+    for at, (name, fields) in enumerate(
+        [
+            ("plain", {}),
+            ("urgent", {"slo": Slo(ttft_s=5.0)}),
+            ("vip", {"priority": 1}),
+            ("plain2", {}),
+        ],
+        start=1,
+    ):
+        assert s.handle(Arrived(request(name, at=at, **fields)), float(at)) == []
+    refusal = refused(s.handle(Arrived(request("toomany", at=5.0)), 5.0))
+    assert (refusal.status, refusal.code) == (503, "server_overloaded")
+    assert refusal.retry_after_s is not None
+    order, current, now = [], "first", 6.0
+    while True:
+        out = s.handle(Ended(current, 1, OK, output_tokens=1), now)
+        if not out:
+            break
+        current = dispatched(out).request_id
+        order.append(current)
+        now += 1
+    assert order == ["vip", "urgent", "plain", "plain2"]
+    assert s.queue_depth == 0
+
+
+def test_a_slot_of_another_model_does_not_help_the_queue():
+    s = scheduler(instance("a", "m", slots=1), instance("b", "n", slots=1))
+    s.handle(Arrived(request("r1")), 0.0)
+    s.handle(Arrived(request("n1", models=("n",))), 0.0)
+    assert s.handle(Arrived(request("r2")), 0.0) == []
+    assert s.handle(Ended("n1", 1, OK, output_tokens=1), 1.0) == []
+    assert dispatched(s.handle(Ended("r1", 1, OK, output_tokens=1), 2.0)).request_id == "r2"
+
+
+def test_queued_requests_are_told_when_their_last_instance_goes():
+    s = scheduler(instance("a", slots=1), eject_after=2)
+    s.handle(Arrived(request("r1")), 0.0)
+    s.handle(Arrived(request("r2")), 0.0)
+    assert s.handle(Probed("a", False), 1.0) == []
+    refusal = refused(s.handle(Probed("a", False), 2.0))
+    assert (refusal.code, refusal.outcome) == ("no_instance", Outcome.REJECTED_NO_INSTANCE)
+    assert s.live == 1  # r1 is still under way
+
+
+@pytest.mark.parametrize(
+    ("fields", "first_token", "due", "code", "outcome"),
+    [
+        ({"expires_at": 10.0}, False, 10.0, "ttft_timeout", Outcome.EXPIRED_BEFORE_FIRST_TOKEN),
+        (
+            {"slo": Slo(ttft_s=2.0), "hard": True},
+            False,
+            2.0,
+            "ttft_timeout",
+            Outcome.EXPIRED_BEFORE_FIRST_TOKEN,
+        ),
+        (
+            {"slo": Slo(e2e_s=3.0), "hard": True},
+            False,
+            3.0,
+            "deadline_exceeded",
+            Outcome.EXPIRED_BEFORE_FIRST_TOKEN,
+        ),
+        ({"slo": Slo(e2e_s=3.0), "hard": True}, True, 3.0, "deadline_exceeded", Outcome.EXPIRED_MID_DECODE),
+        (
+            {"slo": Slo(ttft_s=1.0, e2e_s=3.0), "hard": True},
+            True,
+            3.0,
+            "deadline_exceeded",
+            Outcome.EXPIRED_MID_DECODE,
+        ),
+    ],
+)
+def test_time_passes(fields, first_token, due, code, outcome):
+    a = instance("a")
+    s = scheduler(a)
+    s.handle(Arrived(request(**fields)), 0.0)
+    if first_token:
+        s.handle(FirstToken("r1", 1), 0.5)
+        if s.wake_at < due:  # the timer set for the TTFT finds nothing to do
+            assert s.handle(Tick(), s.wake_at) == []
+    assert s.handle(Tick(), due - 0.01) == []
+    assert s.wake_at == pytest.approx(due)
+    refusal = refused(s.handle(Tick(), due))
+    assert (refusal.status, refusal.code, refusal.outcome) == (504, code, outcome)
+    assert not refusal.should_retry
+    assert (a.in_flight, a.pending_prefill_tokens, a.context_tokens, s.live) == (0, 0, 0, 0)
+
+
+def test_a_soft_slo_never_ends_a_request():
+    s = scheduler(instance("a"))
+    s.handle(Arrived(request(slo=Slo(ttft_s=0.001, e2e_s=0.002))), 0.0)
+    s.handle(FirstToken("r1", 1), 5.0)
+    assert s.handle(Tick(), 10_000.0) == []
+    assert s.live == 1
+
+
+def test_expired_in_the_queue():
+    s = scheduler(instance("a", slots=1))
+    s.handle(Arrived(request("r1")), 0.0)
+    s.handle(FirstToken("r1", 1), 0.1)
+    s.handle(Arrived(request("r2", expires_at=5.0)), 0.0)
+    refusal = refused(s.handle(Tick(), 5.0))
+    assert refusal.outcome is Outcome.EXPIRED_IN_QUEUE
+    assert s.queue_depth == 0
+
+
+def test_a_hard_slo_is_taken_on_only_with_the_configured_confidence():
+    predictor = Fixed({"a": 0.5, "b": 0.05})
+    s = scheduler(instance("a"), instance("b"), predictor=predictor, confidence=0.9)
+    hard = {"slo": Slo(ttft_s=1.0), "hard": True}
+    dispatched(s.handle(Arrived(request("r1", **hard)), 0.0))
+    predictor.p_miss["b"] = 0.2
+    refusal = refused(s.handle(Arrived(request("r2", **hard)), 0.0))
+    assert (refusal.status, refusal.code, refusal.should_retry) == (429, "slo_unattainable", False)
+    assert refusal.retry_after_s is not None
+    dispatched(s.handle(Arrived(request("r3", slo=Slo(ttft_s=1.0))), 0.0))  # a soft one goes
+
+
+def test_a_hard_slo_below_the_floor_is_not_queued():
+    s = scheduler(instance("a", slots=1), predictor=Fixed(floor_s=0.05))
+    s.handle(Arrived(request("r1")), 0.0)
+    refusal = refused(s.handle(Arrived(request("r2", slo=Slo(ttft_s=0.01), hard=True)), 0.0))
+    assert refusal.code == "slo_unattainable"
+
+
+def test_leaving_frees_the_slot_for_the_next():
+    s = scheduler(instance("a", slots=1))
+    s.handle(Arrived(request("r1")), 0.0)
+    s.handle(Arrived(request("r2")), 0.0)
+    s.handle(Arrived(request("r3")), 0.0)
+    assert s.handle(Left("r2"), 0.5) == []
+    assert dispatched(s.handle(Left("r1"), 1.0)).request_id == "r3"
+    assert s.handle(Left("nobody"), 1.0) == []
+
+
+def test_reports_are_corrected_by_own_dispatches():
+    a = instance("a")
+    s = scheduler(a)
+    s.handle(LoadReported("a", LoadReport(running=5, waiting=2)), 0.0)
+    assert a.running == 7
+    s.handle(Arrived(request("r1")), 0.1)
+    assert a.running == 8
+    s.handle(Ended("r1", 1, OK, output_tokens=1), 0.2)
+    assert a.running == 7
+    s.handle(LoadReported("a", LoadReport()), 0.3)
+    assert a.running == 0
+
+
+def test_ejection_by_probes_and_a_gradual_return():
+    a = instance("a", slots=100)
+    s = scheduler(a, eject_after=3, return_after=2)
+    for at in range(3):
+        s.handle(Probed("a", False), float(at))
+    assert (a.healthy, a.ejections) == (False, 1)
+    assert refused(s.handle(Arrived(request("r0")), 3.0)).code == "no_instance"
+    s.handle(Probed("a", True), 4.0)
+    assert not a.healthy
+    s.handle(Probed("a", True), 5.0)
+    assert a.healthy
+    sent = sum(isinstance(i, Dispatch) for n in range(60) for i in s.handle(Arrived(request(f"a{n}")), 6.0))
+    assert sent == 10  # one second into a ramp of ten, of 100 slots
+    s.handle(Tick(), 10.0)
+    assert a.in_flight == 50
+
+
+def test_ejection_by_failing_attempts():
+    a = instance("a")
+    s = scheduler(a, eject_after=2)
+    for n in range(2):
+        s.handle(Arrived(request(f"r{n}")), 0.0)
+        s.handle(Ended(f"r{n}", 1, FAILED, restartable=True, fault=True), 0.1)
+    assert not a.healthy
+
+
+def test_a_dry_run_changes_nothing():
+    policy = First()
+    a = instance("a")
+    s = scheduler(a, instance("b"))
+    s.policies = {"first": policy}
+    decision = s.decide(request(), 0.0)
+    assert [c.candidate.instance for c in decision.considered] == ["a", "b"]
+    assert all(c.prediction is not None for c in decision.considered)
+    assert (a.in_flight, s.live, policy.taken_by) == (0, 0, [])
+    with pytest.raises(Refusal):
+        s.decide(request(models=("nothing",)), 0.0)
+
+
+def test_a_changed_fleet_keeps_what_is_under_way():
+    a = instance("a")
+    s = scheduler(a)
+    s.handle(Arrived(request("r1")), 0.0)
+    s.set_instances([instance("b")])
+    assert dispatched(s.handle(Arrived(request("r2")), 0.1)).candidate.instance == "b"
+    s.handle(Ended("r1", 1, OK, output_tokens=1), 0.2)
+    assert a.in_flight == 0
+
+
+def test_stale_reports_of_old_attempts_are_ignored():
+    s = scheduler(instance("a"), instance("b"))
+    s.handle(Arrived(request()), 0.0)
+    s.handle(Ended("r1", 1, FAILED, restartable=True), 0.1)
+    assert s.handle(FirstToken("r1", 1), 0.2) == []
+    assert s.handle(Ended("r1", 1, OK), 0.2) == []
+    assert s.live == 1
+
+
+def test_wake_at_is_the_nearest_deadline():
+    s = scheduler(instance("a"))
+    assert s.wake_at is None
+    s.handle(Arrived(request("r1", expires_at=50.0)), 0.0)
+    assert s.wake_at == 50.0
+    s.handle(Arrived(request("r2", slo=Slo(e2e_s=7.0), hard=True, expires_at=60.0)), 0.0)
+    assert s.wake_at == 7.0
+    s.handle(Left("r2"), 1.0)
+    s.handle(Left("r1"), 1.0)
+    assert s.wake_at is None
+    assert math.isfinite(s.drain_s())

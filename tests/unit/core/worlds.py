@@ -1,0 +1,90 @@
+"""A small world for scheduler tests: instances, a policy that takes the first option, a fixed predictor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from router.core.interfaces import Choice, Option
+from router.core.scheduler import Scheduler, SchedulerSettings
+from router.core.state import Instance
+from router.core.types import Candidate, Prediction, Price, Request
+
+
+class First:
+    """Takes the first option."""
+
+    name = "first"
+    predicts = False
+
+    def __init__(self) -> None:
+        self.taken_by: list[str] = []
+
+    def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
+        reasons = [None if i == 0 else "not first" for i in range(len(options))]
+        return Choice(0, [float(i) for i in range(len(options))], reasons)
+
+    def taken(self, request: Request, option: Option) -> None:
+        self.taken_by.append(option.candidate.instance)
+
+
+class Fixed:
+    """Predicts the same for everyone; `p_miss` by instance."""
+
+    name = "fixed"
+
+    def __init__(self, p_miss: dict[str, float] | None = None, floor_s: float = 0.05) -> None:
+        self.p_miss = p_miss or {}
+        self.floor_s = floor_s
+        self.ttfts: list[float] = []
+        self.ends: list[tuple[int, float | None]] = []
+
+    def predict(self, request: Request, candidate: Candidate, instance: Instance, now: float) -> Prediction:
+        return Prediction(output_tokens_p50=100.0, ttft_s_p50=0.1, p_miss=self.p_miss.get(instance.name))
+
+    def observe_ttft(self, request: Any, candidate: Any, prediction: Any, engine_ttft_s: float) -> None:
+        self.ttfts.append(engine_ttft_s)
+
+    def observe_end(
+        self,
+        request: Any,
+        candidate: Any,
+        prediction: Any,
+        output_tokens: int,
+        prompt_tokens: Any,
+        tpot_s: Any,
+    ) -> None:
+        self.ends.append((output_tokens, tpot_s))
+
+    def ttft_floor_s(self, request: Any, candidate: Any, instance: Any) -> float:
+        return self.floor_s
+
+
+def instance(name: str, *models: str, slots: int | None = None, **candidate: Any) -> Instance:
+    return Instance(
+        name,
+        "vllm",
+        {m: Candidate(name, m, f"up/{m}", **candidate) for m in (models or ("m",))},
+        max_concurrency=slots,
+    )
+
+
+def request(id: str = "r1", *, at: float = 0.0, **fields: Any) -> Request:
+    values: dict[str, Any] = {
+        "policy": "first",
+        "models": ("m",),
+        "prompt_tokens": 100,
+        "prompt_tokens_bound": 400,
+        "expires_at": at + 600,
+    }
+    return Request(id=id, arrived_at=at, **(values | fields))
+
+
+def scheduler(*instances: Instance, predictor: Fixed | None = None, **settings: Any) -> Scheduler:
+    return Scheduler(
+        instances, {"first": First()}, predictor or Fixed(), SchedulerSettings(**settings), Random(0)
+    )
+
+
+CHEAP = Price(1.0, 2.0)
