@@ -1,0 +1,133 @@
+"""The engines of `kind: emulated` instances: one child process for all that start together.
+
+The child is told its instances on standard input and answers with their URLs on standard output. It ends
+when its standard input closes, so it never outlives the gateway, however that ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Self
+
+import orjson
+
+from backends.emulator.instance import EmulatedInstance, start_all, stop_all
+from router.config import ConfigError, InstanceConfig, Problem
+
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 10.0
+
+
+class EmulatedEngines:
+    """Starts emulated engines and ends them on exit."""
+
+    def __init__(self) -> None:
+        self._urls: dict[str, tuple[InstanceConfig, str]] = {}
+        self._children: list[asyncio.subprocess.Process] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for child in self._children:
+            if child.stdin is not None:
+                child.stdin.close()
+        for child in self._children:
+            try:
+                async with asyncio.timeout(STOP_TIMEOUT_S):
+                    await child.wait()
+            except TimeoutError:
+                with suppress(ProcessLookupError):
+                    child.kill()
+                await child.wait()
+
+    async def url(self, instance: InstanceConfig) -> str:
+        """Where an instance listens; it is started if it does not run as configured."""
+        known = self._urls.get(instance.name)
+        if known is None or _engine(known[0]) != _engine(instance):
+            await self.start([instance])
+        return self._urls[instance.name][1]
+
+    async def start(self, instances: Sequence[InstanceConfig]) -> None:
+        """Start these in one child process. Raises ConfigError if they do not start."""
+        if not instances:
+            return
+        child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "router.emulated",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for the gateway, which drains before it ends its engines
+        )
+        self._children.append(child)
+        assert child.stdin is not None  # noqa: S101 (both are pipes)
+        assert child.stdout is not None  # noqa: S101
+        child.stdin.write(orjson.dumps([_engine(each) for each in instances]) + b"\n")
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                answer = await child.stdout.readline()
+        except TimeoutError:
+            answer = b""
+        if not answer:
+            raise ConfigError("instances", [Problem((), "the emulated engines did not start")])
+        for each, url in zip(instances, orjson.loads(answer), strict=True):
+            self._urls[each.name] = (each, url)
+
+
+def _engine(instance: InstanceConfig) -> dict[str, Any]:
+    """What the child needs to know of one instance."""
+    return {
+        "name": instance.name,
+        "kind": instance.emulates,
+        "speed": instance.speed,
+        "models": {served.name: instance.profile_name(model) for model, served in instance.serves.items()},
+        "contexts": [served.context_tokens for served in instance.serves.values()],
+    }
+
+
+def _instance(engine: dict[str, Any]) -> EmulatedInstance:
+    context = engine["contexts"][0] if engine["kind"] == "vllm" else None
+    return EmulatedInstance(
+        engine["name"],
+        engine["kind"],
+        engine["models"],
+        speed=engine["speed"],
+        max_model_len=context,
+        on_stop="finish",
+    )
+
+
+async def _child() -> None:
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, stopped.set)
+    reader = asyncio.StreamReader(limit=16 * 1024 * 1024)
+    pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    instances = [_instance(engine) for engine in orjson.loads(await reader.readline())]
+    await start_all(instances)
+    sys.stdout.buffer.write(orjson.dumps([instance.url for instance in instances]) + b"\n")
+    sys.stdout.flush()
+    gc.collect()
+    gc.freeze()
+
+    async def parent_gone() -> None:
+        await reader.read()
+        stopped.set()
+
+    watch = asyncio.create_task(parent_gone())
+    await stopped.wait()
+    watch.cancel()
+    pipe.close()
+    await stop_all(instances, 1.0)
+
+
+if __name__ == "__main__":
+    import uvloop
+
+    uvloop.run(_child())

@@ -1,0 +1,251 @@
+"""The hot endpoints: generation and embeddings, OpenAI's and Ollama's, as one raw ASGI application.
+
+Everything else (models, routing, operations) is FastAPI's, to which unknown paths are handed on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from router.core.errors import Refusal, invalid_request
+from router.core.types import Outcome, Request
+from router.gateway import body as bodies
+from router.gateway.fronts import Front, OpenAIFront
+from router.gateway.ollama_endpoint import OLLAMA_ROUTES, OllamaFront, OllamaRoute, load_answer
+from router.gateway.prompt import PromptFacts, chat_facts, completion_facts
+from router.gateway.relay import Exchange, Relay, Send, respond_refusal
+from router.gateway.service import Gateway, Rules
+from router.gateway.wish import KeyTerms, Wish, from_body, from_headers
+from router.store.records import RequestRecord
+
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+App = Callable[[dict[str, Any], Receive, Any], Awaitable[None]]
+
+#: What an engine cannot stream: passed through whole.
+_WHOLE_ONLY = ("prompt_logprobs", "use_beam_search", "best_of")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAIRoute:
+    """A path of OpenAI's API; `api` also stands in the records."""
+
+    api: str
+
+    @property
+    def name(self) -> str:
+        return self.api
+
+
+ROUTES: dict[str, OpenAIRoute | OllamaRoute] = {
+    "/v1/chat/completions": OpenAIRoute("chat"),
+    "/v1/completions": OpenAIRoute("completions"),
+    "/v1/embeddings": OpenAIRoute("embeddings"),
+    **OLLAMA_ROUTES,
+}
+
+
+class ClientGone(Exception):
+    """The client left before its request was complete."""
+
+
+class Api:
+    """Raw ASGI in front of `other`."""
+
+    def __init__(self, gateway: Gateway, other: App) -> None:
+        self._gateway = gateway
+        self._other = other
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "POST":
+            route = ROUTES.get(scope["path"])
+            if route is not None:
+                await self._serve(route, scope, receive, send)
+                return
+        await self._other(scope, receive, send)
+
+    async def _serve(
+        self, route: OpenAIRoute | OllamaRoute, scope: dict[str, Any], receive: Receive, send: Send
+    ) -> None:
+        gateway = self._gateway
+        rules = gateway.rules
+        arrived_at = gateway.runner.clock()
+        record = RequestRecord(
+            id=gateway.new_request_id(), received_at=time.time(), api=route.name, arrived_at=arrived_at
+        )
+        gateway.store.writer.arrived()
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        front: Front = OpenAIFront(False) if isinstance(route, OpenAIRoute) else OllamaFront(route.kind, "")
+        extra: list[tuple[bytes, bytes]] = []
+        try:
+            terms = self._authenticate(rules, headers, record)
+            if gateway.draining:
+                raise draining()
+            data = await read_body(headers, receive, rules.config.limits.max_body_mb)
+            body = bodies.parse_json(data)
+            asked = body.get("model")
+            record.model_requested = asked if isinstance(asked, str) else None
+            if isinstance(route, OpenAIRoute):
+                api = route.api
+                stream = body.get("stream") is True and api != "embeddings"
+                options = body.get("stream_options")
+                include_usage = isinstance(options, dict) and options.get("include_usage") is True
+                front = OpenAIFront(stream and include_usage)
+            else:
+                front = OllamaFront(route.kind, asked if isinstance(asked, str) else "")
+                translated = route.translate(body)
+                body, stream, api = translated.body, translated.stream, translated.api
+                if translated.load is not None:
+                    rules.names.resolve(body["model"])
+                    record.e2e_s = gateway.runner.clock() - arrived_at
+                    gateway.finish(record)
+                    await _respond(send, load_answer(route, translated), record.id)
+                    return
+            request, whole = await self._request(rules, terms, headers, api, body, stream, record)
+            tokens = request.prompt_tokens + (request.max_tokens or 0) * request.choices
+            await rules.keys.admit(record, tokens, gateway.runner.clock(), extra)
+        except Refusal as refusal:
+            record.outcome, record.error_code = refusal.outcome, refusal.code
+            record.e2e_s = gateway.runner.clock() - arrived_at
+            if record.slo_ttft_s or record.slo_tpot_s or record.slo_e2e_s:
+                record.slo_met = False
+            gateway.finish(record)
+            await respond_refusal(send, front, refusal, record.id, extra)
+            return
+        except ClientGone:
+            record.outcome = Outcome.CLIENT_CANCELLED
+            record.e2e_s = gateway.runner.clock() - arrived_at
+            gateway.finish(record)
+            return
+        exchange = Exchange(api, body, front, stream, whole, request, record, extra)
+        await Relay(gateway, exchange, send).run(scope["state"]["connection"])
+
+    def _authenticate(
+        self, rules: Rules, headers: dict[bytes, bytes], record: RequestRecord
+    ) -> KeyTerms | None:
+        client_id = headers.get(b"x-request-id")
+        if client_id is not None:
+            record.client_request_id = client_id.decode("latin-1")
+        retries = headers.get(b"x-stainless-retry-count")
+        if retries is not None and retries.isdigit():
+            record.retry_count = min(int(retries), 1_000_000) if len(retries) < 10 else None
+        record.key_name = rules.keys.authenticate(headers.get(b"authorization"))
+        return None if record.key_name is None else rules.terms[record.key_name]
+
+    async def _request(
+        self,
+        rules: Rules,
+        terms: KeyTerms | None,
+        headers: dict[bytes, bytes],
+        api: str,
+        body: dict[str, Any],
+        stream: bool,
+        record: RequestRecord,
+    ) -> tuple[Request, bool]:
+        """Understand an OpenAI-shaped body; also whether the engine can only answer it whole."""
+        routing = body.pop("routing", None)
+        bodies.check(api, body)
+        wish = rules.wishes.merge(
+            body.get("model"),
+            terms,
+            None if routing is None else from_body(routing),
+            from_headers(headers.get),
+        )
+        facts = chat_facts(body) if api == "chat" else completion_facts(body)
+        request = build_request(rules, record, wish, api, body, facts)
+        whole = api == "embeddings" or any(body.get(name) for name in _WHOLE_ONLY)
+        if whole and stream:
+            raise invalid_request("An engine cannot stream this request; ask without stream.", "stream")
+        count = await self._gateway.count_tokens(request, api, body)
+        if count is not None:
+            request.prompt_tokens = request.prompt_tokens_bound = count
+        record.prompt_tokens = request.prompt_tokens
+        return request, whole
+
+
+def build_request(
+    rules: Rules, record: RequestRecord, wish: Wish, api: str, body: Mapping[str, Any], facts: PromptFacts
+) -> Request:
+    """What the scheduler gets; the wishes are noted in the record."""
+    models = wish.models
+    arrived_at = record.arrived_at or 0.0
+    fallbacks = tuple(
+        dict.fromkeys(name for model in models for name in rules.fallbacks[model] if name not in models)
+    )
+    record.policy = wish.policy
+    record.max_tokens = bodies.output_cap(body)
+    record.max_cost_usd = wish.max_cost_usd
+    record.prefix = facts.prefix
+    if wish.slo is not None:
+        record.set_slo(wish.slo)
+    return Request(
+        id=record.id,
+        arrived_at=arrived_at,
+        policy=wish.policy,
+        models=models,
+        fallbacks=fallbacks,
+        prompt_tokens=facts.tokens,
+        prompt_tokens_bound=facts.tokens_bound,
+        max_tokens=record.max_tokens,
+        slo=wish.slo,
+        hard=wish.hard,
+        max_cost_usd=wish.max_cost_usd,
+        min_quality=wish.min_quality,
+        priority=wish.priority,
+        seed=wish.seed,
+        key=record.key_name,
+        expires_at=arrived_at + rules.config.limits.request_timeout_s,
+        decodes=api != "embeddings",
+        choices=body.get("n") or 1,
+        prefix=facts.prefix,
+    )
+
+
+def draining() -> Refusal:
+    return Refusal(
+        503, "no_instance", "The gateway is shutting down.", Outcome.REJECTED_NO_INSTANCE, retry_after_s=5
+    )
+
+
+async def read_body(headers: dict[bytes, bytes], receive: Receive, max_body_mb: float) -> bytes:
+    """The whole body; 413 as soon as it is known to be over the limit."""
+    limit = int(max_body_mb * 1024 * 1024)
+    length = headers.get(b"content-length")
+    if length is not None and length.isdigit() and int(length) > limit:
+        raise _too_large(max_body_mb)
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientGone
+    first: bytes = message["body"]
+    if not message["more_body"]:
+        if len(first) > limit:
+            raise _too_large(max_body_mb)
+        return first
+    parts, size = [first], len(first)
+    while message["more_body"]:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        parts.append(message["body"])
+        size += len(message["body"])
+        if size > limit:
+            raise _too_large(max_body_mb)
+    return b"".join(parts)
+
+
+def _too_large(max_body_mb: float) -> Refusal:
+    return Refusal(
+        413, "request_too_large", f"The body is larger than {max_body_mb:g} MiB.", Outcome.REJECTED_INVALID
+    )
+
+
+async def _respond(send: Send, body: bytes, request_id: str) -> None:
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+        (b"x-request-id", request_id.encode()),
+    ]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -1,0 +1,346 @@
+"""Puts a streamed answer together to the one that was asked for without streaming.
+
+Most events of a stream are alike but for one string. Such runs are not parsed: the bytes before and after
+the string are learned from one event (`Cut`), and the escaped strings between them are joined and decoded
+at once. Everything else is parsed and merged in full, so the result is the same either way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import orjson
+
+from router.core.errors import UpstreamError
+
+Api = Literal["chat", "completions"]
+
+_FOLD_BYTES = 1 << 16  # raw events are kept up to this many bytes, then folded into text
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """An event cut at the value of one string field: `head` ends with the opening quote, `tail` begins with
+    the closing one and ends with the event. An event with this head and tail, and no quote between them, is
+    the same but for that string."""
+
+    field: str
+    head: bytes
+    tail: bytes
+    seam: bytes  # tail + head: where one event of the kind ends and the next begins
+
+    def run(self, raw: bytes, at: int) -> tuple[list[bytes], int, bool]:
+        """Read the events of this kind that begin at `at`, where `head` stands. Gives their strings as they
+        stand (JSON-escaped), where they end, and whether the head stands there again, of another kind."""
+        seam, seam_bytes = self.seam, len(self.seam)
+        start = at + len(self.head)
+        pieces: list[bytes] = []
+        while True:
+            quote = raw.find(b'"', start)
+            if not raw.startswith(seam, quote):
+                break
+            pieces.append(raw[start:quote])
+            start = quote + seam_bytes
+        if raw.startswith(self.tail, quote):
+            pieces.append(raw[start:quote])
+            return pieces, quote + len(self.tail), False
+        return pieces, start - len(self.head), True
+
+
+def cut(event: bytes, choice: dict[str, Any], texts: dict[str, Any]) -> Cut | None:
+    """Cut an event that was parsed to `choice` (its only one), `texts` being the choice itself or its delta.
+
+    None unless the event says nothing but one non-empty string, so that to skip the rest of a like event
+    loses nothing.
+    """
+    if texts is choice:
+        said = ["text"] if choice.get("text") else []
+    else:
+        said = [name for name, value in texts.items() if value and name != "role"]
+    if len(said) != 1:
+        return None
+    field = said[0]
+    if not isinstance(texts[field], str):
+        return None
+    for name, value in choice.items():
+        if (
+            value is not None
+            and name != "delta"
+            and (name == "finish_reason" or isinstance(value, list | dict))
+        ):
+            return None
+    key = b'"' + field.encode() + b'"'
+    if event.count(key) != 1 or not event.startswith(b"data:") or not event.endswith(b"\n\n"):
+        return None
+    opening = event.find(b'"', event.find(key) + len(key)) + 1
+    closing = event.find(b'"', opening)
+    if closing < 0 or event[closing - 1] == 0x5C:  # a backslash: the quote belongs to the string
+        return None
+    head, tail = event[:opening], event[closing:]
+    return Cut(field, head, tail, tail + head)
+
+
+def event_payload(event: bytes) -> bytes | None:
+    """The JSON text of one server-sent event; None for a comment, an event without data, and `[DONE]`."""
+    if event.startswith(b"data: {") and event.find(b"\n") >= len(event) - 2:
+        return event[6:]
+    lines = [line[5:].strip() for line in event.splitlines() if line.startswith(b"data:")]
+    payload = b"\n".join(lines)
+    return None if payload in {b"", b"[DONE]"} else payload
+
+
+def parse_event(payload: bytes) -> dict[str, Any]:
+    """The object of an event. Raises UpstreamError for what is no JSON object, and for an error event."""
+    try:
+        chunk = orjson.loads(payload)
+    except orjson.JSONDecodeError:
+        raise UpstreamError("the engine sent an event that is not JSON") from None
+    if not isinstance(chunk, dict):
+        raise UpstreamError("the engine sent an event that is not a JSON object")
+    if chunk.get("error"):
+        raise UpstreamError("the engine sent an error in its stream")
+    return chunk
+
+
+def _decoded(escaped: bytes) -> str:
+    try:
+        text: str = orjson.loads(b'"' + escaped + b'"')
+    except orjson.JSONDecodeError:
+        raise UpstreamError("the engine sent an event that is not JSON") from None
+    return text
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise UpstreamError("the engine sent an event of an unknown shape")
+    return value
+
+
+class Assembler:
+    """Collects the events of one stream and gives the whole answer.
+
+    `feed` takes server-sent events in OpenAI's shape (`Batch.data`); `result` gives the `chat.completion` or
+    `text_completion` object without `usage`, which is the caller's to add. Raises UpstreamError when an
+    event is not JSON or is an error.
+    """
+
+    __slots__ = ("_chat", "_choices", "_cut", "_parts", "_pending_bytes", "_sink", "_top")
+
+    def __init__(self, api: Api) -> None:
+        self._chat = api == "chat"
+        self._parts: list[bytes] = []
+        self._pending_bytes = 0
+        self._top: dict[str, Any] = {}
+        self._choices: dict[int, _Choice] = {}
+        self._cut: Cut | None = None
+        self._sink: list[str] = []
+
+    def feed(self, data: bytes) -> None:
+        """Take what was read. Cheap: the work is done in blocks, and in `result`."""
+        self._parts.append(data)
+        self._pending_bytes += len(data)
+        if self._pending_bytes > _FOLD_BYTES:
+            self._fold(last=False)
+
+    def result(self) -> dict[str, Any]:
+        """The answer so far, as an object to serialise."""
+        self._fold(last=True)
+        top = self._top
+        answer: dict[str, Any] = {
+            "id": top.get("id"),
+            "object": "chat.completion" if self._chat else "text_completion",
+            "created": top.get("created"),
+            "model": top.get("model"),
+            "choices": [choice.result(self._chat) for _, choice in sorted(self._choices.items())],
+        }
+        for name, value in top.items():
+            if name not in answer:
+                answer[name] = value
+        return answer
+
+    def _fold(self, *, last: bool) -> None:
+        raw = b"".join(self._parts)
+        if b"\r" in raw:  # only ever a line end: JSON escapes it in strings
+            raw = raw.replace(b"\r\n", b"\n")
+        end = len(raw)
+        if last:
+            raw = raw if raw.endswith(b"\n\n") else raw + b"\n\n"
+            end = len(raw)
+            self._parts.clear()
+        else:
+            end = raw.rfind(b"\n\n") + 2 if b"\n\n" in raw else 0
+            self._parts[:] = [raw[end:]]
+        self._pending_bytes = len(self._parts[0]) if self._parts else 0
+        at = 0
+        while at < end:
+            if self._cut is not None and raw.startswith(self._cut.head, at):
+                pieces, at, foreign = self._cut.run(raw, at)
+                if pieces:
+                    self._sink.append(_decoded(b"".join(pieces)))
+                if not foreign:
+                    continue
+            stop = raw.find(b"\n\n", at) + 2
+            self._event(raw[at:stop])
+            at = stop
+
+    def _event(self, event: bytes) -> None:
+        payload = event_payload(event)
+        if payload is None:
+            return
+        chunk = parse_event(payload)
+        choices = chunk.pop("choices", None) or []
+        chunk.pop("usage", None)
+        if self._top:
+            for name, value in chunk.items():
+                if value is not None and (name not in {"id", "created", "model"} or name not in self._top):
+                    self._top[name] = value
+        else:
+            self._top = chunk
+        self._cut = None
+        if not isinstance(choices, list):
+            raise UpstreamError("the engine sent an event of an unknown shape")
+        for one in choices:
+            part = _object(one)
+            index = part.get("index") or 0
+            if not isinstance(index, int):
+                raise UpstreamError("the engine sent an event of an unknown shape")
+            choice = self._choices.get(index)
+            if choice is None:
+                choice = self._choices[index] = _Choice(index)
+            texts = _object(part.get("delta") or {}) if self._chat else part
+            if len(choices) == 1:
+                self._cut = cut(event, part, texts)
+                if self._cut is not None:
+                    self._sink = choice.texts.setdefault(self._cut.field, [])
+            choice.take(part, texts, self._chat)
+
+
+class _Choice:
+    """One choice as it grows."""
+
+    __slots__ = ("calls", "extra", "finish_reason", "function_call", "index", "logprobs", "message", "texts")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.texts: dict[str, list[str]] = {}
+        self.message: dict[str, Any] = {}
+        self.calls: list[dict[str, Any]] = []
+        self.function_call: dict[str, Any] | None = None
+        self.logprobs: dict[str, Any] | None = None
+        self.finish_reason: str | None = None
+        self.extra: dict[str, Any] = {}
+
+    def take(self, part: dict[str, Any], texts: dict[str, Any], chat: bool) -> None:
+        for name, value in part.items():
+            if value is None or name in {"index", "delta"}:
+                continue
+            if name == "finish_reason":
+                self.finish_reason = value
+            elif name == "logprobs":
+                self.logprobs = _merged(self.logprobs, value)
+            elif name == "text" and not chat and isinstance(value, str):
+                self.texts.setdefault("text", []).append(value)
+            else:
+                self.extra[name] = _merged(self.extra.get(name), value)
+        if chat:
+            for name, value in texts.items():
+                self._take_delta(name, value)
+
+    def _take_delta(self, name: str, value: Any) -> None:
+        if value is None:
+            return
+        if name == "role":
+            self.message.setdefault("role", value)
+        elif isinstance(value, str):
+            self.texts.setdefault(name, []).append(value)
+        elif name == "tool_calls" and isinstance(value, list):
+            for piece in value:
+                merge_tool_call(self.calls, piece)
+        elif name == "function_call":
+            if self.function_call is None:
+                self.function_call = {"name": "", "arguments": ""}
+            _merge_strings(self.function_call, _object(value))
+        else:
+            self.message[name] = _merged(self.message.get(name), value)
+
+    def result(self, chat: bool) -> dict[str, Any]:
+        joined = {name: "".join(pieces) for name, pieces in self.texts.items()}
+        if not chat:
+            return {
+                "index": self.index,
+                "text": joined.get("text", ""),
+                "logprobs": self.logprobs,
+                "finish_reason": self.finish_reason,
+                **self.extra,
+            }
+        content = joined.pop("content", None)
+        refusal = joined.pop("refusal", None) or None
+        if not content and (self.calls or self.function_call or refusal):
+            content = None
+        message: dict[str, Any] = {
+            "role": self.message.pop("role", "assistant"),
+            "content": content,
+            "refusal": refusal,
+            **joined,
+            **self.message,
+        }
+        if self.calls:
+            message["tool_calls"] = [
+                {name: value for name, value in call.items() if name != "index"}
+                for call in sorted(self.calls, key=lambda call: call["index"])
+            ]
+        if self.function_call is not None:
+            message["function_call"] = self.function_call
+        return {
+            "index": self.index,
+            "message": message,
+            "logprobs": self.logprobs,
+            "finish_reason": self.finish_reason,
+            **self.extra,
+        }
+
+
+def _merged(old: Any, new: Any) -> Any:
+    """What two values of one field make: lists go on, objects merge member by member, else the last wins."""
+    if isinstance(old, list) and isinstance(new, list):
+        return [*old, *new]
+    if isinstance(old, dict) and isinstance(new, dict):
+        return old | {name: _merged(old.get(name), value) for name, value in new.items() if value is not None}
+    return new
+
+
+def _merge_strings(into: dict[str, Any], piece: dict[str, Any]) -> None:
+    for name, value in piece.items():
+        if isinstance(value, str):
+            into[name] = into.get(name, "") + value
+        elif isinstance(value, dict):  # some engines give arguments as an object
+            into[name] = orjson.dumps(value).decode()
+        elif value is not None:
+            into[name] = value
+
+
+def merge_tool_call(calls: list[dict[str, Any]], delta: Any) -> None:
+    """Merge one piece of a `tool_calls` delta into the calls so far, by its index: id and type stay as first
+    given, name and arguments are concatenated. A piece without an index begins a call if it has a new id, and
+    else belongs to the last one."""
+    piece = _object(delta)
+    index = piece.get("index")
+    call: dict[str, Any] | None = None
+    if isinstance(index, int):
+        call = next((one for one in calls if one["index"] == index), None)
+    else:
+        index = len(calls)
+        if calls and piece.get("id") in (None, "", calls[-1]["id"]):
+            call = calls[-1]
+    if call is None:
+        kind = piece.get("type") or "function"
+        call = {"index": index, "id": None, "type": kind}
+        if kind == "function":
+            call["function"] = {"name": "", "arguments": ""}
+        calls.append(call)
+    for name, value in piece.items():
+        if isinstance(value, dict):
+            _merge_strings(call.setdefault(name, {}), value)
+        elif name not in {"index", "type"} and value and not call.get(name):
+            call[name] = value

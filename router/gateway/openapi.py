@@ -1,0 +1,160 @@
+"""The hot endpoints in the OpenAPI document; FastAPI does not see them (`router.gateway.api`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+_NUMBER = {"type": "number", "exclusiveMinimum": 0}
+_SCHEMAS: dict[str, Any] = {
+    "Routing": {
+        "type": "object",
+        "description": "What matters for this request. Never forwarded.",
+        "additionalProperties": False,
+        "properties": {
+            "policy": {"type": "string", "example": "latency"},
+            "slo": {
+                "type": "object",
+                "additionalProperties": False,
+                "properties": {"ttft_ms": _NUMBER, "tpot_ms": _NUMBER, "e2e_ms": _NUMBER},
+            },
+            "on_miss": {"enum": ["best_effort", "reject"]},
+            "max_cost_usd": {"type": "number", "minimum": 0},
+            "min_quality": {"type": "number", "minimum": 0, "maximum": 1},
+            "models": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+            "priority": {"type": "integer"},
+            "seed": {"type": "integer"},
+        },
+    },
+    "Error": {
+        "type": "object",
+        "required": ["error"],
+        "properties": {
+            "error": {
+                "type": "object",
+                "required": ["message", "type", "param", "code"],
+                "properties": {
+                    "message": {"type": "string"},
+                    "type": {"type": "string"},
+                    "param": {"type": ["string", "null"]},
+                    "code": {"type": ["string", "null"]},
+                },
+            }
+        },
+    },
+    "OllamaError": {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}},
+}
+_COMMON = {
+    "model": {
+        "type": "string",
+        "example": "auto",
+        "description": "a model, an alias, `auto`, or `NAME:policy`",
+    },
+    "stream": {"type": "boolean"},
+    "max_tokens": {"type": "integer", "minimum": 1},
+    "n": {"type": "integer", "minimum": 1, "maximum": 128},
+    "temperature": {"type": "number"},
+    "stream_options": {"type": "object", "properties": {"include_usage": {"type": "boolean"}}},
+    "routing": {"$ref": "#/components/schemas/Routing"},
+}
+_TEXTS = {
+    "anyOf": [
+        {"type": "string", "minLength": 1},
+        {"type": "array", "items": {"type": "string"}, "minItems": 1},
+    ]
+}
+_OLLAMA = {
+    "model": {"type": "string", "minLength": 1},
+    "stream": {"type": "boolean", "default": True},
+    "options": {"type": "object"},
+    "keep_alive": {"anyOf": [{"type": "string"}, {"type": "number"}]},
+}
+_MESSAGES = {
+    "type": "array",
+    "minItems": 1,
+    "items": {
+        "type": "object",
+        "required": ["role", "content"],
+        "properties": {"role": {"type": "string"}, "content": {"type": "string"}},
+    },
+}
+
+#: path -> (summary, tag, required members, members)
+_PATHS: dict[str, tuple[str, str, list[str], dict[str, Any]]] = {
+    "/v1/chat/completions": (
+        "Chat",
+        "generation",
+        ["model", "messages"],
+        _COMMON | {"messages": _MESSAGES, "max_completion_tokens": {"type": "integer", "minimum": 1}},
+    ),
+    "/v1/completions": ("Complete a prompt", "generation", ["model", "prompt"], _COMMON | {"prompt": _TEXTS}),
+    "/v1/embeddings": (
+        "Embed texts",
+        "generation",
+        ["model", "input"],
+        {"model": _COMMON["model"], "input": _TEXTS, "routing": _COMMON["routing"]},
+    ),
+    "/api/chat": ("Chat (Ollama)", "ollama", ["model"], _OLLAMA | {"messages": _MESSAGES}),
+    "/api/generate": ("Generate (Ollama)", "ollama", ["model"], _OLLAMA | {"prompt": {"type": "string"}}),
+    "/api/embed": ("Embed texts (Ollama)", "ollama", ["model"], _OLLAMA | {"input": _TEXTS}),
+    "/api/embeddings": (
+        "Embed a text (Ollama, older)",
+        "ollama",
+        ["model"],
+        _OLLAMA | {"prompt": {"type": "string"}},
+    ),
+}
+_STATUSES = {
+    400: "bad request, or a wish that no candidate can meet",
+    401: "no or wrong key",
+    404: "unknown model",
+    408: "the request came too slowly",
+    413: "the body is too large",
+    429: "rate limit, budget, or a hard SLO that cannot be met now",
+    502: "every attempt failed upstream",
+    503: "no live instance, or the queue is full",
+    504: "a time limit passed",
+}
+
+
+def add_generation_paths(app: FastAPI) -> None:
+    """Let `/openapi.json` tell of the hot endpoints too."""
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
+            schema.setdefault("components", {}).setdefault("schemas", {}).update(_SCHEMAS)
+            for path, (summary, tag, required, members) in _PATHS.items():
+                schema["paths"][path] = {"post": _operation(path, summary, tag, required, members)}
+            app.openapi_schema = schema
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _operation(
+    path: str, summary: str, tag: str, required: list[str], members: dict[str, Any]
+) -> dict[str, Any]:
+    ollama = path.startswith("/api/")
+    error = {"$ref": f"#/components/schemas/{'OllamaError' if ollama else 'Error'}"}
+    responses: dict[str, Any] = {
+        "200": {
+            "description": "the answer",
+            "content": {
+                "application/json": {"schema": {"type": "object"}},
+                "application/x-ndjson" if ollama else "text/event-stream": {"schema": {"type": "string"}},
+            },
+        }
+    }
+    for status, what in _STATUSES.items():
+        responses[str(status)] = {"description": what, "content": {"application/json": {"schema": error}}}
+    body = {"type": "object", "required": required, "properties": members}
+    return {
+        "summary": summary,
+        "tags": [tag],
+        "operationId": path.strip("/").replace("/", "_"),
+        "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
+        "responses": responses,
+    }

@@ -1,0 +1,110 @@
+"""What the router needs to know of a prompt: token counts and prefix hashes. Text goes no further.
+
+Without the engine's tokenizer the estimate is one token for four UTF-8 bytes (English text in the Llama 3
+and Qwen 2.5 vocabularies is at 4.2 to 4.6; the predictors learn the true ratio of each model). A byte-level
+BPE token covers at least one byte, so the byte count, plus what a chat template adds, is an upper bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from zlib import crc32
+
+BYTES_PER_TOKEN = 4
+#: Upper bound of what a chat template adds for one message, and once.
+TEMPLATE_TOKENS_PER_MESSAGE = 16
+TEMPLATE_TOKENS = 64
+#: Tokens of one image: a usual value and an upper bound (large images in tiles).
+IMAGE_TOKENS = 1024
+IMAGE_TOKENS_BOUND = 16384
+#: Prefix hashes: one for each leading block of this many bytes, at most so many.
+PREFIX_BLOCK_BYTES = 1024
+MAX_PREFIX_BLOCKS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class PromptFacts:
+    """`tokens`: best estimate; `tokens_bound`: upper bound; `prefix`: hashes of the leading blocks, each
+    chained to those before it."""
+
+    tokens: int
+    tokens_bound: int
+    prefix: tuple[int, ...]
+
+
+def chat_facts(body: Mapping[str, Any]) -> PromptFacts:
+    """Facts of a chat body's `messages` (and `tools`)."""
+    messages = body["messages"]
+    images = 0
+    if len(messages) == 1 and isinstance(content := messages[0].get("content"), str) and "tools" not in body:
+        texts = [content]
+    else:
+        texts = []
+        for message in messages:
+            content = message.get("content")
+            if isinstance(content, str):
+                texts.append(content)
+            elif isinstance(content, list):
+                for part in content:
+                    if isinstance(part, dict):
+                        text = part.get("text")
+                        if isinstance(text, str):
+                            texts.append(text)
+                        elif "type" in part and part["type"] != "text":
+                            images += 1
+            if "tool_calls" in message:
+                texts.extend(_strings(message["tool_calls"]))
+        if "tools" in body:
+            texts.extend(_strings(body["tools"]))
+    return _facts(texts, images, TEMPLATE_TOKENS + TEMPLATE_TOKENS_PER_MESSAGE * len(messages))
+
+
+def completion_facts(body: Mapping[str, Any]) -> PromptFacts:
+    """Facts of a completions `prompt` or an embeddings `input`: text, token ids, or lists of them."""
+    prompt = body["prompt"] if "prompt" in body else body["input"]
+    if isinstance(prompt, str):
+        return _facts([prompt], 0, 8)
+    if prompt and isinstance(prompt[0], int):
+        return PromptFacts(len(prompt), len(prompt), ())
+    if prompt and isinstance(prompt[0], list):
+        total = sum(len(ids) for ids in prompt)
+        return PromptFacts(total, total, ())
+    return _facts(list(prompt), 0, 8 * len(prompt))
+
+
+def _facts(texts: list[str], images: int, template_tokens: int) -> PromptFacts:
+    size = 0
+    for text in texts:
+        size += len(text) if text.isascii() else len(text.encode())
+    prefix: tuple[int, ...] = ()
+    if size >= PREFIX_BLOCK_BYTES:
+        prefix = _prefix_hashes("".join(texts))
+    tokens = max(1, -(-size // BYTES_PER_TOKEN)) + images * IMAGE_TOKENS
+    return PromptFacts(tokens, size + template_tokens + images * IMAGE_TOKENS_BOUND, prefix)
+
+
+def _prefix_hashes(text: str) -> tuple[int, ...]:
+    data = text[: PREFIX_BLOCK_BYTES * MAX_PREFIX_BLOCKS].encode()
+    hashes = []
+    value = 0
+    for end in range(
+        PREFIX_BLOCK_BYTES, min(len(data), PREFIX_BLOCK_BYTES * MAX_PREFIX_BLOCKS) + 1, PREFIX_BLOCK_BYTES
+    ):
+        value = crc32(data[end - PREFIX_BLOCK_BYTES : end], value)
+        hashes.append(value)
+    return tuple(hashes)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Every string in a JSON value, names of members included (a template prints them too)."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for name, member in value.items():
+            yield name
+            yield from _strings(member)
+    elif isinstance(value, list):
+        for member in value:
+            yield from _strings(member)

@@ -1,0 +1,482 @@
+"""The relay: carries one generation request from its first decision to its record.
+
+1. The request goes to the runner; the ticket gives `Dispatch` or `Refuse`.
+2. An attempt streams from the engine. What comes before the first token is held back, so that a failure
+   can still go to the next candidate and the client still gets a status line that is true.
+3. With the first token the status line, the headers and the bytes go out; from then on one write for each
+   read. A client that wants no stream gets the answer put together at the end.
+4. However it ends, one record is written and one set of metrics counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from router.core.errors import Refusal, UpstreamError, UpstreamRejected
+from router.core.events import Dispatch, Ended, FirstToken, Refuse
+from router.core.interfaces import Call, Stream
+from router.core.outcome import answered, tpot_s
+from router.core.types import EndedHow, Outcome, Prediction, Request
+from router.explain import PREDICTED
+from router.gateway.assemble import Assembler
+from router.gateway.fronts import Front
+from router.gateway.runner import Ticket
+from router.store.records import AttemptRecord, RequestRecord
+
+if TYPE_CHECKING:
+    from router.gateway.service import Gateway
+
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request on its way: what the client sent and how to answer it.
+
+    `api` is "chat", "completions" or "embeddings"; `body` is OpenAI-shaped, without `routing`; `whole`
+    says that the engine cannot stream this one. `headers` are extra response headers.
+    """
+
+    api: str
+    body: Mapping[str, Any]
+    front: Front
+    stream: bool
+    whole: bool
+    request: Request
+    record: RequestRecord
+    headers: list[tuple[bytes, bytes]]
+
+
+class Relay:
+    """One request's journey. Used once: `await Relay(...).run()`."""
+
+    def __init__(self, gateway: Gateway, exchange: Exchange, send: Send) -> None:
+        self._gateway = gateway
+        self._runner = gateway.runner
+        self._clock = gateway.runner.clock
+        self._exchange = exchange
+        self._request = exchange.request
+        self._record = exchange.record
+        self._send = send
+        self._ticket: Ticket | None = None
+        self._stream: Stream | None = None
+        self._started = False  # the status line has gone out
+        self._noted = False  # the record says how it ended
+        self._dispatch: Dispatch | None = None
+        self._attempt: AttemptRecord | None = None
+        # of the attempt under way
+        self._first_at: float | None = None
+        self._tokens = 0
+        self._usage: Mapping[str, Any] | None = None
+        self._finish_reason: str | None = None
+        self._itl_max_s: float | None = None
+
+    async def run(self, connection: Any) -> None:
+        """Relay to the end; `connection.on_disconnect` is set meanwhile."""
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 (ASGI applications run in tasks)
+        ticket = self._ticket = self._runner.submit(self._request, task)
+        connection.on_disconnect = lambda: self._runner.leave(ticket)
+        try:
+            await self._attempt_until_done(ticket)
+        except Refusal as refusal:
+            await self._refuse(refusal)
+        except asyncio.CancelledError:
+            self._give_up_attempt(EndedHow.CANCELLED, None)
+            if ticket.interrupted:
+                task.uncancel()
+            if ticket.refusal is not None and not ticket.left:
+                await self._refuse(ticket.refusal)
+            elif ticket.left:
+                self._note(Outcome.CLIENT_CANCELLED, None)
+            else:  # the server is shutting down and has run out of patience
+                self._note(Outcome.BACKEND_ERROR, "shutdown")
+                raise
+        finally:
+            connection.on_disconnect = None
+            self._runner.close(ticket)
+            if not self._noted:  # a fault of ours; the server logs it
+                self._note(Outcome.BACKEND_ERROR, "internal_error")
+            self._gateway.finish(self._record)
+
+    async def _attempt_until_done(self, ticket: Ticket) -> None:
+        while True:
+            instruction = await ticket.next()
+            if isinstance(instruction, Refuse):
+                raise instruction.refusal
+            self._begin(instruction)
+            try:
+                if self._exchange.whole:
+                    await self._pass_whole(instruction)
+                else:
+                    await self._pass_stream(instruction)
+            except UpstreamError as error:
+                self._failed(instruction, error)
+            else:
+                return
+
+    # --- one attempt ---------------------------------------------------------------------------------
+    def _begin(self, dispatch: Dispatch) -> None:
+        record, now = self._record, time.time()
+        if self._dispatch is None:
+            record.queue_wait_s = self._clock() - self._request.arrived_at
+        self._dispatch = dispatch
+        self._first_at = self._usage = self._finish_reason = self._itl_max_s = None
+        self._tokens = 0
+        candidate = dispatch.candidate
+        self._attempt = AttemptRecord(
+            number=dispatch.attempt,
+            instance=candidate.instance,
+            model=candidate.model,
+            started_at=now,
+        )
+        record.attempt_records.append(self._attempt)
+        record.decisions.append(dispatch.decision)
+
+    def _call(self, dispatch: Dispatch) -> Call:
+        exchange = self._exchange
+        return Call(
+            exchange.api, exchange.body, dispatch.candidate, self._request.id, dispatch.max_output_tokens
+        )
+
+    async def _pass_stream(self, dispatch: Dispatch) -> None:
+        """Stream one attempt; to the client if it wants a stream, else into an assembler."""
+        exchange, clock, send = self._exchange, self._clock, self._send
+        front = exchange.front
+        assembler = (
+            None if exchange.stream else Assembler("chat" if exchange.api == "chat" else "completions")
+        )
+        bound = None
+        if dispatch.budget_bound and dispatch.max_output_tokens is not None:
+            bound = dispatch.max_output_tokens * self._request.choices
+        held: list[bytes] = []
+        cut = False
+        last_at = 0.0
+        stream = self._stream = await self._gateway.backends[dispatch.candidate.instance].stream(
+            self._call(dispatch)
+        )
+        try:
+            while (batch := await stream.read()) is not None:
+                if batch.tokens:
+                    now = clock()
+                    self._tokens += batch.tokens
+                    if self._first_at is None:
+                        self._first_token(dispatch, now)
+                    else:
+                        gap_s = now - last_at
+                        if self._itl_max_s is None or gap_s > self._itl_max_s:
+                            self._itl_max_s = gap_s
+                    last_at = now
+                if batch.usage is not None:
+                    self._usage = batch.usage
+                if batch.finish_reason is not None:
+                    self._finish_reason = batch.finish_reason
+                if assembler is not None:
+                    assembler.feed(batch.data)
+                elif self._started:
+                    if batch.data:
+                        await send(
+                            {
+                                "type": "http.response.body",
+                                "body": front.events(batch.data),
+                                "more_body": True,
+                            }
+                        )
+                else:
+                    held.append(batch.data)
+                    if self._first_at is not None:
+                        await self._start(200, front.stream_type, dispatch)
+                        data = front.first(b"".join(held))
+                        await send({"type": "http.response.body", "body": data, "more_body": True})
+                if bound is not None and self._tokens > bound:
+                    stream.abort()  # the engine took no notice of the bound it was given
+                    cut = True
+                    break
+        except BaseException:
+            stream.abort()
+            raise
+        finally:
+            self._stream = None
+        last = b""
+        if cut:
+            self._finish_reason = "length"
+            last = length_event(exchange.api, dispatch.candidate.model, self._request)
+        if assembler is not None:
+            assembler.feed(last)
+            answer = assembler.result()
+            answer["usage"] = self._usage_or_count()
+            self._succeeded(dispatch)
+            await self._respond(200, front.body_type, front.whole(answer, self._headway()), dispatch)
+            return
+        # An answer may be without a single token: then nothing has been sent yet.
+        rest = front.events(last) if self._started else front.first(b"".join(held) + last)
+        self._succeeded(dispatch)
+        if not self._started:
+            await self._start(200, front.stream_type, dispatch)
+        end = rest + front.finish(self._usage_or_count(), self._finish_reason, self._headway())
+        await send({"type": "http.response.body", "body": end, "more_body": False})
+
+    async def _pass_whole(self, dispatch: Dispatch) -> None:
+        """One attempt that the engine answers in one piece."""
+        answer = await self._gateway.backends[dispatch.candidate.instance].complete(self._call(dispatch))
+        answer["model"] = dispatch.candidate.model
+        self._usage = answer.get("usage")
+        choices = answer.get("choices")
+        if choices:
+            self._finish_reason = choices[0].get("finish_reason")
+        self._succeeded(dispatch)
+        front = self._exchange.front
+        await self._respond(200, front.body_type, front.whole(answer, self._headway()), dispatch)
+
+    def _first_token(self, dispatch: Dispatch, now: float) -> None:
+        self._first_at = now
+        if self._attempt is not None:
+            self._attempt.first_token_at = time.time()
+        self._runner.apply(FirstToken(self._request.id, dispatch.attempt), self._ticket)
+
+    # --- ends ----------------------------------------------------------------------------------------
+    def _output_tokens(self) -> int:
+        if self._usage is not None and isinstance(tokens := self._usage.get("completion_tokens"), int):
+            return max(tokens, self._tokens) if self._tokens and tokens == 0 else tokens
+        return self._tokens
+
+    def _prompt_tokens(self) -> int | None:
+        tokens = self._usage.get("prompt_tokens") if self._usage is not None else None
+        return tokens if isinstance(tokens, int) and tokens > 0 else None
+
+    def _usage_or_count(self) -> Mapping[str, Any]:
+        if self._usage is not None:
+            return self._usage
+        prompt, output = self._request.prompt_tokens, self._tokens
+        return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
+
+    def _settle(self, dispatch: Dispatch, how: EndedHow, error: str | None) -> None:
+        """Close the attempt's record: tokens and what they cost."""
+        attempt = self._attempt
+        if attempt is None:
+            return
+        output_tokens = self._output_tokens()
+        attempt.ended_at = time.time()
+        attempt.ended_how = how
+        attempt.error = error
+        attempt.output_tokens = output_tokens
+        billed = how is EndedHow.OK or output_tokens > 0
+        prompt_tokens = self._prompt_tokens() or self._request.prompt_tokens
+        attempt.cost_usd = dispatch.candidate.price.cost_usd(prompt_tokens, output_tokens) if billed else 0.0
+        self._attempt = None
+
+    def _succeeded(self, dispatch: Dispatch) -> None:
+        """The engine has given everything; the client may still be reading."""
+        request, record = self._request, self._record
+        now = self._clock()
+        output_tokens = self._output_tokens()
+        self._settle(dispatch, EndedHow.OK, None)
+        self._runner.apply(
+            Ended(request.id, dispatch.attempt, EndedHow.OK, output_tokens, self._prompt_tokens()),
+            self._ticket,
+        )
+        bound = dispatch.max_output_tokens
+        cut = (
+            dispatch.budget_bound
+            and self._finish_reason == "length"
+            and bound is not None
+            and output_tokens >= bound
+        )
+        e2e_s = now - request.arrived_at
+        first_at = now if self._first_at is None else self._first_at
+        outcome, met = answered(
+            request.slo, first_at - request.arrived_at, e2e_s, output_tokens, cut_by_budget=cut
+        )
+        record.slo_met = met
+        self._note(outcome, None, e2e_s)
+
+    def _failed(self, dispatch: Dispatch, error: UpstreamError) -> None:
+        """An attempt failed: tell the scheduler; raises Refusal where nothing more can be done."""
+        ticket = self._ticket
+        if ticket is not None and ticket.interrupted:
+            raise asyncio.CancelledError
+        refusal = None
+        if isinstance(error, UpstreamRejected) and not self._started:
+            refusal = Refusal(
+                error.status or 400,
+                error.code or "invalid_request",
+                str(error),
+                Outcome.REJECTED_INVALID,
+                param=error.param,
+            )
+        restartable = not self._started and refusal is None
+        status = error.status
+        self._settle(dispatch, EndedHow.FAILED, str(error)[:300])
+        self._runner.apply(
+            Ended(
+                self._request.id,
+                dispatch.attempt,
+                EndedHow.FAILED,
+                self._output_tokens(),
+                self._prompt_tokens(),
+                restartable=restartable,
+                refusal=None,
+                fault=refusal is None and (status is None or status >= 500),
+            ),
+            ticket,
+        )
+        if refusal is not None:
+            raise refusal
+        if not restartable:
+            raise Refusal(502, "upstream_error", "The engine failed in mid-answer.", Outcome.BACKEND_ERROR)
+
+    def _give_up_attempt(self, how: EndedHow, error: str | None) -> None:
+        if self._stream is not None:
+            self._stream.abort()
+            self._stream = None
+        if self._dispatch is not None and self._attempt is not None:
+            self._settle(self._dispatch, how, error)
+
+    async def _refuse(self, refusal: Refusal) -> None:
+        self._give_up_attempt(EndedHow.CANCELLED, None)
+        outcome = refusal.outcome
+        self._note(outcome, refusal.code)
+        if self._request.slo is not None and outcome not in (
+            Outcome.REJECTED_INVALID,
+            Outcome.CLIENT_CANCELLED,
+        ):
+            self._record.slo_met = False
+        front = self._exchange.front
+        if self._started:
+            end = front.stream_error(refusal)
+            await self._send({"type": "http.response.body", "body": end, "more_body": False})
+        else:
+            await respond_refusal(self._send, front, refusal, self._request.id, self._exchange.headers)
+
+    def _note(self, outcome: Outcome, error_code: str | None, e2e_s: float | None = None) -> None:
+        """Fill the record with what is known at the end."""
+        record, request, dispatch = self._record, self._request, self._dispatch
+        self._noted = True
+        record.outcome = outcome
+        record.error_code = error_code
+        record.e2e_s = self._clock() - request.arrived_at if e2e_s is None else e2e_s
+        if self._first_at is not None:
+            record.ttft_s = self._first_at - request.arrived_at
+        record.decoded = self._first_at is not None
+        record.attempts = len(record.attempt_records)
+        record.cost_usd = sum(a.cost_usd or 0.0 for a in record.attempt_records)
+        if request.max_cost_usd is not None:
+            record.budget_overrun_usd = max(0.0, record.cost_usd - request.max_cost_usd)
+        if dispatch is None:
+            record.queue_wait_s = record.e2e_s
+            return
+        output_tokens = self._output_tokens()
+        prediction = dispatch.prediction
+        record.model = dispatch.candidate.model
+        record.instance = dispatch.candidate.instance
+        record.prompt_tokens = self._prompt_tokens() or request.prompt_tokens
+        record.output_tokens = output_tokens
+        record.tpot_s = tpot_s(record.ttft_s, record.e2e_s, output_tokens)
+        record.itl_max_s = self._itl_max_s
+        record.finish_reason = self._finish_reason
+        record.set_prediction(prediction)
+        record.propensity = dispatch.decision.propensity
+
+    def _headway(self) -> dict[str, Any]:
+        return headway_object(self._record, self._dispatch)
+
+    # --- response ------------------------------------------------------------------------------------
+    def _head(self, content_type: bytes, dispatch: Dispatch) -> list[tuple[bytes, bytes]]:
+        request, prediction = self._request, dispatch.prediction
+        headers = [
+            (b"content-type", content_type),
+            (b"x-request-id", request.id.encode()),
+            (b"x-headway-policy", request.policy.encode()),
+            *self._gateway.candidate_headers(dispatch.candidate),
+            (b"openai-processing-ms", b"%d" % int((self._clock() - request.arrived_at) * 1000)),
+        ]
+        if prediction.ttft_s_p50 is not None:
+            headers.append((b"x-headway-predicted-ttft-ms", b"%.1f" % (prediction.ttft_s_p50 * 1000)))
+        if prediction.cost_usd is not None:
+            headers.append((b"x-headway-predicted-cost-usd", b"%.8f" % prediction.cost_usd))
+        headers += self._exchange.headers
+        return headers
+
+    async def _start(self, status: int, content_type: bytes, dispatch: Dispatch) -> None:
+        self._started = True
+        headers = self._head(content_type, dispatch)
+        headers.append((b"cache-control", b"no-cache"))
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def _respond(self, status: int, content_type: bytes, body: bytes, dispatch: Dispatch) -> None:
+        self._started = True
+        headers = self._head(content_type, dispatch)
+        headers.append((b"content-length", b"%d" % len(body)))
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def length_event(api: str, model: str, request: Request) -> bytes:
+    """The event that ends every choice of an answer which the router cut at its bound."""
+    kind, said = ("chat.completion.chunk", "delta") if api == "chat" else ("text_completion", "text")
+    choices = [
+        {"index": index, said: {} if api == "chat" else "", "finish_reason": "length"}
+        for index in range(request.choices)
+    ]
+    chunk = {
+        "id": request.id,
+        "object": kind,
+        "created": int(time.time()),
+        "model": model,
+        "choices": choices,
+    }
+    return b"data: " + orjson.dumps(chunk) + b"\n\n"
+
+
+def headway_object(record: RequestRecord, dispatch: Dispatch | None) -> dict[str, Any]:
+    """The `headway` member of an answer."""
+    return {
+        "request_id": record.id,
+        "policy": record.policy,
+        "model": record.model,
+        "instance": record.instance,
+        "attempts": record.attempts,
+        "ttft_ms": None if record.ttft_s is None else round(record.ttft_s * 1000, 3),
+        "e2e_ms": None if record.e2e_s is None else round(record.e2e_s * 1000, 3),
+        "cost_usd": record.cost_usd,
+        "predicted": None if dispatch is None else predicted_object(dispatch.prediction),
+        "slo_met": record.slo_met,
+        "outcome": record.outcome,
+        "queue_wait_ms": None if record.queue_wait_s is None else round(record.queue_wait_s * 1000, 3),
+    }
+
+
+def predicted_object(prediction: Prediction) -> dict[str, float | None]:
+    """The `predicted` member of an answer."""
+    return {name: getattr(prediction, name) for name in PREDICTED}
+
+
+async def respond_refusal(
+    send: Send, front: Front, refusal: Refusal, request_id: str | None, extra: list[tuple[bytes, bytes]]
+) -> None:
+    """Send an error response with the headers its row of the contract asks for."""
+    body = front.error(refusal)
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+        *extra,
+    ]
+    if request_id is not None:
+        headers.append((b"x-request-id", request_id.encode()))
+    if refusal.retry_after_s is not None:
+        headers.append((b"retry-after", b"%d" % max(1, ceil(refusal.retry_after_s))))
+    if not refusal.should_retry:
+        headers.append((b"x-should-retry", b"false"))
+    if refusal.status in (401,):
+        headers.append((b"www-authenticate", b"Bearer"))
+    if refusal.status in (408, 413):
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -1,0 +1,125 @@
+"""The thin asyncio runner: feeds events to the scheduler, hands its instructions to the requests they
+concern, and owns the one timer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from math import inf
+from time import monotonic, perf_counter
+
+from router.core.errors import Refusal
+from router.core.events import Arrived, Dispatch, Event, Instruction, Left, Refuse, Tick
+from router.core.scheduler import Scheduler
+from router.core.types import Request
+
+
+class Ticket:
+    """One request's end of the runner.
+
+    The task that relays the request waits here for its next instruction. A refusal that comes while an
+    attempt is under way (time passed) or a client that leaves cancels that task; `refusal` and `left` then
+    say why.
+    """
+
+    __slots__ = ("_instruction", "_waiter", "left", "refusal", "request", "task")
+
+    def __init__(self, request: Request, task: asyncio.Task[None]) -> None:
+        self.request = request
+        self.task = task
+        self.refusal: Refusal | None = None
+        self.left = False
+        self._instruction: Instruction | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the task was cancelled by us, not by the server's shutdown."""
+        return self.left or self.refusal is not None
+
+    async def next(self) -> Instruction:
+        """The next instruction; waits while the request is queued."""
+        while self._instruction is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        instruction, self._instruction = self._instruction, None
+        return instruction
+
+    def deliver(self, instruction: Instruction, current: bool) -> None:
+        """Take an instruction. `current`: it answers the ticket's own event, so its task will ask for it."""
+        if current or self._waiter is not None or isinstance(instruction, Dispatch):
+            self._instruction = instruction
+            if self._waiter is not None and not self._waiter.done():
+                self._waiter.set_result(None)
+        else:
+            self.refusal = instruction.refusal
+            self.task.cancel()
+
+
+class Runner:
+    """Executes a scheduler in the running event loop. `clock` gives seconds and never goes back (a loop's
+    own time is cached, on uvloop in whole milliseconds: too coarse for latencies)."""
+
+    def __init__(self, scheduler: Scheduler, clock: Callable[[], float] = monotonic) -> None:
+        self.scheduler = scheduler
+        self.clock = clock
+        self._loop = asyncio.get_running_loop()
+        #: Hears the policy and the seconds that a decision took.
+        self.on_decision: Callable[[str, float], None] | None = None
+        self._tickets: dict[str, Ticket] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._wakes_at = inf
+
+    def submit(self, request: Request, task: asyncio.Task[None]) -> Ticket:
+        """Bring a request in; its first instruction is read from the ticket."""
+        ticket = self._tickets[request.id] = Ticket(request, task)
+        began = perf_counter()
+        self.apply(Arrived(request), ticket)
+        if self.on_decision is not None:
+            self.on_decision(request.policy, perf_counter() - began)
+        return ticket
+
+    def leave(self, ticket: Ticket) -> None:
+        """The client has gone: stop what is being done for it."""
+        if self._tickets.pop(ticket.request.id, None) is not None:
+            ticket.left = True
+            self.apply(Left(ticket.request.id))
+            ticket.task.cancel()
+
+    def close(self, ticket: Ticket) -> None:
+        """The request has ended; no instruction will reach it any more."""
+        self._tickets.pop(ticket.request.id, None)
+
+    def apply(self, event: Event, origin: Ticket | None = None) -> None:
+        """Feed one event and deliver what comes of it. `origin` is the ticket whose task calls."""
+        for instruction in self.scheduler.handle(event, self.clock()):
+            ticket = self._tickets.get(instruction.request_id)
+            if ticket is not None:
+                ticket.deliver(instruction, current=ticket is origin)
+        self._arm()
+
+    def _arm(self) -> None:
+        at = self.scheduler.wake_at
+        if at is None or self._wakes_at <= at:
+            return  # an early timer does no harm: it asks again
+        if self._timer is not None:
+            self._timer.cancel()
+        self._wakes_at = at
+        self._timer = self._loop.call_later(at - self.clock(), self._wake)
+
+    def _wake(self) -> None:
+        self._wakes_at = inf
+        self._timer = None
+        self.apply(Tick())
+
+    def stop(self) -> None:
+        """Cancel the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+__all__ = ["Dispatch", "Refuse", "Runner", "Ticket"]

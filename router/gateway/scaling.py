@@ -1,0 +1,51 @@
+"""How many replicas a model wants now: work in flight and queued over what one replica takes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from router.core.scheduler import Scheduler
+from router.core.state import Instance
+
+#: Share of its concurrency at which a replica is well used with room for bursts.
+TARGET_UTILISATION = 0.7
+
+
+def concurrency(instance: Instance, model: str) -> int | None:
+    """Requests an instance takes at a time: as configured, else its engine profile's sequences."""
+    if instance.max_concurrency is not None:
+        return instance.max_concurrency
+    profile = instance.profiles.get(model)
+    if profile is None:
+        return None
+    return profile.slots if instance.kind == "ollama" else profile.max_seqs
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """What one model has and wants; `desired_replicas` is None where no replica's concurrency is known."""
+
+    model: str
+    replicas: int
+    healthy: int
+    in_flight: int
+    queued: int
+    desired_replicas: int | None
+
+
+def scaling(scheduler: Scheduler, models: list[str]) -> list[Scaling]:
+    """One entry a model."""
+    queued = scheduler.queued_by_model()
+    found = []
+    for model in models:
+        instances = [instance for instance in scheduler.serving(model) if not instance.draining]
+        healthy = [instance for instance in instances if instance.healthy]
+        known = [slots for instance in instances if (slots := concurrency(instance, model)) is not None]
+        in_flight = sum(instance.in_flight for instance in instances)
+        desired = None
+        if known:
+            work = in_flight + queued.get(model, 0)
+            desired = max(1, math.ceil(work / (TARGET_UTILISATION * sum(known) / len(known))))
+        found.append(Scaling(model, len(instances), len(healthy), in_flight, queued.get(model, 0), desired))
+    return found

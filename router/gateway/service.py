@@ -1,0 +1,295 @@
+"""The running gateway: one object that holds what requests share, and the life of the fleet."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from predictors.serving import PhysicalPredictor
+from router.config import FleetConfig, InstanceConfig, with_instances
+from router.core.errors import UpstreamError
+from router.core.interfaces import Backend, Call
+from router.core.profile import EngineProfile
+from router.core.state import Instance
+from router.core.types import Candidate, Request
+from router.gateway.keys import KeyRing
+from router.gateway.metrics import Metrics
+from router.gateway.monitor import Monitor
+from router.gateway.runner import Runner
+from router.gateway.scaling import scaling
+from router.gateway.wish import Defaults, KeyTerms, ModelNames, WishRules
+from router.store.queries import Store
+from router.store.records import RequestRecord
+from router.store.state import State
+
+BackendFactory = Callable[[InstanceConfig, FleetConfig], Awaitable[Backend]]
+ProfileLookup = Callable[[str], EngineProfile | None]
+
+
+@dataclass(slots=True)
+class Rules:
+    """What a fleet file fixes for the reading of requests; replaced as a whole on a reload."""
+
+    config: FleetConfig
+    names: ModelNames
+    wishes: WishRules
+    keys: KeyRing
+    terms: dict[str, KeyTerms]  # by key name
+    fallbacks: dict[str, tuple[str, ...]]  # by model
+    created: int
+
+
+class Gateway:
+    """What all requests share. Built by `router.wiring`; `start` and `stop` frame its life."""
+
+    def __init__(
+        self,
+        config: FleetConfig,
+        runner: Runner,
+        store: Store,
+        metrics: Metrics,
+        policies: tuple[str, ...],
+        make_backend: BackendFactory,
+        profile: ProfileLookup,
+        predictor: PhysicalPredictor,
+        admin_key: str | None,
+        state: State,
+        reload: Callable[[], FleetConfig] | None = None,
+    ) -> None:
+        self.runner = runner
+        self.store = store
+        self.metrics = metrics
+        self.policies = policies
+        self.admin_key = admin_key
+        self._state = state
+        self._predictor = predictor
+        self.backends: dict[str, Backend] = {}
+        self.draining = False
+        self.started_at = time.time()
+        self._make_backend = make_backend
+        self._profile = profile
+        self._reload = reload
+        self._headers: dict[tuple[str, str], tuple[tuple[bytes, bytes], ...]] = {}
+        self._fleet_lock = asyncio.Lock()
+        self._background: set[asyncio.Task[None]] = set()  # tasks must be held somewhere
+        self.rules = self._rules(config)
+        scheduler = runner.scheduler
+        runner.on_decision = metrics.observe_decision
+        metrics.watch(
+            instances=lambda: scheduler.instances.values(),  # noqa: PLW0108 (the dict is replaced on a reload)
+            queue_depth=lambda: scheduler.queue_depth,
+            desired_replicas=self._desired_replicas,
+            records=store.counts,
+        )
+        self.monitor = Monitor(runner, config.probes.interval_s, config.probes.timeout_s)
+
+    @property
+    def config(self) -> FleetConfig:
+        return self.rules.config
+
+    def _desired_replicas(self) -> dict[str, int]:
+        wanted = scaling(self.runner.scheduler, [model.name for model in self.config.models])
+        return {each.model: each.desired_replicas for each in wanted if each.desired_replicas is not None}
+
+    # --- life ----------------------------------------------------------------------------------------
+    async def start(self) -> None:
+        await self._apply_fleet(self.config, None)
+
+    async def stop(self) -> None:
+        """Stop watching, close the engines' connections, flush the records."""
+        await self.monitor.stop()
+        self.runner.stop()
+        for task in list(self._background):
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        for backend in self.backends.values():
+            await backend.aclose()
+        await self.store.close()
+
+    async def reload(self) -> FleetConfig:
+        """Read the fleet file again and apply it; raises ConfigError and keeps the old one if it is bad."""
+        if self._reload is None:
+            return self.config
+        await self.apply(self._reload())
+        return self.config
+
+    async def apply(self, config: FleetConfig) -> None:
+        """Apply a changed fleet. Requests under way go on where they are."""
+        async with self._fleet_lock:
+            old = self.config
+            await self._apply_fleet(config, old)
+            self.rules = self._rules(config)
+
+    async def _apply_fleet(self, config: FleetConfig, old: FleetConfig | None) -> None:
+        scheduler = self.runner.scheduler
+        known = {} if old is None else {each.name: (each, old.candidates(each)) for each in old.instances}
+        instances: list[Instance] = []
+        gone: list[Backend] = []
+        backends: dict[str, Backend] = {}
+        same_limits = old is not None and old.limits == config.limits
+        try:
+            for each in config.instances:
+                candidates = config.candidates(each)
+                if same_limits and known.get(each.name) == (each, candidates) and each.name in self.backends:
+                    instances.append(scheduler.instances[each.name])
+                    backends[each.name] = self.backends[each.name]
+                    continue
+                backends[each.name] = await self._make_backend(each, config)
+                instances.append(self._instance(each, candidates, scheduler.instances.get(each.name)))
+        except BaseException:
+            for name, backend in backends.items():
+                if self.backends.get(name) is not backend:
+                    await backend.aclose()
+            raise
+        for name, backend in self.backends.items():
+            if backends.get(name) is not backend:
+                gone.append(backend)
+                self.monitor.renew(name)
+        self.backends = backends
+        self._headers.clear()
+        scheduler.set_instances(instances)
+        self.metrics.set_fleet(
+            policies=self.policies,
+            models=[model.name for model in config.models],
+            aliases=[alias for model in config.models for alias in model.aliases],
+            instances={instance.name: instance.kind for instance in instances},
+            keys=[key.name for key in config.auth.keys],
+        )
+        self.monitor.interval_s, self.monitor.timeout_s = config.probes.interval_s, config.probes.timeout_s
+        self.monitor.watch(backends)
+        for backend in gone:
+            self._close_later(backend)
+
+    def drain_instance(self, name: str) -> None:
+        """Send an instance nothing more; it leaves the fleet when its last request has ended."""
+        instance = self.runner.scheduler.instances[name]
+        if instance.draining:
+            return
+        instance.draining = True
+
+        async def leave() -> None:
+            while instance.in_flight and instance.draining:
+                await asyncio.sleep(0.2)  # noqa: ASYNC110 (rare; an event would cost each request)
+            if instance.draining and self.runner.scheduler.instances.get(name) is instance:
+                await self.remove_instance(name)
+
+        self._in_background(leave(), f"drain {name}")
+
+    async def remove_instance(self, name: str) -> None:
+        """Take an instance out of the fleet now; what it carries runs to its end."""
+        config = self.config
+        await self.apply(with_instances(config, [each for each in config.instances if each.name != name]))
+
+    def _in_background(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def _close_later(self, backend: Backend) -> None:
+        """A backend that left the fleet lives as long as a request may that it still carries."""
+
+        async def close() -> None:
+            try:
+                await asyncio.sleep(self.config.limits.request_timeout_s)
+            finally:
+                await backend.aclose()
+
+        self._in_background(close(), "close backend")
+
+    def _instance(
+        self, config: InstanceConfig, candidates: dict[str, Candidate], old: Instance | None
+    ) -> Instance:
+        profiles = {}
+        for model in candidates:
+            name = config.profile_name(model)
+            profile = None if name is None else self._profile(name)
+            if profile is not None:
+                profiles[model] = profile
+        instance = old or Instance(name=config.name, kind=config.protocol, candidates=candidates)
+        instance.kind = config.protocol
+        instance.candidates = candidates
+        instance.max_concurrency = config.max_concurrency
+        instance.hardware = config.hardware_name
+        instance.speed = config.speed
+        instance.profiles = profiles
+        instance.usd_per_hour = config.usd_per_hour
+        instance.draining = False
+        return instance
+
+    def _rules(self, config: FleetConfig) -> Rules:
+        names = ModelNames(
+            [model.name for model in config.models],
+            {alias: model.name for model in config.models for alias in model.aliases},
+            self.policies,
+        )
+        defaults = config.defaults
+        server = Defaults(defaults.policy, defaults.slo.slo() if defaults.slo else None, defaults.on_miss)
+        models = {model.name: Defaults(slo=model.slo.slo()) for model in config.models if model.slo}
+        terms = {
+            key.name: KeyTerms(
+                key.name, key.policy, key.locked, key.max_cost_usd, key.min_quality, key.max_priority
+            )
+            for key in config.auth.keys
+        }
+        return Rules(
+            config,
+            names,
+            WishRules(names, server, models),
+            KeyRing(config.auth.keys, self._state),
+            terms,
+            {model.name: model.fallbacks for model in config.models},
+            int(time.time()),
+        )
+
+    def prediction_quality(self, instance: str) -> dict[str, float | None] | None:
+        """How well predictions for an instance have held lately; None before the first."""
+        return self._predictor.coverage().get(instance)
+
+    # --- requests ------------------------------------------------------------------------------------
+    @staticmethod
+    def new_request_id() -> str:
+        """Time-ordered and unguessable."""
+        return f"req_{time.time_ns() // 1_000_000:011x}{secrets.token_hex(8)}"
+
+    def candidate_headers(self, candidate: Candidate) -> tuple[tuple[bytes, bytes], ...]:
+        key = (candidate.instance, candidate.model)
+        headers = self._headers.get(key)
+        if headers is None:
+            headers = self._headers[key] = (
+                (b"x-headway-model", candidate.model.encode()),
+                (b"x-headway-instance", candidate.instance.encode()),
+            )
+        return headers
+
+    async def count_tokens(self, request: Request, api: str, body: Mapping[str, Any]) -> int | None:
+        """Prompt tokens by an engine's own tokenizer, where the count decides: under a money cap, or when
+        the prompt may or may not fit a context. None where the estimate does."""
+        scheduler = self.runner.scheduler
+        unsure = request.max_cost_usd is not None
+        asked: tuple[Backend, Candidate] | None = None
+        for model in (*request.models, *request.fallbacks):
+            for instance in scheduler.serving(model):
+                candidate = instance.candidates[model]
+                context = candidate.context_tokens
+                if context is not None and request.prompt_tokens / 2 < context < request.prompt_tokens_bound:
+                    unsure = True
+                if asked is None and instance.healthy and not instance.draining and instance.kind == "vllm":
+                    asked = self.backends[instance.name], candidate
+        if not unsure or asked is None:
+            return None
+        backend, candidate = asked
+        try:
+            async with asyncio.timeout(self.config.limits.connect_timeout_s):
+                return await backend.count_tokens(Call(api, body, candidate, request.id))
+        except (UpstreamError, TimeoutError):
+            return None
+
+    def finish(self, record: RequestRecord) -> None:
+        """A request has ended: count it and keep it."""
+        self.metrics.record(record)
+        self.rules.keys.settle(record)
+        self.store.writer.put(record)

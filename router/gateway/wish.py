@@ -1,0 +1,283 @@
+"""What a client asks of the router, settled against what the operator fixed.
+
+A wish comes in three spellings: the body's `routing` object, headers (both read by
+`router.gateway.wish_read`), and the model name (`auto`, `auto:latency`, `NAME:policy`). Precedence:
+
+    operator's lock > body > headers > suffix > key's default > model's default > server's default
+
+A null or an absent field is not given and leaves the word to the next level. A given `slo` replaces the
+default as a whole, so `"slo": {}` asks for none. `models` replaces the model of the request's `model`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from router.core.errors import Refusal, invalid_request
+from router.core.types import Outcome, Slo
+from router.gateway.wish_read import OnMiss, RoutingWish, from_body, from_headers, shown
+
+__all__ = [
+    "AUTO",
+    "Defaults",
+    "KeyTerms",
+    "ModelNames",
+    "OnMiss",
+    "RoutingWish",
+    "Wish",
+    "WishRules",
+    "from_body",
+    "from_headers",
+]
+
+#: Any model that generates text.
+AUTO = "auto"
+
+_NO_TARGET = Slo()
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Everything decided. `models` are fleet names, never empty; `slo` is None when no target holds;
+    `hard` says that a missed target refuses or ends the request."""
+
+    policy: str
+    models: tuple[str, ...]
+    slo: Slo | None = None
+    hard: bool = False
+    max_cost_usd: float | None = None
+    min_quality: float | None = None
+    priority: int = 0
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What holds when nothing was asked, of the server or of one model; None leaves it to the next level."""
+
+    policy: str | None = None
+    slo: Slo | None = None
+    on_miss: OnMiss | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyTerms:
+    """A client key's default policy and caps. One object for one key: it is compared by identity.
+
+    `locked` takes the choice of the policy from the client (the key's, else the model's or the server's
+    default holds). `max_cost_usd`, `min_quality` and `max_priority` are caps that a client may tighten.
+    """
+
+    name: str | None = None
+    policy: str | None = None
+    locked: bool = False
+    max_cost_usd: float | None = None
+    min_quality: float | None = None
+    max_priority: int | None = None
+
+
+# --- model names -------------------------------------------------------------------------------------
+class ModelNames:
+    """The names that clients may ask for, resolved ahead of time.
+
+    `models` are the fleet's names, `aliases` maps other names to them, `policies` are the known policies,
+    `generation` those of `models` that generate text (all, if not given): what `auto` means.
+    """
+
+    def __init__(
+        self,
+        models: Iterable[str],
+        aliases: Mapping[str, str],
+        policies: Iterable[str],
+        generation: Iterable[str] | None = None,
+    ) -> None:
+        self.policies = tuple(policies)
+        names = tuple(models)
+        # First come, first served: exact names, aliases, Ollama's default tag, `auto`, then suffixes.
+        plain: dict[str, tuple[str, ...]] = {name: (name,) for name in names}
+        for alias, name in aliases.items():
+            plain.setdefault(alias, (name,))
+        for asked, found in list(plain.items()):
+            plain.setdefault(f"{asked}:latest", found)
+            plain.setdefault(asked.removesuffix(":latest"), found)
+        self._single = {asked: found[0] for asked, found in plain.items()}
+        every = names if generation is None else tuple(generation)
+        if every:
+            plain.setdefault(AUTO, every)
+        self._known: dict[str, tuple[tuple[str, ...], str | None]] = {
+            asked: (found, None) for asked, found in plain.items()
+        }
+        for asked, found in plain.items():
+            for policy in self.policies:
+                self._known.setdefault(f"{asked}:{policy}", (found, policy))
+
+    def resolve(self, asked: object) -> tuple[tuple[str, ...], str | None]:
+        """The models that a request's `model` may be served by, and the policy of its suffix.
+
+        Raises a 400 Refusal (`param` "model") for what is no name or an unknown suffix on a known name, and
+        a 404 `model_not_found` for anything else unknown.
+        """
+        if not isinstance(asked, str) or not asked:
+            raise invalid_request("model must be a non-empty string", "model")
+        found = self._known.get(asked)
+        if found is not None:
+            return found
+        name = asked
+        while ":" in name:
+            name = name.rpartition(":")[0]
+            if name in self._known:
+                suffix = asked[len(name) + 1 :]
+                raise invalid_request(
+                    f"unknown policy {shown(suffix)} after model {shown(name)}; "
+                    f"known: {', '.join(self.policies)}",
+                    "model",
+                )
+        raise Refusal(
+            404,
+            "model_not_found",
+            f"The model {shown(asked)} does not exist",
+            Outcome.REJECTED_INVALID,
+            param="model",
+        )
+
+    def name_of(self, asked: str) -> str | None:
+        """The fleet's name for one exact name or alias, without policy suffixes; None if there is none."""
+        return self._single.get(asked)
+
+
+# --- merging -----------------------------------------------------------------------------------------
+_SILENT = RoutingWish()
+_OPEN = KeyTerms()
+_CACHED = 10_000
+
+
+class WishRules:
+    """Settles wishes against one fleet's defaults. Built anew when the fleet changes.
+
+    `server` must name a policy; `models` holds the defaults of those models that have any.
+    """
+
+    def __init__(
+        self, names: ModelNames, server: Defaults, models: Mapping[str, Defaults] | None = None
+    ) -> None:
+        if server.policy is None:
+            raise ValueError("the server's defaults must name a policy")
+        self.names = names
+        self._server_policy = server.policy
+        self._server = server
+        self._models = dict(models or {})
+        self._joint: dict[tuple[str, ...], Defaults] = {}
+        self._unasked: dict[tuple[KeyTerms, object], Wish] = {}
+
+    def merge(
+        self,
+        model: object,
+        key: KeyTerms | None = None,
+        body: RoutingWish | None = None,
+        headers: RoutingWish | None = None,
+    ) -> Wish:
+        """The wish of one request that asks for `model` with `key` (None on an open gateway).
+
+        Raises the Refusals of `ModelNames.resolve`, and a 400 for an unknown policy or an unknown name in
+        `models`, `param` naming where it stood.
+        """
+        terms = _OPEN if key is None else key
+        if body is None and headers is None and isinstance(model, str):
+            wish = self._unasked.get((terms, model))
+            if wish is None:
+                wish = self._merge(model, terms, _SILENT, _SILENT)
+                if len(self._unasked) >= _CACHED:
+                    self._unasked.clear()
+                self._unasked[terms, model] = wish
+            return wish
+        return self._merge(model, terms, body or _SILENT, headers or _SILENT)
+
+    def _merge(self, model: object, key: KeyTerms, body: RoutingWish, headers: RoutingWish) -> Wish:
+        models, suffix = self.names.resolve(model)
+        # Both spellings are checked, also the one that another outranks.
+        self._check_policy(body.policy, "routing.policy")
+        self._check_policy(headers.policy, "x-headway-policy")
+        header_models = self._named(headers.models, "x-headway-models")
+        models = self._named(body.models, "routing.models") or header_models or models
+
+        default = self._defaults(models)
+        policy = key.policy or default.policy or self._server_policy
+        if not key.locked:
+            policy = body.policy or headers.policy or suffix or policy
+        slo = default.slo if headers.slo is None else headers.slo
+        slo = slo if body.slo is None else body.slo
+        if slo == _NO_TARGET:
+            slo = None
+        on_miss = body.on_miss or headers.on_miss or default.on_miss
+
+        priority = headers.priority if body.priority is None else body.priority
+        priority = 0 if priority is None else priority
+        if key.max_priority is not None:
+            priority = min(priority, key.max_priority)
+        cost_usd = headers.max_cost_usd if body.max_cost_usd is None else body.max_cost_usd
+        quality = headers.min_quality if body.min_quality is None else body.min_quality
+        return Wish(
+            policy=policy,
+            models=models,
+            slo=slo,
+            hard=on_miss == "reject" and slo is not None,
+            max_cost_usd=_tighter(min, cost_usd, key.max_cost_usd),
+            min_quality=_tighter(max, quality, key.min_quality),
+            priority=priority,
+            seed=body.seed,
+        )
+
+    def _check_policy(self, policy: str | None, param: str) -> None:
+        if policy is not None and policy not in self.names.policies:
+            known = ", ".join(self.names.policies)
+            raise invalid_request(f"unknown policy {shown(policy)}; known: {known}", param)
+
+    def _named(self, asked: tuple[str, ...] | None, param: str) -> tuple[str, ...] | None:
+        if asked is None:
+            return None
+        found: dict[str, None] = {}  # a set that keeps the order
+        for name in asked:
+            known = self.names.name_of(name)
+            if known is None:
+                raise invalid_request(f"unknown model {shown(name)} in {param}", param)
+            found[known] = None
+        return tuple(found)
+
+    def _defaults(self, models: tuple[str, ...]) -> Defaults:
+        """What holds for a request that any of `models` may serve: a policy or `on_miss` that all of them
+        share, and of each SLO target the loosest, so that no model is held to another one's promise."""
+        joint = self._joint.get(models)
+        if joint is None:
+            each = [self._models.get(name, Defaults()) for name in models]
+            policies = {one.policy for one in each}
+            misses = {one.on_miss or self._server.on_miss for one in each}
+            slos = [one.slo or self._server.slo or _NO_TARGET for one in each]
+            joint = Defaults(
+                policy=policies.pop() if len(policies) == 1 else None,
+                slo=Slo(
+                    ttft_s=_loosest(slo.ttft_s for slo in slos),
+                    tpot_s=_loosest(slo.tpot_s for slo in slos),
+                    e2e_s=_loosest(slo.e2e_s for slo in slos),
+                ),
+                on_miss=misses.pop() if len(misses) == 1 else self._server.on_miss,
+            )
+            if len(self._joint) >= _CACHED:
+                self._joint.clear()
+            self._joint[models] = joint
+        return joint
+
+
+def _loosest(targets: Iterable[float | None]) -> float | None:
+    largest = 0.0
+    for target in targets:
+        if target is None:
+            return None
+        largest = max(largest, target)
+    return largest
+
+
+def _tighter(pick: Callable[[float, float], float], asked: float | None, cap: float | None) -> float | None:
+    if asked is None:
+        return cap
+    return asked if cap is None else pick(asked, cap)

@@ -1,0 +1,1 @@
+"""Records of what was decided and what happened, and state shared by replicas."""

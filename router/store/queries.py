@@ -1,0 +1,344 @@
+"""The store as the gateway and the commands see it: open, put, read, close."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Select, case, func, insert, select
+from sqlalchemy.engine import URL
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from router.core.types import OUTSIDE_ATTAINMENT
+from router.store import explanations, runs, tables
+from router.store.database import (
+    StoreError,
+    connect,
+    create_engine,
+    driver_errors,
+    parse_url,
+    public_url,
+    reason,
+)
+from router.store.explanations import Explanation
+from router.store.records import ATTEMPT_COLUMNS, REQUEST_COLUMNS, RequestRecord, attempt_row, request_row
+from router.store.retention import Retention
+from router.store.runs import Lost
+from router.store.writer import CLOSE_TIMEOUT_S, Writer
+
+#: Longest wait of a read for records that were finished before it.
+READ_FLUSH_S = 2.0
+MAX_LIMIT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class RecordCounts:
+    """Counts for metrics. `lost` is over all runs that the store knows, the rest over this one."""
+
+    finished: int
+    recorded: int
+    dropped: int
+    pending: int
+    lost: Lost
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Requests, newest first; `next_cursor` asks for those after them, None at the end."""
+
+    requests: list[dict[str, Any]]
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySummary:
+    """What was recorded of one policy ("" for requests that got none). `offered` had an SLO and count for
+    attainment, `met` kept it; means are over the requests that have the value."""
+
+    policy: str
+    requests: int
+    outcomes: dict[str, int]
+    offered: int
+    met: int
+    cost_usd: float
+    mean_ttft_s: float | None
+    mean_e2e_s: float | None
+
+
+class Store:
+    """Records of one database. Reads see what was put before, also while it still waits to be written.
+
+    Open it with `Store.open` (writes and reads) or `Store.open_readonly`. Reads raise StoreError when the
+    database does not answer."""
+
+    def __init__(self, url: URL, engine: AsyncEngine) -> None:
+        self._url = url
+        self._engine = engine
+        self._errors = driver_errors(url)
+        self._writer: Writer | None = None
+        self._counts: runs.Counts | None = None
+        self._lost = Lost()
+        self._retention: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        *,
+        retain_days: float | None = None,
+        max_mb: float | None = None,
+        keep_prompts: bool = False,
+        state_dir: Path | None = None,
+    ) -> Store:
+        """Open for recording: create what is missing, account for runs that were killed, begin a run.
+
+        `state_dir` takes the counter files of databases that are no local file. StoreError: unreachable, not
+        writable, no database of ours, counter file impossible."""
+        parsed = parse_url(url)
+        engine = create_engine(parsed)
+        store = cls(parsed, engine)
+        try:
+            await connect(parsed, engine, create=True)
+            await store._begin_run(state_dir, keep_prompts)
+        except BaseException:
+            await engine.dispose()
+            raise
+        retention = Retention(parsed, engine, retain_days=retain_days, max_mb=max_mb)
+        store._retention = asyncio.create_task(retention.run(), name="store-retention")
+        return store
+
+    @classmethod
+    async def open_readonly(cls, url: str) -> Store:
+        """Open for reading only: nothing is created, no run begins."""
+        parsed = parse_url(url)
+        engine = create_engine(parsed)
+        try:
+            await connect(parsed, engine, create=False)
+        except BaseException:
+            await engine.dispose()
+            raise
+        return cls(parsed, engine)
+
+    async def _begin_run(self, state_dir: Path | None, keep_prompts: bool) -> None:
+        now = time.time()
+        prefix = runs.file_prefix(self._url, state_dir)
+        counts = runs.create_counts(prefix, runs.new_run_id(now))
+        try:
+            await runs.begin(self._engine, counts.run_id, now)
+            await runs.account(self._engine, prefix)
+            self._lost = await runs.lost_so_far(self._engine)
+        except self._errors as error:
+            counts.close(remove=True)
+            raise StoreError(f"cannot write to the store {self.name}: {reason(error)}") from None
+        self._counts = counts
+        self._writer = Writer(self._url, self._engine, counts, keep_prompts=keep_prompts)
+
+    async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Write what is left (at most `timeout_s` seconds), mark the run's end, let go of the database."""
+        if self._retention is not None:
+            self._retention.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._retention
+        if self._writer is not None and self._counts is not None:
+            await self._writer.close(timeout_s)
+            accounted = False
+            with contextlib.suppress(*self._errors):
+                async with self._engine.begin() as connection:
+                    await runs.finish(connection, self._counts, self._writer.recorded, time.time())
+                accounted = True
+            # Otherwise the file stays, and the next start counts the gap.
+            self._counts.close(remove=accounted)
+            self._writer = self._counts = None
+        await self._engine.dispose()
+
+    # --- writing ------------------------------------------------------------------------------------
+    @property
+    def name(self) -> str:
+        """The store's URL without credentials."""
+        return public_url(self._url)
+
+    @property
+    def writer(self) -> Writer:
+        """The writer: `writer.arrived()` when a request comes in, `writer.put(record)` when it has ended."""
+        if self._writer is None:
+            raise StoreError(f"the store {self.name} is open for reading only")
+        return self._writer
+
+    def counts(self) -> RecordCounts:
+        """Counts for metrics."""
+        if self._writer is None or self._counts is None:
+            return RecordCounts(0, 0, 0, 0, self._lost)
+        counts, writer = self._counts, self._writer
+        return RecordCounts(counts.finished, writer.recorded, counts.dropped, writer.pending, self._lost)
+
+    async def add_feedback(self, request_id: str, quality: float, key_name: str | None) -> bool:
+        """Keep a caller's judgement (quality in [0, 1]) of an answer; False if the key has no such request."""
+        if await self.request(request_id, key_name) is None:
+            return False
+        values = {
+            "request_id": request_id,
+            "received_at": time.time(),
+            "key_name": key_name,
+            "quality": quality,
+        }
+        try:
+            async with self._engine.begin() as connection:
+                await connection.execute(insert(tables.feedback).values(values))
+        except self._errors as error:
+            raise self._unanswered(error) from None
+        return True
+
+    # --- reading ------------------------------------------------------------------------------------
+    async def request(
+        self, request_id: str, key_name: str | None = None, *, any_key: bool = False
+    ) -> dict[str, Any] | None:
+        """One request by id, None if there is none or it is another key's. `any_key` is for operators; a
+        caller without a key (`key_name` None: no keys are configured) sees requests without one."""
+        row = await self._pending_or_row(request_id)
+        if row is None or (not any_key and row["key_name"] != key_name):
+            return None
+        return row
+
+    async def _pending_or_row(self, request_id: str) -> dict[str, Any] | None:
+        record = await self._unwritten(request_id)
+        if record is not None:
+            return dict(zip(REQUEST_COLUMNS, request_row(record), strict=True))
+        rows = await self._rows(select(tables.requests).where(tables.requests.c.id == request_id))
+        return dict(rows[0]) if rows else None
+
+    async def attempts(self, request_id: str) -> list[dict[str, Any]]:
+        """The attempts of a request, in order."""
+        record = await self._unwritten(request_id)
+        if record is not None:
+            made = [attempt_row(record.id, attempt) for attempt in record.attempt_records]
+            return [dict(zip(ATTEMPT_COLUMNS, row, strict=True)) for row in made]
+        table = tables.attempts
+        query = select(table).where(table.c.request_id == request_id).order_by(table.c.number)
+        return [dict(row) for row in await self._rows(query)]
+
+    async def explanation(self, request_id: str) -> Explanation | None:
+        """What the request's decisions saw; None if nothing was decided."""
+        record = await self._unwritten(request_id)
+        if record is not None:
+            blob = explanations.encode(record)
+        else:
+            table = tables.explanations
+            rows = await self._rows(select(table.c.blob).where(table.c.request_id == request_id))
+            blob = rows[0]["blob"] if rows else None
+        return None if blob is None else explanations.decode(blob)
+
+    async def requests(
+        self,
+        *,
+        since: float | None = None,
+        outcome: str | None = None,
+        policy: str | None = None,
+        model: str | None = None,
+        instance: str | None = None,
+        key: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> Page:
+        """Requests that fit all filters given, newest first. `since` is in seconds since the epoch, `limit` at
+        most `MAX_LIMIT`, `cursor` the `next_cursor` of the page before."""
+        columns = tables.requests.c
+        query = select(tables.requests)
+        if since is not None:
+            query = query.where(columns.received_at >= since)
+        for column, value in (
+            (columns.outcome, outcome),
+            (columns.policy, policy),
+            (columns.model, model),
+            (columns.instance, instance),
+            (columns.key_name, key),
+        ):
+            if value is not None:
+                query = query.where(column == value)
+        if cursor is not None:
+            query = query.where(columns.id < cursor)
+        limit = max(1, min(limit, MAX_LIMIT))
+        await self._flush()
+        rows = [dict(row) for row in await self._rows(query.order_by(columns.id.desc()).limit(limit + 1))]
+        more = len(rows) > limit
+        del rows[limit:]
+        return Page(rows, rows[-1]["id"] if more else None)
+
+    async def feedback(self, request_id: str) -> list[dict[str, Any]]:
+        """Judgements of an answer, in the order in which they came."""
+        table = tables.feedback
+        query = select(table).where(table.c.request_id == request_id).order_by(table.c.id)
+        return [dict(row) for row in await self._rows(query)]
+
+    async def summary(self, since: float | None = None) -> list[PolicySummary]:
+        """What was recorded (since a time in seconds since the epoch), by policy."""
+        columns = tables.requests.c
+        has_slo = (
+            columns.slo_ttft_s.is_not(None) | columns.slo_tpot_s.is_not(None) | columns.slo_e2e_s.is_not(None)
+        )
+        counted = has_slo & columns.outcome.not_in([outcome.value for outcome in OUTSIDE_ATTAINMENT])
+        query = select(
+            func.coalesce(columns.policy, "").label("policy"),
+            columns.outcome,
+            func.count().label("requests"),
+            func.sum(case((counted, 1), else_=0)).label("offered"),
+            func.sum(case((counted & columns.slo_met.is_(True), 1), else_=0)).label("met"),
+            func.coalesce(func.sum(columns.cost_usd), 0.0).label("cost_usd"),
+            func.sum(columns.ttft_s).label("ttft_s"),
+            func.count(columns.ttft_s).label("ttft_known"),
+            func.sum(columns.e2e_s).label("e2e_s"),
+            func.count(columns.e2e_s).label("e2e_known"),
+        ).group_by(func.coalesce(columns.policy, ""), columns.outcome)
+        if since is not None:
+            query = query.where(columns.received_at >= since)
+        await self._flush()
+        by_policy: dict[str, list[Mapping[str, Any]]] = {}
+        for row in await self._rows(query):
+            by_policy.setdefault(row["policy"], []).append(row)
+        return [_summarised(policy, by_policy[policy]) for policy in sorted(by_policy)]
+
+    async def runs(self) -> list[dict[str, Any]]:
+        """All runs, oldest first."""
+        return [dict(row) for row in await self._rows(select(tables.runs).order_by(tables.runs.c.id))]
+
+    # --- how ----------------------------------------------------------------------------------------
+    async def _flush(self) -> bool:
+        return self._writer is None or await self._writer.flush(READ_FLUSH_S)
+
+    async def _unwritten(self, request_id: str) -> RequestRecord | None:
+        """The record if it still waits although the writer was asked to hurry."""
+        if self._writer is None or await self._flush():
+            return None
+        return self._writer.find(request_id)
+
+    async def _rows(self, query: Select[Any]) -> Sequence[Mapping[str, Any]]:
+        try:
+            async with self._engine.connect() as connection:
+                rows: Sequence[Mapping[str, Any]] = (await connection.execute(query)).mappings().all()
+                return rows
+        except self._errors as error:
+            raise self._unanswered(error) from None
+
+    def _unanswered(self, error: Exception) -> StoreError:
+        return StoreError(f"the store {self.name} does not answer ({type(error).__name__})")
+
+
+def _summarised(policy: str, rows: Sequence[Mapping[str, Any]]) -> PolicySummary:
+    def mean(total: str, known: str) -> float | None:
+        count = sum(row[known] for row in rows)
+        return sum(row[total] or 0.0 for row in rows) / count if count else None
+
+    return PolicySummary(
+        policy=policy,
+        requests=sum(row["requests"] for row in rows),
+        outcomes={row["outcome"]: row["requests"] for row in rows},
+        offered=int(sum(row["offered"] for row in rows)),
+        met=int(sum(row["met"] for row in rows)),
+        cost_usd=float(sum(row["cost_usd"] for row in rows)),
+        mean_ttft_s=mean("ttft_s", "ttft_known"),
+        mean_e2e_s=mean("e2e_s", "e2e_known"),
+    )

@@ -1,0 +1,136 @@
+"""Keeping the store within its age and size: the oldest requests go first, in small batches.
+
+Deleting in small transactions keeps the writer from waiting; freed pages are used again, and in SQLite also
+given back to the file system.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from sqlalchemy import delete, func, select, text
+from sqlalchemy.engine import URL
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from router.store import tables
+from router.store.database import driver_errors
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S = 60.0
+BATCH_REQUESTS = 500
+_PAUSE_S = 0.02
+_DAY_S = 86_400.0
+_MB = 1024 * 1024
+_VACUUM_PAGES = 500
+# PostgreSQL's header and line pointer of a row (28 bytes) and one index entry or two.
+_POSTGRES_ROW_OVERHEAD_BYTES = 28 + 64
+_SAMPLE_ROWS = 500
+
+
+class Retention:
+    """Prunes a store by age (`retain_days`) and size (`max_mb`); None sets no limit."""
+
+    def __init__(
+        self, url: URL, engine: AsyncEngine, *, retain_days: float | None, max_mb: float | None
+    ) -> None:
+        self._engine = engine
+        self._errors = driver_errors(url)
+        self._sqlite = url.get_backend_name() == "sqlite"
+        self._retain_s = None if retain_days is None else retain_days * _DAY_S
+        self._max_bytes = None if max_mb is None else max_mb * _MB
+
+    async def run(self) -> None:
+        """Prune now and every minute, until cancelled."""
+        while True:
+            try:
+                removed = await self.prune(time.time())
+                if removed:
+                    log.info("retention: %d requests removed from the store", removed)
+            except self._errors as error:
+                log.warning("retention: %s; trying again later", type(error).__name__)
+            await asyncio.sleep(INTERVAL_S)
+
+    async def prune(self, now: float) -> int:
+        """Remove what is too old at `now` (seconds since the epoch) or too much; the number of requests."""
+        removed = 0
+        if self._retain_s is not None:
+            while count := await self._remove(now - self._retain_s):
+                removed += count
+                await asyncio.sleep(_PAUSE_S)
+        if self._max_bytes is not None:
+            while await self._size_bytes() > self._max_bytes:
+                count = await self._remove(None)
+                if not count:
+                    break
+                removed += count
+                await asyncio.sleep(_PAUSE_S)
+        if removed and self._sqlite:
+            await self._shrink()
+        return removed
+
+    async def _remove(self, before: float | None) -> int:
+        """Remove one batch of the oldest requests (those received before a time, if given)."""
+        requests = tables.requests
+        query = select(requests.c.id)
+        if before is not None:
+            query = query.where(requests.c.received_at < before).order_by(requests.c.received_at)
+        else:
+            query = query.order_by(requests.c.id)
+        async with self._engine.connect() as connection:
+            ids = (await connection.execute(query.limit(BATCH_REQUESTS))).scalars().all()
+        if not ids:
+            return 0
+        async with self._engine.begin() as connection:
+            for column in (
+                tables.attempts.c.request_id,
+                tables.explanations.c.request_id,
+                tables.feedback.c.request_id,
+                requests.c.id,
+            ):
+                await connection.execute(delete(column.table).where(column.in_(ids)))
+        return len(ids)
+
+    async def _size_bytes(self) -> float:
+        async with self._engine.connect() as connection:
+            if self._sqlite:
+                pages = await _pragma(connection, "page_count")
+                free = await _pragma(connection, "freelist_count")
+                return (pages - free) * await _pragma(connection, "page_size")
+            return await _postgres_live_bytes(connection)
+
+    async def _shrink(self) -> None:
+        """Give free pages back to the file system, a few at a time."""
+        async with self._engine.connect() as connection:
+            await connection.execution_options(isolation_level="AUTOCOMMIT")
+            while await _pragma(connection, "freelist_count") >= _VACUUM_PAGES:
+                before = await _pragma(connection, "page_count")
+                await connection.execute(text(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})"))
+                if await _pragma(connection, "page_count") >= before:
+                    return  # a file made without auto_vacuum keeps its pages for reuse
+                await asyncio.sleep(_PAUSE_S)
+
+
+async def _pragma(connection: AsyncConnection, name: str) -> int:
+    return int((await connection.execute(text(f"PRAGMA {name}"))).scalar_one())
+
+
+async def _postgres_live_bytes(connection: AsyncConnection) -> float:
+    """Bytes of the rows there are. The size of PostgreSQL's files would not do: deleting does not shrink them,
+    so retention that looks at them never ends. Row sizes are those of the newest rows."""
+    total = 0.0
+    for table in (tables.requests, tables.attempts, tables.explanations):
+        count = (await connection.execute(select(func.count()).select_from(table))).scalar_one()
+        key = next(iter(table.primary_key.columns)).name
+        mean = (
+            await connection.execute(
+                text(
+                    f"SELECT avg(pg_column_size(r)) FROM "  # noqa: S608 (our own table and column names)
+                    f"(SELECT * FROM {table.name} ORDER BY {key} DESC LIMIT {_SAMPLE_ROWS}) r"
+                )
+            )
+        ).scalar_one()
+        total += count * (float(mean or 0) + _POSTGRES_ROW_OVERHEAD_BYTES)
+    return total

@@ -1,0 +1,216 @@
+"""Counting what a killed process took with it.
+
+Each process counts, in a small memory-mapped file, the requests that arrived and those that finished. The
+pages belong to the kernel's cache, so the counts outlive a SIGKILL. How many rows were committed stands in
+the table `runs`, updated in the same transaction as the rows. A process holds a lock on its file for as long
+as it lives; the next one to start finds files without an owner, writes the difference into `runs` and removes
+them. A clean close does the same with a difference of nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import mmap
+import os
+import secrets
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import func, insert, select, update
+from sqlalchemy.engine import URL
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from router.store import tables
+from router.store.database import StoreError, public_url, sqlite_path
+
+log = logging.getLogger(__name__)
+
+_MAGIC = 0x3173746E75635748
+_SLOTS = 8
+_SIZE_BYTES = _SLOTS * 8
+_AT_ARRIVED, _AT_FINISHED, _AT_DROPPED = 1, 2, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Rows lost by runs that were killed, over all runs that the store knows: `finished` requests whose row
+    was not yet committed, and requests `in_flight` that never finished."""
+
+    finished: int = 0
+    in_flight: int = 0
+
+
+class Counts:
+    """The counters of this process. `slots` is written on the hot path: an 8-byte store, no call."""
+
+    ARRIVED, FINISHED, DROPPED = _AT_ARRIVED, _AT_FINISHED, _AT_DROPPED
+
+    def __init__(self, run_id: str, path: Path | None) -> None:
+        """Create the file (none for a database in memory: nothing of it survives anyway)."""
+        self.run_id = run_id
+        self.path = path
+        self._fd: int | None = None
+        if path is None:
+            self._map = mmap.mmap(-1, _SIZE_BYTES)
+        else:
+            # Locked before it has its name, so that no other process takes it for an orphan.
+            unborn = path.with_name(f".{path.name}.new")
+            self._fd = os.open(unborn, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            os.ftruncate(self._fd, _SIZE_BYTES)
+            self._map = mmap.mmap(self._fd, _SIZE_BYTES)
+            os.rename(unborn, path)
+        self.slots = memoryview(self._map).cast("Q")
+        self.slots[0] = _MAGIC
+
+    @property
+    def arrived(self) -> int:
+        return self.slots[_AT_ARRIVED]
+
+    @property
+    def finished(self) -> int:
+        return self.slots[_AT_FINISHED]
+
+    @property
+    def dropped(self) -> int:
+        return self.slots[_AT_DROPPED]
+
+    def close(self, *, remove: bool) -> None:
+        """Let go of the file; kept when its run could not be accounted for."""
+        if remove and self.path is not None:
+            self.path.unlink(missing_ok=True)
+        self.slots.release()
+        self._map.close()
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def new_run_id(now: float) -> str:
+    """A time-ordered id for a run that began `now` (seconds since the epoch)."""
+    return f"{int(now * 1e6):016x}{secrets.token_hex(4)}"
+
+
+def file_prefix(url: URL, state_dir: Path | None) -> Path | None:
+    """Where counter files go and how their names begin: beside a SQLite file, else in `state_dir` (or the
+    working directory) under a name made from the database's URL. None for a database in memory."""
+    path = sqlite_path(url)
+    if path is not None:
+        return path.with_name(f"{path.name}-run-")
+    if url.get_backend_name() == "sqlite":
+        return None
+    digest = zlib.crc32(public_url(url).encode())
+    return (state_dir or Path.cwd()) / f"headway-{digest:08x}-run-"
+
+
+def create_counts(prefix: Path | None, run_id: str) -> Counts:
+    """The counter file of a new run; StoreError when it cannot be made."""
+    try:
+        return Counts(run_id, None if prefix is None else prefix.with_name(prefix.name + run_id))
+    except OSError as error:
+        where = prefix.parent if prefix is not None else "memory"
+        raise StoreError(f"cannot create the store's counter file in {where}: {error.strerror}") from None
+
+
+async def begin(engine: AsyncEngine, run_id: str, now: float) -> None:
+    """Write the row of a run that starts."""
+    async with engine.begin() as connection:
+        await connection.execute(insert(tables.runs).values(id=run_id, started_at=now))
+
+
+async def account(engine: AsyncEngine, prefix: Path | None) -> None:
+    """Find the files of dead runs, write their gaps into `runs` and remove them."""
+    if prefix is None:
+        return
+    for path, fd in _orphans(prefix):
+        try:
+            await _account(engine, path.name.removeprefix(prefix.name), os.pread(fd, _SIZE_BYTES, 0))
+            path.unlink(missing_ok=True)
+        finally:
+            os.close(fd)
+
+
+def _orphans(prefix: Path) -> Iterator[tuple[Path, int]]:
+    """Counter files whose owner is gone, each locked by us."""
+    for path in sorted(prefix.parent.glob(f"{prefix.name}*")):
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            log.warning("counter file %s: %s", path, error.strerror)
+            continue
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # its process lives
+            os.close(fd)
+            continue
+        yield path, fd
+
+
+async def _account(engine: AsyncEngine, run_id: str, content: bytes) -> None:
+    if len(content) < _SIZE_BYTES:
+        return
+    slots = memoryview(content).cast("Q")
+    if slots[0] != _MAGIC:
+        return
+    arrived, finished, dropped = slots[_AT_ARRIVED], slots[_AT_FINISHED], slots[_AT_DROPPED]
+    runs = tables.runs
+    async with engine.begin() as connection:
+        row = (await connection.execute(select(runs).where(runs.c.id == run_id))).first()
+        if row is None or row.clean is not None:
+            return
+        lost = await _end(connection, run_id, arrived, finished, row.recorded, dropped, None)
+    if lost.finished or lost.in_flight:
+        log.warning(
+            "the run %s was killed: %d finished requests were not recorded, %d were in flight",
+            run_id,
+            lost.finished,
+            lost.in_flight,
+        )
+
+
+async def finish(connection: AsyncConnection, counts: Counts, recorded: int, now: float) -> Lost:
+    """Close the row of this run; clean when every finished request was recorded or counted as dropped."""
+    return await _end(
+        connection, counts.run_id, counts.arrived, counts.finished, recorded, counts.dropped, now
+    )
+
+
+async def _end(
+    connection: AsyncConnection,
+    run_id: str,
+    arrived: int,
+    finished: int,
+    recorded: int,
+    dropped: int,
+    ended_at: float | None,
+) -> Lost:
+    lost = Lost(max(0, finished - recorded - dropped), max(0, arrived - finished))
+    runs = tables.runs
+    await connection.execute(
+        update(runs)
+        .where(runs.c.id == run_id, runs.c.clean.is_(None))
+        .values(
+            ended_at=ended_at,
+            clean=ended_at is not None and lost == Lost(),
+            arrived=arrived,
+            finished=finished,
+            recorded=recorded,
+            dropped=dropped,
+            lost_finished=lost.finished,
+            lost_in_flight=lost.in_flight,
+        )
+    )
+    return lost
+
+
+async def lost_so_far(engine: AsyncEngine) -> Lost:
+    """What all runs together lost."""
+    runs = tables.runs
+    async with engine.connect() as connection:
+        row = (
+            await connection.execute(select(func.sum(runs.c.lost_finished), func.sum(runs.c.lost_in_flight)))
+        ).one()
+    return Lost(int(row[0] or 0), int(row[1] or 0))

@@ -1,0 +1,133 @@
+"""The tables of the store (SQLAlchemy Core), for SQLite and PostgreSQL.
+
+Ids are time-ordered strings, so rows are appended at the right edge of every index and the order of ids is
+the order of time. Times are seconds since the epoch, money is in USD, unknown is NULL.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+)
+
+metadata = MetaData()
+
+# PostgreSQL would otherwise compare ids by the database's locale, which need not be byte order.
+_ID = String().with_variant(String(collation="C"), "postgresql")
+
+#: One row for each request that reached the router.
+requests = Table(
+    "requests",
+    metadata,
+    Column("id", _ID, primary_key=True),
+    Column("client_request_id", Text),
+    Column("retry_count", BigInteger),
+    Column("received_at", Double, nullable=False),
+    Column("api", Text),
+    Column("key_name", Text),
+    Column("policy", Text),
+    Column("model_requested", Text),
+    Column("model", Text),
+    Column("instance", Text),
+    Column("attempts", BigInteger),
+    Column("hedged", Boolean),
+    Column("prompt_tokens", BigInteger),
+    Column("max_tokens", BigInteger),
+    Column("output_tokens", BigInteger),
+    Column("finish_reason", Text),
+    Column("decoded", Boolean),
+    Column("predicted_output_tokens_p50", Double),
+    Column("predicted_output_tokens_p90", Double),
+    Column("predicted_ttft_s_p50", Double),
+    Column("predicted_ttft_s_p95", Double),
+    Column("predicted_e2e_s_p50", Double),
+    Column("predicted_e2e_s_p95", Double),
+    Column("predicted_quality", Double),
+    Column("predicted_cost_usd", Double),
+    Column("artifact", Text),
+    Column("propensity", Double),
+    Column("queue_wait_s", Double),
+    Column("ttft_s", Double),
+    Column("tpot_s", Double),
+    Column("itl_max_s", Double),
+    Column("e2e_s", Double),
+    Column("cost_usd", Double),
+    Column("slo_ttft_s", Double),
+    Column("slo_tpot_s", Double),
+    Column("slo_e2e_s", Double),
+    Column("slo_met", Boolean),
+    Column("max_cost_usd", Double),
+    Column("budget_overrun_usd", Double),
+    Column("outcome", Text, nullable=False),
+    Column("error_code", Text),
+    # Clustered by id: one tree to append to in place of two.
+    sqlite_with_rowid=False,
+)
+
+#: One row for each time a request was sent to an instance.
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("request_id", _ID, primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("instance", Text),
+    Column("model", Text),
+    Column("started_at", Double),
+    Column("first_token_at", Double),
+    Column("ended_at", Double),
+    Column("output_tokens", BigInteger),
+    Column("cost_usd", Double),
+    Column("ended_how", Text),
+    Column("error", Text),
+    sqlite_with_rowid=False,
+)
+
+#: What the decisions saw, compact (`router.store.explanations`). `prompt` is NULL unless prompts are kept.
+explanations = Table(
+    "explanations",
+    metadata,
+    Column("request_id", _ID, primary_key=True),
+    Column("blob", LargeBinary, nullable=False),
+    Column("prompt", Text),
+)
+
+#: Quality of an answer as its caller judged it, in [0, 1]; several for one request are kept.
+feedback = Table(
+    "feedback",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("request_id", _ID, nullable=False, index=True),
+    Column("received_at", Double, nullable=False),
+    Column("key_name", Text),
+    Column("quality", Double, nullable=False),
+)
+
+#: One row for each process that recorded. `clean` is NULL while it runs (or until its end is accounted for),
+#: false when rows were lost sight of; `lost_*` are the gap then found.
+runs = Table(
+    "runs",
+    metadata,
+    Column("id", _ID, primary_key=True),
+    Column("started_at", Double, nullable=False),
+    Column("ended_at", Double),
+    Column("clean", Boolean),
+    Column("arrived", BigInteger, nullable=False, default=0),
+    Column("finished", BigInteger, nullable=False, default=0),
+    Column("recorded", BigInteger, nullable=False, default=0),
+    Column("dropped", BigInteger, nullable=False, default=0),
+    Column("lost_finished", BigInteger, nullable=False, default=0),
+    Column("lost_in_flight", BigInteger, nullable=False, default=0),
+)
+
+# For `since` and for retention, which ask by time.
+Index("requests_received_at", requests.c.received_at)

@@ -1,0 +1,171 @@
+"""Builds the object graph of a running gateway from a fleet file; nothing else does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from random import Random
+
+import aiohttp
+from sqlalchemy.engine import make_url
+
+import backends
+import policies
+from backends.engine import profiles
+from predictors.serving import PhysicalPredictor
+from router.config import ConfigError, FleetConfig, InstanceConfig, Problem
+from router.core.interfaces import Backend
+from router.core.profile import EngineProfile
+from router.core.scheduler import Scheduler, SchedulerSettings
+from router.emulated import EmulatedEngines
+from router.gateway.metrics import Metrics
+from router.gateway.runner import Runner
+from router.gateway.service import Gateway
+from router.store.queries import Store
+from router.store.state import MemoryState
+
+
+def find_profile(name: str) -> EngineProfile | None:
+    """The engine profile of a (model, hardware) pair, None if we have none."""
+    return profiles.profile(name) if name in profiles.names() else None
+
+
+def secret(variable: str, environment: Mapping[str, str], place: str) -> str:
+    """A secret from the environment. Raises ConfigError naming the variable, never its value."""
+    value = environment.get(variable)
+    if not value:
+        raise ConfigError(place, [Problem((), f"the environment variable {variable} is not set")])
+    return value
+
+
+@asynccontextmanager
+async def open_gateway(
+    config: FleetConfig,
+    *,
+    reload: Callable[[], FleetConfig] | None = None,
+    environment: Mapping[str, str] | None = None,
+    seed: int | None = None,
+) -> AsyncIterator[Gateway]:
+    """A started gateway; it is stopped, its records flushed and its emulated engines ended on the way out.
+
+    `reload` reads the fleet file again. Raises ConfigError, StoreError.
+    """
+    environment = os.environ if environment is None else environment
+    admin_variable = config.auth.admin_key_env
+    admin_key = environment.get(admin_variable or "HEADWAY_ADMIN_KEY") or None
+    if admin_variable is not None and admin_key is None:
+        secret(admin_variable, environment, "auth.admin_key_env")
+    async with AsyncExitStack() as stack:
+        store = await Store.open(
+            store_url(config, environment),
+            retain_days=config.store.retain_days,
+            max_mb=config.store.max_mb,
+            keep_prompts=config.store.keep_prompts,
+            state_dir=Path.cwd(),
+        )
+        stack.push_async_callback(store.close)
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        emulated = await stack.enter_async_context(EmulatedEngines())
+        for each in config.instances:
+            check_profile(each)
+        await emulated.start([each for each in config.instances if each.kind == "emulated"])
+
+        async def make_backend(instance: InstanceConfig, fleet: FleetConfig) -> Backend:
+            check_profile(instance)
+            url = instance.url
+            if url is None:
+                url = await emulated.url(instance)
+            return create_backend(instance, fleet, url, environment, session)
+
+        predictor = PhysicalPredictor()
+        chosen = policies.create_all(
+            policies.PolicySettings(
+                confidence=config.scheduling.confidence, cached_tokens=predictor.cached_tokens
+            )
+        )
+        scheduler = Scheduler(
+            (),
+            chosen,
+            predictor,
+            SchedulerSettings(
+                confidence=config.scheduling.confidence,
+                max_queue=config.limits.max_queue,
+                max_attempts=config.limits.max_attempts,
+                eject_after=config.probes.eject_after,
+                return_after=config.probes.return_after,
+            ),
+            Random(seed),
+        )
+        gateway = Gateway(
+            config,
+            Runner(scheduler),
+            store,
+            Metrics(),
+            tuple(chosen),
+            make_backend,
+            find_profile,
+            predictor,
+            admin_key,
+            MemoryState(),
+            reload,
+        )
+        stack.push_async_callback(gateway.stop)
+        await gateway.start()
+        yield gateway
+
+
+def store_url(config: FleetConfig, environment: Mapping[str, str]) -> str:
+    """The store's URL, its password put in from the environment."""
+    if config.store.password_env is None:
+        return config.store.url
+    password = secret(config.store.password_env, environment, "store.password_env")
+    return make_url(config.store.url).set(password=password).render_as_string(hide_password=False)
+
+
+def check_profile(instance: InstanceConfig) -> None:
+    """An emulated instance needs a profile that we have."""
+    if instance.kind != "emulated":
+        return
+    known = profiles.names()
+    for model in instance.serves:
+        name = instance.profile_name(model)
+        if name not in known:
+            near = get_close_matches(name or "", known, n=3)
+            hint = f"; near: {', '.join(near)}" if near else ""
+            raise ConfigError(
+                "instances",
+                [Problem((instance.name, "profile"), f"there is no engine profile {name!r}{hint}")],
+            )
+
+
+def create_backend(
+    instance: InstanceConfig,
+    fleet: FleetConfig,
+    url: str,
+    environment: Mapping[str, str],
+    session: aiohttp.ClientSession,
+) -> Backend:
+    """The adapter for one instance, with its secrets from the environment."""
+    place = f"instances.{instance.name}"
+    api_key = None
+    if instance.api_key_env is not None:
+        api_key = secret(instance.api_key_env, environment, f"{place}.api_key_env")
+    headers = {
+        name: secret(variable, environment, f"{place}.headers_env")
+        for name, variable in instance.headers_env.items()
+    }
+    limits = fleet.limits
+    return backends.create(
+        instance.protocol,
+        url=url,
+        candidates=list(fleet.candidates(instance).values()),
+        api_key=api_key,
+        headers=headers,
+        ca_file=instance.ca_file,
+        connect_timeout_s=limits.connect_timeout_s,
+        idle_timeout_s=limits.idle_timeout_s,
+        session=session,
+    )

@@ -1,0 +1,412 @@
+"""Ollama's answers from OpenAI's."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ollama import ChatResponse, EmbedResponse, GenerateResponse
+from ollama._types import EmbeddingsResponse
+
+from router.core.errors import UpstreamError
+from router.gateway.assemble import Assembler
+from router.gateway.ollama_front import (
+    NdjsonStream,
+    Timings,
+    embed_from_openai,
+    embeddings_from_openai,
+    loaded,
+    rfc3339,
+    whole,
+)
+
+AT_NS = 1_700_000_000_123_456_789
+AT = "2023-11-14T22:13:20.123456789Z"
+HEAD = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1700000000, "model": "llama"}
+USAGE = {"prompt_tokens": 11, "completion_tokens": 5, "total_tokens": 16}
+TIMINGS = Timings(total_s=2.0, load_s=0.25, prompt_eval_s=0.5, eval_s=1.25)
+METRICS = {
+    "total_duration": 2_000_000_000,
+    "load_duration": 250_000_000,
+    "prompt_eval_count": 11,
+    "prompt_eval_duration": 500_000_000,
+    "eval_count": 5,
+    "eval_duration": 1_250_000_000,
+}
+
+
+def sse(value: Any) -> bytes:
+    return b"data: " + orjson.dumps(value) + b"\n\n"
+
+
+def chunk(delta: dict[str, Any], finish_reason: str | None = None, **more: Any) -> bytes:
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+    return sse({**HEAD, "choices": [choice | more]})
+
+
+def text_chunk(text: str, finish_reason: str | None = None, **more: Any) -> bytes:
+    choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason}
+    return sse({**HEAD, "object": "text_completion", "choices": [choice | more]})
+
+
+def chat_stream(name: str = "m:latest") -> NdjsonStream:
+    return NdjsonStream("chat", name, clock=lambda: AT_NS)
+
+
+def generate_stream() -> NdjsonStream:
+    return NdjsonStream("generate", "m", clock=lambda: AT_NS)
+
+
+def parsed(
+    ndjson: bytes, kind: type[ChatResponse] | type[GenerateResponse] = ChatResponse
+) -> list[dict[str, Any]]:
+    """The lines as objects, each accepted by the client's own type."""
+    assert ndjson == b"" or ndjson.endswith(b"\n")
+    lines = [json.loads(line) for line in ndjson.split(b"\n")[:-1]]
+    for line in lines:
+        kind.model_validate(line)
+    return lines
+
+
+def test_rfc3339() -> None:
+    assert rfc3339(AT_NS) == AT
+    assert rfc3339(0) == "1970-01-01T00:00:00.000000000Z"
+
+
+def test_a_chat_in_full() -> None:
+    stream = chat_stream()
+    said = b"".join(
+        stream.feed(event)
+        for event in (
+            chunk({"role": "assistant", "content": ""}),
+            chunk({"content": "Hé"}) + chunk({"content": 'l"lo'}),
+            chunk({"content": "!"}),
+            chunk({}, "stop"),
+        )
+    )
+    *pieces, last = parsed(said + stream.finish(USAGE, None, TIMINGS, {"request_id": "r"}))
+    assert pieces == [
+        {
+            "model": "m:latest",
+            "created_at": AT,
+            "message": {"role": "assistant", "content": text},
+            "done": False,
+        }
+        for text in ("Hé", 'l"lo', "!")
+    ]
+    assert last == {
+        "model": "m:latest",
+        "created_at": AT,
+        "message": {"role": "assistant", "content": ""},
+        "done": True,
+        "done_reason": "stop",
+        **METRICS,
+        "headway": {"request_id": "r"},
+    }
+
+
+@pytest.mark.parametrize("make", [chunk, None])
+def test_generate_from_chat_chunks_and_from_completions(make: Any) -> None:
+    stream = generate_stream()
+    events = [chunk({"content": t}) if make else text_chunk(t) for t in ("a", "b", '"', "c")]
+    *pieces, last = parsed(
+        stream.feed(b"".join(events)) + stream.finish(USAGE, "length", TIMINGS), GenerateResponse
+    )
+    assert pieces == [
+        {"model": "m", "created_at": AT, "response": text, "done": False} for text in ("a", "b", '"', "c")
+    ]
+    assert last == {
+        "model": "m",
+        "created_at": AT,
+        "response": "",
+        "done": True,
+        "done_reason": "length",
+        **METRICS,
+    }
+
+
+@pytest.mark.parametrize("field", ["reasoning", "reasoning_content"])
+def test_thinking(field: str) -> None:
+    for stream, kind in ((chat_stream(), ChatResponse), (generate_stream(), GenerateResponse)):
+        lines = parsed(
+            stream.feed(
+                b"".join(chunk({field: t}) for t in ("let", " me", ' "see"')) + chunk({"content": "4"})
+            ),
+            kind,
+        )
+        said = [line.get("message", line) for line in lines]
+        assert [one.get("thinking") for one in said] == ["let", " me", ' "see"', None]
+        assert [one.get("content", one.get("response")) for one in said] == ["", "", "", "4"]
+
+
+def test_thinking_under_both_names_is_told_once() -> None:
+    lines = parsed(chat_stream().feed(chunk({"reasoning": "a", "reasoning_content": "a"})))
+    assert [line["message"]["thinking"] for line in lines] == ["a"]
+
+
+def test_a_tool_call_comes_when_it_is_complete() -> None:
+    stream = chat_stream()
+    call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "f", "arguments": ""}}
+    assert stream.feed(chunk({"role": "assistant", "tool_calls": [call]})) == b""
+    for piece in ('{"a', '": [1, {"b": null}]}'):
+        assert stream.feed(chunk({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]})) == b""
+    (line,) = parsed(stream.feed(chunk({}, "tool_calls")))
+    assert line["message"] == {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [
+            {"id": "call_1", "function": {"index": 0, "name": "f", "arguments": {"a": [1, {"b": None}]}}}
+        ],
+    }
+    (last,) = parsed(stream.finish(USAGE, "tool_calls", TIMINGS))
+    assert last["done_reason"] == "stop"
+    assert "tool_calls" not in last["message"]
+
+
+def test_tool_calls_without_a_finish_come_before_the_last_line() -> None:
+    stream = chat_stream()
+    calls = [
+        {"index": 0, "function": {"name": "f", "arguments": "{}"}},
+        {"index": 1, "function": {"name": "g", "arguments": ""}},
+    ]
+    assert stream.feed(chunk({"content": "so", "tool_calls": calls})) != b""
+    first, last = parsed(stream.finish(None, None, Timings()))
+    assert [call["function"]["name"] for call in first["message"]["tool_calls"]] == ["f", "g"]
+    assert first["message"]["tool_calls"][1]["function"]["arguments"] == {}
+    assert last == {
+        "model": "m:latest",
+        "created_at": AT,
+        "message": {"role": "assistant", "content": ""},
+        "done": True,
+    }
+
+
+@pytest.mark.parametrize("arguments", ['{"a": 1', "[1]", "3", "nope"])
+def test_half_a_tool_call_is_left_out(arguments: str) -> None:
+    stream = chat_stream()
+    call = {"index": 0, "id": "1", "function": {"name": "f", "arguments": arguments}}
+    said = stream.feed(chunk({"tool_calls": [call]}) + chunk({}, "length"))
+    (last,) = parsed(said + stream.finish(USAGE, None, TIMINGS))
+    assert last["done_reason"] == "length"
+
+
+def test_logprobs() -> None:
+    item = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": [{"token": "a", "logprob": -0.5}]}
+    lines = parsed(chat_stream().feed(chunk({"content": "a"}, logprobs={"content": [item], "refusal": None})))
+    assert lines[0]["logprobs"] == [item]
+    legacy = {
+        "tokens": ["a", "b"],
+        "token_logprobs": [None, -1.5],
+        "top_logprobs": [None, {"b": -1.5, "c": -2.0}],
+    }
+    (line,) = parsed(generate_stream().feed(text_chunk("ab", logprobs=legacy)), GenerateResponse)
+    tops = [{"token": "b", "logprob": -1.5}, {"token": "c", "logprob": -2.0}]
+    assert line["logprobs"] == [{"token": "b", "logprob": -1.5, "top_logprobs": tops}]
+
+
+def test_what_says_nothing_gives_no_line() -> None:
+    silent = [
+        b": ping\n\n",
+        b"data: [DONE]\n\n",
+        sse({**HEAD, "choices": [], "usage": USAGE}),
+        chunk({"role": "assistant"}),
+        chunk({"content": None}),
+        sse({**HEAD, "choices": [{"index": 1, "delta": {"content": "other"}}]}),
+    ]
+    assert chat_stream().feed(b"".join(silent)) == b""
+    assert chat_stream().feed(b"") == b""
+
+
+def test_a_refusal_is_content() -> None:
+    (line,) = parsed(chat_stream().feed(chunk({"refusal": "no"})))
+    assert line["message"]["content"] == "no"
+
+
+def test_line_ends_of_either_kind() -> None:
+    event = chunk({"content": "a"})
+    said = chat_stream().feed(event.replace(b"\n", b"\r\n") + event)
+    assert [line["message"]["content"] for line in parsed(said)] == ["a", "a"]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        b"data: {x\n\n",
+        b"data: []\n\n",
+        sse({"error": {"message": "boom"}}),
+        chunk({"tool_calls": ["x"]}),
+    ],
+)
+def test_what_is_no_event_of_ours_is_an_upstream_error(event: bytes) -> None:
+    stream = chat_stream()
+    stream.feed(chunk({"content": "a"}))
+    with pytest.raises(UpstreamError):
+        stream.feed(event)
+
+
+def test_the_error_line() -> None:
+    assert chat_stream().error('the "engine" left') == b'{"error":"the \\"engine\\" left"}\n'
+
+
+def test_the_clock_is_read_once_for_each_read_and_moves_on() -> None:
+    times = iter([AT_NS, AT_NS + 1, AT_NS + 2_000_000_000])
+    stream = NdjsonStream("chat", "m", clock=lambda: next(times))
+    event = chunk({"content": "a"})
+    stamps = [line["created_at"] for _ in range(3) for line in parsed(stream.feed(event + event))]
+    assert stamps == [
+        AT,
+        AT,
+        AT[:-3] + "90Z",
+        AT[:-3] + "90Z",
+        "2023-11-14T22:13:22.123456789Z",
+        "2023-11-14T22:13:22.123456789Z",
+    ]
+
+
+def test_a_models_name_is_escaped() -> None:
+    (line,) = parsed(chat_stream('a"b\\ü').feed(chunk({"content": "x"})))
+    assert line["model"] == 'a"b\\ü'
+
+
+def test_unknown_and_zero_metrics_are_left_out() -> None:
+    (last,) = parsed(
+        chat_stream().finish({"prompt_tokens": 0, "completion_tokens": None}, "stop", Timings(load_s=0.0))
+    )
+    assert set(last) == {"model", "created_at", "message", "done", "done_reason"}
+
+
+TEXT = st.text(max_size=6) | st.sampled_from(['"', "\\", '\\"}', "a", "\n\n", '","thinking":"'])
+DELTAS = st.one_of(
+    *[st.builds(lambda text, name=name: {name: text}, TEXT) for name in ("content", "content", "reasoning")],
+    st.builds(lambda text: {"role": "assistant", "content": text}, TEXT),
+    st.builds(lambda a, b: {"content": a, "reasoning_content": b}, TEXT, TEXT),
+    st.builds(
+        lambda text: {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": text}}]}, TEXT
+    ),
+)
+
+
+@given(st.lists(DELTAS, max_size=15), st.lists(st.integers(0, 15), max_size=5))
+def test_lines_do_not_depend_on_how_events_arrive_and_agree_with_the_whole_answer(
+    deltas: list[dict[str, Any]], cuts: list[int]
+) -> None:
+    events = [chunk(delta) for delta in deltas] + [chunk({}, "stop")]
+    at_once = chat_stream()
+    lines = at_once.feed(b"".join(events))
+    split = chat_stream()
+    edges = [0, *sorted(min(at, len(events)) for at in cuts), len(events)]
+    assert b"".join(split.feed(b"".join(events[a:b])) for a, b in itertools.pairwise(edges)) == lines
+
+    assembler = Assembler("chat")
+    assembler.feed(b"".join(events))
+    answer = ChatResponse.model_validate(whole("chat", "m", assembler.result(), Timings()))
+    messages = [line["message"] for line in parsed(lines)]
+    assert "".join(one["content"] for one in messages) == answer.message.content
+    streamed = [call for one in messages for call in one.get("tool_calls", [])]
+    assert len(streamed) == len(answer.message.tool_calls or [])
+    if not any("reasoning_content" in delta for delta in deltas):
+        assert "".join(one.get("thinking", "") for one in messages) == (answer.message.thinking or "")
+
+
+# --- whole answers -----------------------------------------------------------------------------------
+def test_a_whole_chat() -> None:
+    calls = [
+        {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}},
+        {"id": "2", "type": "function", "function": {"name": "f", "arguments": '{"x": '}},
+    ]
+    message = {"role": "assistant", "content": "hi", "reasoning": "hm", "tool_calls": calls}
+    answer = {"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}], "usage": USAGE}
+    found = whole("chat", "m:latest", answer, TIMINGS, {"request_id": "r"}, at_ns=AT_NS)
+    assert found == {
+        "model": "m:latest",
+        "created_at": AT,
+        "message": {
+            "role": "assistant",
+            "content": "hi",
+            "thinking": "hm",
+            "tool_calls": [{"id": "1", "function": {"index": 0, "name": "f", "arguments": {"x": 1}}}],
+        },
+        "done": True,
+        "done_reason": "stop",
+        **METRICS,
+        "headway": {"request_id": "r"},
+    }
+    parsed_answer = ChatResponse.model_validate(found)
+    assert parsed_answer.message.tool_calls is not None
+    assert parsed_answer.message.tool_calls[0].function.arguments == {"x": 1}
+
+
+def test_a_whole_generation_from_either_api() -> None:
+    chat = {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], "usage": USAGE}
+    text = {"choices": [{"text": "hi", "finish_reason": "stop"}], "usage": USAGE}
+    for answer in (chat, text):
+        found = GenerateResponse.model_validate(whole("generate", "m", answer, TIMINGS))
+        assert (found.response, found.done, found.done_reason, found.eval_count) == ("hi", True, "stop", 5)
+    empty = {"choices": [{"message": {"content": None, "tool_calls": None}, "finish_reason": "stop"}]}
+    assert whole("chat", "m", empty, Timings())["message"] == {"role": "assistant", "content": ""}
+    assert whole("generate", "m", {"choices": []}, Timings())["response"] == ""
+
+
+def test_a_whole_answers_logprobs() -> None:
+    items = [{"token": "a", "logprob": -0.5, "bytes": None, "top_logprobs": []}]
+    answer = {
+        "choices": [{"message": {"content": "a"}, "logprobs": {"content": items}, "finish_reason": "stop"}]
+    }
+    found = ChatResponse.model_validate(whole("chat", "m", answer, Timings()))
+    assert found.logprobs is not None
+    assert [one.token for one in found.logprobs] == ["a"]
+
+
+@pytest.mark.parametrize("reason", ["load", "unload"])
+def test_loading_only(reason: str) -> None:
+    chat = loaded("chat", "m", reason, at_ns=AT_NS)
+    assert chat == {
+        "model": "m",
+        "created_at": AT,
+        "message": {"role": "assistant", "content": ""},
+        "done": True,
+        "done_reason": reason,
+    }
+    assert ChatResponse.model_validate(chat).done_reason == reason
+    assert GenerateResponse.model_validate(loaded("generate", "m", reason)).response == ""
+
+
+# --- embeddings --------------------------------------------------------------------------------------
+def test_embeddings_come_in_order_and_at_length_1() -> None:
+    answer = {
+        "data": [{"index": 1, "embedding": [0.0, 5.0]}, {"index": 0, "embedding": [3.0, 4.0]}],
+        "usage": {"prompt_tokens": 7, "total_tokens": 7},
+    }
+    found = embed_from_openai(answer, "m", TIMINGS, {"request_id": "r"})
+    assert found == {
+        "model": "m",
+        "embeddings": [[0.6, 0.8], [0.0, 1.0]],
+        "total_duration": 2_000_000_000,
+        "load_duration": 250_000_000,
+        "prompt_eval_count": 7,
+        "headway": {"request_id": "r"},
+    }
+    assert EmbedResponse.model_validate(found).prompt_eval_count == 7
+    assert EmbeddingsResponse.model_validate(embeddings_from_openai(answer)).embedding == [3.0, 4.0]
+
+
+def test_no_embeddings() -> None:
+    assert EmbedResponse.model_validate(embed_from_openai({}, "m", Timings())).embeddings == []
+    assert embeddings_from_openai({}) == {"embedding": []}
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=8))
+def test_any_embedding_has_length_1_or_is_zero(vector: list[float]) -> None:
+    answer = {"data": [{"index": 0, "embedding": vector}]}
+    (found,) = embed_from_openai(answer, "m", Timings())["embeddings"]
+    assert (
+        math.hypot(*found) == pytest.approx(1, abs=2e-4)
+        or math.hypot(*vector) == 0
+        or max(map(abs, vector)) < 1e-300
+    )

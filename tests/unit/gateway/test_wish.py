@@ -1,0 +1,332 @@
+"""Model names and the precedence of wishes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from router.core.errors import Refusal
+from router.core.types import Slo
+from router.gateway.wish import Defaults, KeyTerms, ModelNames, RoutingWish, Wish, WishRules
+
+POLICIES = ("latency", "slo", "price", "random")
+NAMES = ModelNames(
+    ["llama", "qwen:7b", "tagged:latest", "embedder"],
+    {"small": "llama", "qwen:price": "llama"},
+    POLICIES,
+    generation=["llama", "qwen:7b", "tagged:latest"],
+)
+GENERATION = ("llama", "qwen:7b", "tagged:latest")
+
+
+@pytest.mark.parametrize(
+    ("asked", "models", "suffix"),
+    [
+        ("llama", ("llama",), None),
+        ("small", ("llama",), None),
+        ("llama:latest", ("llama",), None),
+        ("small:latest", ("llama",), None),
+        ("llama:slo", ("llama",), "slo"),
+        ("small:slo", ("llama",), "slo"),
+        ("llama:latest:slo", ("llama",), "slo"),
+        ("qwen:7b", ("qwen:7b",), None),
+        ("qwen:7b:random", ("qwen:7b",), "random"),
+        ("qwen:price", ("llama",), None),  # an exact alias wins over a suffix
+        ("tagged", ("tagged:latest",), None),
+        ("tagged:latest", ("tagged:latest",), None),
+        ("tagged:price", ("tagged:latest",), "price"),
+        ("auto", GENERATION, None),
+        ("auto:latency", GENERATION, "latency"),
+        ("embedder", ("embedder",), None),
+    ],
+)
+def test_names_resolve(asked: str, models: tuple[str, ...], suffix: str | None) -> None:
+    assert NAMES.resolve(asked) == (models, suffix)
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "code"),
+    [
+        ("llama:fast", 400, "invalid_request"),
+        ("llama:", 400, "invalid_request"),
+        ("llama:7b:fast", 400, "invalid_request"),
+        ("qwen:7b:fast", 400, "invalid_request"),
+        ("auto:fast", 400, "invalid_request"),
+        ("auto:latency:latency", 400, "invalid_request"),
+        ("", 400, "invalid_request"),
+        (None, 400, "invalid_request"),
+        (["llama"], 400, "invalid_request"),
+        (7, 400, "invalid_request"),
+        ("gpt-4", 404, "model_not_found"),
+        ("qwen", 404, "model_not_found"),
+        ("qwen:72b", 404, "model_not_found"),
+        ("Llama", 404, "model_not_found"),
+        (":latency", 404, "model_not_found"),
+    ],
+)
+def test_what_does_not_resolve(asked: Any, status: int, code: str) -> None:
+    with pytest.raises(Refusal) as caught:
+        NAMES.resolve(asked)
+    assert (caught.value.status, caught.value.code, caught.value.param) == (status, code, "model")
+    assert caught.value.outcome == "rejected_invalid"
+
+
+def test_an_unknown_suffix_is_told_with_the_known_policies() -> None:
+    with pytest.raises(Refusal) as caught:
+        NAMES.resolve("llama:cheap")
+    assert "'cheap'" in caught.value.message
+    assert all(policy in caught.value.message for policy in POLICIES)
+
+
+def test_a_long_name_is_cut_in_the_error() -> None:
+    with pytest.raises(Refusal) as caught:
+        NAMES.resolve("x" * 10_000)
+    assert len(caught.value.message) < 200
+
+
+def test_a_model_called_auto_is_that_model() -> None:
+    names = ModelNames(["auto", "other"], {}, POLICIES)
+    assert names.resolve("auto") == (("auto",), None)
+    assert names.name_of("auto") == "auto"
+    assert NAMES.name_of("auto") is None
+
+
+def test_a_fleet_without_generation_has_no_auto() -> None:
+    with pytest.raises(Refusal) as caught:
+        ModelNames(["embedder"], {}, POLICIES, generation=[]).resolve("auto")
+    assert caught.value.status == 404
+
+
+# --- precedence --------------------------------------------------------------------------------------
+SERVER = Defaults("random")
+
+
+def settle(
+    model: str = "llama",
+    *,
+    key: KeyTerms | None = None,
+    body: RoutingWish | None = None,
+    headers: RoutingWish | None = None,
+    server: Defaults = SERVER,
+    models: dict[str, Defaults] | None = None,
+) -> Wish:
+    return WishRules(NAMES, server, models).merge(model, key, body, headers)
+
+
+def policy(name: str) -> RoutingWish:
+    return RoutingWish(policy=name)
+
+
+@pytest.mark.parametrize(
+    ("asked", "key", "body", "headers", "model_default", "expected"),
+    [
+        ("llama", None, None, None, None, "random"),  # the server's default
+        ("llama", None, None, None, "price", "price"),  # the model's above it
+        ("llama", KeyTerms(policy="slo"), None, None, "price", "slo"),  # the key's above that
+        ("llama:latency", KeyTerms(policy="slo"), None, None, "price", "latency"),  # the suffix
+        ("llama:latency", None, None, policy("price"), None, "price"),  # a header
+        ("llama:latency", None, policy("slo"), policy("price"), None, "slo"),  # the body
+        (
+            "llama:latency",
+            KeyTerms(policy="random", locked=True),
+            policy("slo"),
+            policy("price"),
+            None,
+            "random",
+        ),
+        ("llama", KeyTerms(locked=True), policy("slo"), None, "price", "price"),  # locked to the default
+        ("llama", KeyTerms(policy="price"), policy("slo"), None, None, "slo"),
+    ],
+)
+def test_policy_precedence(
+    asked: str,
+    key: KeyTerms | None,
+    body: RoutingWish | None,
+    headers: RoutingWish | None,
+    model_default: str | None,
+    expected: str,
+) -> None:
+    models = None if model_default is None else {"llama": Defaults(policy=model_default)}
+    assert settle(asked, key=key, body=body, headers=headers, models=models).policy == expected
+
+
+BODY_SLO, HEADER_SLO, MODEL_SLO, SERVER_SLO = Slo(ttft_s=1), Slo(tpot_s=2), Slo(e2e_s=3), Slo(4, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "model", "server", "expected"),
+    [
+        (None, None, None, None, None),
+        (None, None, None, SERVER_SLO, SERVER_SLO),
+        (None, None, MODEL_SLO, SERVER_SLO, MODEL_SLO),
+        (None, HEADER_SLO, MODEL_SLO, SERVER_SLO, HEADER_SLO),
+        (BODY_SLO, HEADER_SLO, MODEL_SLO, SERVER_SLO, BODY_SLO),  # as a whole, not target by target
+        (Slo(), HEADER_SLO, MODEL_SLO, SERVER_SLO, None),  # an empty one asks for none
+    ],
+)
+def test_slo_precedence(
+    body: Slo | None, headers: Slo | None, model: Slo | None, server: Slo | None, expected: Slo | None
+) -> None:
+    wish = settle(
+        body=RoutingWish(slo=body),
+        headers=RoutingWish(slo=headers),
+        models={"llama": Defaults(slo=model)},
+        server=Defaults("random", slo=server),
+    )
+    assert wish.slo == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "model", "server", "hard"),
+    [
+        (None, None, None, None, False),
+        (None, None, None, "reject", True),
+        (None, None, "best_effort", "reject", False),
+        (None, "reject", "best_effort", None, True),
+        ("best_effort", "reject", None, "reject", False),
+        ("reject", None, None, "best_effort", True),
+    ],
+)
+def test_on_miss_precedence(body: Any, headers: Any, model: Any, server: Any, hard: bool) -> None:
+    wish = settle(
+        body=RoutingWish(on_miss=body, slo=BODY_SLO),
+        headers=RoutingWish(on_miss=headers),
+        models={"llama": Defaults(on_miss=model)},
+        server=Defaults("random", on_miss=server),
+    )
+    assert wish.hard is hard
+
+
+def test_without_a_target_nothing_is_hard() -> None:
+    assert not settle(body=RoutingWish(on_miss="reject")).hard
+
+
+@pytest.mark.parametrize(
+    ("asked", "cap", "expected"),
+    [
+        (None, None, None),
+        (0.5, None, 0.5),
+        (None, 0.2, 0.2),
+        (0.5, 0.2, 0.2),
+        (0.1, 0.2, 0.1),
+        (0.0, 0.2, 0.0),
+    ],
+)
+def test_a_keys_cost_cap_is_tightened_never_loosened(
+    asked: float | None, cap: float | None, expected: float | None
+) -> None:
+    wish = settle(key=KeyTerms(max_cost_usd=cap), body=RoutingWish(max_cost_usd=asked))
+    assert wish.max_cost_usd == expected
+    assert settle(key=KeyTerms(max_cost_usd=cap), headers=RoutingWish(max_cost_usd=asked)) == wish
+
+
+@pytest.mark.parametrize(
+    ("asked", "floor", "expected"),
+    [
+        (None, None, None),
+        (0.5, None, 0.5),
+        (None, 0.6, 0.6),
+        (0.5, 0.6, 0.6),
+        (0.7, 0.6, 0.7),
+        (0.0, 0.6, 0.6),
+    ],
+)
+def test_a_keys_quality_floor_is_raised_never_lowered(
+    asked: float | None, floor: float | None, expected: float | None
+) -> None:
+    wish = settle(key=KeyTerms(min_quality=floor), body=RoutingWish(min_quality=asked))
+    assert wish.min_quality == expected
+
+
+def test_the_body_outranks_headers_under_the_keys_caps() -> None:
+    wish = settle(
+        key=KeyTerms(max_cost_usd=0.3, max_priority=2),
+        body=RoutingWish(max_cost_usd=0.2, min_quality=0.1, priority=1, seed=7),
+        headers=RoutingWish(max_cost_usd=0.1, min_quality=0.9, priority=2),
+    )
+    assert (wish.max_cost_usd, wish.min_quality, wish.priority, wish.seed) == (0.2, 0.1, 1, 7)
+
+
+@pytest.mark.parametrize(
+    ("asked", "cap", "expected"),
+    [(None, None, 0), (9, None, 9), (9, 5, 5), (3, 5, 3), (-4, 5, -4), (None, -1, -1), (9, 0, 0)],
+)
+def test_priority_is_capped(asked: int | None, cap: int | None, expected: int) -> None:
+    wish = settle(key=KeyTerms(max_priority=cap), headers=RoutingWish(priority=asked))
+    assert wish.priority == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "body", "headers", "expected"),
+    [
+        ("auto", None, None, GENERATION),
+        ("llama", ("qwen:7b",), None, ("qwen:7b",)),
+        ("auto", None, ("small", "tagged"), ("llama", "tagged:latest")),
+        ("auto", ("qwen:7b", "small", "llama"), ("tagged",), ("qwen:7b", "llama")),  # each once, in order
+    ],
+)
+def test_models_replace_the_model(
+    asked: str, body: tuple[str, ...] | None, headers: tuple[str, ...] | None, expected: tuple[str, ...]
+) -> None:
+    wish = settle(asked, body=RoutingWish(models=body), headers=RoutingWish(models=headers))
+    assert wish.models == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "param"),
+    [
+        (RoutingWish(policy="cheap"), None, "routing.policy"),
+        (None, RoutingWish(policy="cheap"), "x-headway-policy"),
+        (RoutingWish(policy="price"), RoutingWish(policy="cheap"), "x-headway-policy"),
+        (RoutingWish(models=("llama", "gpt-4")), None, "routing.models"),
+        (RoutingWish(models=("llama:price",)), None, "routing.models"),  # no suffixes here
+        (RoutingWish(models=("auto",)), None, "routing.models"),
+        (None, RoutingWish(models=("gpt-4",)), "x-headway-models"),
+        (RoutingWish(models=("llama",)), RoutingWish(models=("gpt-4",)), "x-headway-models"),
+    ],
+)
+def test_unknown_policies_and_models_are_refused_where_they_stand(
+    body: RoutingWish | None, headers: RoutingWish | None, param: str
+) -> None:
+    with pytest.raises(Refusal) as caught:
+        settle(key=KeyTerms(policy="slo", locked=True), body=body, headers=headers)
+    assert (caught.value.status, caught.value.param) == (400, param)
+    if param.endswith("policy"):
+        assert all(policy in caught.value.message for policy in POLICIES)
+
+
+def test_several_models_are_held_to_the_loosest_of_their_targets() -> None:
+    models = {"llama": Defaults(slo=Slo(1, 0.05)), "qwen:7b": Defaults(slo=Slo(3, 0.02, 9))}
+    both = RoutingWish(models=("llama", "qwen:7b"))
+    assert settle("auto", body=both, models=models).slo == Slo(3, 0.05)
+    # A model without a default has the server's, here none: nothing can be held against all of them.
+    assert settle("auto", models=models).slo is None
+    server = Defaults("random", slo=Slo(2, 2, 2))
+    assert settle("auto", models=models, server=server).slo == Slo(3, 2)
+
+
+def test_several_models_share_a_policy_only_if_all_name_it() -> None:
+    both = RoutingWish(models=("llama", "qwen:7b"))
+    same = {"llama": Defaults(policy="price"), "qwen:7b": Defaults(policy="price")}
+    assert settle("auto", body=both, models=same).policy == "price"
+    assert settle("auto", body=both, models={"llama": Defaults(policy="price")}).policy == "random"
+
+
+def test_unasked_wishes_are_settled_once_for_each_key() -> None:
+    rules = WishRules(NAMES, Defaults("random"))
+    dear, cheap = KeyTerms("a", max_cost_usd=1), KeyTerms("a", max_cost_usd=0.1)
+    assert rules.merge("llama", dear) is rules.merge("llama", dear)
+    assert rules.merge("llama", dear).max_cost_usd == 1
+    assert rules.merge("llama", cheap).max_cost_usd == 0.1
+    assert rules.merge("llama").max_cost_usd is None
+    for _ in range(2):  # a refusal is not remembered as an answer
+        with pytest.raises(Refusal):
+            rules.merge("gpt-4", dear)
+    with pytest.raises(Refusal):
+        rules.merge(["llama"], dear)
+
+
+def test_the_server_must_name_a_policy() -> None:
+    with pytest.raises(ValueError, match="policy"):
+        WishRules(NAMES, Defaults())
