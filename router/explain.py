@@ -50,9 +50,9 @@ def described_candidates(decision: KeptDecision) -> list[dict[str, Any]]:
 
 
 async def describe(store: Store, row: Mapping[str, Any]) -> dict[str, Any]:
-    """All that is known of a request, given its row: the row's columns, `request_id`, `candidates` of the last
-    decision, every decision, every attempt (in `attempt_log`; `attempts` is their number) and feedback. The
-    feedback of a row leaves out whose it was. Raises StoreError."""
+    """All that is known of a request, given its row: `request_id` and the row's columns, `candidates` of the
+    last decision, every decision, `attempts` (here each attempt, not their number) and the feedback. Raises
+    StoreError."""
     request_id = row["id"]
     explanation = await store.explanation(request_id)
     decisions = [
@@ -70,10 +70,7 @@ async def describe(store: Store, row: Mapping[str, Any]) -> dict[str, Any]:
         **row,
         "candidates": decisions[-1]["candidates"] if decisions else [],
         "decisions": decisions,
-        "attempt_log": [
-            {name: value for name, value in attempt.items() if name != "request_id"}
-            for attempt in await store.attempts(request_id)
-        ],
+        "attempts": await store.attempts(request_id),
         "feedback": [
             {"quality": given["quality"], "received_at": given["received_at"]}
             for given in await store.feedback(request_id)
@@ -105,7 +102,7 @@ def lines(described: Mapping[str, Any]) -> list[str]:
     told += _compared(row)
     for number, decision in enumerate(described["decisions"], 1):
         told += _decision_lines(number, decision)
-    for attempt in described["attempt_log"]:
+    for attempt in described["attempts"]:
         told.append(_attempt_line(attempt))
     told += [f"feedback: quality {given['quality']:g}" for given in described["feedback"]]
     return told

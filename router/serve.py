@@ -132,8 +132,8 @@ async def _drain(gateway: Gateway, server: GatewayServer) -> None:
     gateway.draining = True
     loop = asyncio.get_running_loop()
     until = loop.time() + DRAIN_S
-    while gateway.runner.scheduler.live and loop.time() < until:
-        await asyncio.sleep(0.05)  # noqa: ASYNC110 (once in a life; an event would cost each request)
+    while gateway.runner.scheduler.live and loop.time() < until:  # noqa: ASYNC110 (once in a life)
+        await asyncio.sleep(0.05)
     server.should_exit = True
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import insort
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
@@ -131,9 +131,17 @@ class Scheduler:
                 by_model.setdefault(model, {})[name] = self.instances[name]
         self._by_model = by_model
 
+    def serving(self, model: str) -> Iterable[Instance]:
+        """The instances that serve a model, in order of name."""
+        return self._by_model.get(model, {}).values()
+
     @property
     def queue_depth(self) -> int:
         return len(self._queue)
+
+    def queued_by_model(self) -> Counter[str]:
+        """Queued requests by the model wanted first."""
+        return Counter(self._live[request_id].request.models[0] for _, request_id in self._queue)
 
     @property
     def live(self) -> int:

@@ -24,6 +24,10 @@ class Monitor:
         self.timeout_s = timeout_s
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
+    async def look(self, backends: Mapping[str, Backend]) -> None:
+        """One round over all instances, so that what is known of them at the start is true."""
+        await asyncio.gather(*(self._probe(name, backend) for name, backend in backends.items()))
+
     def watch(self, backends: Mapping[str, Backend]) -> None:
         """Watch exactly these instances from now on."""
         for name in [name for name in self._tasks if name not in backends]:

@@ -160,6 +160,8 @@ class Gateway:
             keys=[key.name for key in config.auth.keys],
         )
         self.monitor.interval_s, self.monitor.timeout_s = config.probes.interval_s, config.probes.timeout_s
+        if old is None:
+            await self.monitor.look(backends)
         self.monitor.watch(backends)
         for backend in gone:
             self._close_later(backend)
@@ -172,8 +174,8 @@ class Gateway:
         instance.draining = True
 
         async def leave() -> None:
-            while instance.in_flight and instance.draining:
-                await asyncio.sleep(0.2)  # noqa: ASYNC110 (rare; an event would cost each request)
+            while instance.in_flight and instance.draining:  # noqa: ASYNC110 (rare; an event would cost)
+                await asyncio.sleep(0.2)
             if instance.draining and self.runner.scheduler.instances.get(name) is instance:
                 await self.remove_instance(name)
 

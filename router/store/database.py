@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 from itertools import chain
 from pathlib import Path
@@ -56,7 +57,7 @@ def parse_url(url: str) -> URL:
 
 def public_url(url: URL) -> str:
     """The URL without user, password and query (drivers take passwords there too)."""
-    return url.set(username=None, password=None, query={}).render_as_string()
+    return URL.create(url.drivername, host=url.host, port=url.port, database=url.database).render_as_string()
 
 
 def with_password(url: str, password: str) -> str:
@@ -93,14 +94,19 @@ def _set_pragmas(connection: Any, _record: object) -> None:
     """WAL: readers and the one writer do not wait for each other. synchronous=NORMAL: a commit is in the
     page cache (a killed process loses nothing), the disk follows at checkpoints."""
     cursor = connection.cursor()
-    for pragma in (
-        f"busy_timeout={BUSY_TIMEOUT_MS}",
-        "auto_vacuum=INCREMENTAL",  # only takes effect on a new file, before its first table
-        "journal_mode=WAL",
-        "synchronous=NORMAL",
-        "journal_size_limit=67108864",
-    ):
-        cursor.execute(f"PRAGMA {pragma}")
+    try:
+        for pragma in (
+            f"busy_timeout={BUSY_TIMEOUT_MS}",
+            "auto_vacuum=INCREMENTAL",  # only takes effect on a new file, before its first table
+            "journal_mode=WAL",
+            "synchronous=NORMAL",
+            "journal_size_limit=67108864",
+        ):
+            cursor.execute(f"PRAGMA {pragma}")
+    except BaseException:
+        # The pool does not know of it yet, and its thread would outlive the event loop.
+        connection.close()
+        raise
     cursor.close()
 
 
@@ -140,8 +146,13 @@ async def connect(url: URL, engine: AsyncEngine, *, create: bool) -> None:
     StoreError: unreachable, not writable, not a database, or tables of another shape."""
     where = public_url(url)
     path = sqlite_path(url)
-    if path is not None and not create and not path.exists():
-        raise StoreError(f"no database at {where}")
+    if path is not None:
+        if not create and not path.exists():
+            raise StoreError(f"no database at {where}")
+        try:
+            _probe(path)
+        except sqlite3.Error as error:
+            raise StoreError(f"cannot open the store {where}: {reason(error)}") from None
     for attempt in range(1, _CREATE_ATTEMPTS + 1):
         try:
             async with engine.begin() as connection:
@@ -156,6 +167,13 @@ async def connect(url: URL, engine: AsyncEngine, *, create: bool) -> None:
             await asyncio.sleep(0.05 * attempt)
     if missing:
         raise StoreError(f"the store {where} lacks {', '.join(missing)}: made by another version?")
+
+
+def _probe(path: Path) -> None:
+    """Open a SQLite file and read its header, without the asynchronous driver: when that fails to connect it
+    leaves a thread behind which may still answer after the event loop has closed."""
+    with contextlib.closing(sqlite3.connect(path, timeout=BUSY_TIMEOUT_MS / 1000)) as connection:
+        connection.execute("PRAGMA schema_version").fetchone()
 
 
 def _is_race(error: Exception) -> bool:

@@ -1,0 +1,110 @@
+"""`headway check`: read a fleet file as the gateway would, and say what it found.
+
+Errors (exit 2) are what stops a start. Warnings are what a start survives: a secret that this environment
+does not have, a file that is not here, a model that nothing serves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from backends.engine import profiles
+from policies import POLICIES
+from router.config import FleetConfig, InstanceConfig, load
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `headway check`."""
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--config", metavar="FLEET", help="fleet file to check")
+    what.add_argument("--schema", action="store_true", help="print the fleet file's JSON schema and end")
+    parser.add_argument("--json", action="store_true", help="machine-readable output")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the schema, or what the file holds. Raises ConfigError for a file that stops a start."""
+    if args.schema:
+        print(json.dumps(FleetConfig.model_json_schema(), indent=2))
+        return 0
+    config = load(args.config, policies=POLICIES, profiles=profiles.names())
+    found = list(warnings(config, os.environ))
+    if args.json:
+        instances = [each.name for each in config.instances]
+        models = [each.name for each in config.models]
+        print(json.dumps({"ok": True, "models": models, "instances": instances, "warnings": found}))
+        return 0
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(_table(config))
+    for warning in found:
+        console.print(f"warning: {warning}", markup=False, style="yellow")
+    console.print(f"{args.config}: ok", markup=False)
+    return 0
+
+
+def warnings(config: FleetConfig, environment: Mapping[str, str]) -> Iterator[str]:
+    """What a start survives but an operator wants to know."""
+    if not config.auth.keys:
+        yield "auth.keys is empty: anyone who reaches the gateway may use it"
+    for where, name in _environment_names(config):
+        if not environment.get(name):
+            yield f"{where}: environment variable {name} is not set"
+    for instance in config.instances:
+        for field in ("ca_file", "tokenizer"):
+            value = getattr(instance, field)
+            if value is not None and not Path(value).is_file():
+                yield f"instance {instance.name}: {field} {value} is not a file here"
+    served = {model for instance in config.instances for model in instance.serves}
+    for model in config.models:
+        if model.name not in served:
+            yield f"model {model.name}: no instance serves it"
+        if model.price is None and any(
+            model.name in each.serves and each.serves[model.name].price is None for each in config.instances
+        ):
+            yield f"model {model.name}: has no price, so it counts as free"
+
+
+def _environment_names(config: FleetConfig) -> Iterator[tuple[str, str]]:
+    if config.auth.admin_key_env:
+        yield "auth.admin_key_env", config.auth.admin_key_env
+    if config.store.password_env:
+        yield "store.password_env", config.store.password_env
+    if config.state.password_env:
+        yield "state.password_env", config.state.password_env
+    for instance in config.instances:
+        if instance.api_key_env:
+            yield f"instance {instance.name}: api_key_env", instance.api_key_env
+        for header, name in instance.headers_env.items():
+            yield f"instance {instance.name}: headers_env.{header}", name
+
+
+def _table(config: FleetConfig) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in ("instance", "kind", "where", "model", "engine profile"):
+        table.add_column(column, overflow="fold")
+    for column in ("in $/Mtok", "out $/Mtok", "quality", "context"):
+        table.add_column(column, justify="right")
+    for instance in config.instances:
+        for candidate in config.candidates(instance).values():
+            table.add_row(
+                instance.name,
+                _kind(instance),
+                instance.url or f"at {instance.speed:g} x real speed",
+                candidate.model,
+                instance.profile_name(candidate.model) or "",
+                f"{candidate.price.input_usd_per_mtok:g}",
+                f"{candidate.price.output_usd_per_mtok:g}",
+                "" if candidate.quality is None else f"{candidate.quality:g}",
+                "" if candidate.context_tokens is None else str(candidate.context_tokens),
+            )
+    return table
+
+
+def _kind(instance: InstanceConfig) -> str:
+    return f"{instance.kind} ({instance.emulates})" if instance.kind == "emulated" else instance.kind

@@ -1,0 +1,108 @@
+"""The command `headway`: one table of subcommands, each a module that is imported only when asked for.
+
+A command's module has `add_arguments(parser)` and `run(args) -> int` (the exit code). Exit codes: 0 done,
+1 ran and failed, 2 bad input or usage (one clear line on stderr), 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from router import __version__
+
+#: Packages that come with an extra, and the extra that brings them.
+EXTRAS = {
+    "asyncpg": "postgres",
+    "matplotlib": "bench",
+    "numpy": "bench",
+    "tokenizers": "tokenizers",
+    "torch": "train",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Where a subcommand lives and what `headway --help` says of it."""
+
+    module: str
+    help: str
+
+
+COMMANDS = {
+    "serve": Command("router.serve", "run the gateway over a fleet file"),
+    "demo": Command("router.demo", "run the gateway over an emulated fleet; nothing else is needed"),
+    "emulate": Command("backends.emulator.command", "serve emulated engines over HTTP (no model is run)"),
+    "check": Command("router.check", "check a fleet file, or print its JSON schema"),
+    "workload": Command("benchmarks.workloads.command", "build or show a workload"),
+    "replay": Command("benchmarks.replay.command", "send a workload to a URL at its own times"),
+    "compare": Command("benchmarks.compare.command", "run policies one after another over one workload"),
+    "explain": Command("router.explain", "show what was decided for a request and what happened"),
+}
+
+
+def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
+    """The whole parser; only the chosen command's module is imported and asked for its arguments."""
+    parser = argparse.ArgumentParser(
+        prog="headway", description="SLA-aware router and scheduler for mixed fleets of LLM instances."
+    )
+    parser.add_argument("--version", action="version", version=f"headway {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, command in COMMANDS.items():
+        subparser = subparsers.add_parser(name, help=command.help, description=_sentence(command.help))
+        if name == chosen:
+            importlib.import_module(command.module).add_arguments(subparser)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse the command line, run the command, and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    chosen = next((each for each in arguments if not each.startswith("-")), None)
+    try:
+        args = build_parser(chosen).parse_args(arguments)
+        code: int = importlib.import_module(COMMANDS[args.command].module).run(args)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader (`| head`) has gone; the interpreter must not fail once more on its last flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        return _refuse(f"{chosen} needs {error.name}: pip install 'headway[{extra}]'")
+    except OSError as error:
+        return _refuse(_told(error))
+    except ValueError as error:
+        from router.config.errors import ConfigError
+
+        if not isinstance(error, ConfigError):
+            raise
+        return _refuse(str(error))
+    return code
+
+
+def _refuse(message: str) -> int:
+    print(f"headway: {message}" if "\n" not in message else message, file=sys.stderr)
+    return 2
+
+
+def _told(error: OSError) -> str:
+    """One line: what the system refused, and on which file or address."""
+    reason = error.strerror or str(error) or type(error).__name__
+    return reason if error.filename is None else f"{error.filename}: {reason}"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

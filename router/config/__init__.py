@@ -1,0 +1,45 @@
+"""The fleet file: its models, its reader, and errors that name the line."""
+
+from router.config.errors import ConfigError, Problem
+from router.config.fields import PriceConfig, SloConfig
+from router.config.load import load, loads, parse_instance, with_instances
+from router.config.models import FleetConfig, InstanceConfig, ModelConfig, ServedConfig
+from router.config.sections import (
+    AuthConfig,
+    DefaultsConfig,
+    HedgeConfig,
+    KeyConfig,
+    LimitsConfig,
+    PredictorsConfig,
+    ProbesConfig,
+    SchedulingConfig,
+    ServerConfig,
+    StateConfig,
+    StoreConfig,
+)
+
+__all__ = [
+    "AuthConfig",
+    "ConfigError",
+    "DefaultsConfig",
+    "FleetConfig",
+    "HedgeConfig",
+    "InstanceConfig",
+    "KeyConfig",
+    "LimitsConfig",
+    "ModelConfig",
+    "PredictorsConfig",
+    "PriceConfig",
+    "ProbesConfig",
+    "Problem",
+    "SchedulingConfig",
+    "ServedConfig",
+    "ServerConfig",
+    "SloConfig",
+    "StateConfig",
+    "StoreConfig",
+    "load",
+    "loads",
+    "parse_instance",
+    "with_instances",
+]

@@ -1,0 +1,149 @@
+"""Checks between parts of the fleet file: names that must differ and names that must exist.
+
+They read plain data and step over what has the wrong shape, so a file with a bad value still gets all its
+other problems told in the same run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+#: Where a value stands: keys and list positions from the top of the file.
+Path = tuple[str | int, ...]
+#: A path and what is wrong there.
+Finding = tuple[Path, str]
+
+#: The model name that means "any model"; no model or alias may take it.
+ANY_MODEL = "auto"
+
+
+def crosscheck(data: Mapping[str, Any]) -> list[Finding]:
+    """Everything wrong between the parts of a fleet file, in the file's order."""
+    return [*_keys(data), *_models(data), *_instances(data)]
+
+
+def check_policies(data: Mapping[str, Any], known: Collection[str]) -> list[Finding]:
+    """Policy names that are not in `known`."""
+    named: list[tuple[Path, object]] = [
+        (("defaults", "policy"), _mapping(data.get("defaults")).get("policy"))
+    ]
+    for path, key in _rows(_mapping(data.get("auth")).get("keys"), ("auth", "keys")):
+        named.append(((*path, "policy"), key.get("policy")))
+    return [
+        (path, f"unknown policy {name!r}{_near(name, known)}; known: {', '.join(sorted(known))}")
+        for path, name in named
+        if isinstance(name, str) and name not in known
+    ]
+
+
+def check_profiles(data: Mapping[str, Any], known: Collection[str]) -> list[Finding]:
+    """Engine profiles of emulated instances that are not in `known`."""
+    named: list[tuple[Path, object]] = []
+    for path, instance in _rows(data.get("instances"), ("instances",)):
+        named.append(((*path, "profile"), instance.get("profile")))
+        for model, served in _mapping(instance.get("serves")).items():
+            named.append(((*path, "serves", str(model), "profile"), _mapping(served).get("profile")))
+    return [
+        (path, f"unknown engine profile {name!r}{_near(name, known)}")
+        for path, name in named
+        if isinstance(name, str) and name not in known
+    ]
+
+
+def _keys(data: Mapping[str, Any]) -> Iterator[Finding]:
+    rows = list(_rows(_mapping(data.get("auth")).get("keys"), ("auth", "keys")))
+    yield from _repeated(rows, "name", "key")
+    seen: dict[str, Any] = {}
+    for path, key in rows:
+        digest = key.get("sha256")
+        if not isinstance(digest, str):
+            continue
+        if digest.lower() in seen:
+            yield (*path, "sha256"), f"is the hash of key {seen[digest.lower()]!r} too"
+        else:
+            seen[digest.lower()] = key.get("name")
+
+
+def _models(data: Mapping[str, Any]) -> Iterator[Finding]:
+    rows = list(_rows(data.get("models"), ("models",)))
+    yield from _repeated(rows, "name", "model")
+    names = _names(rows)
+    owner_of: dict[str, str] = {}
+    for path, model in rows:
+        name = model.get("name")
+        if name == ANY_MODEL:
+            yield (*path, "name"), f"{ANY_MODEL!r} means any model and cannot name one"
+        for position, alias in _strings(model.get("aliases")):
+            at = (*path, "aliases", position)
+            if alias == ANY_MODEL:
+                yield at, f"{ANY_MODEL!r} means any model and cannot be an alias"
+            elif alias in names:
+                yield at, f"alias {alias!r} is the name of a model"
+            elif alias in owner_of:
+                yield at, f"alias {alias!r} already stands for {owner_of[alias]!r}"
+            else:
+                owner_of[alias] = str(name)
+        taken = set()
+        for position, fallback in _strings(model.get("fallbacks")):
+            at = (*path, "fallbacks", position)
+            if fallback == name:
+                yield at, f"model {fallback!r} cannot be its own fallback"
+            elif fallback not in names:
+                yield at, f"unknown model {fallback!r}{_near(fallback, names)}"
+            elif fallback in taken:
+                yield at, f"model {fallback!r} is listed twice"
+            taken.add(fallback)
+
+
+def _instances(data: Mapping[str, Any]) -> Iterator[Finding]:
+    rows = list(_rows(data.get("instances"), ("instances",)))
+    yield from _repeated(rows, "name", "instance")
+    names = _names(_rows(data.get("models"), ("models",)))
+    for path, instance in rows:
+        for key, served in _mapping(instance.get("serves")).items():
+            model = str(key)
+            if model not in names:
+                yield (*path, "serves", model), f"unknown model {model!r}{_near(model, names)}"
+            profile = _mapping(served).get("profile")
+            if profile is not None and instance.get("kind") != "emulated":
+                yield (*path, "serves", model, "profile"), "is for kind: emulated"
+
+
+def _repeated(rows: Sequence[tuple[Path, Mapping[str, Any]]], field: str, what: str) -> Iterator[Finding]:
+    seen = set()
+    for path, row in rows:
+        value = row.get(field)
+        if not isinstance(value, str):
+            continue
+        if value in seen:
+            yield (*path, field), f"another {what} is named {value!r}"
+        seen.add(value)
+
+
+def _names(
+    rows: Iterator[tuple[Path, Mapping[str, Any]]] | Sequence[tuple[Path, Mapping[str, Any]]],
+) -> list[str]:
+    return [row["name"] for _, row in rows if isinstance(row.get("name"), str)]
+
+
+def _rows(value: object, at: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    if isinstance(value, list | tuple):
+        for position, row in enumerate(value):
+            if isinstance(row, Mapping):
+                yield (*at, position), row
+
+
+def _strings(value: object) -> Iterator[tuple[int, str]]:
+    if isinstance(value, list | tuple):
+        yield from ((position, item) for position, item in enumerate(value) if isinstance(item, str))
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _near(name: str, known: Collection[str]) -> str:
+    near = get_close_matches(name, known, n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""

@@ -1,0 +1,124 @@
+"""YAML with line numbers: plain data and, beside it, the line on which each path stands.
+
+Scalars follow YAML 1.2's core schema: `on`, `off`, `no` and `12:30` are strings, `1e-3` is a number.
+A key given twice is an error (YAML would silently take the last).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from router.config.crosscheck import Path
+from router.config.errors import ConfigError, Problem
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader with the scalar rules of YAML 1.2 in place of those of 1.1."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 (PyYAML's own)
+
+
+for _tag, _pattern, _first in (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?(?:0|[1-9][0-9]*)|0x[0-9a-fA-F]+", list("-+0123456789")),
+    (
+        "float",
+        r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*)(?:[eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+]?[0-9]+"
+        r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        list("-+.0123456789"),
+    ),
+    ("merge", r"<<", ["<"]),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A parsed file. `lines` maps a path to the line (from 1) of its key or list item."""
+
+    data: Any
+    lines: dict[Path, int]
+
+    def line(self, path: Path) -> int:
+        """The line of a path, or of the nearest part above it that stands in the file."""
+        for end in range(len(path), 0, -1):
+            if path[:end] in self.lines:
+                return self.lines[path[:end]]
+        return self.lines.get((), 1)
+
+
+def parse(text: str, source: str) -> Document:
+    """Read one YAML document. Raises ConfigError for what is no YAML and for keys given twice."""
+    try:
+        loader = _Loader(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(source, [_syntax(error)]) from error
+    try:
+        root = loader.get_single_node()
+        if root is None:
+            return Document({}, {})
+        twice: list[Problem] = []
+        _find_repeats(root, (), twice, frozenset())
+        if twice:
+            raise ConfigError(source, twice)
+        data = loader.construct_document(root)
+        lines: dict[Path, int] = {(): root.start_mark.line + 1}
+        _find_lines(root, (), lines)  # after construction, which puts merged keys in place
+        return Document(data, lines)
+    except yaml.YAMLError as error:
+        raise ConfigError(source, [_syntax(error)]) from error
+    except ValueError as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(source, [Problem((), f"not YAML: {error}", 1)]) from error
+    finally:
+        loader.dispose()
+
+
+def _syntax(error: yaml.YAMLError) -> Problem:
+    if isinstance(error, yaml.MarkedYAMLError):
+        mark = error.problem_mark or error.context_mark
+        reason = ", ".join(part for part in (error.context, error.problem) if part)
+        return Problem((), f"not YAML: {reason}", mark.line + 1 if mark else 1)
+    reason = getattr(error, "reason", None) or "cannot be read"
+    return Problem((), f"not YAML: {reason}", 1)
+
+
+def _find_repeats(node: yaml.Node, path: Path, found: list[Problem], above: frozenset[int]) -> None:
+    if id(node) in above:
+        found.append(Problem(path, "refers to itself", node.start_mark.line + 1))
+        return
+    above = above | {id(node)}
+    if isinstance(node, yaml.SequenceNode):
+        for position, item in enumerate(node.value):
+            _find_repeats(item, (*path, position), found, above)
+    elif isinstance(node, yaml.MappingNode):
+        first_line: dict[tuple[str, str], int] = {}
+        for key, value in node.value:
+            here = path
+            if isinstance(key, yaml.ScalarNode):
+                here = (*path, str(key.value))
+                line = key.start_mark.line + 1
+                if (key.tag, key.value) in first_line:
+                    first = first_line[key.tag, key.value]
+                    found.append(Problem(here, f"given twice (first on line {first})", line))
+                else:
+                    first_line[key.tag, key.value] = line
+            _find_repeats(value, here, found, above)
+
+
+def _find_lines(node: yaml.Node, path: Path, lines: dict[Path, int]) -> None:
+    if isinstance(node, yaml.SequenceNode):
+        for position, item in enumerate(node.value):
+            lines[*path, position] = item.start_mark.line + 1
+            _find_lines(item, (*path, position), lines)
+    elif isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                lines[*path, key.value] = key.start_mark.line + 1
+                _find_lines(value, (*path, key.value), lines)

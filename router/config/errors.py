@@ -1,0 +1,36 @@
+"""What is wrong with a fleet file, told so that the operator finds the place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from router.config.crosscheck import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong. `line` counts from 1; None where there is no file behind it."""
+
+    path: Path
+    reason: str
+    line: int | None = None
+
+    def dotted(self) -> str:
+        """`instances[0].serves.NAME.price`; empty for the whole file."""
+        parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.path)
+        return "".join(parts).removeprefix(".")
+
+
+class ConfigError(ValueError):
+    """A fleet file (or one instance) that cannot be used. The text has one line a problem,
+    `FILE:LINE: path.to.key: reason`, and never shows a value that might be a secret."""
+
+    def __init__(self, source: str, problems: Sequence[Problem]) -> None:
+        self.source = source
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self._line(problem) for problem in self.problems))
+
+    def _line(self, problem: Problem) -> str:
+        place = self.source if problem.line is None else f"{self.source}:{problem.line}"
+        return ": ".join(part for part in (place, problem.dotted(), problem.reason) if part)

@@ -1,0 +1,98 @@
+"""What the sections of the fleet file are made of: exact types, names, tariffs and targets."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    Strict,
+    StringConstraints,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from router.core.types import Price, Slo
+
+# Exact types: YAML and JSON carry numbers and booleans, so a quoted one is a mistake worth telling.
+Bool = Annotated[bool, Strict()]
+Int = Annotated[int, Strict()]
+Float = Annotated[float, Strict(), Field(allow_inf_nan=False)]
+Positive = Annotated[Float, Field(gt=0)]
+NotNegative = Annotated[Float, Field(ge=0)]
+Share = Annotated[Float, Field(ge=0, le=1)]
+Count = Annotated[Int, Field(ge=1)]
+
+# Both kinds of names stand in response headers and metric labels, an instance's in URL paths as well.
+ModelName = Annotated[str, StringConstraints(pattern=r"^[!-~]+$", max_length=200)]
+InstanceName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
+Text = Annotated[str, StringConstraints(min_length=1)]
+PolicyName = Text
+OnMiss = Literal["best_effort", "reject"]
+
+
+def _environment_name(value: str) -> str:
+    # The message never shows the value: it may be the secret itself.
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value):
+        raise PydanticCustomError(
+            "environment_name",
+            "must be the name of an environment variable (a secret itself never stands in the file)",
+        )
+    return value
+
+
+EnvironmentName = Annotated[str, AfterValidator(_environment_name)]
+
+
+def _no_password(url: str) -> str:
+    try:
+        password = urlsplit(url).password
+    except ValueError as error:
+        raise PydanticCustomError("url", "is not a URL") from error
+    if password is not None:
+        raise PydanticCustomError(
+            "secret_in_url", "holds a password: name the environment variable that has it in password_env"
+        )
+    return url
+
+
+PasswordlessUrl = Annotated[str, AfterValidator(_no_password)]
+
+
+class Section(BaseModel):
+    """What all parts of the file share: immutable, and a key that is not known is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class PriceConfig(Section):
+    """The tariff in USD per million tokens; input and output are priced apart."""
+
+    input_usd_per_mtok: NotNegative
+    output_usd_per_mtok: NotNegative
+
+    def price(self) -> Price:
+        return Price(self.input_usd_per_mtok, self.output_usd_per_mtok)
+
+
+class SloConfig(Section):
+    """Targets in milliseconds; at least one is set."""
+
+    ttft_ms: Positive | None = None
+    tpot_ms: Positive | None = None
+    e2e_ms: Positive | None = None
+
+    @model_validator(mode="after")
+    def _has_a_target(self) -> Self:
+        if self.ttft_ms is None and self.tpot_ms is None and self.e2e_ms is None:
+            raise PydanticCustomError("slo", "sets no target: give ttft_ms, tpot_ms or e2e_ms")
+        return self
+
+    def slo(self) -> Slo:
+        """The targets in seconds."""
+        return Slo(*(None if ms is None else ms / 1000.0 for ms in (self.ttft_ms, self.tpot_ms, self.e2e_ms)))

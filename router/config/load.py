@@ -1,0 +1,159 @@
+"""Reading a fleet file, and saying everything that is wrong with it at once."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Collection, Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path as FilePath
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from router.config.crosscheck import Finding, Path, check_policies, check_profiles, crosscheck
+from router.config.document import parse
+from router.config.errors import ConfigError, Problem
+from router.config.models import FleetConfig, InstanceConfig
+
+#: Keys that people write a secret under, with the key that the fleet file has in their place.
+SECRET_KEYS = {
+    "api_key": "api_key_env",
+    "apikey": "api_key_env",
+    "token": "api_key_env",
+    "bearer": "api_key_env",
+    "secret": "api_key_env",
+    "authorization": "api_key_env",
+    "headers": "headers_env",
+    "admin_key": "admin_key_env",
+    "password": "password_env",
+    "key": "sha256",
+}
+
+
+def load(
+    path: str | FilePath,
+    *,
+    policies: Collection[str] | None = None,
+    profiles: Collection[str] | None = None,
+) -> FleetConfig:
+    """Read and check a fleet file. `policies` and (engine) `profiles` are the names that may stand in it
+    (None: not checked).
+
+    Raises ConfigError with every problem found, also when the file cannot be read.
+    """
+    source = str(path)
+    try:
+        text = FilePath(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(source, [Problem((), f"cannot be read: {error.strerror or error}")]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(source, [Problem((), "cannot be read: not UTF-8 text")]) from error
+    return loads(text, source, policies=policies, profiles=profiles)
+
+
+def loads(
+    text: str,
+    source: str = "fleet",
+    *,
+    policies: Collection[str] | None = None,
+    profiles: Collection[str] | None = None,
+) -> FleetConfig:
+    """`load` for a text at hand; `source` is the file name that errors show."""
+    document = parse(text, source)
+    data = {} if document.data is None else document.data
+    if not isinstance(data, Mapping):
+        raise ConfigError(source, [Problem((), "must be a mapping of sections", document.line(()))])
+    findings: list[Finding] = []
+    config = None
+    try:
+        config = FleetConfig.model_validate(data)
+    except ValidationError as error:
+        # `references` is the cross-check's own error; its findings follow with their paths.
+        findings += _findings((one for one in error.errors() if one["type"] != "references"), FleetConfig)
+        findings += crosscheck(data)
+    if policies is not None:
+        findings += check_policies(data if config is None else config.model_dump(), policies)
+    if profiles is not None:
+        findings += check_profiles(data, profiles)
+    if config is None or findings:
+        problems = [Problem(path, reason, document.line(path)) for path, reason in dict.fromkeys(findings)]
+        raise ConfigError(source, sorted(problems, key=lambda problem: problem.line or 0))
+    return config
+
+
+def parse_instance(data: object, source: str = "instance") -> InstanceConfig:
+    """One instance from decoded JSON (`POST /admin/instances`). Raises ConfigError."""
+    try:
+        return InstanceConfig.model_validate(data)
+    except ValidationError as error:
+        raise _refused(source, error, InstanceConfig) from error
+
+
+def with_instances(
+    fleet: FleetConfig, instances: Iterable[InstanceConfig], source: str = "instance"
+) -> FleetConfig:
+    """The same fleet with other instances, its references checked again. Raises ConfigError."""
+    try:
+        return FleetConfig.model_validate({**dict(fleet), "instances": tuple(instances)})
+    except ValidationError as error:
+        raise _refused(source, error, FleetConfig) from error
+
+
+def _refused(source: str, error: ValidationError, model: type[BaseModel]) -> ConfigError:
+    return ConfigError(source, [Problem(path, reason) for path, reason in _findings(error.errors(), model)])
+
+
+def _findings(errors: Iterable[ErrorDetails], root: type[BaseModel]) -> list[Finding]:
+    found = []
+    for error in errors:
+        path = tuple(part for part in error["loc"] if part != "[key]")
+        found.append((path, _reason(error, path, root)))
+    return found
+
+
+def _reason(error: ErrorDetails, path: Path, root: type[BaseModel]) -> str:
+    """One clause in plain words. The value itself is never shown: it may be a secret."""
+    if error["type"] == "missing":
+        return "is missing"
+    if error["type"] == "extra_forbidden":
+        return _unknown_key(str(path[-1]), _model_at(root, path[:-1]))
+    if error["type"] == "model_type":
+        return "must be a mapping"
+    message = error["msg"].removeprefix("Value error, ")
+    return message.replace("Input should be", "must be").replace("String should", "should")
+
+
+def _unknown_key(key: str, model: type[BaseModel] | None) -> str:
+    known = list(model.model_fields) if model is not None else []
+    instead = SECRET_KEYS.get(key.lower())
+    if instead in known and key not in known:
+        what = "the key's SHA-256" if instead == "sha256" else "the name of an environment variable"
+        return f"a secret never stands in the file: use {instead} with {what}"
+    near = get_close_matches(key, known, n=1)
+    if near:
+        return f"unknown key (did you mean {near[0]!r}?)"
+    return f"unknown key; known: {', '.join(known)}" if known else "unknown key"
+
+
+def _model_at(root: type[BaseModel], path: Path) -> type[BaseModel] | None:
+    """The model class that stands at a path, found along the fields' types."""
+    current: Any = root
+    for part in path:
+        if isinstance(current, type) and issubclass(current, BaseModel):
+            field = current.model_fields.get(str(part))
+            current = None if field is None else _plain(field.annotation)
+        else:
+            arguments = [each for each in typing.get_args(current) if each is not Ellipsis]
+            current = _plain(arguments[-1]) if arguments else None
+    return current if isinstance(current, type) and issubclass(current, BaseModel) else None
+
+
+def _plain(annotation: Any) -> Any:
+    """A type without Annotated and without its `| None`."""
+    if hasattr(annotation, "__metadata__"):
+        return _plain(annotation.__origin__)
+    arguments = typing.get_args(annotation)
+    if type(None) in arguments:
+        return _plain(next(each for each in arguments if each is not type(None)))
+    return annotation

@@ -1,0 +1,236 @@
+"""The fleet file as frozen values: what an operator may write, with its defaults and bounds.
+
+Unknown keys and values of the wrong type are errors (YAML's `"8080"` is no port, `true` is no number).
+Times are in the unit that their name says and may be fractions. Secrets never stand in the file: a key
+that ends in `_env` names the environment variable that holds one, read when the gateway is wired.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    Field,
+    GetJsonSchemaHandler,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
+
+from router.config.crosscheck import crosscheck
+from router.config.fields import (
+    Count,
+    EnvironmentName,
+    InstanceName,
+    ModelName,
+    NotNegative,
+    Positive,
+    PriceConfig,
+    Section,
+    Share,
+    SloConfig,
+    Text,
+)
+from router.config.sections import (
+    AuthConfig,
+    DefaultsConfig,
+    LimitsConfig,
+    PredictorsConfig,
+    ProbesConfig,
+    SchedulingConfig,
+    ServerConfig,
+    StateConfig,
+    StoreConfig,
+)
+from router.core.types import Candidate, Price
+
+
+class ModelConfig(Section):
+    """A model that clients ask for by name. `quality` in [0, 1] is a prior; `fallbacks` are tried in order
+    when no instance can take the model itself."""
+
+    name: ModelName
+    family: Text | None = None
+    aliases: tuple[ModelName, ...] = ()
+    fallbacks: tuple[ModelName, ...] = ()
+    context_tokens: Count | None = None
+    price: PriceConfig | None = None
+    quality: Share | None = None
+    slo: SloConfig | None = None
+
+
+class ServedConfig(Section):
+    """A model as one instance serves it. A plain string is short for `{name: ...}`; what is left out is as
+    the model says. `profile` (emulated only) names the engine profile where the instance's does not fit."""
+
+    name: Text
+    context_tokens: Count | None = None
+    quantization: Text | None = None
+    price: PriceConfig | None = None
+    quality: Share | None = None
+    profile: Text | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain_string(cls, data: Any) -> Any:
+        return {"name": data} if isinstance(data, str) else data
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [{"type": "string", "minLength": 1}, handler(core)]}
+
+
+def _profile_name(value: str) -> str:
+    model, _, hardware = value.partition("@")
+    if not model or not hardware or "@" in hardware:
+        raise PydanticCustomError(
+            "profile", "must be MODEL@HARDWARE, such as llama-3.1-8b@a100-80g or qwen2.5-72b@4xh100-80g"
+        )
+    return value
+
+
+class InstanceConfig(Section):
+    """One running replica of an engine; also what `POST /admin/instances` takes as JSON.
+
+    A `kind: emulated` instance has no url: the gateway starts it. It names its engine profile
+    (`MODEL@HARDWARE`), may run at a multiple of real `speed`, and speaks the protocol of the engine that
+    it `emulates`. `ca_file` is a PEM bundle trusted in place of the system's. `headers_env` maps header
+    names to the environment variables that hold their values.
+    """
+
+    name: InstanceName
+    kind: Literal["vllm", "ollama", "openai", "emulated"]
+    url: str | None = None
+    serves: Annotated[dict[ModelName, ServedConfig], Field(min_length=1)]
+    hardware: Text | None = None
+    max_concurrency: Count | None = None
+    usd_per_hour: NotNegative | None = None
+    tokenizer: Text | None = None
+    api_key_env: EnvironmentName | None = None
+    ca_file: Text | None = None
+    headers_env: dict[
+        Annotated[str, StringConstraints(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")], EnvironmentName
+    ] = {}
+    profile: Annotated[str, AfterValidator(_profile_name)] | None = None
+    speed: Positive = 1.0
+    emulates: Literal["vllm", "ollama"] = "vllm"
+
+    @field_validator("url")
+    @classmethod
+    def _http_url(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        try:
+            parts = urlsplit(value)
+            host, _ = parts.hostname, parts.port
+        except ValueError as error:
+            raise PydanticCustomError("url", "is not a URL") from error
+        if parts.scheme not in {"http", "https"} or not host:
+            raise PydanticCustomError("url", "must be http://HOST[:PORT] or https://HOST[:PORT]")
+        if parts.username is not None:
+            raise PydanticCustomError("secret_in_url", "holds a login: use api_key_env or headers_env")
+        if parts.query or parts.fragment:
+            raise PydanticCustomError("url", "must have no query and no fragment")
+        return value.rstrip("/")
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> Self:
+        if self.kind == "emulated":
+            if self.url is not None:
+                raise PydanticCustomError("url", "an emulated instance has no url: the gateway starts it")
+            if self.profile is None:
+                raise PydanticCustomError("profile", "an emulated instance needs a profile, MODEL@HARDWARE")
+            return self
+        if self.url is None:
+            raise PydanticCustomError("url", "url is missing (only an emulated instance goes without)")
+        stray = sorted(self.model_fields_set & {"profile", "speed", "emulates"})
+        if stray:
+            raise PydanticCustomError(
+                "emulated_only", "{keys} is for kind: emulated", {"keys": ", ".join(stray)}
+            )
+        return self
+
+    @property
+    def protocol(self) -> Literal["vllm", "ollama", "openai"]:
+        """The engine kind whose wire protocol is spoken."""
+        return self.emulates if self.kind == "emulated" else self.kind
+
+    @property
+    def hardware_name(self) -> str | None:
+        """What was configured, else the hardware of an emulated instance's profile."""
+        if self.hardware is None and self.profile is not None:
+            return self.profile.partition("@")[2]
+        return self.hardware
+
+    def profile_name(self, model: str) -> str | None:
+        """The engine profile (`MODEL@HARDWARE`) of one served model; None without known hardware.
+
+        An emulated instance with one model has its own. Else it is made of the model's name, `-q4` or `-q8`
+        for GGUF weights (an Ollama tag that does not say is q4), and the hardware.
+        """
+        served = self.serves[model]
+        if served.profile is not None:
+            return served.profile
+        if self.profile is not None and len(self.serves) == 1:
+            return self.profile
+        hardware = self.hardware_name
+        if hardware is None:
+            return None
+        weights = (served.quantization or ("q4" if self.protocol == "ollama" else "")).lower()[:2]
+        return f"{model}-{weights}@{hardware}" if weights in {"q4", "q8"} else f"{model}@{hardware}"
+
+
+class FleetConfig(Section):
+    """The whole file. Building one checks every part and the references between parts."""
+
+    server: ServerConfig = ServerConfig()
+    auth: AuthConfig = AuthConfig()
+    store: StoreConfig = StoreConfig()
+    state: StateConfig = StateConfig()
+    defaults: DefaultsConfig = DefaultsConfig()
+    limits: LimitsConfig = LimitsConfig()
+    scheduling: SchedulingConfig = SchedulingConfig()
+    probes: ProbesConfig = ProbesConfig()
+    models: Annotated[tuple[ModelConfig, ...], Field(min_length=1)]
+    instances: tuple[InstanceConfig, ...] = ()
+    predictors: PredictorsConfig = PredictorsConfig()
+
+    @model_validator(mode="after")
+    def _references_hold(self) -> Self:
+        problems = crosscheck(self.model_dump())
+        if problems:
+            reasons = "; ".join(f"{'.'.join(map(str, path))}: {reason}" for path, reason in problems)
+            raise PydanticCustomError("references", "{reasons}", {"reasons": reasons})
+        return self
+
+    def model(self, name: str) -> ModelConfig | None:
+        """The model of this name or alias."""
+        return next((each for each in self.models if name == each.name or name in each.aliases), None)
+
+    def instance(self, name: str) -> InstanceConfig | None:
+        return next((each for each in self.instances if each.name == name), None)
+
+    def candidates(self, instance: InstanceConfig) -> dict[str, Candidate]:
+        """The (instance, model) pairs of an instance by the fleet's model name: what it says of a model
+        itself, else what the model says. A model's context is never passed."""
+        models = {each.name: each for each in self.models}
+        found = {}
+        for name, served in instance.serves.items():
+            model = models[name]
+            price = served.price or model.price
+            contexts = [tokens for tokens in (served.context_tokens, model.context_tokens) if tokens]
+            found[name] = Candidate(
+                instance=instance.name,
+                model=name,
+                upstream_model=served.name,
+                price=price.price() if price else Price(),
+                context_tokens=min(contexts, default=None),
+                quality=model.quality if served.quality is None else served.quality,
+                quantization=served.quantization,
+                family=model.family,
+            )
+        return found

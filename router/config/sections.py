@@ -1,0 +1,165 @@
+"""The sections of the fleet file about the gateway itself, with their defaults and bounds."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Self
+
+from pydantic import (
+    Field,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from router.config.fields import (
+    Bool,
+    Count,
+    EnvironmentName,
+    Float,
+    InstanceName,
+    Int,
+    NotNegative,
+    OnMiss,
+    PasswordlessUrl,
+    PolicyName,
+    Positive,
+    Section,
+    Share,
+    SloConfig,
+    Text,
+)
+
+
+class ServerConfig(Section):
+    """Where the gateway listens. Port 0 takes a free one."""
+
+    host: Text = "127.0.0.1"
+    port: Annotated[Int, Field(ge=0, le=65535)] = 8080
+    workers: Count = 1
+
+
+class KeyConfig(Section):
+    """A client's key, kept as the SHA-256 of its text only, with its default policy and caps.
+
+    A client may tighten the caps, never loosen them; `locked` keeps it from choosing another policy.
+    """
+
+    name: InstanceName
+    sha256: str
+    policy: PolicyName | None = None
+    locked: Bool = False
+    max_priority: Int = 0
+    min_quality: Share | None = None
+    attainment: Share | None = None
+    budget_usd_per_day: NotNegative | None = None
+    requests_per_minute: Count | None = None
+    tokens_per_minute: Count | None = None
+    max_cost_usd: Positive | None = None
+
+    @field_validator("sha256")
+    @classmethod
+    def _is_a_hash(cls, value: str) -> str:
+        if not re.fullmatch(r"[0-9a-fA-F]{64}", value):
+            raise PydanticCustomError(
+                "sha256", "must be 64 hexadecimal digits, the SHA-256 of the key (never the key itself)"
+            )
+        return value.lower()
+
+    @model_validator(mode="after")
+    def _lock_needs_a_policy(self) -> Self:
+        if self.locked and self.policy is None:
+            raise PydanticCustomError("lock", "locked needs the policy that it locks")
+        return self
+
+
+class AuthConfig(Section):
+    """Who may ask. Without keys the gateway is open; without an admin key /admin answers on loopback only."""
+
+    admin_key_env: EnvironmentName | None = None
+    keys: tuple[KeyConfig, ...] = ()
+
+
+class StoreConfig(Section):
+    """Where finished requests are recorded, and for how long (`retain_days`, `max_mb`: whatever is hit
+    first). Prompts are kept only with `keep_prompts`."""
+
+    url: PasswordlessUrl = "sqlite+aiosqlite:///headway.db"
+    password_env: EnvironmentName | None = None
+    retain_days: Positive = 30.0
+    max_mb: Positive = 2048.0
+    keep_prompts: Bool = False
+
+    @field_validator("url")
+    @classmethod
+    def _known_driver(cls, value: str) -> str:
+        if not value.startswith(("sqlite+aiosqlite:///", "postgresql+asyncpg://")):
+            raise PydanticCustomError(
+                "store_url", "must begin with sqlite+aiosqlite:/// or postgresql+asyncpg://"
+            )
+        return value
+
+
+class StateConfig(Section):
+    """Where replicas of the gateway share rate limits and budgets; `memory://` is this process alone."""
+
+    url: PasswordlessUrl = "memory://"
+    password_env: EnvironmentName | None = None
+
+    @field_validator("url")
+    @classmethod
+    def _known_scheme(cls, value: str) -> str:
+        if value != "memory://" and not value.startswith(("redis://", "rediss://")):
+            raise PydanticCustomError("state_url", "must be memory:// or begin with redis:// or rediss://")
+        return value
+
+
+class DefaultsConfig(Section):
+    """What holds for a request that does not say, nor its key, nor its model."""
+
+    policy: PolicyName = "latency"
+    slo: SloConfig | None = None
+    on_miss: OnMiss = "best_effort"
+
+
+class LimitsConfig(Section):
+    """Bounds on one request and on the queue."""
+
+    request_timeout_s: Positive = 600.0
+    idle_timeout_s: Positive = 60.0
+    connect_timeout_s: Positive = 5.0
+    max_body_mb: Positive = 32.0
+    max_queue: Annotated[Int, Field(ge=0)] = 512
+    max_attempts: Count = 3
+
+
+class HedgeConfig(Section):
+    """A second attempt for a request that seems stuck; at most `max_share` of requests get one."""
+
+    enabled: Bool = False
+    max_share: Share = 0.03
+
+
+class SchedulingConfig(Section):
+    """`confidence` is 1 - epsilon of the SLO-aware policies, `explore` the share of requests that try
+    another candidate so that predictions stay honest."""
+
+    confidence: Annotated[Float, Field(gt=0, lt=1)] = 0.9
+    hedge: HedgeConfig = HedgeConfig()
+    explore: Share = 0.01
+
+
+class ProbesConfig(Section):
+    """Health checks: `eject_after` failures in a row take an instance out, `return_after` good ones bring
+    it back."""
+
+    interval_s: Positive = 2.0
+    timeout_s: Positive = 2.0
+    eject_after: Count = 3
+    return_after: Count = 2
+
+
+class PredictorsConfig(Section):
+    """Where trained artifacts lie; the shipped defaults serve when absent."""
+
+    directory: Text | None = None

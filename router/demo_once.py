@@ -1,0 +1,118 @@
+"""One question to each policy over the gateway's own HTTP API, and the rows that were recorded of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+from rich.table import Table
+
+QUESTION = "Name three things that make a good tool, in one sentence each."
+MAX_TOKENS = 24
+ANSWER_TIMEOUT_S = 120.0
+#: Finished rows are written in batches a fraction of a second apart.
+ROW_TIMEOUT_S = 5.0
+ROW_POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one policy's request came to: its recorded row, and what went wrong (None: nothing)."""
+
+    policy: str
+    row: Mapping[str, Any] = field(default_factory=dict)
+    error: str | None = None
+
+
+async def ask_each(url: str, policies: Sequence[str]) -> list[Answer]:
+    """Ask one policy after the other for a streamed answer of any model. A failure is told in its Answer."""
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ANSWER_TIMEOUT_S)) as session:
+        return [await _ask(session, url, policy) for policy in policies]
+
+
+async def _ask(session: aiohttp.ClientSession, url: str, policy: str) -> Answer:
+    body = {
+        "model": "auto",
+        "messages": [{"role": "user", "content": QUESTION}],
+        "max_tokens": MAX_TOKENS,
+        "stream": True,
+        "routing": {"policy": policy},
+    }
+    try:
+        async with session.post(f"{url}/v1/chat/completions", json=body) as response:
+            request_id = response.headers.get("x-request-id", "")
+            if response.status != 200:
+                return Answer(policy, error=f"HTTP {response.status}: {(await response.text())[:200]}")
+            error = await _read(response)
+        if error is not None:
+            return Answer(policy, error=error)
+        row = await _recorded(session, url, request_id)
+    except TimeoutError:
+        return Answer(policy, error="no answer in time")
+    except (aiohttp.ClientError, ValueError) as problem:
+        return Answer(policy, error=f"{type(problem).__name__}: {problem}")
+    if row is None:
+        return Answer(policy, error=f"no row was recorded for request {request_id!r}")
+    outcome = row.get("outcome")
+    return Answer(policy, row, None if outcome in {"ok", "late"} else f"outcome {outcome}")
+
+
+async def _read(response: aiohttp.ClientResponse) -> str | None:
+    """Read a stream of events to its end; what is wrong with it, or None."""
+    tokens = 0
+    async for line in response.content:
+        if not line.startswith(b"data:"):
+            continue
+        data = line[5:].strip()
+        if data == b"[DONE]":
+            return None if tokens else "the stream had no content"
+        event = json.loads(data)
+        if "error" in event:
+            return str(event["error"].get("message"))
+        tokens += sum(bool(choice.get("delta", {}).get("content")) for choice in event.get("choices", ()))
+    return "the stream ended without [DONE]"
+
+
+async def _recorded(session: aiohttp.ClientSession, url: str, request_id: str) -> Mapping[str, Any] | None:
+    """The finished row of a request, waited for; None if it does not come."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + ROW_TIMEOUT_S
+    while loop.time() < deadline:
+        async with session.get(f"{url}/v1/routing/{request_id}") as response:
+            if response.status == 200:
+                row: Mapping[str, Any] = await response.json()
+                if row.get("outcome") is not None:
+                    return row
+        await asyncio.sleep(ROW_POLL_S)
+    return None
+
+
+def table(answers: Sequence[Answer]) -> Table:
+    """The recorded rows, one a policy, narrow enough for a terminal of 80 columns."""
+    found = Table(box=None, title="Recorded rows (tokens in and out, times in ms)", pad_edge=False)
+    for column in ("policy", "model", "instance", "outcome"):
+        found.add_column(column, no_wrap=True)
+    for column in ("in", "out", "ttft", "e2e", "cost usd"):
+        found.add_column(column, justify="right", no_wrap=True)
+    for answer in answers:
+        row = answer.row
+        found.add_row(
+            answer.policy,
+            str(row.get("model") or ""),
+            str(row.get("instance") or ""),
+            str(row.get("outcome") or "failed"),
+            _number(row.get("prompt_tokens")),
+            _number(row.get("output_tokens")),
+            _number(row.get("ttft_s"), 1000, "{:.0f}"),
+            _number(row.get("e2e_s"), 1000, "{:.0f}"),
+            _number(row.get("cost_usd"), 1, "{:.2e}"),
+        )
+    return found
+
+
+def _number(value: float | None, scale: float = 1, form: str = "{:.0f}") -> str:
+    return "" if value is None else form.format(value * scale)
