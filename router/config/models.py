@@ -48,6 +48,8 @@ from router.config.sections import (
 )
 from router.core.types import Candidate, Price
 
+HeaderName = Annotated[str, StringConstraints(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]
+
 
 class ModelConfig(Section):
     """A model that clients ask for by name. `quality` in [0, 1] is a prior; `fallbacks` are tried in order
@@ -112,9 +114,7 @@ class InstanceConfig(Section):
     tokenizer: Text | None = None
     api_key_env: EnvironmentName | None = None
     ca_file: Text | None = None
-    headers_env: dict[
-        Annotated[str, StringConstraints(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")], EnvironmentName
-    ] = {}
+    headers_env: dict[HeaderName, EnvironmentName] = Field(default_factory=dict)
     profile: Annotated[str, AfterValidator(_profile_name)] | None = None
     speed: Positive = 1.0
     emulates: Literal["vllm", "ollama"] = "vllm"

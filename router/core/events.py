@@ -1,35 +1,32 @@
 """What goes into the scheduler and what comes out of it.
 
-Events tell what happened; instructions tell the runner what to do. Both are plain values, so a log of
-events replayed through a scheduler gives the same instructions.
+Events tell what happened; instructions tell the runner what to do. Both are plain values (named tuples, the
+cheapest to make), so a log of events replayed through a scheduler gives the same instructions.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from router.core.errors import Refusal
 from router.core.types import Candidate, EndedHow, LoadReport, Prediction, Request
 
 
 # --- events -----------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class Arrived:
+class Arrived(NamedTuple):
     """A well-formed request came in."""
 
     request: Request
 
 
-@dataclass(frozen=True, slots=True)
-class FirstToken:
+class FirstToken(NamedTuple):
     """The engine gave its first token for an attempt."""
 
     request_id: str
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     """An attempt ended.
 
     `output_tokens` are what the engine produced and bills, `prompt_tokens` its own count if it gave one.
@@ -48,31 +45,27 @@ class Ended:
     fault: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
+class Left(NamedTuple):
     """The client went away."""
 
     request_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class LoadReported:
+class LoadReported(NamedTuple):
     """An engine's metrics were read."""
 
     instance: str
     report: LoadReport
 
 
-@dataclass(frozen=True, slots=True)
-class Probed:
+class Probed(NamedTuple):
     """A health probe came back."""
 
     instance: str
     healthy: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(NamedTuple):
     """The runner's one timer fired (`Scheduler.wake_at`)."""
 
 
@@ -80,8 +73,7 @@ Event = Arrived | FirstToken | Ended | Left | LoadReported | Probed | Tick
 
 
 # --- instructions -----------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class Considered:
+class Considered(NamedTuple):
     """One candidate of a decision: its prediction and score (lower is better, None if not scored) and why
     it was passed over (None for the chosen one)."""
 
@@ -91,8 +83,7 @@ class Considered:
     reason: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """Why an attempt goes where it goes. `propensity` is the probability with which the policy took it.
     `loads` are the engine-state features the decision saw, one row a considered candidate, as named by
     `router.core.state.LOAD_FEATURES`."""
@@ -105,8 +96,7 @@ class Decision:
     loads: tuple[tuple[float | None, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Dispatch:
+class Dispatch(NamedTuple):
     """Send the request to a candidate. `max_output_tokens` is the bound to set (None: the engine's own);
     `budget_bound` says that the money cap, not the client, set it."""
 
@@ -119,8 +109,7 @@ class Dispatch:
     decision: Decision
 
 
-@dataclass(frozen=True, slots=True)
-class Refuse:
+class Refuse(NamedTuple):
     """End the request with an error; whatever attempt is under way is cancelled."""
 
     request_id: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from router.core.state import Instance
 from router.core.types import Candidate, LoadReport, Prediction, Request
@@ -21,7 +21,7 @@ class Option:
     prediction: Prediction | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Choice:
     """What a policy decided: the index of the option taken, one score an option (lower is better, None
     where not scored), why each other one was passed over, and the probability of this draw."""
@@ -80,8 +80,7 @@ class Predictor(Protocol):
 
 
 # --- backends -----------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One attempt as a backend sends it.
 
     `api` is "chat", "completions" or "embeddings"; `body` is the client's OpenAI-shaped body without
@@ -96,8 +95,7 @@ class Call:
     max_output_tokens: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """What arrived in one read of a stream.
 
     `data` are whole SSE events in OpenAI's shape, as to be passed on: the fleet's model name in them,
