@@ -1,0 +1,54 @@
+"""`power_of_two`: two different options at random, of them the one with fewer sequences.
+
+Mitzenmacher, "The power of two choices in randomized load balancing" (IEEE TPDS 12(10), 2001). A tie goes
+to the one drawn first. The propensity is exact: an option is taken when its partner is busier, or as busy
+and drawn second. A request's seed, when it has one, decides the draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from policies.picking import by_name
+from router.core.interfaces import Choice, Option
+from router.core.types import Request
+
+
+class PowerOfTwo:
+    """See the module's docstring. The score is the number of sequences, for the two drawn."""
+
+    name = "power_of_two"
+    predicts = False
+
+    def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
+        size = len(options)
+        if size == 1:
+            return Choice(0, [options[0].instance.running], [None])
+        draw = rng if request.seed is None else Random(request.seed)
+        first = int(draw.random() * size)
+        second = int(draw.random() * (size - 1))
+        if second >= first:
+            second += 1
+        if request.seed is not None:
+            order = by_name(options)
+            first, second = order[first], order[second]
+        loads = [option.instance.running for option in options]
+        index = second if loads[second] < loads[first] else first
+        load = loads[index]
+        wins = 0.0
+        for other in loads:
+            if other > load:
+                wins += 1.0
+            elif other == load:
+                wins += 0.5
+        scores: list[float | None] = [None] * size
+        scores[first], scores[second] = loads[first], loads[second]
+        reasons: list[str | None] = ["not drawn"] * size
+        reasons[first] = reasons[second] = "drawn, but no less busy than the other"
+        reasons[index] = None
+        # The loop above counted the option itself as half a win.
+        return Choice(index, scores, reasons, (wins - 0.5) / (size * (size - 1) / 2))
+
+    def taken(self, request: Request, option: Option) -> None:
+        """Nothing to count."""

@@ -1,0 +1,34 @@
+"""`random`: each option with the same probability. The plainest baseline.
+
+Ties: none. A request's seed, when it has one, decides the draw (over the options in the order of instance
+and model name), else the scheduler's generator does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from policies.picking import by_name
+from router.core.interfaces import Choice, Option
+from router.core.types import Request
+
+
+class RandomChoice:
+    """See the module's docstring."""
+
+    name = "random"
+    predicts = False
+
+    def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
+        size = len(options)
+        if request.seed is None:
+            index = int(rng.random() * size)
+        else:
+            index = by_name(options)[int(Random(request.seed).random() * size)]
+        reasons: list[str | None] = ["not drawn"] * size
+        reasons[index] = None
+        return Choice(index, [None] * size, reasons, 1.0 / size)
+
+    def taken(self, request: Request, option: Option) -> None:
+        """Nothing to count."""

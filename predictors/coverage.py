@@ -1,0 +1,56 @@
+"""How well predictions hold: running shares and errors per instance, plain numbers for metrics."""
+
+from __future__ import annotations
+
+_RATE = 1 / 200
+
+
+class Coverage:
+    """Exponentially forgetting averages over about the last 200 observations; None before the first."""
+
+    __slots__ = (
+        "output_p90",
+        "outputs",
+        "tpot_log_error",
+        "tpots",
+        "ttft_log_error",
+        "ttft_p50",
+        "ttft_p95",
+        "ttfts",
+    )
+
+    def __init__(self) -> None:
+        self.ttfts = 0
+        self.tpots = 0
+        self.outputs = 0
+        self.ttft_p50 = 0.0  # share of TTFTs at or below the predicted median
+        self.ttft_p95 = 0.0
+        self.output_p90 = 0.0
+        self.ttft_log_error = 0.0  # mean |ln(actual / predicted median)|
+        self.tpot_log_error = 0.0
+
+    def saw_ttft(self, within_p50: bool, within_p95: bool, log_error: float) -> None:
+        self.ttfts += 1
+        rate = max(1 / self.ttfts, _RATE)
+        self.ttft_p50 += rate * (within_p50 - self.ttft_p50)
+        self.ttft_p95 += rate * (within_p95 - self.ttft_p95)
+        self.ttft_log_error += rate * (abs(log_error) - self.ttft_log_error)
+
+    def saw_tpot(self, log_error: float) -> None:
+        self.tpots += 1
+        self.tpot_log_error += max(1 / self.tpots, _RATE) * (abs(log_error) - self.tpot_log_error)
+
+    def saw_output(self, within_p90: bool) -> None:
+        self.outputs += 1
+        self.output_p90 += max(1 / self.outputs, _RATE) * (within_p90 - self.output_p90)
+
+    def as_dict(self) -> dict[str, float | None]:
+        """Share of actual values within predicted quantiles, and mean absolute log errors."""
+        return {
+            "ttft_within_p50": self.ttft_p50 if self.ttfts else None,
+            "ttft_within_p95": self.ttft_p95 if self.ttfts else None,
+            "ttft_abs_log_error": self.ttft_log_error if self.ttfts else None,
+            "tpot_abs_log_error": self.tpot_log_error if self.tpots else None,
+            "output_within_p90": self.output_p90 if self.outputs else None,
+            "observed": float(self.ttfts),
+        }

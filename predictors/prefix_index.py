@@ -1,0 +1,48 @@
+"""Which prompt prefixes an instance has lately prefilled, so may still hold in its prefix cache.
+
+One bounded least-recently-used map of block hashes per instance. It guesses: the engine evicts by its own
+rule, which the learned error distribution then takes up.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+
+class PrefixIndex:
+    """Recently seen prefixes by instance, at most `max_blocks` hashes each."""
+
+    def __init__(self, max_blocks: int = 8192) -> None:
+        if max_blocks < 1:
+            raise ValueError("max_blocks must be at least 1")
+        self.max_blocks = max_blocks
+        self._seen: dict[str, OrderedDict[int, None]] = {}
+
+    def matched_blocks(self, instance: str, prefix: Sequence[int]) -> int:
+        """How many leading hashes of `prefix` the instance has seen. Changes nothing."""
+        seen = self._seen.get(instance)
+        if not seen:
+            return 0
+        matched = 0
+        for block in prefix:
+            if block not in seen:
+                break
+            matched += 1
+        return matched
+
+    def add(self, instance: str, prefix: Sequence[int]) -> None:
+        """The instance has prefilled a prompt with these leading blocks."""
+        seen = self._seen.get(instance)
+        if seen is None:
+            seen = self._seen[instance] = OrderedDict()
+        # Longest first, so that the shortest prefix, which most prompts share, is evicted last.
+        for block in reversed(prefix):
+            seen[block] = None
+            seen.move_to_end(block)
+        while len(seen) > self.max_blocks:
+            seen.popitem(last=False)
+
+    def forget(self, instance: str) -> None:
+        """The instance is gone or restarted."""
+        self._seen.pop(instance, None)

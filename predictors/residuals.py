@@ -1,0 +1,211 @@
+"""The error of a physical estimate, learned online as a distribution.
+
+With r = ln(actual / physical) for one instance and model:
+
+    r = bias + innovation
+
+`bias` is an exponentially forgetting mean (first quickly, later over about `memory` observations), so that
+an unknown scale or a drift is taken up. `innovation` is r less the bias known just before it was observed: how
+wrong the corrected estimate was. A sliding window of innovations, kept sorted, is the empirical
+distribution from which quantiles and P(actual > target) are read, with the (n + 1) of conformal prediction
+in place of n, and beyond what was seen a tail that falls as the square: hiccups are rare, not impossible.
+
+Until there is data the window holds `PRIOR_SIZE` normal pseudo-observations, wide when nothing is known
+(`prior_sd`), narrower once the bias has three observations (`noise_sd`); every second observation takes
+the place of one of them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+from math import exp, log
+from statistics import NormalDist
+
+PRIOR_SIZE = 16
+#: Observations after which the bias is known well enough for innovations to count.
+_BIAS_KNOWN = 3
+#: Pseudo-observations leave in this order: spread out, so that the rest keeps its width.
+_LEAVING = (7, 2, 12, 5, 10, 0, 15, 8, 3, 13, 6, 9, 1, 14, 4, 11)
+_NORMAL = [NormalDist().inv_cdf((index + 0.5) / PRIOR_SIZE) for index in range(PRIOR_SIZE)]
+
+
+class ResidualWindow:
+    """Distribution of log residuals; `median_factor`, `p95_factor`, `mean_factor` multiply a physical
+    estimate and are refreshed at each observation.
+
+    `prior_sd` is the log standard deviation of the estimate's unknown bias, `noise_sd` that around it,
+    `memory` over how many observations the bias averages; the window holds four times as many.
+    """
+
+    __slots__ = (
+        "_bias_inertia",
+        "_least_rate",
+        "_noise_sd",
+        "_pseudo",
+        "_recent",
+        "_sorted",
+        "_tail",
+        "_window",
+        "bias",
+        "count",
+        "mean_factor",
+        "median_factor",
+        "p95_factor",
+    )
+
+    def __init__(self, prior_sd: float, noise_sd: float, memory: int = 64) -> None:
+        self.count = 0
+        self._least_rate = 1.0 / memory
+        self._window = 4 * memory
+        self.bias = 0.0
+        self._noise_sd = noise_sd
+        # The weight of the prior against one observation: variance of the noise over that of the bias.
+        self._bias_inertia = (noise_sd / prior_sd) ** 2
+        self._recent: deque[float] = deque()
+        self._pseudo = self._prior((prior_sd**2 + noise_sd**2) ** 0.5)
+        self._sorted = sorted(self._pseudo)
+        self._summarise()
+
+    @staticmethod
+    def _prior(sd: float) -> list[float]:
+        return [_NORMAL[index] * sd for index in reversed(_LEAVING)]
+
+    def observe(self, residual: float) -> None:
+        """Learn one r = ln(actual / physical)."""
+        self.count += 1
+        innovation = residual - self.bias
+        self.bias += innovation * max(1.0 / (self.count + self._bias_inertia), self._least_rate)
+        if self.count < _BIAS_KNOWN:
+            # What the bias still has to learn is no noise; the prior stands for it.
+            self._summarise()
+            return
+        values = self._sorted
+        if self.count == _BIAS_KNOWN:
+            self._pseudo = self._prior(self._noise_sd)
+            self._sorted = values = sorted(self._pseudo)
+        recent = self._recent
+        recent.append(innovation)
+        insort(values, innovation)
+        if self._pseudo:
+            if self.count % 2 == 0:
+                del values[bisect_left(values, self._pseudo.pop())]
+        elif len(recent) > self._window:
+            del values[bisect_left(values, recent.popleft())]
+        self._summarise()
+
+    def quantile(self, probability: float) -> float:
+        """The log residual (bias included) not exceeded with the given probability."""
+        values = self._sorted
+        at = probability * (len(values) + 1) - 1
+        low = int(at) if at > 0 else 0
+        if low >= len(values) - 1:
+            return self.bias + values[-1]
+        return self.bias + values[low] + (at - low if at > 0 else 0.0) * (values[low + 1] - values[low])
+
+    def exceed(self, residual: float) -> float:
+        """P(r > residual)."""
+        values = self._sorted
+        innovation = residual - self.bias
+        at = bisect_left(values, innovation)
+        size = len(values)
+        if at == 0:
+            return 1.0 - 1.0 / ((size + 1) * (1.0 + (values[0] - innovation) / self._tail) ** 2)
+        if at == size:
+            return 1.0 / ((size + 1) * (1.0 + (innovation - values[-1]) / self._tail) ** 2)
+        low = values[at - 1]
+        return 1.0 - (at + (innovation - low) / (values[at] - low)) / (size + 1)
+
+    def least_factor(self) -> float:
+        """The least actual / physical that is to be expected (the 1 % quantile, tail included)."""
+        values = self._sorted
+        return exp(self.bias + values[0] - (self._tail if len(values) < 2 * PRIOR_SIZE else 0.0))
+
+    def _summarise(self) -> None:
+        values = self._sorted
+        size = len(values)
+        spread = values[(size * 3) // 4] - values[size // 4]
+        self._tail = max(0.5 * spread, 0.02)
+        median, p95 = self.quantile(0.5), self.quantile(0.95)
+        self.median_factor = exp(median)
+        self.p95_factor = exp(p95)
+        # The mean of a log-normal with these two quantiles; bounded, since a wide prior would explode.
+        sd = min((p95 - median) / 1.645, 1.0)
+        self.mean_factor = exp(median + 0.5 * sd * sd)
+
+
+class StratifiedResiduals:
+    """One pooled window and one for each stratum of load: errors of an idle instance say little of a full
+    one. A stratum speaks for itself after `OWN_AFTER` observations; before, the pool does."""
+
+    __slots__ = ("_observed", "pooled", "strata")
+
+    OWN_AFTER = 16
+
+    def __init__(self, strata: int, prior_sd: float, noise_sd: float, memory: int = 64) -> None:
+        self.pooled = ResidualWindow(prior_sd, noise_sd, memory)
+        # A stratum is only heard once its bias is learned, so it starts knowing nothing.
+        self.strata = [ResidualWindow(prior_sd, noise_sd, memory) for _ in range(strata)]
+        self._observed = 0
+
+    def window(self, stratum: int) -> ResidualWindow:
+        """The window to read for a stratum."""
+        own = self.strata[stratum]
+        return own if own.count >= self.OWN_AFTER else self.pooled
+
+    def observe(self, stratum: int, residual: float) -> None:
+        """Learn one residual of a stratum."""
+        own = self.strata[stratum]
+        own.observe(residual)
+        self._observed += 1
+        # Once strata speak for themselves the pool only has to stay roughly right.
+        if own.count <= self.OWN_AFTER or self._observed % 4 == 0:
+            self.pooled.observe(residual)
+
+
+class Shrinkage:
+    """How far an estimate that looks at the present moment is to be believed about a whole answer.
+
+    TPOT is an average over seconds to come, in which the load moves back towards its mean; an estimate
+    from the load of this moment swings too widely. The slope of ln(actual) on ln(estimate) is learned
+    (exponentially forgetting over about 512 answers, slope 1 a priori) and the estimate is drawn in towards
+    its own mean by it. Beyond two standard deviations of what was seen, nothing is drawn in: an overload
+    that was never seen has to show in full.
+    """
+
+    __slots__ = ("_count", "_covariance", "_mean", "_mean_actual", "_reach", "_variance", "slope")
+
+    _RATE = 1 / 512
+    #: Weight of the prior slope, as log variance of the estimate (0.1 squared).
+    _PRIOR_VARIANCE = 0.01
+
+    def __init__(self) -> None:
+        self.slope = 1.0
+        self._count = 0
+        self._mean = 0.0  # of ln(estimate)
+        self._mean_actual = 0.0
+        self._variance = 0.0
+        self._covariance = 0.0
+        self._reach = 0.0  # two standard deviations
+
+    def observe(self, estimate_s: float, actual_s: float) -> None:
+        """An answer for which `estimate_s` (before shrinking) was made took `actual_s`."""
+        self._count += 1
+        rate = max(1.0 / self._count, self._RATE)
+        by = log(estimate_s) - self._mean
+        by_actual = log(actual_s) - self._mean_actual
+        self._mean += rate * by
+        self._mean_actual += rate * by_actual
+        self._variance = (1.0 - rate) * (self._variance + rate * by * by)
+        self._covariance = (1.0 - rate) * (self._covariance + rate * by * by_actual)
+        slope = (self._covariance + self._PRIOR_VARIANCE) / (self._variance + self._PRIOR_VARIANCE)
+        self.slope = min(max(slope, 0.0), 1.0)
+        self._reach = 2.0 * self._variance**0.5
+
+    def shrunk(self, estimate_s: float) -> float:
+        """The estimate, drawn in towards the mean estimate."""
+        if self.slope >= 1.0:
+            return estimate_s
+        by = log(estimate_s) - self._mean
+        within = min(max(by, -self._reach), self._reach)
+        return estimate_s * exp((self.slope - 1.0) * within)

@@ -1,0 +1,361 @@
+"""One table a policy: the options it sees and what it must choose."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from policies import PolicySettings, create_all
+from policies.latency import LeastLatency
+from policies.least_load import LeastLoad
+from policies.lmetric import LMetric
+from policies.power_of_two import PowerOfTwo
+from policies.price import LeastPrice
+from policies.random_choice import RandomChoice
+from policies.round_robin import RoundRobin
+from policies.slo import BestFit
+from router.core.interfaces import Option
+from router.core.profile import EngineProfile
+from router.core.state import Instance
+from router.core.types import Candidate, LoadReport, Prediction, Request, Slo
+
+REQUEST = Request("r", 0.0, "x", ("m",), prompt_tokens=100)
+WITH_SLO = replace(REQUEST, slo=Slo(ttft_s=1.0))
+
+
+def option(
+    name: str,
+    *,
+    model: str = "m",
+    running: int = 0,
+    pending: int = 0,
+    cost: float | None = None,
+    e2e: float | None = None,
+    ttft: float | None = None,
+    tpot: float | None = None,
+    miss: float | None = None,
+    per_hour: float | None = None,
+    step_s: float | None = None,
+) -> Option:
+    candidate = Candidate(name, model, model)
+    instance = Instance(name, "vllm", {model: candidate}, usd_per_hour=per_hour)
+    instance.in_flight = running
+    instance.pending_prefill_tokens = pending
+    if step_s is not None:
+        instance.profiles[model] = EngineProfile("p", 0.0, step_s, 0.0, 0.0, 0.0, 1000)
+    prediction = Prediction(cost_usd=cost, e2e_s_mean=e2e, ttft_s_p50=ttft, tpot_s=tpot, p_miss=miss)
+    return Option(candidate, instance, prediction)
+
+
+def test_registry_names_are_the_policies_own_names() -> None:
+    policies = create_all()
+    assert list(policies) == [policy.name for policy in policies.values()]
+    assert set(policies) == {
+        "random",
+        "round_robin",
+        "least_load",
+        "power_of_two",
+        "lmetric",
+        "price",
+        "latency",
+        "slo",
+    }
+
+
+def test_settings_reach_the_policies() -> None:
+    policies = create_all(PolicySettings(confidence=0.8, ttft_weight=0.5))
+    latency, slo = policies["latency"], policies["slo"]
+    assert isinstance(latency, LeastLatency)
+    assert isinstance(slo, BestFit)
+    assert latency.epsilon == slo.epsilon == 0.2
+    assert latency.ttft_weight == 0.5
+
+
+@pytest.mark.parametrize("wrong", [{"confidence": 1.0}, {"confidence": 0.0}, {"ttft_weight": 1.5}])
+def test_settings_out_of_range_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        PolicySettings(**wrong)
+
+
+# --- random -------------------------------------------------------------------------------------------
+def test_random_takes_each_equally_often() -> None:
+    options = [option("a"), option("b"), option("c")]
+    rng = Random(1)
+    counts = [0, 0, 0]
+    for _ in range(3000):
+        choice = RandomChoice().choose(REQUEST, options, rng)
+        assert choice.propensity == pytest.approx(1 / 3)
+        counts[choice.index] += 1
+    assert all(900 < count < 1100 for count in counts)
+
+
+def test_random_with_a_seed_depends_on_the_candidates_not_their_order() -> None:
+    options = [option(name) for name in "dacb"]
+    taken = set()
+    for seed in range(30):
+        request = replace(REQUEST, seed=seed)
+        name = options[RandomChoice().choose(request, options, Random(3)).index].candidate.instance
+        again = options[::-1]
+        assert again[RandomChoice().choose(request, again, Random(4)).index].candidate.instance == name
+        taken.add(name)
+    assert taken == set("abcd")
+
+
+# --- round_robin --------------------------------------------------------------------------------------
+def turns(policy: RoundRobin, request: Request, options: list[Option], count: int) -> str:
+    names = ""
+    for _ in range(count):
+        index = policy.choose(request, options, Random(0)).index
+        policy.taken(request, options[index])
+        names += options[index].candidate.instance
+    return names
+
+
+def test_round_robin_goes_round_in_order_of_name() -> None:
+    assert turns(RoundRobin(), REQUEST, [option("c"), option("a"), option("b")], 7) == "abcabca"
+
+
+def test_round_robin_passes_over_one_that_is_gone_and_takes_it_up_again() -> None:
+    policy = RoundRobin()
+    a, b, c = option("a"), option("b"), option("c")
+    assert turns(policy, REQUEST, [a, b, c], 1) == "a"
+    assert turns(policy, REQUEST, [a, c], 3) == "cac"
+    assert turns(policy, REQUEST, [a, b, c], 3) == "abc"
+
+
+def test_round_robin_turns_for_each_model_apart() -> None:
+    policy = RoundRobin()
+    other = replace(REQUEST, models=("n",))
+    ours = [option("a"), option("b")]
+    theirs = [option("a", model="n"), option("b", model="n")]
+    names = ""
+    for _ in range(2):
+        names += turns(policy, REQUEST, ours, 1) + turns(policy, other, theirs, 1)
+    assert names == "aabb"
+
+
+def test_round_robin_forgets_the_oldest_of_too_many_model_sets() -> None:
+    policy = RoundRobin()
+    options = [option("a"), option("b")]
+    for number in range(1500):
+        turns(policy, replace(REQUEST, models=("m", f"m{number}")), options, 1)
+    assert turns(policy, replace(REQUEST, models=("m", "m1499")), options, 1) == "b"
+    assert turns(policy, replace(REQUEST, models=("m", "m0")), options, 1) == "a"
+
+
+# --- least_load ---------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("running", "index"), [((3, 1, 2), 1), ((0, 1, 2), 0), ((5, 4, 3), 2), ((7,), 0)])
+def test_least_load(running: tuple[int, ...], index: int) -> None:
+    options = [option(f"i{at}", running=load) for at, load in enumerate(running)]
+    choice = LeastLoad().choose(REQUEST, options, Random(0))
+    assert choice.index == index
+    assert choice.scores == list(running)
+    assert choice.propensity == 1.0
+    assert [reason is None for reason in choice.reasons] == [at == index for at in range(len(running))]
+
+
+def test_least_load_corrects_a_report_by_what_was_dispatched_since() -> None:
+    stale, busy = option("a"), option("b")
+    stale.instance.report = LoadReport(running=0, waiting=0)
+    stale.instance.dispatched_since_report = stale.instance.in_flight = 3
+    busy.instance.report = LoadReport(running=1, waiting=1)
+    assert LeastLoad().choose(REQUEST, [stale, busy], Random(0)).index == 1
+
+
+def test_least_load_does_not_herd_ties() -> None:
+    options = [option("a", running=1), option("b"), option("c"), option("d")]
+    rng = Random(2)
+    counts = [0, 0, 0, 0]
+    for _ in range(3000):
+        choice = LeastLoad().choose(REQUEST, options, rng)
+        assert choice.propensity == pytest.approx(1 / 3)
+        counts[choice.index] += 1
+    assert counts[0] == 0
+    assert all(900 < count < 1100 for count in counts[1:])
+
+
+# --- power_of_two -------------------------------------------------------------------------------------
+def test_power_of_two_takes_the_less_busy_of_two_and_never_the_busiest() -> None:
+    options = [option(f"i{load}", running=load) for load in range(4)]
+    rng = Random(3)
+    counts = [0, 0, 0, 0]
+    for _ in range(6000):
+        choice = PowerOfTwo().choose(REQUEST, options, rng)
+        drawn = [score for score in choice.scores if score is not None]
+        assert len(drawn) == 2
+        assert choice.scores[choice.index] == min(drawn)
+        # 6 pairs: the idlest wins in 3 of them, the next in 2, then 1.
+        assert choice.propensity == pytest.approx((3 - choice.index) / 6)
+        counts[choice.index] += 1
+    assert counts[3] == 0
+    assert [round(count / 1000) for count in counts] == [3, 2, 1, 0]
+
+
+def test_power_of_two_ties_are_even() -> None:
+    options = [option("a"), option("b"), option("c", running=9)]
+    choice = PowerOfTwo().choose(REQUEST, options, Random(0))
+    assert choice.propensity == pytest.approx(0.5)
+
+
+# --- lmetric ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("loads", "cached", "index"),
+    [
+        # (running, pending prefill tokens): new prefill tokens x (batch + 1), prompt of 100
+        (((1, 0), (0, 0)), {}, 1),  # 200, 100
+        (((1, 0), (0, 150)), {}, 0),  # 200, 250
+        (((3, 0), (0, 0)), {"i0": 90.0}, 0),  # 40, 100
+        (((9, 0), (0, 0)), {"i0": 80.0}, 1),  # 200, 100
+    ],
+)
+def test_lmetric(loads: tuple[tuple[int, int], ...], cached: dict[str, float], index: int) -> None:
+    options = [
+        option(f"i{at}", running=running, pending=pending) for at, (running, pending) in enumerate(loads)
+    ]
+    policy = LMetric(lambda request, instance: cached.get(instance, 0.0))
+    assert policy.choose(replace(REQUEST, prefix=(1, 2)), options, Random(0)).index == index
+
+
+def test_lmetric_of_a_fully_cached_prompt_still_counts_the_batch() -> None:
+    options = [option("a", running=4), option("b", running=2)]
+    choice = LMetric(lambda request, instance: 100.0).choose(
+        replace(REQUEST, prefix=(1,)), options, Random(0)
+    )
+    assert choice.scores == [5.0, 3.0]
+
+
+# --- price --------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("rows", "index"),
+    [
+        (((3e-4, 1.0), (1e-4, 9.0)), 1),  # cheaper wins, however slow
+        (((1e-4, 2.0), (1e-4, 1.0)), 1),  # replicas: the faster one
+        (((1e-4, 1.0), (1e-4 * (1 + 1e-12), 0.5)), 1),  # equal but for rounding
+        (((1e-4, 1.0), (1e-4, 1.0)), 0),  # then by name
+        (((None, 1.0), (1e-4, 9.0)), 1),  # an unknown price is no cheap one
+        (((0.0, None), (0.0, 3.0)), 1),
+    ],
+)
+def test_price(rows: tuple[tuple[float | None, float | None], ...], index: int) -> None:
+    options = [option(f"i{at}", cost=cost, e2e=e2e) for at, (cost, e2e) in enumerate(rows)]
+    choice = LeastPrice().choose(REQUEST, options, Random(0))
+    assert choice.index == index
+    assert choice.scores == [cost for cost, _ in rows]
+
+
+def test_price_tells_why() -> None:
+    options = [
+        option("a", cost=1e-4, e2e=0.5),
+        option("b", cost=2e-4, e2e=0.1),
+        option("c", cost=1e-4, e2e=2),
+    ]
+    assert LeastPrice().choose(REQUEST, options, Random(0)).reasons == [
+        None,
+        "dearer: 0.0002 USD against 0.0001 USD expected",
+        "as cheap but no faster: 2 s against 0.5 s expected",
+    ]
+
+
+# --- latency ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("rows", "index"),
+    [
+        (((2.0, 0.0), (1.0, 0.05)), 1),  # both keep the SLO
+        (((2.0, 0.1), (1.0, 0.11)), 0),  # the faster one would miss; epsilon itself is kept
+        (((2.0, 0.5), (1.0, 0.6)), 0),  # none keeps it: the least miss
+        (((2.0, 0.5), (1.0, 0.5)), 1),  # then the time
+        (((1.0, 0.0), (1.0, 0.0)), 0),  # then the name
+        (((None, 0.0), (9.0, 0.0)), 1),  # unknown is no fast one
+    ],
+)
+def test_latency(rows: tuple[tuple[float | None, float], ...], index: int) -> None:
+    options = [option(f"i{at}", e2e=e2e, miss=miss) for at, (e2e, miss) in enumerate(rows)]
+    choice = LeastLatency(0.1).choose(WITH_SLO, options, Random(0))
+    assert choice.index == index
+    assert choice.scores == [e2e for e2e, _ in rows]
+
+
+def test_latency_can_weight_the_first_token() -> None:
+    options = [option("a", e2e=3.0, ttft=0.1), option("b", e2e=2.0, ttft=1.5)]
+    assert LeastLatency(0.1, 0.0).choose(REQUEST, options, Random(0)).index == 1
+    choice = LeastLatency(0.1, 0.9).choose(REQUEST, options, Random(0))
+    assert choice.index == 0
+    assert choice.scores == pytest.approx([0.1 * 3.0 + 0.9 * 0.1, 0.1 * 2.0 + 0.9 * 1.5])
+
+
+def test_latency_tells_why() -> None:
+    options = [
+        option("a", e2e=0.8, miss=0.0),
+        option("b", e2e=1.9, miss=0.0),
+        option("c", e2e=0.1, miss=0.42),
+    ]
+    assert LeastLatency(0.1).choose(WITH_SLO, options, Random(0)).reasons == [
+        None,
+        "slower: 1.9 s against 0.8 s expected",
+        "would miss its SLO with probability 0.42",
+    ]
+
+
+# --- slo ----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("options", "index"),
+    [
+        # the cheapest per hour that keeps the SLO
+        ([option("a", per_hour=4.0, miss=0.0), option("b", per_hour=1.0, miss=0.05)], 1),
+        ([option("a", per_hour=4.0, miss=0.0), option("b", per_hour=1.0, miss=0.2)], 0),
+        # one price per hour is missing among those that keep it: the tariff decides
+        ([option("a", per_hour=4.0, cost=1e-4, miss=0.0), option("b", cost=2e-4, miss=0.0)], 0),
+        # but not one that misses anyway
+        (
+            [
+                option("a", per_hour=4.0, cost=1e-4, miss=0.0),
+                option("b", per_hour=1.0, cost=2e-4, miss=0.0),
+                option("c", miss=0.9),
+            ],
+            1,
+        ),
+        # equal cost: the slowest hardware
+        ([option("a", cost=0.0, step_s=0.01, miss=0.0), option("b", cost=0.0, step_s=0.03, miss=0.0)], 1),
+        ([option("a", cost=0.0, tpot=0.03, miss=0.0), option("b", cost=0.0, tpot=0.01, miss=0.0)], 0),
+        # replicas: the least risk, then time, then name
+        (
+            [
+                option("a", cost=0.0, step_s=0.01, miss=0.05, e2e=1.0),
+                option("b", cost=0.0, step_s=0.01, miss=0.01, e2e=2.0),
+            ],
+            1,
+        ),
+        ([option("a", miss=0.0, e2e=2.0), option("b", miss=0.0, e2e=1.0)], 1),
+        ([option("b", miss=0.0, e2e=1.0), option("a", miss=0.0, e2e=1.0)], 1),
+        # none keeps it: the least miss
+        ([option("a", per_hour=1.0, miss=0.9), option("b", per_hour=9.0, miss=0.3)], 1),
+    ],
+)
+def test_slo(options: list[Option], index: int) -> None:
+    choice = BestFit(0.1).choose(WITH_SLO, options, Random(0))
+    assert choice.index == index
+    assert choice.reasons[index] is None
+    assert all(reason for at, reason in enumerate(choice.reasons) if at != index)
+
+
+def test_slo_without_an_slo_is_the_least_latency() -> None:
+    options = [option("a", per_hour=1.0, e2e=2.0), option("b", per_hour=9.0, e2e=1.0)]
+    choice = BestFit(0.1).choose(REQUEST, options, Random(0))
+    assert choice.index == 1
+    assert choice.scores == [2.0, 1.0]
+
+
+def test_slo_leaves_the_fast_one_free_until_it_is_needed() -> None:
+    """The same fleet: a loose request goes to the slow instance, a tight one to the fast."""
+    loose = [option("fast", per_hour=4.0, miss=0.0), option("slow", per_hour=1.0, miss=0.02)]
+    tight = [option("fast", per_hour=4.0, miss=0.03), option("slow", per_hour=1.0, miss=0.99)]
+    policy = BestFit(0.1)
+    assert policy.choose(WITH_SLO, loose, Random(0)).index == 1
+    choice = policy.choose(WITH_SLO, tight, Random(0))
+    assert choice.index == 0
+    assert choice.reasons[1] == "would miss its SLO with probability 0.99"
+    assert policy.choose(WITH_SLO, loose, Random(0)).reasons[0] == (
+        "dearer to occupy, and a cheaper one keeps the SLO"
+    )
