@@ -1,0 +1,24 @@
+"""A pure model of inference engines: continuous batching, Ollama's slots, and hardware profiles.
+
+Nothing here reads a clock or does I/O: every method is told `now`, in seconds of the profile. A caller
+that runs faster than real time scales outside.
+"""
+
+from backends.engine.batching import Engine
+from backends.engine.profiles import UnknownProfile, names, profile
+from backends.engine.sequence import Progress, PromptTooLong, QueueFull, Sequence, UnknownModel
+from backends.engine.slots import LoadedModel, SlotEngine
+
+__all__ = [
+    "Engine",
+    "LoadedModel",
+    "Progress",
+    "PromptTooLong",
+    "QueueFull",
+    "Sequence",
+    "SlotEngine",
+    "UnknownModel",
+    "UnknownProfile",
+    "names",
+    "profile",
+]

@@ -1,0 +1,449 @@
+"""Continuous batching as vLLM's v1 scheduler does it, as a pure state machine in virtual time.
+
+One step is one forward pass over a batch made afresh. Its token budget goes to decoding sequences first (one
+token each), then to a prefill under way, then to waiting sequences in order of arrival; a prefill that
+does not fit into the rest of the budget is cut into chunks. The step that ends a prefill gives the first
+token. When KV blocks run out, the sequence admitted last is preempted: it loses its blocks and goes back to
+the head of the queue, to recompute prompt and output so far.
+
+How it stays fast: every decoding sequence gets exactly one token in every step, so nothing is kept per
+sequence and step. A sequence's context is `offset + steps`; it ends at a step known when it starts to
+decode (`_ends`), and needs a new KV block in every `block_tokens`-th step (`_growing`). A step without
+prefill costs O(1) beside the list of tokens given out, and with `every_token=False` a whole stretch of such
+steps is one computation: its length is known (next end, or no more blocks) and its time is an arithmetic
+series, since step time is linear in the KV tokens read.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import OrderedDict
+
+from backends.engine.kv import KvBlocks
+from backends.engine.sequence import Finish, Progress, PromptTooLong, QueueFull, Sequence
+from router.core.profile import EngineProfile
+
+
+class _Active:
+    """A sequence inside the engine. While it decodes, `offset + steps` is its context in tokens."""
+
+    __slots__ = (
+        "computed",
+        "end_step",
+        "finish",
+        "generated",
+        "held",
+        "offset",
+        "output",
+        "preempted",
+        "seq",
+        "target",
+    )
+
+    def __init__(self, seq: Sequence, output: int, finish: Finish) -> None:
+        self.seq = seq
+        self.output = output
+        self.finish: Finish = finish
+        self.generated = 0  # up to date unless it decodes
+        self.computed = 0  # tokens in KV memory, while it prefills
+        self.target = seq.prompt_tokens  # tokens to have in KV memory before it decodes
+        self.held: list[int] = []  # hashed blocks it holds, a prefix of seq.prefix or a part of it
+        self.offset = 0
+        self.end_step: int | None = None  # set while it decodes
+        self.preempted = False
+
+
+class Engine:
+    """One engine replica. All times are seconds of `profile`, on the caller's clock.
+
+    `max_queued` bounds the waiting sequences (None: no bound). `context_tokens` bounds prompt and output
+    together, beside KV memory. With `every_token=False` progress is told for the first and the last token
+    of a sequence only; times then agree to rounding with those of single steps.
+    """
+
+    def __init__(
+        self,
+        profile: EngineProfile,
+        *,
+        max_queued: int | None = None,
+        prefix_caching: bool = True,
+        context_tokens: int | None = None,
+        every_token: bool = True,
+    ) -> None:
+        block = profile.block_tokens
+        if profile.max_batched_tokens < profile.max_seqs:
+            raise ValueError(
+                "max_batched_tokens must be at least max_seqs: every sequence decodes in every step"
+            )
+        if profile.kv_capacity_tokens < block:
+            raise ValueError("KV memory holds no block")
+        self.profile = profile
+        self.max_queued = max_queued
+        self.prefix_caching = prefix_caching
+        self.every_token = every_token
+        self.kv = KvBlocks(profile.kv_capacity_tokens // block)
+        fits = self.kv.total * block
+        self.limit_tokens = fits if context_tokens is None else min(fits, context_tokens)
+        self.preemptions_total = 0
+        self.prefix_queries_total = 0
+        self.prefix_hits_total = 0
+        self.prompt_tokens_total = 0
+        self.generation_tokens_total = 0
+        self._block = block
+        self._all: dict[str, _Active] = {}
+        self._waiting: OrderedDict[str, _Active] = OrderedDict()
+        self._running: dict[str, _Active] = {}  # in order of admission
+        self._prefilling: dict[str, _Active] = {}
+        self._decoding: dict[str, _Active] = {}
+        self._context_sum = 0  # of decoding sequences, in tokens, at `_steps`
+        self._growing: list[dict[str, _Active]] = [{} for _ in range(block)]  # by step modulo block
+        self._ends: dict[int, dict[str, _Active]] = {}  # decoding sequences by the step of their last token
+        self._end_steps: list[int] = []  # heap of the keys of `_ends`
+        self._steps = 0  # steps done
+        self._idle_from_s = 0.0  # when the next step may start
+        # The stretch under way: `_stretch` equal steps but for KV growth; 0 when nothing runs.
+        self._stretch = 0
+        self._start_s = 0.0
+        self._first_s = 0.0
+        self._slope_s = 0.0
+        self._chunks: list[tuple[_Active, int]] = []
+        self._out: list[Progress] = []
+
+    # What an operator sees -----------------------------------------------------------------------
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def kv_usage(self) -> float:
+        return self.kv.usage
+
+    # Events in -----------------------------------------------------------------------------------
+
+    def submit(self, seq: Sequence, now: float) -> None:
+        """Queue a sequence; it may join the step that starts at `now`. Raises QueueFull, PromptTooLong,
+        and ValueError for an id in use or lengths that make no sense."""
+        self._catch_up(now)
+        if seq.id in self._all:
+            raise ValueError(f"sequence {seq.id!r} is in the engine already")
+        if seq.prompt_tokens < 1 or seq.output_tokens < 0:
+            raise ValueError("a sequence has at least one prompt token and no negative output")
+        room = self.limit_tokens - seq.prompt_tokens
+        if room < min(1, seq.output_tokens):
+            raise PromptTooLong(seq.prompt_tokens, self.limit_tokens)
+        if self.max_queued is not None and len(self._waiting) >= self.max_queued:
+            self._plan_if_idle()  # those about to be admitted do not fill the queue
+            if len(self._waiting) >= self.max_queued:
+                raise QueueFull(f"{len(self._waiting)} sequences are waiting")
+        if not self._all:
+            self._idle_from_s = now
+        if self._stretch > 1:
+            self._cut_stretch()
+        active = _Active(
+            seq, min(seq.output_tokens, room), seq.finish if seq.output_tokens <= room else "length"
+        )
+        seq.submitted_at_s = seq.runner_at_s = now
+        self._all[seq.id] = active
+        self._waiting[seq.id] = active
+
+    def abort(self, seq_id: str, now: float) -> None:
+        """Take a sequence out and free its blocks. One that has ended by `now`, or is not known, is left
+        alone. The step under way keeps its length."""
+        self._catch_up(now)
+        active = self._all.get(seq_id)
+        if active is None:
+            return
+        if self._stretch > 1:
+            self._cut_stretch()
+        if self._waiting.pop(seq_id, None) is None:
+            self._leave(active, in_step=self._stretch > 0)
+        del self._all[seq_id]
+
+    def next_at(self) -> float | None:
+        """When the running step (or stretch of steps) ends; None when idle."""
+        self._plan_if_idle()
+        return self._start_s + self._span_s(self._stretch) if self._stretch else None
+
+    def advance(self, now: float) -> list[Progress]:
+        """All that the steps ended by `now` gave out, in order of time."""
+        self._catch_up(now)
+        out = self._out
+        self._out = []
+        return out
+
+    # Steps ---------------------------------------------------------------------------------------
+
+    def _catch_up(self, now: float) -> None:
+        """Do all steps that end by `now`. A step that starts at `now` itself is not planned yet, so that
+        whatever else happens at `now` can join it."""
+        while True:
+            if not self._stretch:
+                if not self._all or self._idle_from_s >= now:
+                    return
+                self._plan()
+            if self._start_s + self._span_s(self._stretch) <= now:
+                self._finish_steps(self._stretch)
+            else:
+                self._settle(now)
+                return
+
+    def _plan_if_idle(self) -> None:
+        if not self._stretch and self._all:
+            self._plan()
+
+    def _plan(self) -> None:
+        """Make the batch of the step that starts at `_idle_from_s`, and with no prefill in it and
+        `every_token` off the stretch of like steps that follows."""
+        profile = self.profile
+        preempted = self._make_room_for_decodes()
+        self.kv.take(len(self._growing[self._steps % self._block]))
+        budget = profile.max_batched_tokens - len(self._decoding)
+        pairs = 0.0
+        self._chunks = []
+        # At most one prefill is under way, the last one admitted: it got all that was left of the budget.
+        for active in list(self._prefilling.values()):
+            count = min(budget, active.target - active.computed)
+            if self._blocks(active.computed + count) - self._blocks(active.computed) > self.kv.free:
+                self._preempt_last()
+                preempted = True
+            else:
+                pairs += self._schedule_chunk(active, count)
+                budget -= count
+        while self._waiting and not preempted and budget > 0 and len(self._running) < profile.max_seqs:
+            count = self._admit(next(iter(self._waiting.values())), budget)
+            if not count:
+                break
+            pairs += self._schedule_chunk(next(reversed(self._running.values())), count)
+            budget -= count
+        decoding = len(self._decoding)
+        prefill = sum(count for _, count in self._chunks)
+        self._start_s = self._idle_from_s
+        self._first_s = profile.step_s(prefill, decoding, self._context_sum, pairs)
+        self._slope_s = 0.0
+        self._stretch = 1
+        if not self.every_token and not self._chunks and not preempted:
+            self._stretch = self._stretch_steps()
+            self._slope_s = decoding * profile.per_kv_token_s
+
+    def _make_room_for_decodes(self) -> bool:
+        """Preempt until every decoding sequence that needs a block in this step can have one."""
+        growing = self._growing[self._steps % self._block]
+        preempted = False
+        while len(growing) > self.kv.free:
+            self._preempt_last()
+            preempted = True
+        return preempted
+
+    def _admit(self, active: _Active, budget: int) -> int:
+        """Give the first waiting sequence a seat and blocks for as many tokens as `budget` allows. Returns
+        those tokens, 0 if blocks are short."""
+        seq = active.seq
+        hits = 0
+        if self.prefix_caching and seq.prefix:
+            # The last token is always computed: its output is what the next one is sampled from.
+            hits = self.kv.match(
+                seq.prefix, min(seq.prompt_tokens // self._block, (active.target - 1) // self._block)
+            )
+        cached = hits * self._block
+        count = min(budget, active.target - cached)
+        need = self._blocks(cached + count) - hits
+        found = seq.prefix[:hits]
+        if need + self.kv.idle_among(found) > self.kv.free:
+            return 0
+        self.kv.hold(found)
+        active.held = list(found)
+        active.computed = cached
+        del self._waiting[seq.id]
+        self._running[seq.id] = self._prefilling[seq.id] = active
+        if not active.preempted:
+            seq.admitted_at_s = self._idle_from_s
+            seq.cached_tokens = cached
+            self.prefix_queries_total += seq.prompt_tokens
+            self.prefix_hits_total += cached
+        return count
+
+    def _schedule_chunk(self, active: _Active, count: int) -> float:
+        """Take blocks for `count` more tokens of a prefill; returns its (new, context) token pairs."""
+        before = active.computed
+        after = before + count
+        self.kv.take(self._blocks(after) - self._blocks(before))
+        if self.prefix_caching:
+            # As in vLLM, a block can be found from the moment it is scheduled.
+            for block in active.seq.prefix[
+                before // self._block : min(after, active.seq.prompt_tokens) // self._block
+            ]:
+                if self.kv.name(block):
+                    active.held.append(block)
+        active.computed = after
+        self._chunks.append((active, count))
+        return count * (before + (count + 1) / 2)
+
+    def _blocks(self, tokens: int) -> int:
+        return -(-tokens // self._block)
+
+    def _preempt_last(self) -> None:
+        active = next(reversed(self._running.values()))
+        self._leave(active, in_step=False)
+        active.preempted = True
+        active.target = active.seq.prompt_tokens + active.generated
+        self.preemptions_total += 1
+        self._waiting[active.seq.id] = active
+        self._waiting.move_to_end(active.seq.id, last=False)
+
+    def _leave(self, active: _Active, *, in_step: bool) -> None:
+        """Take a running sequence out and let go of its blocks. `in_step`: a step is under way, so that a
+        decoding sequence has the block that its newest token is written to."""
+        seq_id = active.seq.id
+        del self._running[seq_id]
+        if self._prefilling.pop(seq_id, None) is not None:
+            tokens = active.computed
+        else:
+            context = active.offset + self._steps
+            active.generated = context - active.seq.prompt_tokens
+            # The newest token is in KV memory only after the step that it is the input of.
+            tokens = context if in_step else context - 1
+            self._stop_decoding(active, context)
+        self.kv.give(self._blocks(tokens) - len(active.held))
+        self.kv.drop(active.held)
+        active.held = []
+        active.computed = 0
+
+    def _start_decoding(self, active: _Active, context: int) -> None:
+        seq_id = active.seq.id
+        active.offset = context - self._steps
+        end = self._steps + active.output - active.generated
+        active.end_step = end
+        self._decoding[seq_id] = active
+        self._context_sum += context
+        # It writes token number `context` in the next step: a new block if the ones before fill theirs.
+        self._growing[(1 - active.offset) % self._block][seq_id] = active
+        ending = self._ends.get(end)
+        if ending is None:
+            self._ends[end] = {seq_id: active}
+            heapq.heappush(self._end_steps, end)
+        else:
+            ending[seq_id] = active
+
+    def _stop_decoding(self, active: _Active, context: int) -> None:
+        seq_id = active.seq.id
+        del self._decoding[seq_id]
+        self._context_sum -= context
+        del self._growing[(1 - active.offset) % self._block][seq_id]
+        assert active.end_step is not None  # noqa: S101 (set for all that decode)
+        ending = self._ends.get(active.end_step)
+        if ending is not None:  # None when it ends by itself
+            del ending[seq_id]
+        active.end_step = None
+
+    def _finish_steps(self, count: int) -> None:
+        """The first `count` steps of the stretch are over: count their tokens, give out progress, let those
+        that are done go. Blocks for the step after them, if it is of the stretch, are taken."""
+        at_s = self._start_s + self._span_s(count)
+        more = count < self._stretch
+        self._grow(count if more else count - 1)
+        decoding = len(self._decoding)
+        self._steps += count
+        self._context_sum += count * decoding
+        self.generation_tokens_total += count * decoding
+        while self._end_steps and self._end_steps[0] <= self._steps:
+            heapq.heappop(self._end_steps)
+        ended = self._ends.pop(self._steps, {})
+        if self.every_token:
+            self._out += [Progress(name, at_s, 1, None) for name in self._decoding if name not in ended]
+        for active in ended.values():
+            new = 1 if self.every_token else active.output - 1
+            self._out.append(Progress(active.seq.id, at_s, new, active.finish))
+            self._leave(active, in_step=False)
+            del self._all[active.seq.id]
+        for active, _ in self._chunks:
+            if active.computed == active.target and self._prefilling.get(active.seq.id) is active:
+                self._end_prefill(active, at_s)
+        if more:
+            self._start_s = at_s
+            self._first_s += count * self._slope_s
+            self._stretch -= count
+        else:
+            self._chunks = []
+            self._stretch = 0
+            self._idle_from_s = at_s
+
+    def _end_prefill(self, active: _Active, at_s: float) -> None:
+        seq = active.seq
+        first = seq.first_token_at_s is None
+        if first:
+            seq.first_token_at_s = at_s
+            self.prompt_tokens_total += seq.prompt_tokens
+        if active.output:
+            active.generated += 1
+            self.generation_tokens_total += 1
+        if active.generated >= active.output:
+            new = min(1, active.output) if self.every_token or first else active.output - 1
+            self._out.append(Progress(seq.id, at_s, new, active.finish))
+            self._leave(active, in_step=False)
+            del self._all[seq.id]
+            return
+        if self.every_token or first:
+            self._out.append(Progress(seq.id, at_s, 1, None))
+        del self._prefilling[seq.id]
+        self._start_decoding(active, seq.prompt_tokens + active.generated)
+
+    # Stretches of steps without prefill -------------------------------------------------------------
+
+    def _span_s(self, count: int) -> float:
+        """Seconds that the first `count` steps of the stretch take."""
+        return count * self._first_s + self._slope_s * (count * (count - 1) / 2)
+
+    def _stretch_steps(self) -> int:
+        """How many steps from now on are alike: until a sequence ends, or blocks run out. Nobody who waits
+        can come in before, since decoding frees no seat and no block."""
+        while not self._ends[self._end_steps[0]]:  # all that would have ended there have left
+            del self._ends[heapq.heappop(self._end_steps)]
+        most = self._end_steps[0] - self._steps
+        free = self.kv.free
+        cycles = min((most - 1) // self._block, free // len(self._decoding))
+        free -= cycles * len(self._decoding)
+        steps = 1 + cycles * self._block  # blocks of the first step are taken
+        while steps < most:
+            free -= len(self._growing[(self._steps + steps) % self._block])
+            if free < 0:
+                break
+            steps += 1
+        return steps
+
+    def _grow(self, steps: int) -> None:
+        """Take the blocks of the `steps` steps that follow the first of the stretch."""
+        if steps <= 0:
+            return
+        cycles, rest = divmod(steps, self._block)
+        need = cycles * len(self._decoding)
+        for step in range(self._steps + 1, self._steps + 1 + rest):
+            need += len(self._growing[step % self._block])
+        self.kv.take(need)
+
+    def _settle(self, now: float) -> None:
+        """Do those steps of the stretch that have ended by `now`."""
+        if self._stretch <= 1:
+            return
+        spent = now - self._start_s
+        slope, linear = self._slope_s / 2, self._first_s - self._slope_s / 2
+        done = (
+            2 * spent / (linear + math.sqrt(linear * linear + 4 * slope * spent)) if spent > 0 else 0.0
+        )  # the root of slope * n^2 + linear * n = spent
+        count = min(int(done), self._stretch - 1)
+        while count > 0 and self._span_s(count) > spent:
+            count -= 1
+        while count + 1 < self._stretch and self._span_s(count + 1) <= spent:
+            count += 1
+        if count > 0:
+            self._finish_steps(count)
+
+    def _cut_stretch(self) -> None:
+        """Something changed: the batch is made afresh after the step under way."""
+        self._stretch = 1
+        self._slope_s = 0.0

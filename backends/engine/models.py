@@ -1,0 +1,60 @@
+"""Shapes of language models: facts from their public config.json files on huggingface.co (the Llama and
+Qwen organisations; the facts carry no licence, the weights are not used)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """A decoder with gated MLPs and grouped-query attention. `tied`: the output layer is the embedding."""
+
+    name: str
+    family: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocab: int
+    params: int
+    context_tokens: int
+    tied: bool = False
+
+    def layer_params(self, tensor_parallel: int = 1) -> float:
+        """Weights in the linear layers of one decoder layer on each of `tensor_parallel` GPUs. Key and value
+        heads are replicated when there are fewer of them than GPUs."""
+        kv_heads = max(self.kv_heads, tensor_parallel)
+        attention = self.hidden * self.head_dim * (2 * self.heads + 2 * kv_heads)
+        return (attention + 3 * self.hidden * self.intermediate) / tensor_parallel
+
+    @property
+    def head_params(self) -> int:
+        """Weights of the output layer, which is read once in every step."""
+        return self.vocab * self.hidden
+
+    def kv_bytes_per_token(self, tensor_parallel: int = 1) -> float:
+        """Bytes of 16-bit keys and values of one token over all layers, on each GPU."""
+        kv_heads = max(self.kv_heads, tensor_parallel)
+        return self.layers * 2 * kv_heads * self.head_dim * 2 / tensor_parallel
+
+
+MODELS: dict[str, ModelSpec] = {
+    spec.name: spec
+    for spec in (
+        ModelSpec(
+            "llama-3.2-1b", "llama", 16, 2048, 32, 8, 64, 8192, 128256, 1_235_814_400, 131072, tied=True
+        ),
+        ModelSpec(
+            "llama-3.2-3b", "llama", 28, 3072, 24, 8, 128, 8192, 128256, 3_212_749_824, 131072, tied=True
+        ),
+        ModelSpec("llama-3.1-8b", "llama", 32, 4096, 32, 8, 128, 14336, 128256, 8_030_261_248, 131072),
+        ModelSpec("llama-3.1-70b", "llama", 80, 8192, 64, 8, 128, 28672, 128256, 70_553_706_496, 131072),
+        ModelSpec("qwen2.5-7b", "qwen", 28, 3584, 28, 4, 128, 18944, 152064, 7_615_616_512, 32768),
+        ModelSpec("qwen2.5-14b", "qwen", 48, 5120, 40, 8, 128, 13824, 152064, 14_770_033_664, 32768),
+        ModelSpec("qwen2.5-32b", "qwen", 64, 5120, 40, 8, 128, 27648, 152064, 32_763_876_352, 32768),
+        ModelSpec("qwen2.5-72b", "qwen", 80, 8192, 64, 8, 128, 29568, 152064, 72_706_203_648, 32768),
+    )
+}
