@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import policies
+from backends.engine import profiles
 from router.config import ConfigError, FleetConfig, Problem, load
 from router.gateway.api import Api
 from router.gateway.control import create_app
@@ -41,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     )
 
     def read() -> FleetConfig:
-        config = load(args.config, policies=tuple(policies.POLICIES))
+        config = load(args.config, policies=tuple(policies.POLICIES), profiles=profiles.names())
         update = {name: value for name in ("host", "port") if (value := getattr(args, name)) is not None}
         return config.model_copy(update={"server": config.server.model_copy(update=update)})
 
@@ -76,6 +77,7 @@ def listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        listener.listen(2048)  # who connects before the server runs waits for it
     except (OSError, OverflowError) as error:
         listener.close()
         reason = getattr(error, "strerror", None) or str(error)

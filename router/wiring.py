@@ -58,6 +58,8 @@ async def open_gateway(
     admin_key = environment.get(admin_variable or "HEADWAY_ADMIN_KEY") or None
     if admin_variable is not None and admin_key is None:
         secret(admin_variable, environment, "auth.admin_key_env")
+    if config.state.url != "memory://":
+        raise ConfigError("state", [Problem(("url",), "only memory:// can be served by this version")])
     async with AsyncExitStack() as stack:
         store = await Store.open(
             store_url(config, environment),

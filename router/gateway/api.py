@@ -16,12 +16,14 @@ from router.gateway import body as bodies
 from router.gateway.fronts import Front, OpenAIFront
 from router.gateway.ollama_endpoint import OLLAMA_ROUTES, OllamaFront, OllamaRoute, load_answer
 from router.gateway.prompt import PromptFacts, chat_facts, completion_facts
-from router.gateway.relay import Exchange, Relay, Send, respond_refusal
+from router.gateway.relay import Exchange, Relay, respond_refusal
+from router.gateway.server import Responder
 from router.gateway.service import Gateway, Rules
 from router.gateway.wish import KeyTerms, Wish, from_body, from_headers
 from router.store.records import RequestRecord
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
 App = Callable[[dict[str, Any], Receive, Any], Awaitable[None]]
 
 #: What an engine cannot stream: passed through whole.
@@ -78,6 +80,7 @@ class Api:
         gateway.store.writer.arrived()
         headers: dict[bytes, bytes] = dict(scope["headers"])
         front: Front = OpenAIFront(False) if isinstance(route, OpenAIRoute) else OllamaFront(route.kind, "")
+        responder = Responder(send)
         extra: list[tuple[bytes, bytes]] = []
         try:
             terms = self._authenticate(rules, headers, record)
@@ -101,7 +104,11 @@ class Api:
                     rules.names.resolve(body["model"])
                     record.e2e_s = gateway.runner.clock() - arrived_at
                     gateway.finish(record)
-                    await _respond(send, load_answer(route, translated), record.id)
+                    headers_out = [
+                        (b"content-type", b"application/json"),
+                        (b"x-request-id", record.id.encode()),
+                    ]
+                    responder.whole(200, headers_out, load_answer(route, translated))
                     return
             request, whole = await self._request(rules, terms, headers, api, body, stream, record)
             tokens = request.prompt_tokens + (request.max_tokens or 0) * request.choices
@@ -112,7 +119,7 @@ class Api:
             if record.slo_ttft_s or record.slo_tpot_s or record.slo_e2e_s:
                 record.slo_met = False
             gateway.finish(record)
-            await respond_refusal(send, front, refusal, record.id, extra)
+            respond_refusal(responder, front, refusal, record.id, extra)
             return
         except ClientGone:
             record.outcome = Outcome.CLIENT_CANCELLED
@@ -120,7 +127,7 @@ class Api:
             gateway.finish(record)
             return
         exchange = Exchange(api, body, front, stream, whole, request, record, extra)
-        await Relay(gateway, exchange, send).run(scope["state"]["connection"])
+        await Relay(gateway, exchange, responder).run(scope["state"]["connection"])
 
     def _authenticate(
         self, rules: Rules, headers: dict[bytes, bytes], record: RequestRecord
@@ -239,13 +246,3 @@ def _too_large(max_body_mb: float) -> Refusal:
     return Refusal(
         413, "request_too_large", f"The body is larger than {max_body_mb:g} MiB.", Outcome.REJECTED_INVALID
     )
-
-
-async def _respond(send: Send, body: bytes, request_id: str) -> None:
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", b"%d" % len(body)),
-        (b"x-request-id", request_id.encode()),
-    ]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": False})

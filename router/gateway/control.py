@@ -96,9 +96,16 @@ def _admin_only(gateway: Gateway, request: Request) -> None:
     if gateway.admin_key is not None:
         if gateway.rules.keys.is_admin(_authorization(request), gateway.admin_key):
             return
-    elif request.client is not None and _is_loopback(request.client.host):
+    elif _is_local(request):
         return
     raise Refusal(401, "invalid_api_key", "The admin key is missing or wrong.", Outcome.REJECTED_AUTH)
+
+
+def _is_local(request: Request) -> bool:
+    """Whether a program on this machine asks: not through a proxy, and not a page of some web site."""
+    if request.client is None or not _is_loopback(request.client.host):
+        return False
+    return not any(name in request.headers for name in ("origin", "forwarded", "x-forwarded-for"))
 
 
 def _is_loopback(host: str) -> bool:

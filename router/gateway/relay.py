@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Any
@@ -28,12 +28,11 @@ from router.explain import PREDICTED
 from router.gateway.assemble import Assembler
 from router.gateway.fronts import Front
 from router.gateway.runner import Ticket
+from router.gateway.server import Responder
 from router.store.records import AttemptRecord, RequestRecord
 
 if TYPE_CHECKING:
     from router.gateway.service import Gateway
-
-Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 @dataclass(slots=True)
@@ -57,17 +56,16 @@ class Exchange:
 class Relay:
     """One request's journey. Used once: `await Relay(...).run()`."""
 
-    def __init__(self, gateway: Gateway, exchange: Exchange, send: Send) -> None:
+    def __init__(self, gateway: Gateway, exchange: Exchange, responder: Responder) -> None:
         self._gateway = gateway
         self._runner = gateway.runner
         self._clock = gateway.runner.clock
         self._exchange = exchange
         self._request = exchange.request
         self._record = exchange.record
-        self._send = send
+        self._responder = responder
         self._ticket: Ticket | None = None
         self._stream: Stream | None = None
-        self._started = False  # the status line has gone out
         self._noted = False  # the record says how it ended
         self._dispatch: Dispatch | None = None
         self._attempt: AttemptRecord | None = None
@@ -87,13 +85,13 @@ class Relay:
         try:
             await self._attempt_until_done(ticket)
         except Refusal as refusal:
-            await self._refuse(refusal)
+            self._refuse(refusal)
         except asyncio.CancelledError:
             self._give_up_attempt(EndedHow.CANCELLED, None)
             if ticket.interrupted:
                 task.uncancel()
             if ticket.refusal is not None and not ticket.left:
-                await self._refuse(ticket.refusal)
+                self._refuse(ticket.refusal)
             elif ticket.left:
                 self._note(Outcome.CLIENT_CANCELLED, None)
             else:  # the server is shutting down and has run out of patience
@@ -148,7 +146,7 @@ class Relay:
 
     async def _pass_stream(self, dispatch: Dispatch) -> None:
         """Stream one attempt; to the client if it wants a stream, else into an assembler."""
-        exchange, clock, send = self._exchange, self._clock, self._send
+        exchange, clock, responder = self._exchange, self._clock, self._responder
         front = exchange.front
         assembler = (
             None if exchange.stream else Assembler("chat" if exchange.api == "chat" else "completions")
@@ -180,21 +178,16 @@ class Relay:
                     self._finish_reason = batch.finish_reason
                 if assembler is not None:
                     assembler.feed(batch.data)
-                elif self._started:
-                    if batch.data:
-                        await send(
-                            {
-                                "type": "http.response.body",
-                                "body": front.events(batch.data),
-                                "more_body": True,
-                            }
-                        )
+                elif responder.started:
+                    data = front.events(batch.data)
+                    if data:
+                        responder.write(data)
+                        if responder.paused:
+                            await responder.drain()
                 else:
                     held.append(batch.data)
                     if self._first_at is not None:
-                        await self._start(200, front.stream_type, dispatch)
-                        data = front.first(b"".join(held))
-                        await send({"type": "http.response.body", "body": data, "more_body": True})
+                        self._begin_stream(front.first(b"".join(held)), dispatch)
                 if bound is not None and self._tokens > bound:
                     stream.abort()  # the engine took no notice of the bound it was given
                     cut = True
@@ -213,15 +206,15 @@ class Relay:
             answer = assembler.result()
             answer["usage"] = self._usage_or_count()
             self._succeeded(dispatch)
-            await self._respond(200, front.body_type, front.whole(answer, self._headway()), dispatch)
+            self._respond(front.whole(answer, self._headway()), dispatch)
             return
         # An answer may be without a single token: then nothing has been sent yet.
-        rest = front.events(last) if self._started else front.first(b"".join(held) + last)
+        rest = front.events(last) if responder.started else front.first(b"".join(held) + last)
         self._succeeded(dispatch)
-        if not self._started:
-            await self._start(200, front.stream_type, dispatch)
-        end = rest + front.finish(self._usage_or_count(), self._finish_reason, self._headway())
-        await send({"type": "http.response.body", "body": end, "more_body": False})
+        if not responder.started:
+            self._begin_stream(rest, dispatch)
+            rest = b""
+        responder.end(rest + front.finish(self._usage_or_count(), self._finish_reason, self._headway()))
 
     async def _pass_whole(self, dispatch: Dispatch) -> None:
         """One attempt that the engine answers in one piece."""
@@ -233,7 +226,7 @@ class Relay:
             self._finish_reason = choices[0].get("finish_reason")
         self._succeeded(dispatch)
         front = self._exchange.front
-        await self._respond(200, front.body_type, front.whole(answer, self._headway()), dispatch)
+        self._respond(front.whole(answer, self._headway()), dispatch)
 
     def _first_token(self, dispatch: Dispatch, now: float) -> None:
         self._first_at = now
@@ -303,7 +296,7 @@ class Relay:
         if ticket is not None and ticket.interrupted:
             raise asyncio.CancelledError
         refusal = None
-        if isinstance(error, UpstreamRejected) and not self._started:
+        if isinstance(error, UpstreamRejected) and not self._responder.started:
             refusal = Refusal(
                 error.status or 400,
                 error.code or "invalid_request",
@@ -311,7 +304,7 @@ class Relay:
                 Outcome.REJECTED_INVALID,
                 param=error.param,
             )
-        restartable = not self._started and refusal is None
+        restartable = not self._responder.started and refusal is None
         status = error.status
         self._settle(dispatch, EndedHow.FAILED, str(error)[:300])
         self._runner.apply(
@@ -339,7 +332,7 @@ class Relay:
         if self._dispatch is not None and self._attempt is not None:
             self._settle(self._dispatch, how, error)
 
-    async def _refuse(self, refusal: Refusal) -> None:
+    def _refuse(self, refusal: Refusal) -> None:
         self._give_up_attempt(EndedHow.CANCELLED, None)
         outcome = refusal.outcome
         self._note(outcome, refusal.code)
@@ -349,11 +342,11 @@ class Relay:
         ):
             self._record.slo_met = False
         front = self._exchange.front
-        if self._started:
+        if self._responder.started:
             end = front.stream_error(refusal)
-            await self._send({"type": "http.response.body", "body": end, "more_body": False})
+            self._responder.end(end)
         else:
-            await respond_refusal(self._send, front, refusal, self._request.id, self._exchange.headers)
+            respond_refusal(self._responder, front, refusal, self._request.id, self._exchange.headers)
 
     def _note(self, outcome: Outcome, error_code: str | None, e2e_s: float | None = None) -> None:
         """Fill the record with what is known at the end."""
@@ -404,18 +397,13 @@ class Relay:
         headers += self._exchange.headers
         return headers
 
-    async def _start(self, status: int, content_type: bytes, dispatch: Dispatch) -> None:
-        self._started = True
-        headers = self._head(content_type, dispatch)
+    def _begin_stream(self, data: bytes, dispatch: Dispatch) -> None:
+        headers = self._head(self._exchange.front.stream_type, dispatch)
         headers.append((b"cache-control", b"no-cache"))
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        self._responder.begin(200, headers, data)
 
-    async def _respond(self, status: int, content_type: bytes, body: bytes, dispatch: Dispatch) -> None:
-        self._started = True
-        headers = self._head(content_type, dispatch)
-        headers.append((b"content-length", b"%d" % len(body)))
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
-        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+    def _respond(self, body: bytes, dispatch: Dispatch) -> None:
+        self._responder.whole(200, self._head(self._exchange.front.body_type, dispatch), body)
 
 
 def length_event(api: str, model: str, request: Request) -> bytes:
@@ -458,25 +446,21 @@ def predicted_object(prediction: Prediction) -> dict[str, float | None]:
     return {name: getattr(prediction, name) for name in PREDICTED}
 
 
-async def respond_refusal(
-    send: Send, front: Front, refusal: Refusal, request_id: str | None, extra: list[tuple[bytes, bytes]]
+def respond_refusal(
+    responder: Responder,
+    front: Front,
+    refusal: Refusal,
+    request_id: str,
+    extra: Iterable[tuple[bytes, bytes]],
 ) -> None:
     """Send an error response with the headers its row of the contract asks for."""
-    body = front.error(refusal)
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", b"%d" % len(body)),
-        *extra,
-    ]
-    if request_id is not None:
-        headers.append((b"x-request-id", request_id.encode()))
+    headers = [(b"content-type", b"application/json"), (b"x-request-id", request_id.encode()), *extra]
     if refusal.retry_after_s is not None:
         headers.append((b"retry-after", b"%d" % max(1, ceil(refusal.retry_after_s))))
     if not refusal.should_retry:
         headers.append((b"x-should-retry", b"false"))
-    if refusal.status in (401,):
+    if refusal.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    if refusal.status in (408, 413):
-        headers.append((b"connection", b"close"))
-    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
+    if refusal.status == 413:
+        responder.close_after()
+    responder.whole(refusal.status, headers, front.error(refusal))

@@ -8,7 +8,8 @@ has to wait for it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
@@ -110,8 +111,94 @@ class GatewayProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
+class Responder:
+    """Writes one response straight to its connection.
+
+    ASGI's `send` would take head and body apart into messages and check each header by regular expression;
+    here the head and the first bytes leave in one write, and each further write is one chunk. Names and
+    values of headers are the router's own. Made from the `send` of the request that it answers.
+    """
+
+    __slots__ = ("_chunked", "_cycle", "_flow", "_write", "started")
+
+    def __init__(self, send: Any) -> None:
+        cycle: RequestResponseCycle = send.__self__
+        self._cycle = cycle
+        self._flow = cycle.flow
+        self._write = cycle.transport.write
+        self._chunked = cycle.scope["http_version"] != "1.0"
+        self.started = False
+
+    @property
+    def paused(self) -> bool:
+        """Whether the client reads more slowly than we write; `drain` waits until it has caught up."""
+        return self._flow.write_paused and not self._cycle.disconnected
+
+    async def drain(self) -> None:
+        await self._flow.drain()
+
+    def whole(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
+        """The whole response in one write."""
+        head = self._head(status, headers)
+        if not self._cycle.disconnected:
+            self._write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body))
+        self._end()
+
+    def begin(self, status: int, headers: Iterable[tuple[bytes, bytes]], data: bytes) -> None:
+        """Head and first bytes of a stream."""
+        head = self._head(status, headers)
+        if self._cycle.disconnected:
+            return
+        if not self._chunked:
+            self._write(head + b"\r\n" + data)
+        elif data:
+            self._write(b"%btransfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (head, len(data), data))
+        else:
+            self._write(head + b"transfer-encoding: chunked\r\n\r\n")
+
+    def write(self, data: bytes) -> None:
+        """More of a stream; `data` is not empty."""
+        if not self._cycle.disconnected:
+            self._write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+
+    def end(self, data: bytes) -> None:
+        """The last bytes of a stream (not empty), and its end."""
+        if not self._cycle.disconnected:
+            self._write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if self._chunked else data)
+        self._end()
+
+    def _head(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+        cycle = self._cycle
+        cycle.response_started = self.started = True
+        cycle.waiting_for_100_continue = False
+        lines = [STATUS_LINE[status]]
+        for name, value in (*cycle.default_headers, *headers):
+            lines += (name, b": ", value, b"\r\n")
+        if not self._chunked:
+            cycle.keep_alive = False
+        if not cycle.keep_alive:
+            lines.append(b"connection: close\r\n")
+        return b"".join(lines)
+
+    def close_after(self) -> None:
+        """The connection is not used again after this response (call before it starts)."""
+        self._cycle.keep_alive = False
+
+    def _end(self) -> None:
+        cycle = self._cycle
+        cycle.response_complete = True
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            cycle.transport.close()
+        cycle.on_response()
+
+
 class GatewayServer(uvicorn.Server):
-    """uvicorn's server; it also sweeps slow connections, and leaves signals to its caller's choice."""
+    """uvicorn's server; it also sweeps slow connections. Signals are its caller's business."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
 
     async def on_tick(self, counter: int) -> bool:
         if counter % 10 == 0:
@@ -133,6 +220,7 @@ def server_config(app: Any, host: str, port: int, *, grace_s: float) -> uvicorn.
         loop="uvloop",
         lifespan="on",
         access_log=False,
+        proxy_headers=False,  # whoever sends X-Forwarded-For must not pass for another
         log_config=None,
         server_header=False,
         date_header=True,

@@ -209,7 +209,7 @@ class Store:
         if record is not None:
             return dict(zip(REQUEST_COLUMNS, request_row(record), strict=True))
         rows = await self._rows(select(tables.requests).where(tables.requests.c.id == request_id))
-        return dict(rows[0]) if rows else None
+        return rows[0] if rows else None
 
     async def attempts(self, request_id: str) -> list[dict[str, Any]]:
         """The attempts of a request, in order."""
@@ -219,7 +219,7 @@ class Store:
             return [dict(zip(ATTEMPT_COLUMNS, row, strict=True)) for row in made]
         table = tables.attempts
         query = select(table).where(table.c.request_id == request_id).order_by(table.c.number)
-        return [dict(row) for row in await self._rows(query)]
+        return await self._rows(query)
 
     async def explanation(self, request_id: str) -> Explanation | None:
         """What the request's decisions saw; None if nothing was decided."""
@@ -263,7 +263,7 @@ class Store:
             query = query.where(columns.id < cursor)
         limit = max(1, min(limit, MAX_LIMIT))
         await self._flush()
-        rows = [dict(row) for row in await self._rows(query.order_by(columns.id.desc()).limit(limit + 1))]
+        rows = await self._rows(query.order_by(columns.id.desc()).limit(limit + 1))
         more = len(rows) > limit
         del rows[limit:]
         return Page(rows, rows[-1]["id"] if more else None)
@@ -272,7 +272,7 @@ class Store:
         """Judgements of an answer, in the order in which they came."""
         table = tables.feedback
         query = select(table).where(table.c.request_id == request_id).order_by(table.c.id)
-        return [dict(row) for row in await self._rows(query)]
+        return await self._rows(query)
 
     async def summary(self, since: float | None = None) -> list[PolicySummary]:
         """What was recorded (since a time in seconds since the epoch), by policy."""
@@ -282,7 +282,7 @@ class Store:
         )
         counted = has_slo & columns.outcome.not_in([outcome.value for outcome in OUTSIDE_ATTAINMENT])
         query = select(
-            func.coalesce(columns.policy, "").label("policy"),
+            columns.policy,
             columns.outcome,
             func.count().label("requests"),
             func.sum(case((counted, 1), else_=0)).label("offered"),
@@ -292,18 +292,18 @@ class Store:
             func.count(columns.ttft_s).label("ttft_known"),
             func.sum(columns.e2e_s).label("e2e_s"),
             func.count(columns.e2e_s).label("e2e_known"),
-        ).group_by(func.coalesce(columns.policy, ""), columns.outcome)
+        ).group_by(columns.policy, columns.outcome)
         if since is not None:
             query = query.where(columns.received_at >= since)
         await self._flush()
         by_policy: dict[str, list[Mapping[str, Any]]] = {}
         for row in await self._rows(query):
-            by_policy.setdefault(row["policy"], []).append(row)
+            by_policy.setdefault(row["policy"] or "", []).append(row)
         return [_summarised(policy, by_policy[policy]) for policy in sorted(by_policy)]
 
     async def runs(self) -> list[dict[str, Any]]:
         """All runs, oldest first."""
-        return [dict(row) for row in await self._rows(select(tables.runs).order_by(tables.runs.c.id))]
+        return await self._rows(select(tables.runs).order_by(tables.runs.c.id))
 
     # --- how ----------------------------------------------------------------------------------------
     async def _flush(self) -> bool:
@@ -315,11 +315,12 @@ class Store:
             return None
         return self._writer.find(request_id)
 
-    async def _rows(self, query: Select[Any]) -> Sequence[Mapping[str, Any]]:
+    async def _rows(self, query: Select[Any]) -> list[dict[str, Any]]:
         try:
             async with self._engine.connect() as connection:
-                rows: Sequence[Mapping[str, Any]] = (await connection.execute(query)).mappings().all()
-                return rows
+                result = await connection.execute(query)
+                names = list(map(str, result.keys()))  # of SQLAlchemy's own kind of text otherwise
+                return [dict(zip(names, row, strict=True)) for row in result]
         except self._errors as error:
             raise self._unanswered(error) from None
 

@@ -1,0 +1,79 @@
+# One place for every command that people and CI run. `make help` lists them.
+# Needs make and Python >= 3.11 with venv; everything else is installed into .venv from requirements/.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+SOURCES := router policies predictors backends benchmarks tests
+
+.DEFAULT_GOAL := help
+.PHONY: help serve test check format bench test-engines install dev lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+serve: install ## run the gateway over an emulated fleet (ONCE=1: ask each policy once and end; PORT=, SPEED=)
+	@exec $(BIN)/headway demo $(if $(filter-out 0,$(ONCE)),--once) $(if $(PORT),--port $(PORT)) $(if $(SPEED),--speed $(SPEED))
+
+test: dev ## run all tests but those that need a real engine (ARGS= goes to pytest)
+	$(BIN)/python -m pytest -m "not engines" $(ARGS)
+
+check: dev ## format, lint, types and import rules
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: dev ## bring the code into format and apply safe lint fixes
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+bench: dev ## measure what the gateway itself costs a request (ARGS= goes to the benchmark)
+	$(BIN)/python -m benchmarks.overhead $(ARGS)
+
+test-engines: dev ## run the engine tests against a real vLLM on CPU (installs it on the first run)
+	$(BIN)/python -m pytest -m engines tests/engines $(ARGS)
+
+install: $(VENV)/.runtime ## .venv with what the service needs
+dev: $(VENV)/.dev ## .venv with the development tools too
+
+# The stamps make a second run start at once; a changed pin or project file installs again.
+$(VENV)/.runtime: requirements/runtime.txt pyproject.toml | $(BIN)/python
+	$(PIP) install --quiet -r requirements/runtime.txt
+	$(PIP) install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt pyproject.toml | $(BIN)/python
+	$(PIP) install --quiet -r requirements/dev.txt
+	$(PIP) install --quiet --no-deps --no-build-isolation -e .
+	@touch $@ $(VENV)/.runtime
+
+$(BIN)/python:
+	@command -v "$(PYTHON)" >/dev/null || { \
+	  echo "make: $(PYTHON) is not installed: install Python 3.11 or newer, or name one: make PYTHON=python3.12 ..."; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "make: $$("$(PYTHON)" --version) is too old: Headway needs Python 3.11 or newer; name one: make PYTHON=python3.12 ..."; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "make: $(PYTHON) has no venv: install the package python$$("$(PYTHON)" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-venv (or python3-venv)"; exit 1; }
+	"$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+
+# Both files come from clean installs. runtime.txt is what `headway serve` needs with the PostgreSQL driver;
+# dev.txt is all but the train extra. setuptools is in both, so that nothing unpinned builds the project.
+lock: ## pin requirements/ anew from the newest releases that pyproject.toml allows
+	rm -rf build && mkdir -p build/lock requirements
+	"$(PYTHON)" -m venv build/lock/dev
+	build/lock/dev/bin/python -m pip install --quiet --upgrade "setuptools>=77" && build/lock/dev/bin/python -m pip install --quiet ".[dev]"
+	$(call freeze,dev,everything to develop and test; written by make lock)
+	"$(PYTHON)" -m venv build/lock/runtime
+	build/lock/runtime/bin/python -m pip install --quiet -c requirements/dev.txt setuptools ".[postgres]"
+	$(call freeze,runtime,what the service needs; written by make lock)
+	rm -rf build
+
+define freeze
+	{ echo "# $(2)"; build/lock/$(1)/bin/python -m pip freeze --all --exclude pip --exclude headway --exclude wheel; } > requirements/$(1).txt
+endef
+
+clean: ## remove .venv, caches and build products
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage htmlcov
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,162 @@
+"""Runs one pure engine model on the event loop: wall time x speed is the model's time.
+
+One timer, at the model's next moment. What a step produced is handed to the sequences' sinks in two passes,
+first all counts, then one flush a sink, so that a sink writes once however many steps were caught up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from collections.abc import Sequence as Many
+from typing import Protocol
+
+#: Loops count timers in milliseconds. A fast emulator hands out several steps at a time rather than spin.
+_LEAST_DELAY_S = 0.001
+
+
+class Progress(Protocol):
+    """What one sequence produced at a moment of the model's time (see `backends.engine`)."""
+
+    @property
+    def seq_id(self) -> str: ...
+    @property
+    def at_s(self) -> float: ...
+    @property
+    def new_tokens(self) -> int: ...
+    @property
+    def finished(self) -> str | None: ...
+
+
+class EngineModel(Protocol):
+    """The part of an engine model that the driver uses; `now` is the model's time in seconds."""
+
+    def abort(self, seq_id: str, now: float, /) -> object: ...
+    def next_at(self) -> float | None: ...
+    def advance(self, now: float, /) -> Many[Progress]: ...
+
+
+class Sink(Protocol):
+    """Who takes the tokens of one sequence."""
+
+    def take(self, new_tokens: int, at_s: float, finished: bool) -> None:
+        """Count `new_tokens` made at `at_s` (the model's time). No writing here."""
+        ...
+
+    def flush(self) -> None:
+        """Write what was taken."""
+        ...
+
+
+class Driver:
+    """One engine model in real time. `speed` 10 makes the model run ten times as fast as its hardware."""
+
+    def __init__(self, engine: EngineModel, speed: float = 1.0) -> None:
+        if not speed > 0:
+            raise ValueError("speed must be greater than 0")
+        self.engine = engine
+        self.speed = speed
+        #: Called after progress was handed out (an Ollama server waits there for a model to unload).
+        self.on_progress: Callable[[], None] | None = None
+        self._loop = asyncio.get_running_loop()
+        # Not the loop's own clock: uvloop's stands still within one round and counts in milliseconds.
+        self._epoch = time.monotonic()
+        self._reached = 0.0
+        self._closed = False
+        self._sinks: dict[str, Sink] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at: float | None = None
+
+    def now(self) -> float:
+        """The model's time in seconds; never runs backwards."""
+        return max(self._reached, (time.monotonic() - self._epoch) * self.speed)
+
+    @property
+    def reached(self) -> float:
+        """The model's time that was run to last: nothing is outstanding before it."""
+        return self._reached
+
+    def active(self) -> int:
+        """Sequences submitted and not yet finished or aborted."""
+        return len(self._sinks)
+
+    def submit(self, seq_id: str, start: Callable[[float], object], sink: Sink) -> None:
+        """Start a sequence: `start` is told the model's time and submits it to the engine. Its progress goes
+        to `sink` until it has finished or was aborted. What `start` raises (too long, queue full) is passed
+        on."""
+        now = self.now()
+        self._catch_up(now)
+        self._sinks[seq_id] = sink
+        try:
+            start(now)
+        except Exception:
+            del self._sinks[seq_id]
+            raise
+        self._catch_up(now)  # one that only loads a model may have ended already
+        self._arm()
+
+    def abort(self, seq_id: str) -> None:
+        """Give up a sequence; unknown or finished ones are no error."""
+        if self._sinks.pop(seq_id, None) is not None:
+            # At the moment that the engine has reached, not at the clock's: what ended since then is still
+            # to be handed out by the timer.
+            self.engine.abort(seq_id, self._reached)
+            self._arm()
+            if self.on_progress is not None:
+                self._loop.call_soon(self.touch)  # room may have come free for those who wait outside
+
+    def touch(self) -> None:
+        """Run what is due and set the timer again: to be called after the engine was changed directly."""
+        self._catch_up(self.now())
+        self._arm()
+
+    def close(self) -> None:
+        """Stop for good and forget all sequences, without telling their sinks."""
+        self._closed = True
+        self._sinks.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self) -> None:
+        if self._closed:
+            return
+        due = self.engine.next_at()
+        if due == self._timer_at and (due is None or self._timer is not None):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_at = due
+        if due is not None:
+            delay_s = self._epoch + due / self.speed - time.monotonic()
+            self._timer = self._loop.call_later(max(_LEAST_DELAY_S, delay_s), self._fire)
+
+    def _fire(self) -> None:
+        due = self._timer_at
+        self._timer = self._timer_at = None
+        if due is not None:
+            # A loop's clock may wake a little early; the model must still see its own moment reached.
+            self._reached = max(self._reached, due)
+        self._catch_up(self.now())
+        self._arm()
+
+    def _catch_up(self, now: float) -> None:
+        self._reached = now
+        sinks = self._sinks
+        dirty: dict[int, Sink] = {}
+        for progress in self.engine.advance(now):
+            seq_id = progress.seq_id
+            sink = sinks.get(seq_id)
+            if sink is None:
+                continue
+            finished = progress.finished is not None
+            if finished:
+                del sinks[seq_id]
+            sink.take(progress.new_tokens, progress.at_s, finished)
+            dirty[id(sink)] = sink
+        for sink in dirty.values():
+            sink.flush()
+        if self.on_progress is not None:
+            self.on_progress()

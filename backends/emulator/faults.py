@@ -1,0 +1,112 @@
+"""Faults that tests and drills switch on: what a broken engine looks like from outside.
+
+`POST /emulator/fault {"kind": ..., "count": n, "after_tokens": k}` arms one. Faults of requests are used up
+in the order they were armed, `count` requests each; faults of the instance act at once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class FaultKind(StrEnum):
+    """What breaks. The first group is used up by generation requests, the second acts on the instance."""
+
+    STATUS = "status"  # answer with `status` (default 500) before any work
+    ERROR_BEFORE_FIRST_TOKEN = "error_before_first_token"  # noqa: S105 (no password)
+    HANG_BEFORE_FIRST_TOKEN = "hang_before_first_token"  # noqa: S105
+    HANG_MID_STREAM = "hang_mid_stream"  # silence after `after_tokens`, the connection stays open
+    ERROR_MID_STREAM = "error_mid_stream"  # the engine's own error event after `after_tokens`
+    TRUNCATE = "truncate_without_done"  # a clean end of the body without the engine's end mark
+    CUT = "cut_mid_stream"  # the connection is reset after `after_tokens`
+
+    UNHEALTHY = "unhealthy"  # health checks answer 503 for `for_s`
+    REFUSE = "refuse_connections"  # listener closed, connections reset, back after `for_s`
+    KILL = "kill"  # the same for good; all work is lost
+
+
+INSTANCE_FAULTS = frozenset({FaultKind.UNHEALTHY, FaultKind.REFUSE, FaultKind.KILL})
+_AT_ONCE = frozenset({FaultKind.ERROR_BEFORE_FIRST_TOKEN, FaultKind.HANG_BEFORE_FIRST_TOKEN})
+_ALIASES = {"status_500": FaultKind.STATUS, "truncate": FaultKind.TRUNCATE, "cut": FaultKind.CUT}
+
+
+@dataclass(slots=True)
+class Fault:
+    """One armed fault. `count` requests are hit (None: all until cleared), after `after_tokens` tokens were
+    sent; `for_s` is how long an instance fault lasts in wall seconds."""
+
+    kind: FaultKind
+    count: int | None = 1
+    after_tokens: int = 1
+    status: int = 500
+    for_s: float = 5.0
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind.value,
+            "count": self.count,
+            "after_tokens": self.after_tokens,
+            "status": self.status,
+            "for_s": self.for_s,
+        }
+
+
+def parse_fault(body: Any) -> Fault:
+    """A fault from its JSON form; ValueError names what is wrong."""
+    if not isinstance(body, Mapping):
+        raise ValueError("a fault is a JSON object")
+    name = body.get("kind")
+    try:
+        kind = _ALIASES.get(str(name)) or FaultKind(str(name))
+    except ValueError:
+        known = ", ".join(kind.value for kind in FaultKind)
+        raise ValueError(f"unknown fault kind {name!r}; known: {known}") from None
+    unknown = set(body) - {"kind", "count", "after_tokens", "status", "for_s"}
+    if unknown:
+        raise ValueError(f"unknown field {sorted(unknown)[0]!r} in a fault")
+    count = body.get("count", 1)
+    if count is not None:
+        count = _integer("count", count, 1)
+    after = 0 if kind in _AT_ONCE else _integer("after_tokens", body.get("after_tokens", 1), 0)
+    status = _integer("status", body.get("status", 500), 400)
+    for_s = body.get("for_s", 5.0)
+    if isinstance(for_s, bool) or not isinstance(for_s, int | float) or for_s < 0:
+        raise ValueError("for_s must be a number of seconds")
+    return Fault(kind, count, after, status, float(for_s))
+
+
+def _integer(name: str, value: Any, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be an integer of at least {least}")
+    return value
+
+
+class FaultBoard:
+    """The faults armed on one instance."""
+
+    def __init__(self) -> None:
+        self._armed: deque[Fault] = deque()
+
+    def arm(self, fault: Fault) -> None:
+        self._armed.append(fault)
+
+    def clear(self) -> None:
+        self._armed.clear()
+
+    def armed(self) -> list[Fault]:
+        return list(self._armed)
+
+    def take(self) -> Fault | None:
+        """The fault that hits the request that arrives now, if any."""
+        if not self._armed:
+            return None
+        fault = self._armed[0]
+        if fault.count is not None:
+            fault.count -= 1
+            if fault.count <= 0:
+                self._armed.popleft()
+        return fault

@@ -1,0 +1,354 @@
+"""One generation request from its submission to the last byte, in any wire format.
+
+1. `Generation.begin` submits one sequence for each choice to the driver.
+2. The driver counts tokens into each `Choice` and flushes it: a stream gets one write for what a step
+   produced, a plain answer waits for the end.
+3. A client that is too slow is not written to; its tokens are counted on and go out merged when it can
+   take more, as vLLM's output collector merges them. Memory stays bounded: text is made when it is sent.
+4. A client that leaves has its sequences aborted at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from collections.abc import Sequence as Many
+from typing import Protocol
+
+from backends.emulator.driver import Driver
+from backends.emulator.faults import Fault, FaultKind
+from backends.emulator.http import Exchange
+from backends.emulator.text import Answer
+from backends.engine.sequence import Sequence
+
+_numbers = itertools.count(1)
+
+
+class Observer(Protocol):
+    """Who counts what sequences do (metrics); times are the model's."""
+
+    def first_token(self, choice: Choice, at_s: float) -> None: ...
+    def later_token(self, gap_s: float) -> None: ...
+    def finished(self, choice: Choice, at_s: float) -> None: ...
+    def aborted(self, choice: Choice, at_s: float) -> None: ...
+
+
+class Choice:
+    """One answer of a request: the sink of one sequence.
+
+    `prompt_tokens` are those of its own prompt, `head` and `tail` the fixed bytes around a piece of text.
+    """
+
+    __slots__ = (
+        "answer",
+        "closed",
+        "engine_finished",
+        "finish_reason",
+        "first_at",
+        "generation",
+        "head",
+        "index",
+        "last_at",
+        "produced",
+        "prompt_tokens",
+        "sent",
+        "seq_id",
+        "sequence",
+        "start",
+        "stop_reason",
+        "tail",
+    )
+
+    def __init__(
+        self,
+        index: int,
+        sequence: Sequence,
+        start: Callable[[float], object],
+        answer: Answer,
+        prompt_tokens: int,
+        finish_reason: str,
+        stop_reason: str | None = None,
+    ) -> None:
+        self.index = index
+        self.sequence = sequence
+        self.seq_id = sequence.id
+        self.start = start
+        self.answer = answer
+        self.prompt_tokens = prompt_tokens
+        self.finish_reason = finish_reason
+        self.stop_reason = stop_reason
+        self.produced = 0
+        self.sent = 0
+        self.engine_finished = False
+        self.closed = False
+        self.first_at: float | None = None
+        self.last_at = 0.0
+        self.head = self.tail = b""
+        self.generation: Generation
+
+    def take(self, new_tokens: int, at_s: float, finished: bool) -> None:
+        observer = self.generation.observer
+        if new_tokens:
+            self.produced += new_tokens
+            if self.first_at is None:
+                self.first_at = at_s
+                if observer is not None:
+                    observer.first_token(self, at_s)
+            elif observer is not None:
+                observer.later_token(at_s - self.last_at)
+            self.last_at = at_s
+        if finished:
+            self.engine_finished = True
+            if observer is not None:
+                observer.finished(self, at_s)
+
+    def flush(self) -> None:
+        self.generation.flush(self)
+
+
+class Wire(Protocol):
+    """The bytes of one request's answer in one format."""
+
+    content_type: str
+    head_first: bool  # whether a stream's status line goes out before the first token
+
+    def prepare(self, choice: Choice) -> None:
+        """Set the choice's `head` and `tail`."""
+        ...
+
+    def opening(self) -> bytes:
+        """What a stream starts with, sent together with the first token."""
+        ...
+
+    def pieces(self, choice: Choice, start: int, stop: int, last: bool) -> bytes:
+        """The events of tokens `start` to `stop`; `last` says that the choice ends with them."""
+        ...
+
+    def closing(self, generation: Generation) -> bytes:
+        """What a stream ends with."""
+        ...
+
+    def whole(self, generation: Generation) -> bytes:
+        """The body of an answer that is not streamed."""
+        ...
+
+    def stream_error(self, status: int, message: str) -> bytes:
+        """The end of a stream that broke after its status line."""
+        ...
+
+    def error_body(self, status: int, message: str) -> bytes:
+        """The body of an error answer."""
+        ...
+
+
+class Generation:
+    """One request in work. `on_end` is called once, however it ends."""
+
+    __slots__ = (
+        "_ended",
+        "_fault",
+        "_headed",
+        "_open",
+        "_opened",
+        "_sent_tokens",
+        "choices",
+        "driver",
+        "exchange",
+        "headers",
+        "observer",
+        "on_end",
+        "streaming",
+        "submitted_at",
+        "wire",
+    )
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        driver: Driver,
+        wire: Wire,
+        choices: Many[Choice],
+        *,
+        streaming: bool,
+        fault: Fault | None = None,
+        observer: Observer | None = None,
+        headers: dict[str, str] | None = None,
+        on_end: Callable[[Generation], None] | None = None,
+    ) -> None:
+        self.exchange = exchange
+        self.driver = driver
+        self.wire = wire
+        self.choices = choices
+        self.streaming = streaming
+        self.observer = observer
+        self.headers = headers
+        self.on_end = on_end
+        self.submitted_at = 0.0
+        self._fault = fault
+        self._headed = False
+        self._opened = False
+        self._ended = False
+        self._open = len(choices)
+        self._sent_tokens = 0
+        for choice in choices:
+            choice.generation = self
+            wire.prepare(choice)
+
+    @property
+    def ended(self) -> bool:
+        return self._ended
+
+    def begin(self) -> None:
+        """Take hold of the exchange and submit the sequences; the answer follows from the driver's timer."""
+        self.attach()
+        self.launch()
+
+    def attach(self) -> None:
+        """Take hold of the exchange: from here on a client that leaves ends the work."""
+        self.exchange.on_drop = self._dropped
+        self.exchange.on_drain = self._drain
+        self.submitted_at = self.driver.now()
+
+    def launch(self) -> None:
+        """Submit the sequences."""
+        if self._ended:
+            return
+        if self.streaming and self.wire.head_first:
+            self._head()
+        if self._fault is not None and self._fault.after_tokens == 0:
+            self._break(self._fault)
+            return
+        for choice in self.choices:
+            if not self._ended:
+                self.driver.submit(choice.seq_id, choice.start, choice)
+
+    def flush(self, choice: Choice) -> None:
+        """Send what the choice has produced, as far as the client can take it."""
+        if self._ended:
+            return
+        if self._fault is not None:
+            self._flush_until(self._fault, choice)
+        elif not self.streaming:
+            if choice.engine_finished and not choice.closed:
+                choice.closed = True
+                self._open -= 1
+                if self._open == 0:
+                    self._end()
+                    self.exchange.respond(200, self.wire.whole(self), "application/json", self.headers)
+        elif not self.exchange.paused:
+            self._send(choice, choice.produced)
+
+    def _send(self, choice: Choice, stop: int) -> None:
+        last = choice.engine_finished and stop == choice.produced
+        if choice.closed or (stop == choice.sent and not last):
+            return
+        data = self.wire.pieces(choice, choice.sent, stop, last)
+        choice.sent = stop
+        if not self._opened:
+            self._opened = True
+            data = self.wire.opening() + data
+            self._head()
+        if last:
+            choice.closed = True
+            self._open -= 1
+            if self._open == 0:
+                data += self.wire.closing(self)
+                self._end()
+                self.exchange.finish(data)
+                return
+        self.exchange.write(data)
+
+    def _head(self) -> None:
+        if not self._headed:
+            self._headed = True
+            self.exchange.start(200, self.wire.content_type, self.headers)
+
+    def _drain(self) -> None:
+        for choice in self.choices:
+            if self.exchange.paused or self._ended:
+                return
+            self.flush(choice)
+
+    def _dropped(self) -> None:
+        self.stop_work()
+        self._end()
+
+    def stop_work(self) -> None:
+        """Abort the sequences that still run."""
+        for choice in self.choices:
+            if not choice.engine_finished:
+                if self.observer is not None:
+                    self.observer.aborted(choice, self.driver.now())
+                choice.engine_finished = True
+                self.driver.abort(choice.seq_id)
+
+    def _end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            if self.on_end is not None:
+                self.on_end(self)
+
+    def fail(self, status: int, message: str) -> None:
+        """End the answer with the engine's error of this format, wherever it stands."""
+        if self._ended:
+            return
+        self.stop_work()
+        self._end()
+        if self._headed:
+            self.exchange.finish(self.wire.stream_error(status, message))
+        else:
+            self.exchange.respond(status, self.wire.error_body(status, message), "application/json")
+
+    def cut(self) -> None:
+        """Reset the connection under the answer."""
+        if not self._ended:
+            self.stop_work()
+            self._end()
+            self.exchange.cut()
+
+    def hang(self) -> None:
+        """Say nothing more; the connection stays until the client goes."""
+        self.stop_work()
+        self._ended = True  # `on_end` follows when the client has gone
+        ended, self.on_end = self.on_end, None
+        self.exchange.on_drain = None
+        self.exchange.on_drop = (lambda: ended(self)) if ended is not None else None
+
+    # --- faults ---
+    def _flush_until(self, fault: Fault, choice: Choice) -> None:
+        if self.streaming:
+            if self.exchange.paused:
+                return
+            left = max(0, fault.after_tokens - self._sent_tokens)
+            stop = min(choice.produced, choice.sent + left, choice.answer.tokens - 1)
+            if stop > choice.sent:
+                self._sent_tokens += stop - choice.sent
+                data = self.wire.pieces(choice, choice.sent, stop, False)
+                choice.sent = stop
+                if not self._opened:
+                    self._opened = True
+                    data = self.wire.opening() + data
+                    self._head()
+                self.exchange.write(data)
+            reached = self._sent_tokens
+        else:
+            reached = sum(each.produced for each in self.choices)
+        if reached >= fault.after_tokens or choice.engine_finished:
+            self._break(fault)
+
+    def _break(self, fault: Fault) -> None:
+        if fault.kind in {FaultKind.HANG_MID_STREAM, FaultKind.HANG_BEFORE_FIRST_TOKEN}:
+            self.hang()
+        elif fault.kind is FaultKind.TRUNCATE and self._headed:
+            self.stop_work()
+            self._end()
+            self.exchange.finish()
+        elif fault.kind in {FaultKind.TRUNCATE, FaultKind.CUT}:
+            self.cut()
+        else:
+            self.fail(fault.status, "the engine failed (emulated fault)")
+
+
+def new_sequence_id() -> str:
+    """An id that is unique in this process."""
+    return f"seq-{next(_numbers)}"

@@ -1,0 +1,292 @@
+"""Emulated instances in this process: build them, listen, break them, stop them.
+
+    instance = EmulatedInstance("a100-0", "vllm", {"llama-3.1-8b": "llama-3.1-8b@a100-80g"}, speed=10)
+    await instance.start()        # instance.url
+    ...
+    await instance.stop()
+
+Every instance has, beside its engine's routes, `/emulator/state` and `/emulator/fault` (GET, POST, DELETE),
+which no real engine has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+import orjson
+
+from backends.emulator.faults import Fault, FaultBoard, FaultKind, parse_fault
+from backends.emulator.http import Exchange, Server
+from backends.emulator.ollama import OllamaOptions, OllamaServer
+from backends.emulator.vllm import VllmOptions, VllmServer
+from backends.engine.profiles import profile as profile_of
+from router.core.profile import EngineProfile
+
+logger = logging.getLogger("headway.emulator")
+
+Kind = Literal["vllm", "ollama"]
+#: What happens to streams in progress when an instance stops: they finish (up to the grace time), get the
+#: engine's error and end mark, are reset, or fall silent until the grace time is over.
+OnStop = Literal["finish", "error", "cut", "hang"]
+DEFAULT_KEEP_ALIVE_S: dict[str, float | None] = {"vllm": 5.0, "ollama": None}
+
+
+class EmulatedInstance:
+    """One emulated engine on one port.
+
+    `models` maps served names to profile names (or profiles): one for a vLLM, any number for an Ollama.
+    `speed` 10 makes it ten times as fast as its hardware. `keep_alive_s` is how long an idle connection stays
+    open (default: 5 s for vLLM as there, no limit for Ollama). Further settings are those of `VllmOptions`
+    and `OllamaOptions`. Raises ValueError for settings that make no sense, KeyError for an unknown profile.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        kind: Kind,
+        models: Mapping[str, str | EngineProfile],
+        *,
+        speed: float = 1.0,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        keep_alive_s: float | None = None,
+        on_stop: OnStop = "error",
+        aliases: Sequence[str] = (),
+        api_key: str | None = None,
+        max_num_queued_reqs: int | None = None,
+        shed_in_stream: bool = False,
+        max_model_len: int | None = None,
+        prefix_caching: bool = True,
+        num_parallel: int | None = None,
+        num_ctx: int | None = None,
+        max_loaded_models: int = 3,
+        max_queue: int = 512,
+        model_keep_alive_s: float = 300.0,
+    ) -> None:
+        if kind not in DEFAULT_KEEP_ALIVE_S:
+            raise ValueError(f"unknown kind {kind!r}: vllm or ollama")
+        if not models or (kind == "vllm" and len(models) != 1):
+            raise ValueError("a vllm instance serves exactly one model, an ollama instance at least one")
+        if not speed > 0:
+            raise ValueError("speed must be greater than 0")
+        self.name = name
+        self.kind: Kind = kind
+        self.speed = speed
+        self.host = host
+        self.port = port
+        self.on_stop: OnStop = on_stop
+        self.faults = FaultBoard()
+        self._profiles = {
+            model: profile_of(given) if isinstance(given, str) else given for model, given in models.items()
+        }
+        room_tokens = min(profile.kv_capacity_tokens for profile in self._profiles.values())
+        if kind == "vllm" and max_model_len is not None and max_model_len > room_tokens:
+            raise ValueError(
+                f"max_model_len {max_model_len} is more than KV memory holds ({room_tokens} tokens)"
+            )
+        self._keep_alive_s = keep_alive_s if keep_alive_s is not None else DEFAULT_KEEP_ALIVE_S[kind]
+        self._vllm = VllmOptions(
+            model=next(iter(models)),
+            aliases=tuple(aliases),
+            speed=speed,
+            api_key=api_key,
+            max_num_queued_reqs=max_num_queued_reqs,
+            shed_in_stream=shed_in_stream,
+            max_model_len=max_model_len,
+            prefix_caching=prefix_caching,
+        )
+        self._ollama = OllamaOptions(
+            speed, num_parallel, num_ctx, max_loaded_models, max_queue, model_keep_alive_s
+        )
+        self._app: VllmServer | OllamaServer | None = None
+        self._server: Server | None = None
+        self._back: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def url(self) -> str:
+        """Where it listens; known once it has started."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+    @property
+    def models(self) -> list[str]:
+        return list(self._profiles)
+
+    @property
+    def app(self) -> VllmServer | OllamaServer:
+        """The running server with its engine model. Raises RuntimeError before the start."""
+        if self._app is None:
+            raise RuntimeError(f"instance {self.name} has not been started")
+        return self._app
+
+    def write_buffer_bytes(self) -> int:
+        """Bytes that wait in this process for slow clients."""
+        return sum(connection.unsent_bytes for connection in self._server.connections) if self._server else 0
+
+    def describe(self) -> str:
+        """One line that says what it is."""
+        models = ", ".join(f"{model} = {profile.name}" for model, profile in self._profiles.items())
+        return f"emulated {self.kind} {self.name} at {self.url}: {models}, speed {self.speed:g}"
+
+    async def start(self) -> str:
+        """Listen; returns the URL. Raises OSError when the port is taken."""
+        if self.kind == "vllm":
+            (profile,) = self._profiles.values()
+            self._app = VllmServer(profile, self._vllm, self.faults)
+        else:
+            self._app = OllamaServer(self._profiles, self._ollama, self.faults)
+        self._server = Server(self._handle, self._keep_alive_s)
+        try:
+            _, self.port = await self._server.listen(self.host, self.port)
+        except OSError:
+            self._app.close()
+            self._app = self._server = None
+            raise
+        return self.url
+
+    async def stop(self, grace_s: float = 0.0) -> None:
+        """Stop as a SIGTERM does (see `OnStop`) within `grace_s`; harmless when it does not run."""
+        if self._back is not None:
+            self._back.cancel()
+            self._back = None
+        app, server = self._app, self._server
+        self._app = self._server = None
+        if app is None or server is None:
+            return
+        server.refuse()
+        for generation in list(app.live):
+            if self.on_stop == "error":
+                generation.fail(500, "EngineCore is shutting down")
+            elif self.on_stop == "cut":
+                generation.cut()
+            elif self.on_stop == "hang":
+                generation.hang()
+        await server.close(grace_s)
+        app.close()
+        for task in list(self._tasks):
+            await task
+
+    # --- breaking it ---
+    def arm(self, fault: Fault) -> None:
+        """Arm a fault of requests, or break the instance at once."""
+        if fault.kind is FaultKind.UNHEALTHY:
+            self.app.healthy = False
+            self._later(fault.for_s, self._heal)
+        elif fault.kind is FaultKind.REFUSE:
+            self.refuse_connections(fault.for_s)
+        elif fault.kind is FaultKind.KILL:
+            self.kill()
+        else:
+            self.faults.arm(fault)
+
+    def kill(self) -> None:
+        """What a SIGKILL looks like from outside: connections reset, nobody listens. `start` revives it
+        with an empty engine on the same port."""
+        app, server = self._app, self._server
+        self._app = self._server = None
+        if app is not None and server is not None:
+            server.refuse()
+            server.drop_connections()
+            app.close()
+
+    def refuse_connections(self, for_s: float) -> None:
+        """Reset all connections and refuse new ones for `for_s` wall seconds; the engine stays as it is."""
+        if self._server is not None:
+            self._server.refuse()
+            self._server.drop_connections()
+            self._later(for_s, self._reopen)
+
+    def _later(self, after_s: float, action: Any) -> None:
+        if self._back is not None:
+            self._back.cancel()
+        self._back = asyncio.get_running_loop().call_later(after_s, action)
+
+    def _heal(self) -> None:
+        if self._app is not None:
+            self._app.healthy = True
+
+    def _reopen(self) -> None:
+        if self._server is not None:
+            task = asyncio.get_running_loop().create_task(self._listen_again(self._server))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _listen_again(self, server: Server) -> None:
+        try:
+            await server.listen(self.host, self.port)
+        except OSError as error:
+            logger.error("emulator %s: cannot listen on port %d again: %s", self.name, self.port, error)
+            return
+        if self._server is not server:  # stopped in between
+            server.refuse()
+
+    # --- requests ---
+    def _handle(self, exchange: Exchange) -> None:
+        if not exchange.path.startswith("/emulator/"):
+            self.app.handle(exchange)
+        elif exchange.path == "/emulator/state" and exchange.method == "GET":
+            exchange.respond_json(
+                200, {"name": self.name, "kind": self.kind, "speed": self.speed, **self.app.state()}
+            )
+        elif exchange.path == "/emulator/fault":
+            self._handle_fault(exchange)
+        else:
+            exchange.respond_json(404, {"error": "no such emulator route"})
+
+    def _handle_fault(self, exchange: Exchange) -> None:
+        if exchange.method == "POST":
+            try:
+                fault = parse_fault(exchange.json())
+            except orjson.JSONDecodeError:
+                exchange.respond_json(400, {"error": "the body is not JSON"})
+                return
+            except ValueError as error:
+                exchange.respond_json(400, {"error": str(error)})
+                return
+            if fault.kind in {FaultKind.REFUSE, FaultKind.KILL}:
+                # Answered first: the fault takes this connection down too.
+                exchange.keep_alive = False
+                exchange.respond_json(200, {"armed": [fault.as_json()]})
+                asyncio.get_running_loop().call_later(0.02, self._arm_late, fault)
+                return
+            self.arm(fault)
+        elif exchange.method == "DELETE":
+            self.faults.clear()
+            self._heal()
+        elif exchange.method != "GET":
+            exchange.respond_json(405, {"error": "GET, POST or DELETE"})
+            return
+        exchange.respond_json(200, {"armed": [fault.as_json() for fault in self.faults.armed()]})
+
+    def _arm_late(self, fault: Fault) -> None:
+        if self._app is not None:
+            self.arm(fault)
+
+
+async def start_all(instances: Sequence[EmulatedInstance]) -> None:
+    """Start all or none: when one cannot listen, those before it are stopped and its OSError is raised."""
+    for index, instance in enumerate(instances):
+        try:
+            await instance.start()
+        except OSError:
+            await stop_all(instances[:index])
+            raise
+
+
+async def stop_all(instances: Sequence[EmulatedInstance], grace_s: float = 0.0) -> None:
+    await asyncio.gather(*(instance.stop(grace_s) for instance in instances))
+
+
+@asynccontextmanager
+async def serve(*instances: EmulatedInstance) -> AsyncIterator[tuple[EmulatedInstance, ...]]:
+    """The instances, started; stopped on the way out."""
+    await start_all(instances)
+    try:
+        yield instances
+    finally:
+        await stop_all(instances)

@@ -1,0 +1,210 @@
+"""Ollama's rules for names, keep-alive times and options."""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from backends.emulator.http import Exchange
+from backends.emulator.text import count_tokens, wished_output_tokens
+
+NEVER_S = math.inf
+_TYPES = {str: "string", bool: "bool", list: "[]", dict: "map[string]interface {}"}
+_UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
+#: Options of a loaded runner: another value than the loaded one forces a reload. Only num_ctx changes what
+#: the engine model does; the others cost the reload alone.
+LOAD_OPTIONS = ("num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread", "draft_num_predict")
+_INTEGERS = frozenset(
+    {*LOAD_OPTIONS, "num_predict", "num_keep", "top_k", "repeat_last_n", "seed", "mirostat"} - {"use_mmap"}
+)
+_NUMBERS = frozenset(
+    {"temperature", "top_p", "min_p", "typical_p", "repeat_penalty", "presence_penalty", "frequency_penalty"}
+)
+
+
+class Refused(Exception):
+    """A request answered with an error: status and Ollama's text."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+def full_name(name: str) -> str:
+    """The name as the store knows it: lower case, with a tag."""
+    name = name.lower()
+    return name if ":" in name.rpartition("/")[2] else name + ":latest"
+
+
+def shown_name(name: str) -> str:
+    """A name as lists show it: as it was given, with a tag."""
+    return name if ":" in name.rpartition("/")[2] else name + ":latest"
+
+
+def go_duration_s(text: str) -> float:
+    """Seconds of a duration as Go's time.ParseDuration reads it ("5m", "1h30m", "300ms"). A bare number but
+    "0" is an error there too; ValueError has Go's text."""
+    rest = text
+    sign = 1.0
+    if rest[:1] in {"-", "+"}:
+        sign = -1.0 if rest[0] == "-" else 1.0
+        rest = rest[1:]
+    if rest == "0":
+        return 0.0
+    if not rest:
+        raise ValueError(f'time: invalid duration "{text}"')
+    total = 0.0
+    while rest:
+        found = _DURATION.match(rest)
+        if found is None:
+            what = "missing unit in" if re.fullmatch(r"\d+(\.\d*)?|\.\d+", rest) else "invalid"
+            raise ValueError(f'time: {what} duration "{text}"')
+        total += float(found[1]) * _UNITS_S[found[2]]
+        rest = rest[found.end() :]
+    return sign * total
+
+
+def keep_alive_s(value: Any) -> float | None:
+    """Seconds that a model is kept after its last request: None when not told, infinite for negative ones.
+    Raises Refused."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        try:
+            seconds = go_duration_s(value)
+        except ValueError as error:
+            raise Refused(400, str(error)) from None
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        seconds = float(value)
+    else:
+        raise Refused(400, f"Unsupported type: '{type(value).__name__}'")
+    return NEVER_S if seconds < 0 else seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the emulator reads of `options`."""
+
+    num_ctx: int | None = None
+    num_predict: int | None = None
+    stops: tuple[str, ...] = ()
+    load: tuple[tuple[str, Any], ...] = ()  # load-time options other than num_ctx, as given
+    wished_tokens: int | None = None
+
+
+def parse_options(value: Any, names: list[str]) -> Options:
+    """The options of a request; unknown ones are ignored. Raises Refused: a wrong type is a 500 there."""
+    if value is None:
+        return Options()
+    if not isinstance(value, Mapping):
+        raise Refused(
+            400, "json: cannot unmarshal options into Go struct field of type map[string]interface {}"
+        )
+    for name, given in value.items():
+        if given is None:
+            continue
+        number = isinstance(given, int | float) and not isinstance(given, bool)
+        if name in _INTEGERS and not number:
+            raise Refused(500, f'option "{name}" must be of type integer')
+        if name in _NUMBERS and not number:
+            raise Refused(500, f'option "{name}" must be of type float32')
+    stop = value.get("stop")
+    if isinstance(stop, str):
+        stop = [stop]
+    if stop is not None and not (isinstance(stop, list) and all(isinstance(item, str) for item in stop)):
+        raise Refused(500, 'option "stop" must be of type array')
+    num_ctx = value.get("num_ctx")
+    predict = value.get("num_predict")
+    try:
+        wished = wished_output_tokens(value.get("emulate_output_tokens"), names)
+    except ValueError as error:
+        raise Refused(500, str(error)) from None
+    return Options(
+        num_ctx=max(4, int(num_ctx)) if num_ctx else None,
+        num_predict=int(predict) if predict is not None else None,
+        stops=tuple(item for item in stop or () if item),
+        load=tuple((name, value[name]) for name in LOAD_OPTIONS[1:] if value.get(name) is not None),
+        wished_tokens=wished,
+    )
+
+
+def json_object(exchange: Exchange) -> dict[str, Any]:
+    """The body as a JSON object. Raises Refused."""
+    if not exchange.body:
+        raise Refused(400, "missing request body")
+    try:
+        body = exchange.json()
+    except orjson.JSONDecodeError as error:
+        raise Refused(400, f"invalid character at offset {error.pos} in JSON") from None
+    if not isinstance(body, dict):
+        raise Refused(400, f"json: cannot unmarshal {_json_type(body)} into Go value of type api.Request")
+    return body
+
+
+def typed_field(body: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
+    """A field of a body, of the right type, or `default`. Raises Refused."""
+    value = body.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, kind):
+        raise Refused(
+            400,
+            f"json: cannot unmarshal {_json_type(value)} into Go struct field .{name} of type {_TYPES[kind]}",
+        )
+    return value
+
+
+def _json_type(value: Any) -> str:
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, str):
+        return "string"
+    if isinstance(value, list):
+        return "array"
+    return "object" if isinstance(value, dict) else "number"
+
+
+def allowed_host(host: str) -> bool:
+    """Whether Ollama, bound to loopback, answers a request with this Host header."""
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+    name = name.strip("[]").lower()
+    if (
+        not name
+        or name == "localhost"
+        or name.endswith((".localhost", ".local", ".internal"))
+        or "." not in name
+    ):
+        return True
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return address.is_loopback or address.is_private or address.is_unspecified
+
+
+def fit_context(data: bytes, tokens: int, context: int, cuts: bool) -> tuple[bytes, int, bool]:
+    """Prompt and output made to fit the context: what is generated, and whether nothing of it was lost.
+
+    A prompt over the context loses its head, down to the half that a context shift would leave when the
+    answer needs room (Ollama says nothing of it). Without truncation it is an error.
+    """
+    prompt = count_tokens(data)
+    if prompt >= context:
+        if not cuts:
+            raise Refused(
+                400,
+                f"request ({prompt} tokens) exceeds the available context size ({context} tokens), try increasing it",
+            )
+        kept = max(1, context - min(tokens, max(1, context // 2)))
+        data = data[-kept * 4 :]
+        prompt = count_tokens(data)
+    room = context - prompt
+    return data, min(tokens, room), tokens <= room

@@ -1,0 +1,265 @@
+"""Ollama's bytes: NDJSON of its native API, and the SSE of its OpenAI-compatible one."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from backends.emulator.generation import Choice, Generation
+from backends.emulator.ollama_catalog import rfc3339
+from backends.emulator.vllm_wire import token_id, token_ids
+
+FINGERPRINT = "headway-emulator"  # Ollama itself says "fp_ollama"
+
+
+def openai_error(status: int, message: str) -> bytes:
+    """The error object of Ollama's /v1."""
+    kind = {400: "invalid_request_error", 404: "not_found_error"}.get(status, "api_error")
+    return orjson.dumps({"error": {"message": message, "type": kind, "param": None, "code": None}})
+
+
+@dataclass(slots=True)
+class Answering:
+    """What a wire must know of its request. `load_reason` is "load" or "unload" for a request without a
+    prompt. Durations are the model's seconds over `speed`."""
+
+    model: str
+    speed: float
+    prompt: bytes = b""
+    load_reason: str | None = None
+    raw: bool = False
+    include_usage: bool = False
+    started_wall_s: float = field(default_factory=time.time)
+
+    def metrics(self, generation: Generation) -> dict[str, int]:
+        """Ollama's six figures; those that are zero are left out."""
+        choice = generation.choices[0]
+        sequence = choice.sequence
+        arrived = generation.submitted_at
+        ready = sequence.runner_at_s if sequence.runner_at_s is not None else arrived
+        admitted = sequence.admitted_at_s if sequence.admitted_at_s is not None else ready
+        first = choice.first_at if choice.first_at is not None else admitted
+        last = max(choice.last_at, first)
+        found = {
+            "total_duration": self._ns(max(last, ready) - arrived),
+            "load_duration": self._ns(ready - arrived),
+            "prompt_eval_count": sequence.prompt_tokens,
+            "prompt_eval_duration": self._ns(first - admitted),
+            "eval_count": choice.produced,
+            "eval_duration": self._ns(last - first),
+        }
+        return {name: value for name, value in found.items() if value}
+
+    def _ns(self, model_s: float) -> int:
+        return max(0, int(model_s / self.speed * 1e9))
+
+
+def now_text() -> str:
+    return rfc3339(datetime.now(UTC))
+
+
+class NativeWire:
+    """/api/chat (`chat`) and /api/generate (`generation.Wire`)."""
+
+    content_type = "application/x-ndjson"
+    head_first = False
+
+    def __init__(self, chat: bool, answering: Answering) -> None:
+        self._chat = chat
+        self._of = answering
+
+    def prepare(self, choice: Choice) -> None:
+        model = orjson.dumps(self._of.model)
+        choice.head = b'{"model":' + model + b',"created_at":"'
+        if self._chat:
+            choice.tail = b'"},"done":false}\n'
+        else:
+            choice.tail = b'","done":false}\n'
+
+    def opening(self) -> bytes:
+        return b""
+
+    def pieces(self, choice: Choice, start: int, stop: int, last: bool) -> bytes:
+        if start == stop:
+            return b""
+        middle = b'Z","message":{"role":"assistant","content":"' if self._chat else b'Z","response":"'
+        stamp = datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="microseconds").encode()
+        return choice.head + stamp + middle + choice.answer.escaped(start, stop) + choice.tail
+
+    def closing(self, generation: Generation) -> bytes:
+        return orjson.dumps(self._last(generation, "")) + b"\n"
+
+    def whole(self, generation: Generation) -> bytes:
+        text = "".join(choice.answer.raw(0, choice.produced) for choice in generation.choices)
+        return orjson.dumps(self._last(generation, text))
+
+    def stream_error(self, status: int, message: str) -> bytes:
+        return self.error_body(status, message) + b"\n"
+
+    def error_body(self, status: int, message: str) -> bytes:
+        return orjson.dumps({"error": message})
+
+    def _last(self, generation: Generation, text: str) -> dict[str, Any]:
+        of = self._of
+        found: dict[str, Any] = {"model": of.model, "created_at": now_text()}
+        if self._chat:
+            found["message"] = {"role": "assistant", "content": text}
+        else:
+            found["response"] = text
+        found["done"] = True
+        if of.load_reason is not None:
+            found["done_reason"] = of.load_reason
+            return found
+        choice = generation.choices[0]
+        found["done_reason"] = choice.finish_reason
+        if not self._chat and not of.raw:
+            pieces = (choice.answer.piece(index) for index in range(choice.produced))
+            found["context"] = token_ids(of.prompt) + [token_id(piece.encode()) for piece in pieces]
+        return found | of.metrics(generation)
+
+
+class OpenAiWire:
+    """/v1/chat/completions (`chat`) and /v1/completions as Ollama answers them (`generation.Wire`)."""
+
+    content_type = "text/event-stream"
+    head_first = False
+
+    def __init__(self, chat: bool, answering: Answering) -> None:
+        self._chat = chat
+        self._of = answering
+        self._created = int(answering.started_wall_s)
+        # Ollama's ids are a number below 999: they are not unique.
+        number = int(answering.started_wall_s * 1e6) % 999
+        self._id = f"{'chatcmpl' if chat else 'cmpl'}-{number}"
+
+    def prepare(self, choice: Choice) -> None:
+        mark = "\0"
+        head, _, tail = self._event(mark, None, first=False).partition(orjson.dumps(mark)[1:-1])
+        choice.head, choice.tail = head, tail
+
+    def opening(self) -> bytes:
+        return b""
+
+    def pieces(self, choice: Choice, start: int, stop: int, last: bool) -> bytes:
+        if start == stop:
+            return b""
+        if start == 0:
+            return self._event(choice.answer.raw(start, stop), None, first=True)
+        return choice.head + choice.answer.escaped(start, stop) + choice.tail
+
+    def closing(self, generation: Generation) -> bytes:
+        data = self._event(None, generation.choices[0].finish_reason, first=False)
+        if self._of.include_usage:
+            chunk = self._envelope([])
+            chunk["usage"] = self._usage(generation)
+            data += b"data: " + orjson.dumps(chunk) + b"\n\n"
+        return data + b"data: [DONE]\n\n"
+
+    def whole(self, generation: Generation) -> bytes:
+        choice = generation.choices[0]
+        text = choice.answer.raw(0, choice.produced)
+        part: dict[str, Any] = {"index": 0}
+        if self._chat:
+            part["message"] = {"role": "assistant", "content": text}
+        else:
+            part["text"] = text
+        part["finish_reason"] = choice.finish_reason
+        body = self._envelope([part])
+        body["object"] = "chat.completion" if self._chat else "text_completion"
+        body["usage"] = self._usage(generation)
+        return orjson.dumps(body)
+
+    def stream_error(self, status: int, message: str) -> bytes:
+        # The native error line is decoded as an empty answer: the client sees neither it nor [DONE].
+        return self._event("", None, first=False)
+
+    def error_body(self, status: int, message: str) -> bytes:
+        return openai_error(status, message)
+
+    def _event(self, text: str | None, finish_reason: str | None, *, first: bool) -> bytes:
+        part: dict[str, Any] = {"index": 0}
+        if self._chat:
+            delta: dict[str, Any] = {"role": "assistant"} if first else {}
+            if text is not None:
+                delta["content"] = text
+            part["delta"] = delta
+        else:
+            part["text"] = text or ""
+        part["finish_reason"] = finish_reason
+        chunk = self._envelope([part])
+        if not self._chat and self._of.include_usage:
+            chunk["usage"] = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+        return b"data: " + orjson.dumps(chunk) + b"\n\n"
+
+    def _envelope(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "id": self._id,
+            "object": "chat.completion.chunk" if self._chat else "text_completion",
+            "created": self._created,
+            "model": self._of.model,
+            "system_fingerprint": FINGERPRINT,
+            "choices": choices,
+        }
+
+    def _usage(self, generation: Generation) -> dict[str, int]:
+        choice = generation.choices[0]
+        prompt = choice.sequence.prompt_tokens
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": choice.produced,
+            "total_tokens": prompt + choice.produced,
+        }
+
+
+class EmbeddingWire:
+    """/api/embed, /api/embeddings and /v1/embeddings: `make` builds the body (`generation.Wire`)."""
+
+    content_type = "application/json"
+    head_first = False
+
+    def __init__(self, api: str, answering: Answering, vectors: list[list[float]]) -> None:
+        self._api = api
+        self._of = answering
+        self._vectors = vectors
+
+    def prepare(self, choice: Choice) -> None:
+        choice.head = choice.tail = b""
+
+    def opening(self) -> bytes:
+        return b""
+
+    def pieces(self, choice: Choice, start: int, stop: int, last: bool) -> bytes:
+        return b""
+
+    def closing(self, generation: Generation) -> bytes:
+        return b""
+
+    def whole(self, generation: Generation) -> bytes:
+        tokens = sum(choice.sequence.prompt_tokens for choice in generation.choices)
+        if self._api == "legacy":
+            return orjson.dumps({"embedding": self._vectors[0] if self._vectors else []})
+        if self._api == "openai":
+            data = [
+                {"object": "embedding", "embedding": vector, "index": index}
+                for index, vector in enumerate(self._vectors)
+            ]
+            usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+            return orjson.dumps({"object": "list", "data": data, "model": self._of.model, "usage": usage})
+        found: dict[str, Any] = {"model": self._of.model, "embeddings": self._vectors}
+        figures = self._of.metrics(generation)
+        found |= {name: figures[name] for name in ("total_duration", "load_duration") if name in figures}
+        if tokens:
+            found["prompt_eval_count"] = tokens
+        return orjson.dumps(found)
+
+    def stream_error(self, status: int, message: str) -> bytes:
+        return self.error_body(status, message)
+
+    def error_body(self, status: int, message: str) -> bytes:
+        if self._api == "openai":
+            return openai_error(status, message)
+        return orjson.dumps({"error": message})

@@ -1,0 +1,169 @@
+"""Reading fields of OpenAI-shaped bodies, with vLLM's error texts where it has its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from backends.emulator.http import Exchange
+
+
+class Rejected(Exception):
+    """A request that is answered with an error. `kind` is vLLM's `error.type`."""
+
+    def __init__(
+        self, status: int, message: str, kind: str = "BadRequestError", param: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.kind = kind
+        self.param = param
+
+
+def validation(loc: str, message: str) -> Rejected:
+    """A type error, as the body's schema check tells it."""
+    return Rejected(
+        400, f"1 validation error: {{'loc': ('body', '{loc}'), 'msg': '{message}'}}", "Bad Request", loc
+    )
+
+
+def json_object(exchange: Exchange) -> dict[str, Any]:
+    """The body as a JSON object."""
+    kind = exchange.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Rejected(400, "Unsupported Media Type: Only 'application/json' is allowed", "Bad Request")
+    try:
+        body = exchange.json()
+    except orjson.JSONDecodeError as error:
+        # Only the position is told: the parser's own text could quote the prompt.
+        raise Rejected(400, f"JSON decode error at position {error.pos}", "Bad Request") from None
+    if not isinstance(body, dict):
+        raise validation("", "Input should be a valid dictionary")
+    return body
+
+
+def integer(body: Mapping[str, Any], name: str) -> int | None:
+    value = body.get(name)
+    if value is None:
+        return None
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise validation(name, "Input should be a valid integer")
+    return value
+
+
+def boolean(body: Mapping[str, Any], name: str) -> bool:
+    value = body.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise validation(name, "Input should be a valid boolean")
+    return bool(value)
+
+
+def number_between(body: Mapping[str, Any], name: str, least: float, most: float) -> None:
+    """Check a sampling parameter that the emulator has no use for."""
+    value = body.get(name)
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise validation(name, "Input should be a valid number")
+    if not least <= value <= most:
+        raise Rejected(400, f"{name} must be in [{least}, {most}], got {value}.", param=name)
+
+
+def strings(body: Mapping[str, Any], name: str) -> list[str]:
+    value = body.get(name)
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return value
+    raise validation(name, "Input should be a valid string or list of strings")
+
+
+def wants_json(body: Mapping[str, Any]) -> bool:
+    form = body.get("response_format")
+    return isinstance(form, Mapping) and form.get("type") in {"json_object", "json_schema"}
+
+
+def messages_of(body: Mapping[str, Any]) -> list[dict[str, Any]]:
+    messages = body.get("messages")
+    if messages is None:
+        raise validation("messages", "Field required")
+    if not isinstance(messages, list) or not all(isinstance(item, dict) for item in messages):
+        raise validation("messages", "Input should be a valid list")
+    for item in messages:
+        if not isinstance(item.get("role"), str):
+            raise validation("messages", "Input should have a role")
+        if not isinstance(item.get("content"), str | list | None):
+            raise validation("messages", "Input should have a valid content")
+    return messages
+
+
+def forced_tool(body: Mapping[str, Any]) -> tuple[dict[str, Any], bool] | None:
+    """The function that `tool_choice` forces, and whether it was named; None when none is forced."""
+    tools = body.get("tools")
+    choice = body.get("tool_choice")
+    if tools == []:
+        raise Rejected(
+            400,
+            "`tools` must not be an empty array. Either provide at least one tool or omit the field entirely.",
+            param="tools",
+        )
+    if choice in {None, "none", "auto"} if isinstance(choice, str | None) else False:
+        return None
+    if not isinstance(tools, list):
+        raise Rejected(400, "When using `tool_choice`, `tools` must be set.", param="tool_choice")
+    functions = [
+        tool["function"]
+        for tool in tools
+        if isinstance(tool, dict)
+        and isinstance(tool.get("function"), dict)
+        and isinstance(tool["function"].get("name"), str)
+    ]
+    if choice == "required" and functions:
+        return functions[0], False
+    if isinstance(choice, dict):
+        wanted = choice.get("function")
+        name = wanted.get("name") if isinstance(wanted, dict) else None
+        for function in functions:
+            if function["name"] == name:
+                return function, True
+        raise Rejected(
+            400,
+            "The tool specified in `tool_choice` does not match any of the specified `tools`",
+            param="tool_choice",
+        )
+    raise Rejected(
+        400, "Invalid value for `tool_choice`: only named tools, none, auto or required.", param="tool_choice"
+    )
+
+
+def tool_arguments(function: Mapping[str, Any]) -> str:
+    """Arguments that fit the simple parts of a function's schema."""
+    schema = function.get("parameters")
+    return orjson.dumps(_example(schema if isinstance(schema, Mapping) else {"type": "object"}, 4)).decode()
+
+
+def _example(schema: Mapping[str, Any], depth: int) -> Any:
+    if isinstance(schema.get("enum"), list) and schema["enum"]:
+        return schema["enum"][0]
+    kind = schema.get("type")
+    if kind == "object" or "properties" in schema:
+        properties = schema.get("properties")
+        if depth == 0 or not isinstance(properties, Mapping):
+            return {}
+        wanted = schema.get("required")
+        names = wanted if isinstance(wanted, list) else list(properties)
+        return {
+            name: _example(properties[name], depth - 1)
+            for name in names
+            if isinstance(name, str) and isinstance(properties.get(name), Mapping)
+        }
+    return {"integer": 1, "number": 1.5, "boolean": True, "array": [], "null": None}.get(
+        str(kind), "emulated"
+    )

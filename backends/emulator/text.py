@@ -1,0 +1,205 @@
+"""What the emulator reads and writes: token counts, prefix blocks, answers and their lengths.
+
+The tokenizer is arithmetic, so that a caller can predict every count: a text has one token for four bytes
+of UTF-8, rounded up, at least one. A chat has no overhead: its tokens are those of all its message texts
+joined together. An answer's length is told by the request (`emulate_output_tokens`), or drawn from a
+log-normal distribution by a hash of prompt and model: the same question gets the same answer.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
+from statistics import NormalDist
+from typing import Any
+
+import orjson
+
+from router.core.profile import EngineProfile
+
+BYTES_PER_TOKEN = 4
+_QUANTIZED = re.compile(r"-q\d$")
+BLOCK_TOKENS = 16
+
+#: Every answer starts with these pieces (one token each).
+OPENING = ("Emulated", " text", ",", " not", " a", " model", "'s", " answer", ":")
+
+_SENTENCES = (
+    "the queue grows when requests arrive faster than the batch can finish them.",
+    "a short prompt waits behind a long one unless the prefill is cut into chunks.",
+    "memory for keys and values bounds how many sequences can run together.",
+    "every decoding step reads all weights once, so a larger batch is nearly free until it is not.",
+    "a cached prefix saves the sums of its blocks but not the wait for a place.",
+    "the first token tells how long the line was, the later ones how full the room is.",
+    "two replicas of one model seldom hold the same blocks at the same time.",
+    "when blocks run out the youngest sequence gives its own back and starts again later.",
+    "an answer ends when the length that was drawn for it has been written.",
+    "words follow one another here in a fixed circle and mean nothing more than that.",
+)
+_CIRCLE: tuple[str, ...] = tuple(" " + word for sentence in _SENTENCES for word in sentence.split())
+_CIRCLE_BYTES: tuple[bytes, ...] = tuple(word.encode() for word in _CIRCLE)
+_OPENING_BYTES: tuple[bytes, ...] = tuple(piece.encode() for piece in OPENING)
+_STANDARD_NORMAL = NormalDist()
+
+
+def count_tokens(text: str | bytes) -> int:
+    """Tokens of a text: ceil(UTF-8 bytes / 4), at least 1."""
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    return max(1, -(-len(data) // BYTES_PER_TOKEN))
+
+
+def chat_text(messages: Sequence[Mapping[str, Any]]) -> str:
+    """All message texts joined, without roles. Parts that are no text (images) count nothing."""
+    return "".join(piece for message in messages for piece in _content_texts(message.get("content")))
+
+
+def _content_texts(content: Any) -> Iterator[str]:
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, list):
+        for part in content:
+            if isinstance(part, Mapping) and isinstance(part.get("text"), str):
+                yield part["text"]
+
+
+def prefix_hashes(text: str | bytes) -> tuple[int, ...]:
+    """One hash for each full block of 16 tokens (64 bytes), each over all text up to its end."""
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    size = BLOCK_TOKENS * BYTES_PER_TOKEN
+    running = blake2b(digest_size=8)
+    hashes = []
+    for start in range(0, len(data) - size + 1, size):
+        running.update(data[start : start + size])
+        hashes.append(int.from_bytes(running.digest(), "big"))
+    return tuple(hashes)
+
+
+def seed_of(text: str | bytes, salt: str = "") -> int:
+    """A 64-bit number that depends on the text and the salt only."""
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    return int.from_bytes(
+        blake2b(data, digest_size=8, salt=blake2b(salt.encode(), digest_size=16).digest()).digest()
+    )
+
+
+def _unit(seed: int) -> float:
+    """A number strictly between 0 and 1."""
+    return ((seed >> 11) + 0.5) / (1 << 53)
+
+
+def length_distribution(model: str) -> tuple[float, float]:
+    """Median (tokens) and sigma (of the natural logarithm) of a model's answers.
+
+    They differ by model, as terse and chatty models do: median 120 to 320, sigma 0.6 to 0.9, spread by a hash
+    of the name.
+    """
+    seed = seed_of(model.lower(), "length")
+    return 120.0 + 200.0 * _unit(seed), 0.6 + 0.3 * _unit(seed_of(model.lower(), "spread"))
+
+
+def drawn_output_tokens(text: str | bytes, model: str, salt: int = 0) -> int:
+    """The length of the answer that `model` gives to this prompt when nobody tells it (at least 1).
+    `salt` tells the choices of one request (`n`) apart."""
+    median, sigma = length_distribution(model)
+    normal = _STANDARD_NORMAL.inv_cdf(_unit(seed_of(text, f"{model.lower()}/{salt}")))
+    return max(1, round(median * math.exp(sigma * normal)))
+
+
+def wished_output_tokens(wish: Any, names: Sequence[str]) -> int | None:
+    """The length that a request tells: an int, or a mapping {model: int} looked up under `names`.
+
+    None where nothing fits. A ValueError says what is wrong with a malformed wish.
+    """
+    if isinstance(wish, Mapping):
+        wish = next((wish[name] for name in names if name in wish), None)
+    if wish is None:
+        return None
+    if isinstance(wish, bool) or not isinstance(wish, int) or wish < 1:
+        raise ValueError("emulate_output_tokens must be a positive integer or an object {model: integer}")
+    return wish
+
+
+def model_names(profile: EngineProfile, *served: str) -> list[str]:
+    """The names under which a request may tell a length: as served, the profile's, its model's with and
+    (last) without its quantisation. The last one draws lengths: quantised and served copies agree."""
+    model = profile.name.partition("@")[0]
+    return [*served, profile.name, model, _QUANTIZED.sub("", model)]
+
+
+class Answer:
+    """The text of one answer, one piece a token.
+
+    `tokens` is its length. `escaped` gives pieces as they stand inside a JSON string, `raw` as text.
+    """
+
+    __slots__ = ("_offset", "_pieces", "tokens")
+
+    def __init__(self, seed: int, tokens: int, pieces: Sequence[str] | None = None) -> None:
+        self._offset = seed % len(_CIRCLE)
+        self._pieces = pieces
+        self.tokens = tokens
+
+    def piece(self, index: int) -> str:
+        if self._pieces is not None:
+            return self._pieces[index] if index < len(self._pieces) else ""
+        if index < len(OPENING):
+            return OPENING[index]
+        return _CIRCLE[(self._offset + index) % len(_CIRCLE)]
+
+    def raw(self, start: int, stop: int) -> str:
+        return "".join([self.piece(index) for index in range(start, stop)])
+
+    def escaped(self, start: int, stop: int) -> bytes:
+        if self._pieces is None:
+            # No piece of the circle needs escaping: this is the path of nearly every chunk.
+            if stop - start == 1:
+                if start < len(OPENING):
+                    return _OPENING_BYTES[start]
+                return _CIRCLE_BYTES[(self._offset + start) % len(_CIRCLE)]
+            return self.raw(start, stop).encode()
+        return orjson.dumps(self.raw(start, stop))[1:-1]
+
+
+def stopped_answer(seed: int, tokens: int, stops: Sequence[str]) -> tuple[Answer, str | None]:
+    """The answer cut before the first stop string, and that string; its tokens include the one that
+    completed the stop string, as an engine counts them."""
+    answer = Answer(seed, tokens)
+    text = answer.raw(0, tokens)
+    found = min(((at, stop) for stop in stops if stop and (at := text.find(stop)) >= 0), default=None)
+    if found is None:
+        return answer, None
+    at, stop = found
+    pieces: list[str] = []
+    length = 0
+    end = at + len(stop)
+    while length < end:
+        piece = answer.piece(len(pieces))
+        pieces.append(piece[: max(0, at - length)])
+        length += len(piece)
+    return Answer(seed, len(pieces), pieces), stop
+
+
+def json_answer(seed: int, tokens: int) -> Answer:
+    """An answer that is one JSON object (when it has at least three tokens)."""
+    inner = Answer(seed, tokens)
+    middle = [inner.piece(index) for index in range(max(0, tokens - 2))]
+    return Answer(seed, tokens, ['{"emulated": "', *middle, '"}'][:tokens])
+
+
+def embedding(text: str | bytes, dimensions: int, model: str = "") -> list[float]:
+    """A unit vector that depends on the text and the model only."""
+    values: list[float] = []
+    counter = 0
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    key = blake2b(model.encode(), digest_size=32).digest()
+    while len(values) < dimensions:
+        digest = blake2b(data + counter.to_bytes(4, "big"), key=key, digest_size=64).digest()
+        values.extend(
+            (int.from_bytes(digest[at : at + 4], "big") + 0.5) / 2**31 - 1.0 for at in range(0, 64, 4)
+        )
+        counter += 1
+    values = values[:dimensions]
+    norm = math.sqrt(sum(value * value for value in values))
+    return [value / norm for value in values]

@@ -1,0 +1,287 @@
+"""The Prometheus page of the emulated vLLM: every family that vLLM 0.32 shows, under its real name.
+
+What the model knows is real (running, waiting, KV use, prefix cache, preemptions, tokens, latencies); what it
+has no notion of stays 0 (multi-modal and external caches, FLOP estimates). Times are wall seconds as a scraper
+would measure them: the model's time divided by the speed. Names, types and buckets as vLLM's
+`v1/metrics/loggers.py` has them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+
+from backends.emulator.generation import Choice
+from backends.engine.batching import Engine
+
+_LATENCY_BUCKETS = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
+    *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
+)
+_TTFT_BUCKETS = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+    *(20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+)
+_ITL_BUCKETS = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+    *(20.0, 40.0, 80.0),
+)
+_STEP_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+_N_BUCKETS = (1, 2, 5, 10, 20)
+_FINISHED_REASONS = ("stop", "length", "abort", "error", "repetition")
+
+
+def one_two_five(most: int) -> tuple[int, ...]:
+    """1, 2, 5, 10, 20, ... up to `most`, as vLLM's token histograms have them."""
+    found: list[int] = []
+    scale = 1
+    while True:
+        for mantissa in (1, 2, 5):
+            if mantissa * scale > most:
+                return tuple(found)
+            found.append(mantissa * scale)
+        scale *= 10
+
+
+class Histogram:
+    """Counts by bucket. `observe` costs well under a microsecond."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+class VllmMetrics:
+    """What the emulated server counts, and the page that tells it (`generation.Observer`)."""
+
+    def __init__(self, engine: Engine, model: str, max_model_len: int, speed: float) -> None:
+        self._engine = engine
+        self._model = model
+        self._speed = speed
+        tokens = one_two_five(max_model_len)
+        self._request_prompt_tokens = Histogram(tokens)
+        self._request_generation_tokens = Histogram(tokens)
+        self._max_num_generation_tokens = Histogram(tokens)
+        self._params_max_tokens = Histogram(tokens)
+        self._prefill_computed = Histogram(tokens)
+        self._params_n = Histogram(_N_BUCKETS)
+        self._iteration_tokens = Histogram(_STEP_BUCKETS)
+        self._preemptions = Histogram(_N_BUCKETS)
+        self._ttft = Histogram(_TTFT_BUCKETS)
+        self._itl = Histogram(_ITL_BUCKETS)
+        self._tpot = Histogram(_ITL_BUCKETS)
+        self._e2e, self._queue, self._inference, self._prefill, self._decode = (
+            Histogram(_LATENCY_BUCKETS) for _ in range(5)
+        )
+        self._success: Counter[str] = Counter()
+        self.rejections_total = 0
+        self._cached_tokens_total = 0
+        self._iteration_seen_tokens = 0
+
+    # --- what happens ---
+    def request(self, n: int, max_tokens: int | None) -> None:
+        """A request was admitted."""
+        self._params_n.observe(n)
+        if max_tokens is not None:
+            self._params_max_tokens.observe(max_tokens)
+
+    def first_token(self, choice: Choice, at_s: float) -> None:
+        sequence = choice.sequence
+        self._ttft.observe((at_s - _submitted_at_s(choice)) / self._speed)
+        self._cached_tokens_total += sequence.cached_tokens
+
+    def later_token(self, gap_s: float) -> None:
+        self._itl.observe(gap_s / self._speed)
+
+    def step(self) -> None:
+        """Progress was handed out: what was computed since the last time is one iteration."""
+        seen = self._engine.prompt_tokens_total + self._engine.generation_tokens_total
+        if seen > self._iteration_seen_tokens:
+            self._iteration_tokens.observe(seen - self._iteration_seen_tokens)
+            self._iteration_seen_tokens = seen
+
+    def finished(self, choice: Choice, at_s: float) -> None:
+        speed = self._speed
+        sequence = choice.sequence
+        arrived = _submitted_at_s(choice)
+        first = choice.first_at if choice.first_at is not None else at_s
+        admitted = sequence.admitted_at_s if sequence.admitted_at_s is not None else arrived
+        self._success[choice.finish_reason] += 1
+        self._e2e.observe((at_s - arrived) / speed)
+        self._queue.observe((admitted - arrived) / speed)
+        self._inference.observe((at_s - admitted) / speed)
+        self._prefill.observe((first - admitted) / speed)
+        self._decode.observe((at_s - first) / speed)
+        if choice.produced > 1:
+            self._tpot.observe((at_s - first) / speed / (choice.produced - 1))
+        self._request_prompt_tokens.observe(sequence.prompt_tokens)
+        self._request_generation_tokens.observe(choice.produced)
+        self._max_num_generation_tokens.observe(choice.produced)
+        self._prefill_computed.observe(sequence.prompt_tokens - sequence.cached_tokens)
+        self._preemptions.observe(0)
+
+    def aborted(self, choice: Choice, at_s: float) -> None:
+        self._success["abort"] += 1
+
+    # --- the page ---
+    def page(self) -> bytes:
+        """The text of /metrics."""
+        engine = self._engine
+        out: list[str] = []
+
+        def family(name: str, kind: str, text: str) -> None:
+            out.append(f"# HELP vllm:{name} {text}\n# TYPE vllm:{name} {kind}\n")
+
+        def sample(name: str, value: float, **labels: str) -> None:
+            pairs = {"engine": "0", **labels, "model_name": _escape(self._model)}
+            inside = ",".join(f'{key}="{pairs[key]}"' for key in sorted(pairs))
+            out.append(f"vllm:{name}{{{inside}}} {float(value)}\n")
+
+        def scalar(name: str, kind: str, text: str, value: float) -> None:
+            family(name, kind, text)
+            sample(name, value)
+
+        def histogram(name: str, text: str, values: Histogram) -> None:
+            family(name, "histogram", text)
+            below = 0
+            for bound, count in zip(values.bounds, values.counts, strict=False):
+                below += count
+                sample(f"{name}_bucket", below, le=str(float(bound)))
+            below += values.counts[-1]
+            sample(f"{name}_bucket", below, le="+Inf")
+            sample(f"{name}_count", below)
+            sample(f"{name}_sum", values.total)
+
+        for what in ("flops", "read_bytes", "write_bytes"):
+            scalar(
+                f"estimated_{what}_per_gpu_total", "counter", f"Estimated {what} per GPU (not modelled).", 0
+            )
+        scalar(
+            "num_requests_running", "gauge", "Number of requests in model execution batches.", engine.running
+        )
+        scalar("num_requests_waiting", "gauge", "Number of requests waiting to be processed.", engine.waiting)
+        family("num_requests_waiting_by_reason", "gauge", "Number of waiting requests by reason.")
+        sample("num_requests_waiting_by_reason", engine.waiting, reason="capacity")
+        sample("num_requests_waiting_by_reason", 0, reason="deferred")
+        family("engine_sleep_state", "gauge", "Engine sleep state.")
+        for state, value in (("awake", 1), ("weights_offloaded", 0), ("discard_all", 0)):
+            sample("engine_sleep_state", value, sleep_state=state)
+        scalar("kv_cache_usage_perc", "gauge", "KV-cache usage. 1 means 100 percent usage.", engine.kv_usage)
+        counters = (
+            ("prefix_cache_queries", "Prefix cache queries, in queried tokens.", engine.prefix_queries_total),
+            ("prefix_cache_hits", "Prefix cache hits, in cached tokens.", engine.prefix_hits_total),
+            ("external_prefix_cache_queries", "External prefix cache queries (not modelled).", 0),
+            ("external_prefix_cache_hits", "External prefix cache hits (not modelled).", 0),
+            ("mm_cache_queries", "Multi-modal cache queries (not modelled).", 0),
+            ("mm_cache_hits", "Multi-modal cache hits (not modelled).", 0),
+            ("num_preemptions", "Cumulative number of preemption from the engine.", engine.preemptions_total),
+            ("prompt_tokens", "Number of prefill tokens processed.", engine.prompt_tokens_total),
+        )
+        for name, text, value in counters:
+            scalar(f"{name}_total", "counter", text, value)
+        cached = self._cached_tokens_total
+        family("prompt_tokens_by_source_total", "counter", "Number of prompt tokens by source.")
+        sample("prompt_tokens_by_source_total", engine.prompt_tokens_total - cached, source="local_compute")
+        sample("prompt_tokens_by_source_total", cached, source="local_cache_hit")
+        sample("prompt_tokens_by_source_total", 0, source="external_kv_transfer")
+        scalar(
+            "prompt_tokens_cached_total",
+            "counter",
+            "Number of cached prompt tokens (local + external).",
+            cached,
+        )
+        family("prompt_tokens_cached_by_source_total", "counter", "Prefix-cache hit tokens by cache tier.")
+        sample("prompt_tokens_cached_by_source_total", cached, source="device")
+        scalar(
+            "generation_tokens_total",
+            "counter",
+            "Number of generation tokens processed.",
+            engine.generation_tokens_total,
+        )
+        family("request_success_total", "counter", "Count of successfully processed requests.")
+        for reason in _FINISHED_REASONS:
+            sample("request_success_total", self._success[reason], finished_reason=reason)
+        family(
+            "admission_rejections_total",
+            "counter",
+            "Admission attempts rejected by a queue limit, by reason.",
+        )
+        out.append(
+            f'vllm:admission_rejections_total{{model_name="{_escape(self._model)}",reason="max_num_queued_reqs"}}'
+            f" {float(self.rejections_total)}\n"
+        )
+        for name, text, values in (
+            ("request_prompt_tokens", "Number of prefill tokens processed.", self._request_prompt_tokens),
+            (
+                "request_generation_tokens",
+                "Number of generation tokens processed.",
+                self._request_generation_tokens,
+            ),
+            (
+                "iteration_tokens_total",
+                "Histogram of number of tokens per engine_step.",
+                self._iteration_tokens,
+            ),
+            (
+                "request_max_num_generation_tokens",
+                "Histogram of maximum number of requested generation tokens.",
+                self._max_num_generation_tokens,
+            ),
+            ("request_params_n", "Histogram of the n request parameter.", self._params_n),
+            (
+                "request_params_max_tokens",
+                "Histogram of the max_tokens request parameter.",
+                self._params_max_tokens,
+            ),
+            ("time_to_first_token_seconds", "Histogram of time to first token in seconds.", self._ttft),
+            ("inter_token_latency_seconds", "Histogram of inter-token latency in seconds.", self._itl),
+            (
+                "request_time_per_output_token_seconds",
+                "Histogram of time_per_output_token_seconds per request.",
+                self._tpot,
+            ),
+            ("e2e_request_latency_seconds", "Histogram of e2e request latency in seconds.", self._e2e),
+            ("request_queue_time_seconds", "Time spent in WAITING phase for request.", self._queue),
+            ("request_inference_time_seconds", "Time spent in RUNNING phase for request.", self._inference),
+            ("request_prefill_time_seconds", "Time spent in PREFILL phase for request.", self._prefill),
+            ("request_decode_time_seconds", "Time spent in DECODE phase for request.", self._decode),
+            ("request_num_preemptions", "Number of times a request was preempted.", self._preemptions),
+            (
+                "request_prefill_kv_computed_tokens",
+                "New KV tokens computed during prefill (excluding cached tokens).",
+                self._prefill_computed,
+            ),
+        ):
+            histogram(name, text, values)
+        family("cache_config_info", "gauge", "Information of the LLMEngine CacheConfig")
+        profile = engine.profile
+        info = {
+            "block_size": str(profile.block_tokens),
+            "cache_dtype": "auto",
+            "enable_prefix_caching": str(engine.prefix_caching),
+            "engine": "0",
+            "gpu_memory_utilization": "0.9",
+            "num_gpu_blocks": str(profile.kv_capacity_tokens // profile.block_tokens),
+        }
+        out.append(
+            "vllm:cache_config_info{"
+            + ",".join(f'{key}="{value}"' for key, value in info.items())
+            + "} 1.0\n"
+        )
+        return "".join(out).encode()
+
+
+def _submitted_at_s(choice: Choice) -> float:
+    at_s = choice.sequence.submitted_at_s
+    return at_s if at_s is not None else choice.generation.submitted_at
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,191 @@
+"""What a request to the emulated vLLM asks for, checked as vLLM checks it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from backends.emulator import openai_fields as fields
+from backends.emulator.openai_fields import Rejected
+from backends.emulator.text import BYTES_PER_TOKEN, chat_text, count_tokens, wished_output_tokens
+
+
+@dataclass(slots=True)
+class Prompt:
+    """One prompt: its bytes (for token ids: four bytes each) and its tokens."""
+
+    data: bytes
+    tokens: int
+
+
+@dataclass(slots=True)
+class Job:
+    """One chat or completion request, checked."""
+
+    chat: bool
+    prompts: list[Prompt]
+    n: int = 1
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stream: bool = False
+    include_usage: bool = False
+    continuous_usage: bool = False
+    stops: list[str] = field(default_factory=list)
+    as_json: bool = False
+    tool: Mapping[str, Any] | None = None
+    tool_named: bool = False
+    logprobs: int | None = None  # how many alternatives a token; None: not asked for
+    prompt_logprobs: int | None = None
+    echo: bool = False
+    wished_tokens: int | None = None
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(prompt.tokens for prompt in self.prompts)
+
+
+def parse_chat(body: Mapping[str, Any], names: list[str]) -> Job:
+    """A job from the body of /v1/chat/completions. Raises Rejected."""
+    messages = fields.messages_of(body)
+    if not messages:
+        raise Rejected(400, "messages must not be empty", param="messages")
+    data = chat_text(messages).encode("utf-8", "surrogatepass")
+    job = Job(chat=True, prompts=[Prompt(data, count_tokens(data))])
+    _parse_common(body, job, names)
+    limit = fields.integer(body, "max_completion_tokens")
+    if limit is not None:
+        job.max_tokens = limit
+    forced = fields.forced_tool(body)
+    if forced is not None:
+        job.tool, job.tool_named = forced
+    top = fields.integer(body, "top_logprobs")
+    wanted = fields.boolean(body, "logprobs")
+    if top is not None and top > 0 and not wanted:
+        raise Rejected(
+            400, "when using `top_logprobs`, `logprobs` must be set to true.", param="top_logprobs"
+        )
+    if top is not None and (top < 0 or top > 20):
+        raise Rejected(400, "`top_logprobs` must be a positive value or -1.", param="top_logprobs")
+    job.logprobs = (top or 0) if wanted else None
+    _check_lengths(job)
+    return job
+
+
+def parse_completion(body: Mapping[str, Any], names: list[str]) -> Job:
+    """A job from the body of /v1/completions. Raises Rejected."""
+    if "prompt" not in body or body["prompt"] is None:
+        raise Rejected(400, "Either prompt or prompt_embeds must be provided and non-empty.", param="prompt")
+    job = Job(chat=False, prompts=prompts_of(body["prompt"], "prompt"))
+    _parse_common(body, job, names)
+    if body.get("max_tokens", ...) is ...:
+        job.max_tokens = 16  # the default of this endpoint
+    logprobs = fields.integer(body, "logprobs")
+    if logprobs is not None and not 0 <= logprobs <= 20:
+        raise Rejected(400, "`logprobs` must be a positive value.", param="logprobs")
+    job.logprobs = logprobs
+    job.echo = fields.boolean(body, "echo")
+    _check_lengths(job)
+    return job
+
+
+def prompts_of(value: Any, name: str) -> list[Prompt]:
+    """Prompts from a string, token ids, or a list of either."""
+    if isinstance(value, str):
+        return [_text_prompt(value)]
+    if isinstance(value, list) and value:
+        if all(isinstance(item, str) for item in value):
+            return [_text_prompt(item) for item in value]
+        if _are_ids(value):
+            return [_ids_prompt(value)]
+        if all(isinstance(item, list) and item and _are_ids(item) for item in value):
+            return [_ids_prompt(item) for item in value]
+    raise fields.validation(name, "Input should be a string, a list of strings, or token ids")
+
+
+def _are_ids(value: list[Any]) -> bool:
+    return all(isinstance(item, int) and not isinstance(item, bool) and 0 <= item < 2**31 for item in value)
+
+
+def _text_prompt(text: str) -> Prompt:
+    data = text.encode("utf-8", "surrogatepass")
+    return Prompt(data, count_tokens(data))
+
+
+def _ids_prompt(ids: list[int]) -> Prompt:
+    return Prompt(b"".join(item.to_bytes(BYTES_PER_TOKEN, "big") for item in ids), len(ids))
+
+
+def _parse_common(body: Mapping[str, Any], job: Job, names: list[str]) -> None:
+    job.stream = fields.boolean(body, "stream")
+    options = body.get("stream_options")
+    if options is not None:
+        if not job.stream:
+            raise Rejected(
+                400, "Stream options can only be defined when `stream=True`.", param="stream_options"
+            )
+        if not isinstance(options, Mapping):
+            raise fields.validation("stream_options", "Input should be a valid dictionary")
+        job.include_usage = fields.boolean(options, "include_usage")
+        job.continuous_usage = job.include_usage and fields.boolean(options, "continuous_usage_stats")
+    job.n = 1 if (n := fields.integer(body, "n")) is None else n
+    if not 1 <= job.n <= 128:
+        raise Rejected(400, f"n must be at least 1 and at most 128, got {job.n}.", param="n")
+    job.max_tokens = fields.integer(body, "max_tokens")
+    job.min_tokens = fields.integer(body, "min_tokens") or 0
+    job.ignore_eos = fields.boolean(body, "ignore_eos")
+    job.stops = fields.strings(body, "stop")
+    if "" in job.stops:
+        raise Rejected(400, "stop cannot contain an empty string.", param="stop")
+    job.as_json = fields.wants_json(body)
+    fields.number_between(body, "temperature", 0.0, 2.0)
+    fields.number_between(body, "top_p", 0.0, 1.0)
+    fields.number_between(body, "presence_penalty", -2.0, 2.0)
+    fields.number_between(body, "frequency_penalty", -2.0, 2.0)
+    job.prompt_logprobs = fields.integer(body, "prompt_logprobs")
+    if job.prompt_logprobs is not None:
+        if job.stream and (job.prompt_logprobs > 0 or job.prompt_logprobs == -1):
+            raise Rejected(
+                400, "`prompt_logprobs` are not available when `stream=True`.", param="prompt_logprobs"
+            )
+        if job.prompt_logprobs < -1:
+            raise Rejected(400, "`prompt_logprobs` must be a positive value or -1.", param="prompt_logprobs")
+    extra = body.get("vllm_xargs")
+    if extra is not None:
+        if not isinstance(extra, Mapping):
+            raise fields.validation("vllm_xargs", "Input should be a valid dictionary")
+        try:
+            job.wished_tokens = wished_output_tokens(extra.get("emulate_output_tokens"), names)
+        except ValueError as error:
+            raise Rejected(400, str(error), param="vllm_xargs.emulate_output_tokens") from None
+
+
+def _check_lengths(job: Job) -> None:
+    if job.max_tokens is not None and job.max_tokens < 1:
+        raise Rejected(400, f"max_tokens must be at least 1, got {job.max_tokens}.", param="max_tokens")
+    if job.min_tokens < 0:
+        raise Rejected(
+            400, f"min_tokens must be greater than or equal to 0, got {job.min_tokens}.", param="min_tokens"
+        )
+    if job.max_tokens is not None and job.min_tokens > job.max_tokens:
+        raise Rejected(
+            400,
+            f"min_tokens must be less than or equal to max_tokens={job.max_tokens}, got {job.min_tokens}.",
+            param="min_tokens",
+        )
+
+
+def check_context(job: Job, max_model_len: int) -> None:
+    """Refuse what does not fit the context, as vLLM does."""
+    longest = max(prompt.tokens for prompt in job.prompts)
+    wanted = job.max_tokens if job.max_tokens is not None else 1
+    if longest + wanted > max_model_len:
+        raise Rejected(
+            400,
+            f"This model's maximum context length is {max_model_len} tokens. However, you requested {wanted} "
+            f"output tokens and your prompt contains at least {longest} input tokens, for a total of at least "
+            f"{longest + wanted} tokens. Please reduce the length of the input prompt or the number of requested "
+            "output tokens.",
+            param="input_tokens",
+        )

@@ -1,0 +1,289 @@
+"""vLLM's bytes: chunks, whole answers and errors of /v1/chat/completions and /v1/completions.
+
+Field order and presence follow vLLM's own models (chat chunks leave out what was not set; completion chunks
+tell every field, `"usage": null` too).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import orjson
+
+from backends.emulator.generation import Choice, Generation
+from backends.emulator.text import seed_of
+from backends.emulator.vllm_request import Job
+
+FINGERPRINT = "headway-emulator"
+DONE = b"data: [DONE]\n\n"
+
+
+def error_json(status: int, message: str, kind: str, param: str | None = None) -> bytes:
+    """vLLM's error object."""
+    return orjson.dumps({"error": {"message": message, "type": kind, "param": param, "code": status}})
+
+
+def error_kind(status: int) -> str:
+    return {400: "BadRequestError", 404: "NotFoundError", 503: "ServiceUnavailableError"}.get(
+        status, "InternalServerError"
+    )
+
+
+def _logprob(seed: int, index: int) -> float:
+    return -round(((seed + index * 2654435761) % 1000) / 2000, 4)
+
+
+class VllmWire:
+    """One request's answer as vLLM writes it (`generation.Wire`)."""
+
+    content_type = "text/event-stream; charset=utf-8"
+    head_first = True
+
+    def __init__(self, job: Job, model: str, answer_id: str) -> None:
+        self._job = job
+        self._model = model
+        self._id = answer_id
+        self._created = int(time.time())
+        self._plain = job.logprobs is None and not job.continuous_usage
+        self._tool_id = f"chatcmpl-tool-{seed_of(answer_id):016x}"
+
+    def prepare(self, choice: Choice) -> None:
+        mark = "\0"
+        head, _, tail = self._event(choice, mark, None, 0, 0).partition(orjson.dumps(mark)[1:-1])
+        choice.head, choice.tail = head, tail
+
+    def opening(self) -> bytes:
+        if not self._job.chat:
+            return b""
+        events = []
+        for index in range(self._job.n):
+            delta: dict[str, Any] = {"role": "assistant", "content": ""}
+            if self._job.tool is not None:
+                delta = {
+                    "role": "assistant",
+                    "content": None,
+                    "tool_calls": [
+                        {
+                            "index": 0,
+                            "id": f"{self._tool_id}-{index}",
+                            "type": "function",
+                            "function": {"name": self._job.tool["name"], "arguments": ""},
+                        }
+                    ],
+                }
+            chunk = self._envelope(
+                [{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}]
+            )
+            if self._job.continuous_usage:
+                chunk["usage"] = self._usage(0)
+            events.append(_sse(chunk))
+        return b"".join(events)
+
+    def pieces(self, choice: Choice, start: int, stop: int, last: bool) -> bytes:
+        if self._plain and not last:
+            return choice.head + choice.answer.escaped(start, stop) + choice.tail
+        text = choice.answer.raw(start, stop)
+        if start == 0 and self._job.echo:
+            text = self._prompt_text(choice) + text
+        return self._event(choice, text, choice if last else None, start, stop)
+
+    def closing(self, generation: Generation) -> bytes:
+        if not self._job.include_usage:
+            return DONE
+        chunk = self._envelope([])
+        chunk["usage"] = self._usage(sum(choice.sent for choice in generation.choices))
+        chunk["system_fingerprint"] = FINGERPRINT
+        return _sse(chunk) + DONE
+
+    def whole(self, generation: Generation) -> bytes:
+        job = self._job
+        output = sum(choice.produced for choice in generation.choices)
+        choices = [self._whole_choice(choice) for choice in generation.choices]
+        return orjson.dumps(
+            {
+                "id": self._id,
+                "object": "chat.completion" if job.chat else "text_completion",
+                "created": self._created,
+                "model": self._model,
+                "choices": choices,
+                "service_tier": None,
+                "system_fingerprint": FINGERPRINT,
+                "usage": {**self._usage(output), "prompt_tokens_details": None},
+                **({"prompt_logprobs": self._prompt_logprobs()} if job.chat else {}),
+                "kv_transfer_params": None,
+            }
+        )
+
+    def stream_error(self, status: int, message: str) -> bytes:
+        return b"data: " + error_json(status, message, error_kind(status)) + b"\n\n" + DONE
+
+    def error_body(self, status: int, message: str) -> bytes:
+        return error_json(status, message, error_kind(status))
+
+    # --- parts ---
+    def _whole_choice(self, choice: Choice) -> dict[str, Any]:
+        text = choice.answer.raw(0, choice.produced)
+        common = {
+            "logprobs": self._logprobs(choice, 0, choice.produced),
+            "finish_reason": choice.finish_reason,
+            "stop_reason": choice.stop_reason,
+            "token_ids": None,
+        }
+        if not self._job.chat:
+            if self._job.echo:
+                text = self._prompt_text(choice) + text
+            return {
+                "index": choice.index,
+                "text": text,
+                **common,
+                "prompt_logprobs": self._prompt_logprobs(),
+                "prompt_token_ids": None,
+            }
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": text,
+            "refusal": None,
+            "annotations": None,
+            "audio": None,
+            "function_call": None,
+            "reasoning": None,
+        }
+        if self._job.tool is not None:
+            message["content"] = ""
+            message["tool_calls"] = [
+                {
+                    "id": f"{self._tool_id}-{choice.index}",
+                    "type": "function",
+                    "function": {"name": self._job.tool["name"], "arguments": text},
+                }
+            ]
+        return {"index": choice.index, "message": message, **common}
+
+    def _event(self, choice: Choice, text: str, ending: Choice | None, start: int, stop: int) -> bytes:
+        job = self._job
+        logprobs = self._logprobs(choice, start, stop)
+        if not job.chat:
+            chunk = self._envelope(
+                [
+                    {
+                        "index": choice.index,
+                        "text": text,
+                        "logprobs": logprobs,
+                        "finish_reason": ending.finish_reason if ending else None,
+                        "stop_reason": ending.stop_reason if ending else None,
+                        "prompt_token_ids": None,
+                        "token_ids": None,
+                    }
+                ]
+            )
+            chunk["usage"] = self._usage(stop) if job.continuous_usage else None
+            return _sse(chunk)
+        delta: dict[str, Any] = {"content": text}
+        if job.tool is not None:
+            delta = {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}
+        part: dict[str, Any] = {
+            "index": choice.index,
+            "delta": delta,
+            "logprobs": logprobs,
+            "finish_reason": ending.finish_reason if ending else None,
+        }
+        if ending:
+            part["stop_reason"] = ending.stop_reason
+        part["token_ids"] = None
+        chunk = self._envelope([part])
+        if ending and not job.include_usage:
+            chunk["system_fingerprint"] = FINGERPRINT
+        if job.continuous_usage:
+            chunk["usage"] = self._usage(stop)
+        return _sse(chunk)
+
+    def _envelope(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "id": self._id,
+            "object": "chat.completion.chunk" if self._job.chat else "text_completion",
+            "created": self._created,
+            "model": self._model,
+            "choices": choices,
+        }
+
+    def _usage(self, output_tokens: int) -> dict[str, Any]:
+        prompt = self._job.prompt_tokens
+        return {
+            "prompt_tokens": prompt,
+            "total_tokens": prompt + output_tokens,
+            "completion_tokens": output_tokens,
+        }
+
+    def _prompt_text(self, choice: Choice) -> str:
+        return self._job.prompts[choice.index // self._job.n].data.decode("utf-8", "replace")
+
+    def _logprobs(self, choice: Choice, start: int, stop: int) -> dict[str, Any] | None:
+        """Log probabilities in the right shape; the numbers are made up from the position."""
+        count = self._job.logprobs
+        if count is None or start == stop:
+            return None
+        seed = seed_of(self._id)
+        tokens = [choice.answer.piece(index) for index in range(start, stop)]
+        probs = [_logprob(seed, index) for index in range(start, stop)]
+        if not self._job.chat:
+            offsets = []
+            offset = len(choice.answer.raw(0, start))
+            for token in tokens:
+                offsets.append(offset)
+                offset += len(token)
+            return {
+                "text_offset": offsets,
+                "token_logprobs": probs,
+                "tokens": tokens,
+                "top_logprobs": [
+                    {token: prob, **{f" alt{rank}": prob - rank for rank in range(1, count)}}
+                    for token, prob in zip(tokens, probs, strict=True)
+                ],
+            }
+
+        def entry(token: str, prob: float) -> dict[str, Any]:
+            return {"token": token, "logprob": prob, "bytes": list(token.encode())}
+
+        return {
+            "content": [
+                {
+                    **entry(token, prob),
+                    "top_logprobs": [
+                        entry(token if rank == 0 else f" alt{rank}", prob - rank) for rank in range(count)
+                    ],
+                }
+                for token, prob in zip(tokens, probs, strict=True)
+            ]
+        }
+
+    def _prompt_logprobs(self) -> list[dict[str, Any] | None] | None:
+        if self._job.prompt_logprobs is None:
+            return None
+        data = self._job.prompts[0].data
+        found: list[dict[str, Any] | None] = [None]
+        for index in range(1, self._job.prompts[0].tokens):
+            piece = data[index * 4 : index * 4 + 4]
+            found.append(
+                {
+                    str(token_id(piece)): {
+                        "logprob": _logprob(17, index),
+                        "rank": 1,
+                        "decoded_token": piece.decode("utf-8", "replace"),
+                    }
+                }
+            )
+        return found
+
+
+def token_id(piece: bytes) -> int:
+    """The id of a prompt token (four bytes of text): its first 17 bits by hash, as a vocabulary of 131072."""
+    return seed_of(piece) & 0x1FFFF
+
+
+def token_ids(data: bytes) -> list[int]:
+    return [token_id(data[at : at + 4]) for at in range(0, max(1, len(data)), 4)]
+
+
+def _sse(chunk: dict[str, Any]) -> bytes:
+    return b"data: " + orjson.dumps(chunk) + b"\n\n"

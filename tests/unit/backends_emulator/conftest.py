@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+from emulator_profiles import QUICK, SLOW
+
+from backends.emulator import EmulatedInstance, serve
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+@pytest.fixture
+async def vllm() -> AsyncIterator[EmulatedInstance]:
+    async with serve(EmulatedInstance("v", "vllm", {"tiny": QUICK})) as (instance,):
+        yield instance
+
+
+@pytest.fixture
+async def slow_vllm() -> AsyncIterator[EmulatedInstance]:
+    async with serve(EmulatedInstance("v", "vllm", {"tiny": SLOW})) as (instance,):
+        yield instance
+
+
+@pytest.fixture
+async def ollama_server() -> AsyncIterator[EmulatedInstance]:
+    models = {"tiny": QUICK, "other:1b": QUICK}
+    async with serve(EmulatedInstance("o", "ollama", models)) as (instance,):
+        yield instance

@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import aiohttp
+import pytest
+from emulator_profiles import QUICK, SLOW, eventually
+
+from backends.emulator import EmulatedInstance, serve
+
+VLLM = {
+    "model": "tiny",
+    "messages": [{"role": "user", "content": "x"}],
+    "max_tokens": 20,
+    "ignore_eos": True,
+}
+OLLAMA = {
+    "model": "tiny",
+    "messages": [{"role": "user", "content": "x"}],
+    "options": {"emulate_output_tokens": 20},
+}
+
+
+async def arm(http: aiohttp.ClientSession, instance: EmulatedInstance, **fault: Any) -> list[dict[str, Any]]:
+    async with http.post(f"{instance.url}/emulator/fault", json=fault) as answer:
+        assert answer.status == 200
+        armed: list[dict[str, Any]] = (await answer.json())["armed"]
+        return armed
+
+
+async def ask(http: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> tuple[int, str]:
+    async with http.post(url, json=body) as answer:
+        return answer.status, await answer.text()
+
+
+async def drain(answer: aiohttp.ClientResponse, into: bytearray) -> None:
+    """Read to the end."""
+    async for data in answer.content.iter_any():
+        into += data
+
+
+async def state_of(port: int, wanted: str) -> str:
+    """Try to connect until the port is "open" or "refused", as wanted, at most 5 s; the last state seen."""
+    found = ""
+    async with asyncio.timeout(5):
+        while found != wanted:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except ConnectionRefusedError:
+                found = "refused"
+            else:
+                found = "open"
+                writer.close()
+                await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+            await asyncio.sleep(0.005)
+    return found
+
+
+async def test_a_status_is_given_as_often_as_asked(
+    vllm: EmulatedInstance, http: aiohttp.ClientSession
+) -> None:
+    await arm(http, vllm, kind="status_500", count=2, status=502)
+    url = f"{vllm.url}/v1/chat/completions"
+    assert [(await ask(http, url, VLLM))[0] for _ in range(3)] == [502, 502, 200]
+
+
+async def test_errors_of_vllm(vllm: EmulatedInstance, http: aiohttp.ClientSession) -> None:
+    url = f"{vllm.url}/v1/chat/completions"
+    await arm(http, vllm, kind="error_before_first_token")
+    status, text = await ask(http, url, {**VLLM, "stream": True})
+    error, done, _ = text.split("\n\n")
+    assert (status, done) == (200, "data: [DONE]")
+    assert json.loads(error.removeprefix("data: "))["error"]["code"] == 500
+    await arm(http, vllm, kind="error_mid_stream", after_tokens=3)
+    status, text = await ask(http, url, {**VLLM, "stream": True})
+    assert status == 200
+    assert text.count('"content":') - 1 <= 3
+    assert '"finish_reason":"length"' not in text
+    assert text.split("\n\n")[-3].startswith('data: {"error":')
+    await arm(http, vllm, kind="error_mid_stream", after_tokens=3)
+    assert (await ask(http, url, VLLM))[0] == 500
+    await eventually(lambda: vllm.app.state()["running"] == 0)
+
+
+async def test_streams_that_end_too_soon(vllm: EmulatedInstance, http: aiohttp.ClientSession) -> None:
+    url = f"{vllm.url}/v1/chat/completions"
+    await arm(http, vllm, kind="truncate_without_done", after_tokens=2)
+    status, text = await ask(http, url, {**VLLM, "stream": True})
+    assert status == 200
+    assert "Emulated" in text
+    assert "[DONE]" not in text
+    await arm(http, vllm, kind="cut_mid_stream", after_tokens=2)
+    with pytest.raises(aiohttp.ClientError):
+        await ask(http, url, {**VLLM, "stream": True})
+    await arm(http, vllm, kind="cut_mid_stream", after_tokens=2)
+    with pytest.raises(aiohttp.ClientError):
+        await ask(http, url, VLLM)
+    assert (await ask(http, url, VLLM))[0] == 200
+
+
+@pytest.mark.parametrize("kind", ["hang_before_first_token", "hang_mid_stream"])
+async def test_a_hang_is_silence_on_an_open_connection(vllm: EmulatedInstance, kind: str) -> None:
+    async with aiohttp.ClientSession() as http:
+        await arm(http, vllm, kind=kind, after_tokens=2)
+        answer = await http.post(f"{vllm.url}/v1/chat/completions", json={**VLLM, "stream": True})
+        seen = bytearray()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(drain(answer, seen), 0.4)
+        assert (b"Emulated" in seen) is (kind == "hang_mid_stream")
+        assert len(vllm.app.live) == 1
+        answer.close()
+    await eventually(lambda: not vllm.app.live)
+
+
+async def test_errors_of_ollama(ollama_server: EmulatedInstance, http: aiohttp.ClientSession) -> None:
+    native, openai = f"{ollama_server.url}/api/chat", f"{ollama_server.url}/v1/chat/completions"
+    await arm(http, ollama_server, kind="error_before_first_token")
+    status, text = await ask(http, native, OLLAMA)
+    assert (status, list(json.loads(text))) == (500, ["error"])
+    await arm(http, ollama_server, kind="error_mid_stream", after_tokens=2)
+    status, text = await ask(http, native, OLLAMA)
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert (status, list(lines[-1])) == (200, ["error"])
+    assert not any(line.get("done") for line in lines)
+    await arm(http, ollama_server, kind="error_mid_stream", after_tokens=2)
+    status, text = await ask(http, openai, {**OLLAMA, "stream": True})
+    last = json.loads(text.strip().split("\n\n")[-1].removeprefix("data: "))
+    assert (status, last["choices"][0]["delta"]) == (200, {"content": ""})
+    assert "[DONE]" not in text
+
+
+async def test_refused_connections_come_back(vllm: EmulatedInstance) -> None:
+    port = vllm.port
+    async with aiohttp.ClientSession() as http:
+        await arm(http, vllm, kind="refuse_connections", for_s=0.3)
+    assert await state_of(port, "refused") == "refused"
+    assert await state_of(port, "open") == "open"
+
+
+async def test_a_kill_resets_streams_and_a_start_revives() -> None:
+    instance = EmulatedInstance("v", "vllm", {"tiny": SLOW})
+    async with serve(instance), aiohttp.ClientSession() as http:
+        url, port = f"{instance.url}/v1/chat/completions", instance.port
+        answer = await http.post(url, json={**VLLM, "stream": True})
+        await answer.content.readany()
+        await arm(http, instance, kind="kill")
+        with pytest.raises(aiohttp.ClientError):
+            await drain(answer, bytearray())
+        answer.close()
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await http.get(f"{instance.url}/health")
+        await instance.start()
+        assert instance.port == port
+        assert instance.app.state()["running"] == 0
+        async with http.get(f"{instance.url}/health") as health:
+            assert health.status == 200
+
+
+async def test_health_and_the_fault_route(vllm: EmulatedInstance, http: aiohttp.ClientSession) -> None:
+    await arm(http, vllm, kind="unhealthy", for_s=60)
+    async with http.get(f"{vllm.url}/health") as answer:
+        assert answer.status == 503
+    await arm(http, vllm, kind="status", count=None)
+    fault = f"{vllm.url}/emulator/fault"
+    async with http.get(fault) as answer:
+        assert [item["kind"] for item in (await answer.json())["armed"]] == ["status"]
+    async with http.delete(fault) as answer:
+        assert (await answer.json())["armed"] == []
+    async with http.get(f"{vllm.url}/health") as answer:
+        assert answer.status == 200
+    for bad in ({"kind": "nope"}, {"kind": "status", "count": 0}, {"kind": "status", "colour": 1}, []):
+        async with http.post(fault, json=bad) as answer:
+            assert answer.status == 400
+            assert (await answer.json())["error"]
+    async with http.get(f"{vllm.url}/emulator/state") as answer:
+        assert (await answer.json())["kind"] == "vllm"
+
+
+@pytest.mark.parametrize(
+    ("on_stop", "end"), [("error", b"[DONE]"), ("finish", b"[DONE]"), ("hang", None), ("cut", None)]
+)
+async def test_what_streams_get_when_an_instance_stops(on_stop: Any, end: bytes | None) -> None:
+    profile = QUICK if on_stop == "finish" else SLOW
+    instance = EmulatedInstance("v", "vllm", {"tiny": profile}, on_stop=on_stop)
+    async with aiohttp.ClientSession() as http:
+        await instance.start()
+        tokens = 100 if on_stop == "finish" else 2000
+        answer = await http.post(
+            f"{instance.url}/v1/chat/completions", json={**VLLM, "max_tokens": tokens, "stream": True}
+        )
+        first = await answer.content.readany()
+        stopping = asyncio.create_task(instance.stop(0.2 if on_stop == "hang" else 5.0))
+        if end is None:
+            with pytest.raises(aiohttp.ClientError):
+                await answer.content.read()
+        else:
+            text = first + await answer.content.read()
+            assert end in text
+            assert (b'"error"' in text) is (on_stop == "error")
+            assert (b'"finish_reason":"length"' in text) is (on_stop == "finish")
+        await stopping
+        answer.close()

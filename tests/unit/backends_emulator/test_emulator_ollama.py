@@ -1,0 +1,301 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import aiohttp
+import ollama
+import openai
+import pytest
+from emulator_profiles import QUICK, SLOW, eventually
+
+from backends.emulator import EmulatedInstance, serve
+
+MESSAGES = [{"role": "user", "content": "x" * 40}]
+
+
+def wish(tokens: int, **more: Any) -> dict[str, Any]:
+    return {"options": {"emulate_output_tokens": tokens, **more}}
+
+
+async def post(
+    http: aiohttp.ClientSession, instance: EmulatedInstance, path: str, body: dict[str, Any]
+) -> tuple[int, list[dict[str, Any]]]:
+    async with http.post(instance.url + path, json=body) as answer:
+        text = await answer.text()
+        return answer.status, [json.loads(line) for line in text.splitlines()]
+
+
+async def loaded(http: aiohttp.ClientSession, instance: EmulatedInstance) -> list[dict[str, Any]]:
+    async with http.get(f"{instance.url}/api/ps") as answer:
+        models: list[dict[str, Any]] = (await answer.json())["models"]
+        return models
+
+
+async def test_a_chat_stream_has_ollamas_shape(
+    ollama_server: EmulatedInstance, http: aiohttp.ClientSession
+) -> None:
+    async with http.post(
+        f"{ollama_server.url}/api/chat", json={"model": "tiny", "messages": MESSAGES, **wish(7)}
+    ) as answer:
+        assert answer.status == 200
+        assert answer.headers["Content-Type"] == "application/x-ndjson"
+        text = await answer.text()
+    *chunks, last = [json.loads(line) for line in text.splitlines()]
+    assert text.endswith("\n")
+    assert all(set(chunk) == {"model", "created_at", "message", "done"} for chunk in chunks)
+    assert "".join(chunk["message"]["content"] for chunk in chunks) == "Emulated text, not a model's"
+    assert last["message"] == {"role": "assistant", "content": ""}
+    assert (last["done"], last["done_reason"]) == (True, "stop")
+    assert (last["prompt_eval_count"], last["eval_count"]) == (10, 7)
+    assert last["load_duration"] >= 50_000_000
+    assert last["eval_duration"] == pytest.approx(6_000_000, abs=2)
+    parts = last["load_duration"] + last["prompt_eval_duration"] + last["eval_duration"]
+    assert last["total_duration"] >= parts - 3
+    datetime.fromisoformat(last["created_at"])
+
+
+async def test_the_ollama_client_works(ollama_server: EmulatedInstance) -> None:
+    async with ollama.AsyncClient(host=ollama_server.url) as client:
+        whole = await client.chat(model="tiny", messages=MESSAGES)
+        pieces = [part async for part in await client.chat(model="tiny", messages=MESSAGES, stream=True)]
+        assert "".join(part.message.content or "" for part in pieces) == whole.message.content
+        assert pieces[-1].eval_count == whole.eval_count
+        generated = await client.generate(model="tiny", prompt="hello", options={"num_predict": 5})
+        assert (generated.eval_count, generated.done_reason) == (5, "length")
+        assert len(generated.context or []) == 2 + 5
+        embedded = await client.embed(model="tiny", input=["a", "b"], dimensions=16)
+        assert [len(vector) for vector in embedded.embeddings] == [16, 16]
+        assert embedded.prompt_eval_count == 2
+        assert len((await client.embeddings(model="tiny", prompt="a")).embedding) == 256
+        assert sorted(model.model or "" for model in (await client.list()).models) == [
+            "other:1b",
+            "tiny:latest",
+        ]
+        assert [model.model for model in (await client.ps()).models] == ["tiny:latest"]
+        shown = await client.show("tiny")
+        assert shown.capabilities is not None
+        assert "completion" in shown.capabilities
+        formed = await client.chat(
+            model="tiny", messages=MESSAGES, format="json", options={"emulate_output_tokens": 20}
+        )
+        assert list(json.loads(formed.message.content or "")) == ["emulated"]
+        with pytest.raises(ollama.ResponseError, match="model 'nope' not found") as caught:
+            await client.chat(model="nope", messages=MESSAGES)
+        assert caught.value.status_code == 404
+
+
+def test_the_synchronous_ollama_client_works() -> None:
+    """The client runs in a thread of its own here."""
+
+    async def talk() -> str:
+        async with serve(EmulatedInstance("o", "ollama", {"tiny": QUICK})) as (instance,):
+            with ollama.Client(host=instance.url) as client:
+                answer = await asyncio.to_thread(client.chat, model="tiny", messages=MESSAGES)
+            return answer.message.content or ""
+
+    assert asyncio.run(talk()).startswith("Emulated text")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "text"),
+    [
+        ("/api/chat", {"model": "nope", "messages": MESSAGES}, 404, "model 'nope' not found"),
+        ("/api/generate", {"prompt": "x"}, 404, "model '' not found"),
+        ("/api/chat", {"messages": MESSAGES}, 400, "model is required"),
+        ("/api/show", {}, 400, "model is required"),
+        (
+            "/api/chat",
+            {"model": "tiny", "messages": MESSAGES, "keep_alive": "300"},
+            400,
+            'time: missing unit in duration "300"',
+        ),
+        ("/api/chat", {"model": "tiny", "messages": "x"}, 400, "cannot unmarshal string"),
+        ("/api/chat", {"model": 5, "messages": MESSAGES}, 400, "cannot unmarshal number"),
+        ("/api/chat", {"model": "tiny", "messages": MESSAGES, "top_logprobs": 21}, 400, "top_logprobs"),
+        (
+            "/api/chat",
+            {"model": "tiny", "messages": MESSAGES, "options": {"num_ctx": "big"}},
+            500,
+            'option "num_ctx" must be of type',
+        ),
+        (
+            "/api/generate",
+            {"model": "tiny", "prompt": "x", "raw": True, "system": "y"},
+            400,
+            "raw mode does not support",
+        ),
+        (
+            "/api/embed",
+            {"model": "tiny", "input": "x" * 9000, "truncate": False},
+            400,
+            "the input length exceeds the context length",
+        ),
+        (
+            "/api/chat",
+            {"model": "tiny", "messages": [{"role": "user", "content": "x" * 9000}], "truncate": False},
+            400,
+            "exceeds the available context",
+        ),
+    ],
+)
+async def test_refusals(
+    ollama_server: EmulatedInstance,
+    http: aiohttp.ClientSession,
+    path: str,
+    body: dict[str, Any],
+    status: int,
+    text: str,
+) -> None:
+    found, (error,) = await post(http, ollama_server, path, body)
+    assert found == status
+    assert set(error) == {"error"}
+    assert text in error["error"]
+
+
+async def test_odd_requests(ollama_server: EmulatedInstance, http: aiohttp.ClientSession) -> None:
+    url = ollama_server.url
+    async with http.get(f"{url}/") as answer:
+        assert (answer.status, await answer.text()) == (200, "Ollama is running")
+    async with http.head(f"{url}/api/version") as answer:
+        assert answer.status == 200
+    async with http.post(f"{url}/api/chat", data=b"") as answer:
+        assert (answer.status, await answer.json()) == (400, {"error": "missing request body"})
+    async with http.post(f"{url}/api/chat", data=b"{") as answer:
+        assert answer.status == 400
+    async with http.get(f"{url}/nowhere") as answer:
+        assert (answer.status, await answer.text()) == (404, "404 page not found")
+    async with http.get(f"{url}/", headers={"Host": "evil.example.com"}) as answer:
+        assert (answer.status, await answer.read()) == (403, b"")
+
+
+async def test_load_and_unload(ollama_server: EmulatedInstance, http: aiohttp.ClientSession) -> None:
+    assert await loaded(http, ollama_server) == []
+    status, (answer,) = await post(http, ollama_server, "/api/chat", {"model": "tiny", "messages": []})
+    assert (status, answer["done_reason"], answer["done"]) == (200, "load", True)
+    (entry,) = await loaded(http, ollama_server)
+    assert (entry["name"], entry["context_length"]) == ("tiny:latest", 2048)
+    body = {"model": "tiny", "prompt": "", "keep_alive": 0}
+    status, (answer,) = await post(http, ollama_server, "/api/generate", body)
+    assert (status, answer["done_reason"]) == (200, "unload")
+    assert await loaded(http, ollama_server) == []
+
+
+async def test_keep_alive_ends(http: aiohttp.ClientSession) -> None:
+    # A hundred times as fast: keep-alive stays wall time.
+    async with serve(EmulatedInstance("o", "ollama", {"tiny": QUICK}, speed=100)) as (instance,):
+        for keep, stays in (("1h", True), (-1, True), (0, False), ("30ms", False)):
+            body = {"model": "tiny", "messages": MESSAGES, "keep_alive": keep, **wish(2)}
+            assert (await post(http, instance, "/api/chat", body))[0] == 200
+            if keep == -1:
+                assert (await loaded(http, instance))[0]["expires_at"].startswith("23")
+            await asyncio.sleep(0.1 if keep == "30ms" else 0)
+            assert bool(await loaded(http, instance)) is stays, keep
+
+
+async def test_another_num_ctx_reloads_after_those_that_run(http: aiohttp.ClientSession) -> None:
+    async with serve(EmulatedInstance("o", "ollama", {"tiny": replace(SLOW, overhead_s=0.01)})) as (
+        instance,
+    ):
+        state = instance.app.state
+        long = asyncio.create_task(
+            post(http, instance, "/api/chat", {"model": "tiny", "messages": MESSAGES, **wish(60)})
+        )
+        await eventually(lambda: state()["running"] == 1)
+        other = asyncio.create_task(
+            post(http, instance, "/api/chat", {"model": "tiny", "messages": MESSAGES, **wish(2, num_ctx=512)})
+        )
+        await eventually(lambda: state()["waiting"] == 1)
+        # Whoever comes after waits behind the reload, though the loaded runner would suit.
+        third = asyncio.create_task(
+            post(http, instance, "/api/chat", {"model": "tiny", "messages": MESSAGES, **wish(2)})
+        )
+        await eventually(lambda: state()["waiting"] == 2)
+        assert not other.done()
+        assert (await long)[1][-1]["eval_count"] == 60
+        assert (await other)[1][-1]["load_duration"] > 50_000_000
+        assert (await third)[1][-1]["eval_count"] == 2
+        assert state()["loads_total"] == 3
+        assert (await loaded(http, instance))[0]["context_length"] == 2048
+
+
+async def test_long_prompts_are_cut_silently(
+    ollama_server: EmulatedInstance, http: aiohttp.ClientSession
+) -> None:
+    messages = [{"role": "user", "content": "x" * 8000}]
+    body = {"model": "tiny", "messages": messages, **wish(20, num_ctx=256)}
+    status, found = await post(http, ollama_server, "/api/chat", body)
+    assert status == 200
+    assert found[-1]["prompt_eval_count"] == 256 - 20
+    assert found[-1]["eval_count"] == 20
+
+
+async def test_slots_bound_what_runs(http: aiohttp.ClientSession) -> None:
+    async with serve(EmulatedInstance("o", "ollama", {"tiny": SLOW}, num_parallel=1)) as (instance,):
+        state = instance.app.state
+        bodies = {"model": "tiny", "messages": MESSAGES, **wish(500)}
+        tasks = [asyncio.create_task(post(http, instance, "/api/chat", bodies)) for _ in range(3)]
+        await eventually(lambda: (state()["running"], state()["waiting"]) == (1, 2))
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await eventually(lambda: (state()["running"], state()["waiting"]) == (0, 0))
+
+
+async def test_a_full_queue_is_busy(http: aiohttp.ClientSession) -> None:
+    never = replace(QUICK, load_s=1000.0)
+    async with serve(EmulatedInstance("o", "ollama", {"tiny": never}, max_queue=1)) as (instance,):
+        body = {"model": "tiny", "messages": MESSAGES}
+        first = asyncio.create_task(post(http, instance, "/api/chat", body))
+        await eventually(lambda: instance.app.state()["waiting"] == 1)
+        status, (error,) = await post(http, instance, "/api/chat", body)
+        assert (status, error["error"]) == (
+            503,
+            "server busy, please try again.  maximum pending requests exceeded",
+        )
+        status, (error,) = await post(http, instance, "/v1/chat/completions", body)
+        assert (status, error["error"]["type"], error["error"]["code"]) == (503, "api_error", None)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+
+
+async def test_openai_endpoints(ollama_server: EmulatedInstance, http: aiohttp.ClientSession) -> None:
+    async with openai.AsyncOpenAI(base_url=f"{ollama_server.url}/v1", api_key="any", max_retries=0) as client:
+        messages: Any = MESSAGES
+        plain = await client.chat.completions.create(model="tiny", messages=messages, max_tokens=6)
+        assert plain.usage is not None
+        assert (plain.usage.prompt_tokens, plain.usage.completion_tokens) == (10, 6)
+        assert plain.choices[0].finish_reason == "length"
+        stream = await client.chat.completions.create(
+            model="tiny", messages=messages, max_tokens=6, stream=True, stream_options={"include_usage": True}
+        )
+        chunks = [chunk async for chunk in stream]
+        assert chunks[0].choices[0].delta.role == "assistant"
+        assert chunks[0].choices[0].delta.content
+        assert chunks[-2].choices[0].finish_reason == "length"
+        assert not chunks[-2].choices[0].delta.content
+        assert chunks[-1].choices == []
+        assert chunks[-1].usage is not None
+        assert chunks[-1].usage.completion_tokens == 6
+        completion = await client.completions.create(model="tiny", prompt="x", max_tokens=3)
+        assert completion.choices[0].text == "Emulated text,"
+        models = [model.id async for model in client.models.list()]
+        assert sorted(models) == ["other:1b", "tiny:latest"]
+        assert (await client.models.retrieve("other:1b")).id == "other:1b"
+        assert len((await client.embeddings.create(model="tiny", input="x")).data[0].embedding) == 256
+        with pytest.raises(openai.NotFoundError):
+            await client.chat.completions.create(model="nope", messages=messages)
+    status, (error,) = await post(
+        http, ollama_server, "/v1/chat/completions", {"model": "tiny", "messages": []}
+    )
+    assert (status, error["error"]["message"]) == (400, "[] is too short - 'messages'")
+    body = {"model": "tiny", "prompt": "x", "stream": True, "stream_options": {"include_usage": True}}
+    async with http.post(f"{ollama_server.url}/v1/completions", json=body) as answer:
+        events = [line[6:] for line in (await answer.text()).split("\n\n") if line]
+    zero = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+    assert json.loads(events[0])["usage"] == zero
+    assert json.loads(events[-2])["usage"]["completion_tokens"] > 0
+    assert events[-1] == "[DONE]"

@@ -1,0 +1,163 @@
+"""Exit codes of `headway`, and that a bad input is one clear line on stderr."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import router
+from router import cli
+
+FLEET = """\
+models: [{name: llama}, {name: qwen}]
+instances:
+  - {name: a, kind: vllm, url: "http://h:1", api_key_env: HEADWAY_TEST_UNSET_KEY, serves: {llama: l}}
+"""
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Path:
+    path = tmp_path / "fleet.yaml"
+    path.write_text(FLEET, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A command `probe` whose `run` executes the line given as its argument."""
+    (tmp_path / "headway_probe.py").write_text(
+        "def add_arguments(parser):\n    parser.add_argument('line')\n"
+        "def run(args):\n    scope = {}\n    exec(args.line, scope)\n    return scope.get('code', 0)\n",
+        encoding="utf-8",
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(cli.COMMANDS, "probe", cli.Command("headway_probe", "test"))
+    return "probe"
+
+
+def refused(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> str:
+    """Run what exits with 2 and says so on stderr only; the message."""
+    try:
+        code = cli.main(arguments)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else -1
+    assert code == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err
+
+
+@pytest.mark.parametrize("arguments", [[], ["fly"], ["train", "length"], ["check"], ["check", "--conf"]])
+def test_usage_errors_exit_2(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    assert refused(capsys, arguments).startswith("usage: headway")
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"headway {router.__version__}\n"
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["--help"])
+    assert end.value.code == 0
+    printed = capsys.readouterr().out
+    for name in cli.COMMANDS:
+        assert f"\n    {name} " in printed
+
+
+@pytest.mark.parametrize("name", sorted(cli.COMMANDS))
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main([name, "--help"])
+    assert end.value.code == 0
+    assert f"usage: headway {name}" in capsys.readouterr().out
+
+
+def test_check_of_a_good_fleet(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["check", "--config", str(fleet)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "HEADWAY_TEST_UNSET_KEY is not set" in printed
+    assert "model qwen: no instance serves it" in printed
+    assert "fleet.yaml: ok" in printed
+
+
+def test_check_as_json(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["check", "--json", "--config", str(fleet)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["ok"], found["models"], found["instances"]) == (True, ["llama", "qwen"], ["a"])
+    assert any("HEADWAY_TEST_UNSET_KEY" in warning for warning in found["warnings"])
+
+
+def test_check_prints_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["check", "--schema"]) == 0
+    assert json.loads(capsys.readouterr().out)["additionalProperties"] is False
+
+
+def test_a_bad_fleet_is_told_with_its_lines(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.write_text(FLEET + "defaults: {policy: fastest}\nlimit: {}\n", encoding="utf-8")
+    lines = refused(capsys, ["check", "--config", str(fleet)]).splitlines()
+    assert len(lines) == 2
+    assert f"{fleet}:4: defaults.policy: unknown policy 'fastest'" in lines[0]
+    assert f"{fleet}:5: limit: unknown key (did you mean 'limits'?)" in lines[1]
+
+
+def test_a_missing_fleet_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    message = refused(capsys, ["check", "--config", str(tmp_path / "none.yaml")])
+    assert message == f"headway: {tmp_path}/none.yaml: cannot be read: No such file or directory\n"
+
+
+def test_exit_code_of_the_command(command: str) -> None:
+    assert cli.main([command, "code = 5"]) == 5
+
+
+def test_interrupt_is_quiet(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([command, "raise KeyboardInterrupt"]) == 130
+    captured = capsys.readouterr()
+    assert captured.out == captured.err == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("open('/nonexistent/x')", "headway: /nonexistent/x: No such file or directory\n"),
+        ("raise OSError(98, 'Address already in use')", "headway: Address already in use\n"),
+        ("raise TimeoutError", "headway: TimeoutError\n"),
+        (
+            "raise ModuleNotFoundError('no', name='matplotlib.pyplot')",
+            "headway: probe needs matplotlib.pyplot: pip install 'headway[bench]'\n",
+        ),
+    ],
+)
+def test_known_errors_are_one_line(
+    command: str, capsys: pytest.CaptureFixture[str], line: str, message: str
+) -> None:
+    assert refused(capsys, [command, line]) == message
+
+
+@pytest.mark.parametrize("line", ["raise ValueError('a bug')", "import headway_no_such_module"])
+def test_a_bug_keeps_its_traceback(command: str, line: str) -> None:
+    with pytest.raises((ValueError, ModuleNotFoundError)):
+        cli.main([command, line])
+
+
+def test_only_the_chosen_command_is_imported() -> None:
+    program = (
+        "import sys; from router import cli; cli.main(['check', '--schema']); "
+        "bad = {'uvicorn', 'sqlalchemy', 'torch', 'numpy', 'benchmarks', 'router.demo', 'router.serve'} & set(sys.modules); "
+        "sys.exit(str(sorted(bad)) if bad else 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    command = f"{sys.executable} -m router.cli check --schema | head -n 1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("{\n0\n", "")

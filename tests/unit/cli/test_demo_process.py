@@ -1,0 +1,62 @@
+"""`headway demo` as a user runs it: it answers, it ends, and nothing that it started outlives it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import pytest
+
+from policies import POLICIES
+
+DEMO = [sys.executable, "-m", "router.cli", "demo", "--speed", "50"]
+#: Without the operator's own admin key, so that /admin answers on loopback.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("HEADWAY_")}
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A running demo and its URL."""
+    command = [*DEMO, "--port", "0", "--db", str(tmp_path / "demo.db")]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+    )
+    with process:
+        try:
+            assert process.stdout is not None
+            first = process.stdout.readline()
+            assert first.startswith("Headway listens on http://127.0.0.1:"), first
+            yield process, first.split()[3]
+        finally:
+            process.kill()
+
+
+def test_once_asks_each_policy_through_the_real_gateway() -> None:
+    done = subprocess.run(
+        [*DEMO, "--once"], capture_output=True, text=True, timeout=100, check=False, env=ENVIRONMENT
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = {line.split()[0]: line.split() for line in done.stdout.splitlines() if line.strip()}
+    assert set(POLICIES) <= set(rows)
+    assert {rows[policy][3] for policy in POLICIES} <= {"ok", "late"}
+
+
+@pytest.mark.parametrize(("end", "code"), [(signal.SIGINT, 0), (signal.SIGKILL, -9)])
+def test_nothing_outlives_the_demo(
+    gateway: tuple[subprocess.Popen[str], str], end: signal.Signals, code: int
+) -> None:
+    process, url = gateway
+    question = {"model": "auto", "max_tokens": 2, "messages": [{"role": "user", "content": "Hello"}]}
+    request = Request(  # noqa: S310 (our own loopback URL)
+        f"{url}/v1/chat/completions", json.dumps(question).encode(), {"content-type": "application/json"}
+    )
+    with urlopen(request, timeout=30) as response:  # noqa: S310
+        assert json.load(response)["headway"]["outcome"] == "ok"
+    process.send_signal(end)
+    # The engines share the demo's standard error, so its end is read only when all of them have ended.
+    process.communicate(timeout=60)
+    assert process.returncode == code

@@ -1,0 +1,101 @@
+"""The five packages have plain names: they must be ours, all five in the wheel, and nothing else with them."""
+
+import importlib
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import router
+
+ROOT = Path(__file__).resolve().parents[3]
+PACKAGES = ("router", "policies", "predictors", "backends", "benchmarks")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from a copy so that no build product of the checkout gets into it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    source.mkdir()
+    for name in (*PACKAGES, "tests"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-index", "--no-deps"]
+    command += ["--no-build-isolation", "--disable-pip-version-check", "-w", str(folder), str(source)]
+    subprocess.run(command, check=True, capture_output=True, timeout=110)
+    return next(folder.glob("*.whl"))
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_package_is_the_one_of_this_repository(name: str) -> None:
+    file = importlib.import_module(name).__file__
+    assert file is not None
+    assert Path(file).resolve() == ROOT / name / "__init__.py"
+
+
+def test_versions_agree() -> None:
+    assert router.__version__ == PROJECT["version"]
+
+
+def test_the_wheel_has_the_five_packages_and_nothing_else(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == set(PACKAGES)
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+
+
+def test_the_wheel_has_every_module_and_data_file(wheel: Path) -> None:
+    inside = set(zipfile.ZipFile(wheel).namelist())
+    expected = {
+        str(path.relative_to(ROOT))
+        for name in PACKAGES
+        for pattern in ("*.py", "*.yaml", "*.json", "py.typed")
+        for path in (ROOT / name).rglob(pattern)
+    }
+    assert expected <= inside
+    assert "router/config/demo.yaml" in expected
+
+
+def test_the_five_packages_import_from_the_wheel(wheel: Path) -> None:
+    program = (
+        f"import sys; sys.path.insert(0, {str(wheel)!r}); import {', '.join(PACKAGES)}; "
+        f"import router.demo; router.demo.fleet(); "
+        f"print([m.__file__.startswith({str(wheel)!r}) for m in ({', '.join(PACKAGES)})])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout.strip(), done.stderr) == (str([True] * len(PACKAGES)), "")
+
+
+@pytest.mark.parametrize("name", ["runtime", "dev"])
+def test_pins_cover_what_the_project_asks_for(name: str) -> None:
+    lines = (ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9._!+-]+", pin) for pin in pins)
+    pinned = {_normal(pin.split("==")[0]) for pin in pins}
+    wanted = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["postgres"]]
+    if name == "dev":
+        extras = PROJECT["optional-dependencies"]
+        wanted += [*extras["bench"], *extras["tokenizers"], *extras["dev"]]
+    names = {_normal(re.split(r"[\[<>=!~; ]", requirement)[0]) for requirement in wanted} - {"headway"}
+    assert names <= pinned
+    assert "torch" not in pinned
+
+
+def test_both_pin_files_agree() -> None:
+    def pins(name: str) -> set[str]:
+        return set((ROOT / "requirements" / name).read_text(encoding="utf-8").splitlines()[1:])
+
+    assert pins("runtime.txt") <= pins("dev.txt")
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
