@@ -1,0 +1,73 @@
+"""Probes, metrics scrapes and other calls beside the hot path, by aiohttp."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+
+import aiohttp
+
+from backends.http1 import Origin
+from router.core.errors import UpstreamError, UpstreamTimeout
+
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
+
+
+class Control:
+    """GETs to one engine. A session that is given is shared and stays open; else one is made when first
+    needed and closed by `aclose`."""
+
+    def __init__(
+        self,
+        origin: Origin,
+        *,
+        headers: Mapping[str, str],
+        tls: ssl.SSLContext | None,
+        session: aiohttp.ClientSession | None,
+        timeout_s: float,
+    ) -> None:
+        self._origin = origin
+        self._headers = dict(headers)
+        self._tls: ssl.SSLContext | bool = tls if tls is not None else True
+        self._session = session
+        self._owned = session is None
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+
+    async def get(self, path: str) -> tuple[int, bytes]:
+        """Status and body. Raises UpstreamError when there is no answer in time."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=4, keepalive_timeout=2)
+            )
+        try:
+            async with self._session.get(
+                self._origin.url(path),
+                headers=self._headers,
+                ssl=self._tls,
+                timeout=self._timeout,
+                allow_redirects=False,
+            ) as response:
+                body = await response.content.read(MAX_ANSWER_BYTES)
+                while not response.content.at_eof():
+                    more = await response.content.read(MAX_ANSWER_BYTES)
+                    body += more
+                    if len(body) > MAX_ANSWER_BYTES:
+                        raise UpstreamError(f"the engine's answer to {path} is too large")
+                return response.status, body
+        except TimeoutError as error:
+            raise UpstreamTimeout(f"no answer to {path} in time") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise UpstreamError(f"no answer to {path} ({type(error).__name__})") from error
+
+    async def ok(self, path: str) -> bool:
+        """Whether a GET is answered with 200 in time."""
+        try:
+            status, _ = await self.get(path)
+        except UpstreamError:
+            return False
+        return status == 200
+
+    async def aclose(self) -> None:
+        if self._owned and self._session is not None:
+            await self._session.close()
+            self._session = None

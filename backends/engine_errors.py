@@ -1,0 +1,120 @@
+"""What an engine's error answer means for the attempt.
+
+Shapes met in real life: `{"error": {"message", "type", "param", "code"}}` with `code` an int (vLLM,
+llama-server) or a string (OpenAI), `{"error": "text"}` (Ollama; vLLM's 401), `{"detail": "text" | [...]}`
+(FastAPI), `{"object": "error", "message", ...}` (older vLLM), and text that is no JSON at all.
+
+An error that stays with us (a failed attempt) keeps status, type and code only: an engine's text may
+quote the prompt. A refused request (400, 422) is answered to the caller who wrote it, so the engine's
+message is passed on, without the input that validation errors repeat.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import orjson
+
+from router.core.errors import UpstreamError, UpstreamRejected
+
+MAX_MESSAGE_CHARS = 300
+
+_REFUSED = frozenset({400, 422})
+_REFUSED_TYPES = frozenset({"BadRequestError", "invalid_request_error", "exceed_context_size_error"})
+_IDENTIFIER = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
+#: Validation errors of pydantic, rendered by Python's repr, repeat the whole input.
+_REPEATED_INPUT = re.compile(r"['\"]input['\"]\s*:|input_value=")
+_VALIDATION_MESSAGE = re.compile(r"['\"]msg['\"]\s*:\s*(['\"])(.{1,200}?)\1")
+#: vLLM ends messages with the offending value.
+_REPEATED_VALUE = re.compile(r"\s*\(parameter=.*\Z", re.S)
+_CONTEXT = re.compile(r"context length|context size|context window|maximum model length|max_model_len", re.I)
+
+
+def from_response(status: int, body: bytes) -> UpstreamError:
+    """The error for an answer whose status is not 2xx."""
+    try:
+        payload: Any = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        payload = None
+    if status in _REFUSED:
+        return _rejected(payload, status)
+    return _failed(payload, status)
+
+
+def from_event(payload: Any, *, started: bool) -> UpstreamError:
+    """The error for an error object inside a 200 stream; `started` says that tokens came before it."""
+    fields = _fields(payload)
+    code = fields.get("code")
+    status = code if type(code) is int and 400 <= code <= 599 else None
+    if not started and (status in _REFUSED or (status is None and fields.get("type") in _REFUSED_TYPES)):
+        return _rejected(payload, status or 400)
+    return _failed(payload, status)
+
+
+def _fields(payload: Any) -> dict[str, Any]:
+    """The error's members, whatever shape it has."""
+    if not isinstance(payload, dict):
+        return {}
+    error = payload.get("error", payload)
+    if isinstance(error, dict):
+        fields: dict[str, Any] = error
+    elif isinstance(error, str):
+        fields = {"message": error}
+    else:
+        fields = {}
+    if "message" not in fields and "detail" in payload:
+        return {**fields, "message": _detail(payload["detail"])}
+    return fields
+
+
+def _detail(detail: Any) -> str | None:
+    """FastAPI's `detail`: a text, or a list of validation errors of which place and message are kept."""
+    if isinstance(detail, str):
+        return detail
+    if not isinstance(detail, list):
+        return None
+    parts = []
+    for item in detail[:3]:
+        if isinstance(item, dict) and isinstance(item.get("msg"), str):
+            place = item.get("loc")
+            where = ".".join(str(step) for step in place) if isinstance(place, list) else ""
+            parts.append(f"{where}: {item['msg']}" if where else item["msg"])
+    return "; ".join(parts) or None
+
+
+def _message(fields: dict[str, Any]) -> str | None:
+    message = fields.get("message")
+    if not isinstance(message, str) or not message.strip():
+        return None
+    if _REPEATED_INPUT.search(message):
+        found = [match.group(2) for match in _VALIDATION_MESSAGE.finditer(message)]
+        message = "; ".join(found[:3])
+        if not message:
+            return None
+    return _REPEATED_VALUE.sub("", message)[:MAX_MESSAGE_CHARS]
+
+
+def _rejected(payload: Any, status: int) -> UpstreamRejected:
+    fields = _fields(payload)
+    message = _message(fields) or "the engine refused the request"
+    code, param = fields.get("code"), fields.get("param")
+    if fields.get("type") == "exceed_context_size_error" or _CONTEXT.search(message):
+        code = "context_length_exceeded"
+    return UpstreamRejected(
+        message,
+        status,
+        param=param.removeprefix("body.") if isinstance(param, str) else None,
+        code=code if isinstance(code, str) else None,
+    )
+
+
+def _failed(payload: Any, status: int | None) -> UpstreamError:
+    fields = _fields(payload)
+    names = [
+        value
+        for value in (fields.get("type"), fields.get("code"))
+        if isinstance(value, str) and _IDENTIFIER.fullmatch(value)
+    ]
+    what = f"the engine answered {status}" if status is not None else "the engine reported an error"
+    return UpstreamError(f"{what} ({', '.join(names)})" if names else what, status)

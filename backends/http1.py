@@ -1,0 +1,351 @@
+"""A thin HTTP/1.1 client connection to an engine: the hot half of the relay.
+
+Each connection is one asyncio protocol with httptools' response parser. A reader is woken once for all
+body bytes that have arrived; there is no queue, no task and no timer of its own per stream.
+
+Life of a connection:
+
+    connect -> exchanging (request sent, then the response's head, then its body)
+            -> idle (answer complete, may be reused)  |  closed (anything else)
+
+Errors leave as `UpstreamError` and its subclasses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, cast
+from urllib.parse import urlsplit
+
+import httptools
+
+from router.core.errors import UpstreamError, UpstreamTimeout
+
+#: Unread body bytes above which the socket is not read from.
+HIGH_WATER_BYTES = 256 * 1024
+MAX_HEAD_BYTES = 64 * 1024
+MAX_BODY_BYTES = 64 * 1024 * 1024
+
+
+class ConnectionLost(UpstreamError):
+    """The connection ended before the answer did."""
+
+
+class Aborted(UpstreamError):
+    """The caller gave up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where an engine listens, from its URL. `prefix` is the path before `/v1`, without a trailing slash."""
+
+    host: str
+    port: int
+    tls: bool
+    prefix: str
+
+    @classmethod
+    def parse(cls, url: str) -> Origin:
+        """Raises ValueError if `url` is no http(s) URL of a host."""
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ValueError("an engine's url must be http://HOST[:PORT] or https://HOST[:PORT]")
+        tls = parts.scheme == "https"
+        prefix = parts.path.rstrip("/").removesuffix("/v1")
+        return cls(parts.hostname, parts.port or (443 if tls else 80), tls, prefix)
+
+    @property
+    def authority(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
+
+    def url(self, path: str) -> str:
+        return f"{'https' if self.tls else 'http'}://{self.authority}{self.prefix}{path}"
+
+
+def tls_context(ca_file: str | None) -> ssl.SSLContext:
+    """Verifying context; `ca_file` replaces the system's authorities. Raises OSError if it cannot be read."""
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+    except OSError as error:  # not there, not readable, or no certificate
+        raise OSError(f"cannot use ca_file {ca_file}: {error}") from error
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def request_head(origin: Origin, path: str, headers: Mapping[str, str]) -> bytes:
+    """The constant part of a POST to `path`, up to the value of `x-request-id`.
+
+    Raises ValueError for a header that would break the head.
+    """
+    lines = [
+        f"POST {origin.prefix}{path} HTTP/1.1",
+        f"host: {origin.authority}",
+        "content-type: application/json",
+        "accept: text/event-stream, application/json",
+        "user-agent: headway",
+        *(f"{name}: {value}" for name, value in headers.items()),
+    ]
+    if any("\r" in line or "\n" in line for line in lines):
+        raise ValueError("a header holds a line break")
+    return "\r\n".join([*lines, "x-request-id: "]).encode("latin-1")
+
+
+class Owner(Protocol):
+    """The pool, as its connections see it."""
+
+    def keep(self, connection: Connection) -> None: ...
+
+    def forget(self, connection: Connection) -> None: ...
+
+
+class Connection(asyncio.Protocol):
+    """One connection and the answer on it. Between `Pool.post` and `release` it belongs to one caller."""
+
+    __slots__ = (
+        "_chunks",
+        "_complete",
+        "_framed",
+        "_loop",
+        "_parser",
+        "_paused",
+        "_pool",
+        "_reusable",
+        "_transport",
+        "_unread",
+        "_waiter",
+        "answering",
+        "closed",
+        "draining",
+        "error",
+        "head_bytes",
+        "head_complete",
+        "idle_since",
+        "silent_sweeps",
+        "status",
+        "watched",
+    )
+
+    def __init__(self, pool: Owner, loop: asyncio.AbstractEventLoop) -> None:
+        self._pool = pool
+        self._loop = loop
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._waiter: asyncio.Future[None] | None = None
+        self._chunks: list[bytes] = []
+        self.closed = False
+        self.idle_since: float | None = None
+        self._reset()
+
+    def _reset(self) -> None:
+        self._chunks.clear()
+        self._unread = 0
+        self._paused = False
+        self._complete = False
+        self._reusable = False
+        self._framed = False  # the body's length is told; otherwise it ends with the connection
+        self.answering = False
+        self.head_complete = False
+        self.head_bytes = 0
+        self.status = 0
+        self.error: UpstreamError | None = None
+        self.watched = False
+        self.draining = False
+        self.silent_sweeps = 0
+
+    # --- asyncio.Protocol
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def data_received(self, data: bytes) -> None:
+        if self.idle_since is not None:
+            self._drop()  # bytes that nobody asked for: out of step
+            return
+        self.silent_sweeps = 0
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._fail(UpstreamError("the engine's answer is not valid HTTP/1.1"))
+            return
+        if not self.head_complete:
+            self.head_bytes += len(data)
+            if self.head_bytes > MAX_HEAD_BYTES:
+                self._fail(UpstreamError("the engine's response head is too large"))
+            return
+        waiter = self._waiter
+        if waiter is not None:
+            self._waiter = None
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        if not self._complete and self.error is None:
+            if exc is None and self.head_complete and not self._framed:
+                self._complete = True
+            else:
+                self.error = ConnectionLost("the engine closed the connection before its answer ended")
+        self._pool.forget(self)
+        self._wake()
+
+    # --- httptools callbacks
+    def on_message_begin(self) -> None:
+        if self._complete:  # a second answer to one request
+            self._framed = False
+            self._reusable = False
+            raise httptools.HttpParserError
+        self.answering = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() in {b"content-length", b"transfer-encoding"}:
+            self._framed = True
+        self.head_bytes += len(name) + len(value)
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status < 200:
+            self._framed = False
+            return
+        if self.head_bytes > MAX_HEAD_BYTES:
+            self._fail(UpstreamError("the engine's response head is too large"))
+            return
+        self.status = status
+        self.head_complete = True
+
+    def on_body(self, data: bytes) -> None:
+        self._chunks.append(data)
+        self._unread += len(data)
+        if self._unread > HIGH_WATER_BYTES and not self._paused and self._transport is not None:
+            if self.draining:
+                self._drop()
+                return
+            self._paused = True
+            self._transport.pause_reading()
+
+    def on_message_complete(self) -> None:
+        if not self.head_complete:
+            return  # 1xx
+        self._complete = True
+        self._reusable = self._parser.should_keep_alive()
+        if self.draining:
+            self._finish()
+
+    # --- the caller's side
+    def send(self, head: bytes, body: bytes) -> None:
+        """Start an exchange; `head` is everything before the body."""
+        self._reset()
+        self.idle_since = None
+        transport = self._transport
+        if transport is None or self.closed or transport.is_closing():
+            self.error = ConnectionLost("the connection was closed while idle")
+        elif len(body) < 65536:
+            transport.write(head + body)
+        else:
+            transport.write(head)
+            transport.write(body)
+
+    def take(self) -> bytes | None:
+        """All body bytes that arrived since the last call: b"" at the end, None if none are here yet.
+
+        Bytes that came before a failure are given first. Raises UpstreamError.
+        """
+        chunks = self._chunks
+        if chunks:
+            data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            chunks.clear()
+            self._unread = 0
+            if self._paused:
+                self._paused = False
+                if self._transport is not None and not self.closed:
+                    self._transport.resume_reading()
+            return data
+        if self.error is not None:
+            raise self.error
+        return b"" if self._complete else None
+
+    def wait(self) -> asyncio.Future[None]:
+        """Done when something may have changed for `take` or the head. One waiter at a time."""
+        waiter = self._waiter = self._loop.create_future()
+        return waiter
+
+    async def read_all(self, limit_bytes: int = MAX_BODY_BYTES) -> bytes:
+        """The whole body. The idle limit holds from here on."""
+        self.watched = True
+        parts: list[bytes] = []
+        size = 0
+        try:
+            while (data := self.take()) != b"":
+                if data is None:
+                    await self.wait()
+                    continue
+                parts.append(data)
+                size += len(data)
+                if size > limit_bytes:
+                    raise UpstreamError("the engine's answer is too large")
+        except BaseException:
+            self.abort()
+            raise
+        self.release()
+        return b"".join(parts)
+
+    def release(self) -> None:
+        """The caller is done reading: reuse the connection if its answer ended, or once it has."""
+        if self._complete:
+            self._finish()
+        elif not self.closed:
+            self._chunks.clear()
+            self.draining = True
+            self.silent_sweeps = 0
+            if self._paused and self._transport is not None:
+                self._paused = False
+                self._transport.resume_reading()
+
+    def abort(self) -> None:
+        """Close at once; a waiting reader gets `Aborted`."""
+        self._fail(Aborted("the attempt was cancelled"))
+
+    def time_out(self) -> None:
+        self._fail(UpstreamTimeout("the engine was silent for longer than the idle limit"))
+
+    def close_idle(self) -> None:
+        """Close a connection that is not in an exchange."""
+        self._drop()
+
+    # --- internal
+    def _finish(self) -> None:
+        self.draining = False
+        if self._reusable and not self.closed:
+            self._pool.keep(self)
+        else:
+            self._drop()
+
+    def _fail(self, error: UpstreamError) -> None:
+        if self.error is None:
+            self.error = error
+        if isinstance(error, Aborted):
+            self._chunks.clear()
+        self._drop()
+        self._wake()
+
+    def _drop(self) -> None:
+        self.closed = True
+        self._pool.forget(self)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    @property
+    def waiting(self) -> bool:
+        """A reader is waiting for the engine (a slow reader is not the engine's silence)."""
+        return self._waiter is not None

@@ -1,0 +1,148 @@
+"""Reads an engine's load out of its Prometheus text, by lists of aliases.
+
+Names: vLLM's (current and older), SGLang's and llama-server's. Only the wanted families are looked for, so
+the histograms that make up most of a scrape cost nothing. Absent is unknown (None), never zero. Values are
+summed over labels (`engine`, `model_name`); shares are averaged.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from math import isnan
+
+from router.core.types import LoadReport
+
+RUNNING = (b"vllm:num_requests_running", b"sglang:num_running_reqs", b"llamacpp:requests_processing")
+WAITING = (b"vllm:num_requests_waiting", b"sglang:num_queue_reqs", b"llamacpp:requests_deferred")
+KV_USAGE = (
+    b"vllm:kv_cache_usage_perc",
+    b"vllm:gpu_cache_usage_perc",
+    b"sglang:token_usage",
+    b"llamacpp:kv_cache_usage_ratio",
+)
+PREFIX_QUERIES = (
+    b"vllm:prefix_cache_queries_total",
+    b"vllm:prefix_cache_queries",
+    b"vllm:gpu_prefix_cache_queries_total",
+    b"vllm:gpu_prefix_cache_queries",
+)
+PREFIX_HITS = (
+    b"vllm:prefix_cache_hits_total",
+    b"vllm:prefix_cache_hits",
+    b"vllm:gpu_prefix_cache_hits_total",
+    b"vllm:gpu_prefix_cache_hits",
+)
+PREFIX_RATE = (b"sglang:cache_hit_rate", b"vllm:gpu_prefix_cache_hit_rate")
+PREEMPTIONS = (b"vllm:num_preemptions_total", b"vllm:num_preemptions")
+ITL_HISTOGRAM = (
+    b"vllm:inter_token_latency_seconds",
+    b"vllm:time_per_output_token_seconds",
+    b"sglang:inter_token_latency_seconds",
+)
+CACHE_CONFIG = b"vllm:cache_config_info"
+KV_TOKENS = (b"sglang:max_total_num_tokens",)
+
+_LABEL = re.compile(rb'([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"')
+
+
+def samples(text: bytes, name: bytes) -> list[tuple[bytes, float]]:
+    """Label text and value of every sample of `name`. `text` starts with a newline."""
+    found: list[tuple[bytes, float]] = []
+    needle = b"\n" + name
+    at = text.find(needle)
+    while at >= 0:
+        start = at + len(needle)
+        end = text.find(b"\n", start)
+        line = text[start : end if end >= 0 else len(text)]
+        labels, rest = b"", line
+        if line.startswith(b"{"):
+            close = line.rfind(b"}")
+            labels, rest = line[1:close], line[close + 1 :]
+        if rest[:1] in {b" ", b"\t"}:  # otherwise a longer name that starts alike
+            with suppress(ValueError, IndexError):
+                found.append((labels, float(rest.split()[0])))
+        at = text.find(needle, start)
+    return [(labels, value) for labels, value in found if not isnan(value)]  # NaN is unknown
+
+
+def _values(text: bytes, names: tuple[bytes, ...]) -> list[float] | None:
+    """The samples of the first alias that the engine has."""
+    for name in names:
+        found = samples(text, name)
+        if found:
+            return [value for _, value in found]
+    return None
+
+
+def _sum(text: bytes, names: tuple[bytes, ...]) -> float | None:
+    values = _values(text, names)
+    return None if values is None else sum(values)
+
+
+def _count(text: bytes, names: tuple[bytes, ...]) -> int | None:
+    total = _sum(text, names)
+    return None if total is None else round(total)
+
+
+def _mean(text: bytes, names: tuple[bytes, ...]) -> float | None:
+    values = _values(text, names)
+    return None if values is None else sum(values) / len(values)
+
+
+def _kv_capacity_tokens(text: bytes) -> int | None:
+    total = 0
+    for labels, _ in samples(text, CACHE_CONFIG):
+        config = dict(_LABEL.findall(labels))
+        block, blocks = config.get(b"block_size", b""), config.get(b"num_gpu_blocks", b"")
+        if block.isdigit() and blocks.isdigit():
+            total += int(block) * int(blocks)
+    return total or _count(text, KV_TOKENS)
+
+
+@dataclass(slots=True)
+class _Ratio:
+    """A ratio of two counters over the time between two scrapes."""
+
+    top: float | None = None
+    bottom: float | None = None
+    value: float | None = None
+
+    def update(self, top: float | None, bottom: float | None) -> None:
+        """A counter that went back means that the engine was restarted: its figures count from zero."""
+        if top is None or bottom is None:
+            self.top = self.bottom = self.value = None
+            return
+        if self.bottom is None or self.top is None or bottom < self.bottom or top < self.top:
+            self.value = top / bottom if bottom > 0 else None
+        elif bottom > self.bottom:
+            self.value = (top - self.top) / (bottom - self.bottom)
+        self.top, self.bottom = top, bottom
+
+
+class MetricsReader:
+    """Reads scrapes of one engine one after another; rates are taken between scrapes (since the engine's
+    start at the first one) and keep their value while nothing new happened."""
+
+    def __init__(self) -> None:
+        self._itl = _Ratio()
+        self._prefix = _Ratio()
+
+    def read(self, scrape: bytes) -> LoadReport:
+        text = b"\n" + scrape
+        self._itl.update(
+            _sum(text, tuple(name + b"_sum" for name in ITL_HISTOGRAM)),
+            _sum(text, tuple(name + b"_count" for name in ITL_HISTOGRAM)),
+        )
+        self._prefix.update(_sum(text, PREFIX_HITS), _sum(text, PREFIX_QUERIES))
+        hit_rate = self._prefix.value
+        return LoadReport(
+            running=_count(text, RUNNING),
+            waiting=_count(text, WAITING),
+            kv_usage=_mean(text, KV_USAGE),
+            prefix_hit_rate=_mean(text, PREFIX_RATE) if hit_rate is None else hit_rate,
+            itl_avg_s=self._itl.value,
+            preemptions_total=_count(text, PREEMPTIONS),
+            kv_capacity_tokens=_kv_capacity_tokens(text),
+        )

@@ -1,0 +1,338 @@
+"""OpenAI-shaped bodies as Ollama's native requests, and Ollama's whole answers as OpenAI's.
+
+What Ollama cannot do (`n` above 1, token ids as prompts, images by URL) is refused before anything is sent.
+Fields that it has no counterpart for (`logit_bias`, `tool_choice: required`) are left out, as its own
+OpenAI endpoint does.
+"""
+
+from __future__ import annotations
+
+from array import array
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from router.core.errors import UpstreamRejected
+from router.core.interfaces import Call
+
+#: OpenAI's (or vLLM's) field and Ollama's option, passed on only when given.
+_OPTIONS = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "seed": "seed",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "repetition_penalty": "repeat_penalty",
+}
+_THINK: dict[str, bool | str] = {
+    "none": False,
+    "minimal": "low",
+    "low": "low",
+    "medium": "medium",
+    "high": "high",
+    "xhigh": "high",
+    "max": "max",
+}
+_GENERATE_FIELDS = ("suffix", "system", "template", "raw")
+
+
+def _refuse(message: str, param: str) -> UpstreamRejected:
+    return UpstreamRejected(message, 400, param=param)
+
+
+def _options(call: Call, num_ctx: int | None) -> dict[str, Any]:
+    body = call.body
+    options = {ours: body[name] for name, ours in _OPTIONS.items() if body.get(name) is not None}
+    stop = body.get("stop")
+    if stop is not None:
+        options["stop"] = [stop] if isinstance(stop, str) else stop
+    bounds = [v for v in (body.get("max_completion_tokens"), body.get("max_tokens")) if type(v) is int]
+    if call.max_output_tokens is not None:
+        bounds.append(call.max_output_tokens)
+    if bounds:
+        options["num_predict"] = min(bounds)
+    if num_ctx is not None:
+        # Always the same for a model: another value would make Ollama load it anew.
+        options["num_ctx"] = num_ctx
+    extra = body.get("vllm_xargs")
+    if isinstance(extra, dict) and "emulate_output_tokens" in extra:
+        options["emulate_output_tokens"] = extra["emulate_output_tokens"]
+    return options
+
+
+def _format(response_format: Any) -> Any:
+    if not isinstance(response_format, dict):
+        return None
+    if response_format.get("type") == "json_object":
+        return "json"
+    schema = response_format.get("json_schema")
+    if response_format.get("type") == "json_schema" and isinstance(schema, dict):
+        return schema.get("schema")
+    return None
+
+
+def _common(call: Call, num_ctx: int | None, keep_alive: str | int | None, stream: bool) -> dict[str, Any]:
+    body = call.body
+    for name in ("n", "best_of"):
+        if type(body.get(name)) is int and body[name] > 1:
+            raise _refuse(f"this engine gives one answer a request ({name} must be 1)", name)
+    request: dict[str, Any] = {
+        "model": call.candidate.upstream_model,
+        "stream": stream,
+        # A prompt that does not fit is an error; by default Ollama would cut it without a word.
+        "truncate": False,
+        "shift": False,
+        "options": _options(call, num_ctx),
+    }
+    if keep_alive is not None:
+        request["keep_alive"] = keep_alive
+    wanted = _format(body.get("response_format"))
+    if wanted is not None:
+        request["format"] = wanted
+    effort = body.get("reasoning_effort")
+    if isinstance(effort, str) and effort in _THINK:
+        request["think"] = _THINK[effort]
+    if body.get("logprobs"):
+        request["logprobs"] = True
+        top = body.get("top_logprobs", body["logprobs"] if call.api == "completions" else None)
+        if type(top) is int:
+            request["top_logprobs"] = top
+    return request
+
+
+def chat_body(
+    call: Call, num_ctx: int | None, keep_alive: str | int | None = None, *, stream: bool = True
+) -> dict[str, Any]:
+    """The body for /api/chat. Raises UpstreamRejected for what Ollama cannot do."""
+    request = _common(call, num_ctx, keep_alive, stream)
+    names: dict[str, str] = {}  # of tools, by the id of their call
+    messages = call.body.get("messages")
+    if not isinstance(messages, list):
+        raise _refuse("messages must be a list", "messages")
+    request["messages"] = [_message(message, names) for message in messages]
+    tools = call.body.get("tools")
+    if tools and call.body.get("tool_choice") != "none":
+        request["tools"] = tools
+    return request
+
+
+def generate_body(
+    call: Call, num_ctx: int | None, keep_alive: str | int | None = None, *, stream: bool = True
+) -> dict[str, Any]:
+    """The body for /api/generate. Raises UpstreamRejected for what Ollama cannot do."""
+    request = _common(call, num_ctx, keep_alive, stream)
+    prompt = call.body.get("prompt")
+    if isinstance(prompt, list) and len(prompt) == 1:
+        prompt = prompt[0]
+    if not isinstance(prompt, str):
+        raise _refuse("this engine takes one text as a prompt", "prompt")
+    request["prompt"] = prompt
+    if call.body.get("echo"):
+        raise _refuse("this engine does not echo prompts", "echo")
+    for name in _GENERATE_FIELDS:
+        if call.body.get(name) is not None:
+            request[name] = call.body[name]
+    return request
+
+
+def embed_body(call: Call, num_ctx: int | None, keep_alive: str | int | None = None) -> dict[str, Any]:
+    """The body for /api/embed."""
+    texts = call.body.get("input")
+    if not isinstance(texts, str) and not (
+        isinstance(texts, list) and all(isinstance(text, str) for text in texts)
+    ):
+        raise _refuse("this engine embeds texts only", "input")
+    request: dict[str, Any] = {
+        "model": call.candidate.upstream_model,
+        "input": texts,
+        "truncate": False,
+    }
+    if num_ctx is not None:
+        request["options"] = {"num_ctx": num_ctx}
+    if keep_alive is not None:
+        request["keep_alive"] = keep_alive
+    if call.body.get("dimensions") is not None:
+        request["dimensions"] = call.body["dimensions"]
+    return request
+
+
+def _message(message: Any, names: dict[str, str]) -> dict[str, Any]:
+    if not isinstance(message, dict):
+        raise _refuse("a message must be an object", "messages")
+    role = message.get("role")
+    text, images = _content(message.get("content"))
+    ours: dict[str, Any] = {"role": "system" if role == "developer" else role, "content": text}
+    if images:
+        ours["images"] = images
+    thinking = message.get("reasoning") or message.get("reasoning_content")
+    if isinstance(thinking, str):
+        ours["thinking"] = thinking
+    calls = message.get("tool_calls")
+    if isinstance(calls, list) and calls:
+        ours["tool_calls"] = [_tool_call(call, names) for call in calls]
+    if role == "tool":
+        call_id = message.get("tool_call_id")
+        if isinstance(call_id, str):
+            ours["tool_call_id"] = call_id
+            if call_id in names:
+                ours["tool_name"] = names[call_id]
+        if isinstance(message.get("name"), str):
+            ours["tool_name"] = message["name"]
+    return ours
+
+
+def _content(content: Any) -> tuple[str, list[str]]:
+    if content is None or isinstance(content, str):
+        return content or "", []
+    if not isinstance(content, list):
+        raise _refuse("a message's content must be text or a list of parts", "messages")
+    texts: list[str] = []
+    images: list[str] = []
+    for part in content:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind in {"text", "refusal"} and isinstance(part.get(kind), str):
+            texts.append(part[kind])
+        elif kind == "image_url":
+            images.append(_image(part.get("image_url")))
+        else:
+            raise _refuse("this engine takes text and images only", "messages")
+    return "\n".join(texts), images
+
+
+def _image(image: Any) -> str:
+    url = image.get("url") if isinstance(image, dict) else image
+    if isinstance(url, str) and url.startswith("data:"):
+        head, comma, data = url.partition(",")
+        if comma and head.endswith(";base64"):
+            return data
+    raise _refuse("this engine takes images as base64 data URLs only", "messages")
+
+
+def _tool_call(call: Any, names: dict[str, str]) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise _refuse("a tool call must name its function", "messages")
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = orjson.loads(arguments) if arguments.strip() else {}
+        except orjson.JSONDecodeError as error:
+            raise _refuse("a tool call's arguments are not JSON", "messages") from error
+    if not isinstance(arguments, dict):
+        raise _refuse("a tool call's arguments must be a JSON object", "messages")
+    ours: dict[str, Any] = {"function": {"name": function["name"], "arguments": arguments}}
+    if isinstance(call.get("id"), str):
+        names[call["id"]] = function["name"]
+        ours["id"] = call["id"]
+    return ours
+
+
+# --- answers ------------------------------------------------------------------------------------------
+def usage_of(answer: Mapping[str, Any]) -> dict[str, int]:
+    """OpenAI's usage; Ollama leaves counts of zero out."""
+    prompt, output = answer.get("prompt_eval_count"), answer.get("eval_count")
+    prompt_tokens = prompt if type(prompt) is int else 0
+    output_tokens = output if type(output) is int else 0
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": output_tokens,
+        "total_tokens": prompt_tokens + output_tokens,
+    }
+
+
+def finish_reason_of(answer: Mapping[str, Any], called_tools: bool) -> str:
+    """OpenAI's reason. `load` and `unload` end empty answers, which simply stopped."""
+    if called_tools:
+        return "tool_calls"
+    return "length" if answer.get("done_reason") == "length" else "stop"
+
+
+def tool_calls_of(calls: list[Any], request_id: str, first_index: int) -> list[dict[str, Any]]:
+    """OpenAI's tool calls: arguments as a JSON text, an id where Ollama gave none."""
+    ours = []
+    for index, call in enumerate(calls, first_index):
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict):
+            call_id = call.get("id")
+            ours.append(
+                {
+                    "index": index,
+                    "id": call_id if isinstance(call_id, str) and call_id else f"call_{request_id}_{index}",
+                    "type": "function",
+                    "function": {
+                        "name": function.get("name"),
+                        "arguments": orjson.dumps(function.get("arguments") or {}).decode(),
+                    },
+                }
+            )
+    return ours
+
+
+def logprobs_of(tokens: list[Any], api: str) -> dict[str, Any]:
+    """OpenAI's log probabilities: a list of tokens for chats, parallel lists for completions."""
+    items = [token for token in tokens if isinstance(token, dict)]
+    if api == "chat":
+        return {"content": items, "refusal": None}
+    return {
+        "tokens": [item.get("token") for item in items],
+        "token_logprobs": [item.get("logprob") for item in items],
+        "top_logprobs": [
+            {top.get("token"): top.get("logprob") for top in item.get("top_logprobs") or []} for item in items
+        ],
+    }
+
+
+def whole_answer(answer: Mapping[str, Any], call: Call, created: int) -> dict[str, Any]:
+    """A non-streamed /api/chat or /api/generate answer as OpenAI's."""
+    choice: dict[str, Any] = {"index": 0, "logprobs": None}
+    called = False
+    if call.api == "chat":
+        theirs = answer.get("message")
+        theirs = theirs if isinstance(theirs, dict) else {}
+        message: dict[str, Any] = {"role": "assistant", "content": theirs.get("content") or ""}
+        if theirs.get("thinking"):
+            message["reasoning"] = theirs["thinking"]
+        calls = tool_calls_of(theirs.get("tool_calls") or [], call.request_id, 0)
+        if calls:
+            called = True
+            message["tool_calls"] = [{k: v for k, v in one.items() if k != "index"} for one in calls]
+        choice["message"] = message
+    else:
+        choice["text"] = answer.get("response") or ""
+    if isinstance(answer.get("logprobs"), list):
+        choice["logprobs"] = logprobs_of(answer["logprobs"], call.api)
+    choice["finish_reason"] = finish_reason_of(answer, called)
+    chat = call.api == "chat"
+    return {
+        "id": f"{'chatcmpl' if chat else 'cmpl'}-{call.request_id}",
+        "object": "chat.completion" if chat else "text_completion",
+        "created": created,
+        "model": call.candidate.model,
+        "choices": [choice],
+        "usage": usage_of(answer),
+    }
+
+
+def embeddings_answer(answer: Mapping[str, Any], call: Call) -> dict[str, Any]:
+    """An /api/embed answer as OpenAI's, in the encoding that was asked for."""
+    vectors = answer.get("embeddings")
+    packed = call.body.get("encoding_format") == "base64"
+    data = [
+        {
+            "object": "embedding",
+            "index": index,
+            "embedding": b64encode(array("f", vector).tobytes()).decode() if packed else vector,
+        }
+        for index, vector in enumerate(vectors if isinstance(vectors, list) else [])
+    ]
+    tokens = usage_of(answer)["prompt_tokens"]
+    return {
+        "object": "list",
+        "data": data,
+        "model": call.candidate.model,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    }

@@ -1,0 +1,199 @@
+"""Kinds `openai` (any OpenAI-compatible server) and `vllm`.
+
+The body goes out as the client wrote it, with the engine's model name, streaming, usage and the output
+bound set. Authorization is the operator's; no header of the client is forwarded.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from backends.control import Control
+from backends.http1 import Connection, Origin, request_head, tls_context
+from backends.json_calls import engine_headers, json_object, post_json
+from backends.metrics import MetricsReader
+from backends.pool import Pool
+from backends.sse import SseScanner
+from backends.stream import EngineStream
+from router.core.errors import UpstreamError
+from router.core.interfaces import Call
+from router.core.types import Candidate, LoadReport
+
+PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions", "embeddings": "/v1/embeddings"}
+#: Fields that change how a chat becomes a prompt; the tokenizer needs them too.
+_CHAT_PROMPT_FIELDS = (
+    "messages",
+    "tools",
+    "add_generation_prompt",
+    "continue_final_message",
+    "add_special_tokens",
+    "chat_template",
+    "chat_template_kwargs",
+)
+#: Scrapes left out after an engine said that it has no metrics.
+_SCRAPES_SKIPPED = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Flavour:
+    """Where kinds of OpenAI-compatible servers differ. `chat_bound` is the field that bounds a chat's
+    output when the client named none."""
+
+    kind: str
+    health_path: str
+    chat_bound: str
+    tokenizes: bool
+
+
+OPENAI = Flavour("openai", health_path="/v1/models", chat_bound="max_completion_tokens", tokenizes=False)
+VLLM = Flavour("vllm", health_path="/health", chat_bound="max_tokens", tokenizes=True)
+
+
+def generation_body(call: Call, chat_bound: str) -> dict[str, Any]:
+    """The body of a streamed generation request."""
+    body = bounded_body(call, chat_bound)
+    body["stream"] = True
+    options = body.get("stream_options")
+    body["stream_options"] = (
+        {**options, "include_usage": True} if isinstance(options, dict) else {"include_usage": True}
+    )
+    return body
+
+
+def bounded_body(call: Call, chat_bound: str) -> dict[str, Any]:
+    """A copy of the client's body with the engine's model name and the smaller of the client's and the
+    router's output bound, under the name that the client used (never under both)."""
+    body = dict(call.body)
+    body["model"] = call.candidate.upstream_model
+    if call.api == "embeddings":
+        return body
+    names = ("max_completion_tokens", "max_tokens") if call.api == "chat" else ("max_tokens",)
+    given = [name for name in names if type(body.get(name)) is int]
+    bounds = [body[name] for name in given]
+    if call.max_output_tokens is not None:
+        bounds.append(call.max_output_tokens)
+    if bounds:
+        keep = (
+            given[0]
+            if given
+            else next((n for n in names if n in body), chat_bound if call.api == "chat" else "max_tokens")
+        )
+        for name in names:
+            if name != keep:
+                body.pop(name, None)
+        body[keep] = min(bounds)
+    return body
+
+
+class OpenAIBackend:
+    """One instance of an OpenAI-compatible engine; `router.core.interfaces.Backend`."""
+
+    def __init__(
+        self,
+        flavour: Flavour,
+        *,
+        url: str,
+        candidates: Sequence[Candidate] = (),
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        ca_file: str | None = None,
+        connect_timeout_s: float = 5.0,
+        idle_timeout_s: float = 60.0,
+        control_timeout_s: float = 5.0,
+        session: aiohttp.ClientSession | None = None,
+    ) -> None:
+        """Raises ValueError for a bad url or header, OSError if `ca_file` cannot be read."""
+        del candidates  # every call brings its own
+        origin = Origin.parse(url)
+        tls: ssl.SSLContext | None = tls_context(ca_file) if origin.tls else None
+        own_headers = engine_headers(api_key, headers)
+        self.kind = flavour.kind
+        self.pool = Pool(origin, tls=tls, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s)
+        self._flavour = flavour
+        self._heads = {api: request_head(origin, path, own_headers) for api, path in PATHS.items()}
+        self._tokenize_head = request_head(origin, "/tokenize", own_headers)
+        self._tokenizes = flavour.tokenizes
+        self._control = Control(
+            origin, headers=own_headers, tls=tls, session=session, timeout_s=control_timeout_s
+        )
+        self._metrics = MetricsReader()
+        self._skip_scrapes = 0
+
+    async def stream(self, call: Call) -> EngineStream:
+        body = generation_body(call, self._flavour.chat_bound)
+        connection = await self._post(self._heads[call.api], call.request_id, body)
+        choices = body.get("n")
+        scanner = SseScanner(call.candidate.model, choices=choices if type(choices) is int else 1)
+        return EngineStream(connection, scanner)
+
+    async def complete(self, call: Call) -> dict[str, Any]:
+        body = bounded_body(call, self._flavour.chat_bound)
+        if call.api != "embeddings":
+            body["stream"] = False
+            body.pop("stream_options", None)
+        answer = await self._json(self._heads[call.api], call.request_id, body)
+        answer["model"] = call.candidate.model
+        return answer
+
+    async def count_tokens(self, call: Call) -> int | None:
+        if not self._tokenizes:
+            return None
+        model = call.candidate.upstream_model
+        if call.api == "chat":
+            fields = {name: call.body[name] for name in _CHAT_PROMPT_FIELDS if name in call.body}
+            return await self._tokenize(call.request_id, {"model": model, **fields})
+        prompt = call.body.get("input" if call.api == "embeddings" else "prompt")
+        if isinstance(prompt, str):
+            return await self._tokenize(call.request_id, {"model": model, "prompt": prompt})
+        if not isinstance(prompt, list):
+            return None
+        total = 0
+        for part in prompt:  # texts, token ids, or lists of token ids
+            if isinstance(part, str):
+                count = await self._tokenize(call.request_id, {"model": model, "prompt": part})
+                if count is None:
+                    return None
+                total += count
+            else:
+                total += len(part) if isinstance(part, list) else 1
+        return total
+
+    async def probe(self) -> bool:
+        return await self._control.ok(self._flavour.health_path)
+
+    async def load(self) -> LoadReport:
+        if self._skip_scrapes > 0:
+            self._skip_scrapes -= 1
+            return LoadReport()
+        status, text = await self._control.get("/metrics")
+        if status != 200:
+            self._skip_scrapes = _SCRAPES_SKIPPED
+            return LoadReport()
+        return self._metrics.read(text)
+
+    async def aclose(self) -> None:
+        await self.pool.aclose()
+        await self._control.aclose()
+
+    async def _tokenize(self, request_id: str, body: dict[str, Any]) -> int | None:
+        try:
+            answer = await self._json(self._tokenize_head, request_id, body)
+        except UpstreamError as error:
+            if error.status in {404, 405, 501}:  # also a router or proxy before the engine
+                self._tokenizes = False
+                return None
+            raise
+        count = answer.get("count")
+        return count if type(count) is int else None
+
+    async def _json(self, head: bytes, request_id: str, body: dict[str, Any]) -> dict[str, Any]:
+        connection = await self._post(head, request_id, body)
+        return json_object(await connection.read_all())
+
+    async def _post(self, head: bytes, request_id: str, body: dict[str, Any]) -> Connection:
+        return await post_json(self.pool, head, request_id, body)

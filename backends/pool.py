@@ -1,0 +1,162 @@
+"""Pooled connections to one engine, with one periodic sweep in place of timers.
+
+The sweep finds connections whose engine fell silent in mid-answer and closes idle ones in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+
+from backends.http1 import Connection, ConnectionLost, Origin
+from router.core.errors import UpstreamError, UpstreamTimeout
+
+#: vLLM (uvicorn) closes idle connections after 5 s; reuse stops well before that.
+IDLE_CONNECTION_S = 2.0
+#: The sweep runs at least this often while connections are open.
+SWEEP_S = 0.5
+#: An answer whose reader is done has this long to end its chunked body before the connection is dropped.
+DRAIN_S = 2.0
+
+
+class Pool:
+    """Connections to one engine; the freshest idle one is used first."""
+
+    def __init__(
+        self,
+        origin: Origin,
+        *,
+        tls: ssl.SSLContext | None = None,
+        connect_timeout_s: float = 5.0,
+        idle_timeout_s: float = 60.0,
+        idle_connection_s: float = IDLE_CONNECTION_S,
+        drain_s: float = DRAIN_S,
+    ) -> None:
+        self._origin = origin
+        self._tls = tls if origin.tls else None
+        self._connect_timeout_s = connect_timeout_s
+        self._idle_connection_s = idle_connection_s
+        # A silence is seen after `limit` sweeps, so at most one sweep late.
+        self._sweep_s = min(SWEEP_S, idle_timeout_s / 4, idle_connection_s / 4)
+        self._silent_limit = max(1, round(idle_timeout_s / self._sweep_s))
+        self._drain_limit = max(1, round(drain_s / self._sweep_s))
+        self._idle: list[Connection] = []
+        self._busy: set[Connection] = set()
+        self._sweep: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    @property
+    def idle_connections(self) -> int:
+        return len(self._idle)
+
+    @property
+    def busy_connections(self) -> int:
+        return len(self._busy)
+
+    async def post(self, head: bytes, request_id: str, body: bytes) -> Connection:
+        """Send a POST made with `request_head`; returns when the response's head is here.
+
+        A reused connection that dies before the first byte of the answer (the engine's keep-alive ran
+        out just then) is replaced once by a fresh one.
+        """
+        full_head = b"%b%b\r\ncontent-length: %d\r\n\r\n" % (head, request_id.encode("ascii"), len(body))
+        connection = self._take_idle()
+        reused = connection is not None
+        while True:
+            if connection is None:
+                connection = await self._connect()
+            connection.send(full_head, body)
+            try:
+                while connection.error is None and not connection.head_complete:
+                    await connection.wait()
+            except asyncio.CancelledError:
+                connection.abort()
+                raise
+            if connection.error is None or connection.head_complete:
+                return connection
+            if not (reused and isinstance(connection.error, ConnectionLost) and not connection.answering):
+                raise connection.error
+            connection, reused = None, False
+
+    async def aclose(self) -> None:
+        """Close every connection; readers get an error."""
+        self._closed = True
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        for connection in list(self._busy):
+            connection.abort()
+        for connection in list(self._idle):
+            connection.close_idle()
+        # Aborted transports report their end on the next turn of the loop.
+        await asyncio.sleep(0)
+
+    # --- used by connections
+    def keep(self, connection: Connection) -> None:
+        self._busy.discard(connection)
+        if self._closed:
+            connection.close_idle()
+            return
+        connection.idle_since = asyncio.get_running_loop().time()
+        self._idle.append(connection)
+
+    def forget(self, connection: Connection) -> None:
+        self._busy.discard(connection)
+        if connection.idle_since is not None and connection in self._idle:
+            self._idle.remove(connection)
+
+    # --- internal
+    def _take_idle(self) -> Connection | None:
+        if self._closed:
+            raise UpstreamError("the backend is closed")
+        if not self._idle:
+            return None
+        connection = self._idle.pop()
+        now = asyncio.get_running_loop().time()
+        if connection.idle_since is not None and now - connection.idle_since > self._idle_connection_s:
+            connection.close_idle()  # the freshest is too old, so all are; the sweep closes the others
+            return None
+        self._busy.add(connection)
+        return connection
+
+    async def _connect(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                _, connection = await loop.create_connection(
+                    lambda: Connection(self, loop), self._origin.host, self._origin.port, ssl=self._tls
+                )
+        except TimeoutError as error:
+            raise UpstreamTimeout("no connection to the engine in time") from error
+        except OSError as error:  # refused, unreachable, unknown host, a certificate that does not verify
+            raise UpstreamError(f"cannot connect to the engine ({type(error).__name__})") from error
+        self._busy.add(connection)
+        if self._sweep is None:
+            self._sweep = loop.call_later(self._sweep_s, self._on_sweep, loop)
+        return connection
+
+    def _on_sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        oldest = loop.time() - self._idle_connection_s
+        expired = [c for c in self._idle if c.idle_since is None or c.idle_since < oldest]
+        for connection in expired:
+            connection.close_idle()
+        silent: list[Connection] = []
+        drained: list[Connection] = []
+        for connection in self._busy:
+            if connection.draining:
+                connection.silent_sweeps += 1
+                if connection.silent_sweeps > self._drain_limit:
+                    drained.append(connection)
+            elif connection.watched and connection.waiting:
+                connection.silent_sweeps += 1
+                if connection.silent_sweeps > self._silent_limit:
+                    silent.append(connection)
+            else:
+                connection.silent_sweeps = 0
+        for connection in silent:
+            connection.time_out()
+        for connection in drained:
+            connection.abort()
+        self._sweep = (
+            loop.call_later(self._sweep_s, self._on_sweep, loop) if self._busy or self._idle else None
+        )

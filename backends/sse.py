@@ -1,0 +1,297 @@
+"""Turns the bytes of an OpenAI-shaped event stream into `Batch`es of whole events.
+
+Reading is in three gears.
+
+1. One event that is the last token's event but for its text: the bytes before and after the text are the
+   same, so only they are compared.
+2. Several events, or others: recognised as ordinary by counting. The engine writes `"finish_reason":null`
+   into every ordinary event, and into no error, usage-only or `[DONE]` event, so as many of them as there
+   are events means that nothing needs parsing.
+3. Before the first token, and whenever something special may be in a read: events are taken apart and
+   parsed one by one.
+
+Text inside JSON strings cannot imitate the marks because its quotes and line ends are escaped.
+
+The outcome does not depend on how the bytes were cut into reads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from backends.engine_errors import from_event
+from router.core.errors import UpstreamError
+from router.core.interfaces import Batch
+
+MAX_EVENT_BYTES = 8 * 1024 * 1024
+QUOTE = ord('"')
+
+_NULL_FINISH = re.compile(rb'"finish_reason":( ?)null')
+_TEXT = re.compile(rb'"(?:delta": ?\{ ?"content|text)": ?"((?:[^"\\]|\\.)+)"')
+_MODEL = re.compile(rb'"model"\s*:\s*"(?:[^"\\]|\\.)*"')
+
+
+class SseScanner:
+    """Scans one answer. `model` is the fleet's name of the model, `choices` the request's `n`.
+
+    After a `feed`, `done` says that the end mark came and `failure` holds an error that the engine
+    reported after the events already returned; nothing that follows either is looked at.
+    """
+
+    __slots__ = (
+        "_after",
+        "_before",
+        "_choices",
+        "_constant_bytes",
+        "_empty",
+        "_held",
+        "_held_bytes",
+        "_max_event_bytes",
+        "_model",
+        "_null_delta",
+        "_null_finish",
+        "_null_text",
+        "_rename",
+        "_renamed",
+        "_usage",
+        "done",
+        "failure",
+        "started",
+    )
+
+    def __init__(self, model: str, *, choices: int = 1, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+        self.done = False
+        self.failure: UpstreamError | None = None
+        self.started = False  # the first token was seen
+        self._model = model
+        self._choices = choices
+        self._max_event_bytes = max_event_bytes
+        self._held: list[bytes] = []  # the bytes of an event that is not whole yet
+        self._held_bytes = 0
+        # Learned from the first token's event: how this engine writes its JSON.
+        self._before: bytes | None = None  # an ordinary event up to its text
+        self._after = b""  # and from the text's closing quote on, the blank line included
+        self._constant_bytes = 0
+        self._null_finish: bytes | None = None
+        self._empty = b""
+        self._null_text = b""
+        self._null_delta = b""
+        self._usage = b""
+        self._rename: bytes | None = None  # the engine's member "model":"..." as it writes it
+        self._renamed = b""
+
+    def feed(self, data: bytes) -> Batch | None:
+        """Take what has arrived; the whole events in it, or None if there is nothing to pass on yet."""
+        if self._held:
+            data = self._join(data)
+            if not data:
+                return None
+        before = self._before
+        if (
+            before is not None
+            and data.startswith(before)
+            and data.endswith(self._after)
+            and len(data) > self._constant_bytes
+            and data.find(b"\n", len(before), -len(self._after)) < 0
+            and data[len(before)] != QUOTE
+        ):
+            if self._rename is not None:
+                data = data.replace(self._rename, self._renamed)
+            return Batch(data, 1)
+        mark = self._null_finish
+        if mark is not None and data.endswith(b"\n\n"):
+            count = data.count(b"\n\n")
+            if (
+                data.count(mark) == count
+                and self._empty not in data
+                and self._null_text not in data
+                and self._usage not in data
+                and self._null_delta not in data
+            ):
+                if self._rename is not None:
+                    data = data.replace(self._rename, self._renamed)
+                return Batch(data, count)
+        return self._scan(data)
+
+    # --- the careful gear
+    def _join(self, data: bytes) -> bytes:
+        """Held bytes and new ones together, or b"" while no event in them is whole."""
+        edge = self._held[-1][-3:] + data[:3]
+        if b"\n\n" in edge or b"\n\n" in data or b"\n\r\n" in edge or b"\n\r\n" in data:
+            self._held.append(data)
+            joined = b"".join(self._held)
+            self._held.clear()
+            self._held_bytes = 0
+            return joined
+        if len(data) < 3:  # keep the last piece long enough to see an end mark cut in two
+            self._held[-1] += data
+            self._held_bytes += len(data)
+        else:
+            self._hold(data)
+        self._check_size()
+        return b""
+
+    def _hold(self, data: bytes) -> None:
+        if data:
+            self._held.append(data)
+            self._held_bytes += len(data)
+
+    def _check_size(self) -> None:
+        if self._held_bytes > self._max_event_bytes:
+            self.failure = UpstreamError("the engine sent an event that is too large")
+            self._held.clear()
+            self._held_bytes = 0
+
+    def _scan(self, data: bytes) -> Batch | None:
+        if b"\r" in data:  # JSON text escapes control characters, so these are line ends
+            rest = data[-1:] if data.endswith(b"\r") else b""
+            data = data[: len(data) - len(rest)].replace(b"\r\n", b"\n")
+        else:
+            rest = b""
+        cut = data.rfind(b"\n\n")
+        if cut < 0:
+            self._hold(data + rest)
+            self._check_size()
+            return None
+        self._hold(data[cut + 2 :] + rest)
+        self._check_size()
+        out: list[bytes] = []
+        tokens = 0
+        usage: Mapping[str, Any] | None = None
+        finish_reason: str | None = None
+        failure, self.failure = self.failure, None
+        for event in data[:cut].split(b"\n\n"):
+            text = _data_of(event)
+            if text is None:
+                continue  # a comment that keeps the connection alive, or blank lines
+            if text == b"[DONE]":
+                self.done = True
+                break
+            payload = _parse(text)
+            if payload is None:
+                self.failure = UpstreamError("the engine sent an event that is not a JSON object")
+                break
+            if payload.get("error"):
+                self.failure = from_event(payload, started=self.started)
+                break
+            choices = payload.get("choices")
+            counts = _usage_of(payload)
+            if counts is not None:
+                usage = counts
+                if choices == []:
+                    continue  # the usage-only event that the router asked for
+            is_token = False
+            if isinstance(choices, list):
+                for choice in choices:
+                    if isinstance(choice, dict):
+                        is_token = is_token or _carries_token(choice)
+                        reason = choice.get("finish_reason")
+                        if isinstance(reason, str):
+                            finish_reason = reason
+            out.append(self._renamed_event(event, payload))
+            if is_token:
+                tokens += 1
+                self._learn(event)
+                self.started = True
+        if self.failure is None and not self.done:
+            self.failure = failure
+        if out:
+            out.append(b"")
+            return Batch(b"\n\n".join(out), tokens, usage, finish_reason)
+        return Batch(b"", 0, usage, None) if usage is not None else None
+
+    def _learn(self, event: bytes) -> None:
+        """How the engine spaces its JSON, from an event with a token. Several choices may share one event,
+        and then counting marks says nothing: such answers stay in the careful gear."""
+        found = _NULL_FINISH.search(event)
+        if found is None or self._choices != 1:
+            return
+        space = found.group(1)
+        self._null_finish = found.group(0)
+        self._empty = b'":' + space + b'""'
+        self._null_text = b'"content":' + space + b"null"
+        self._null_delta = b'"delta":' + space + b"{}"
+        self._usage = b'"usage":' + space + b"{"
+        text = _TEXT.search(event)
+        if text is not None and b"\n" not in event and self._usage not in event:
+            self._before = event[: text.start(1)]
+            self._after = event[text.end(1) :] + b"\n\n"
+            self._constant_bytes = len(self._before) + len(self._after)
+
+    def _renamed_event(self, event: bytes, payload: dict[str, Any]) -> bytes:
+        name = payload.get("model")
+        if not isinstance(name, str) or name == self._model:
+            return event
+        if self._rename is None or self._rename not in event:
+            found = _MODEL.search(event)
+            if found is None:
+                return event
+            self._rename = found.group(0)
+            self._renamed = b'"model":' + orjson.dumps(self._model)
+            # What was learned holds for events that are written as this one is.
+            self._before = self._null_finish = None
+        return event.replace(self._rename, self._renamed)
+
+
+def _data_of(event: bytes) -> bytes | None:
+    """The data of one event without its field name; None if it has none. llama-server has written errors
+    under a field named `error`, which is taken as data."""
+    if event.startswith(b"data: ") and b"\n" not in event:
+        return event[6:].strip()
+    parts = [
+        line.partition(b":")[2].strip()
+        for line in event.split(b"\n")
+        if line.startswith((b"data:", b"error:"))
+    ]
+    if not parts:
+        return None
+    text = b"\n".join(parts)
+    if event.startswith(b"error:") and not text.startswith(b'{"error"'):
+        return (
+            b'{"error":'
+            + (text if text.startswith(b"{") else orjson.dumps(text.decode("utf-8", "replace")))
+            + b"}"
+        )
+    return text
+
+
+def _parse(text: bytes) -> dict[str, Any] | None:
+    try:
+        payload = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    return payload if isinstance(payload, dict) else None
+
+
+def _carries_token(choice: dict[str, Any]) -> bool:
+    """Whether a choice brings content, reasoning, a refusal or a tool call (a role alone is no token)."""
+    delta = choice.get("delta")
+    if isinstance(delta, dict):
+        return bool(
+            delta.get("content")
+            or delta.get("reasoning")
+            or delta.get("reasoning_content")
+            or delta.get("refusal")
+            or delta.get("tool_calls")
+            or delta.get("function_call")
+        )
+    return bool(choice.get("text"))
+
+
+def _usage_of(payload: dict[str, Any]) -> dict[str, Any] | None:
+    """Token counts of an event: `usage` unless it is all zero (Ollama writes that into every event of a
+    completion), or llama-server's `timings`."""
+    usage = payload.get("usage")
+    if isinstance(usage, dict) and any(usage.get(name) for name in ("prompt_tokens", "completion_tokens")):
+        return usage
+    timings = payload.get("timings")
+    if isinstance(timings, dict):
+        made, new, cached = (timings.get(name) for name in ("predicted_n", "prompt_n", "cache_n"))
+        if type(made) is int and type(new) is int:
+            prompt = new + (cached if type(cached) is int else 0)
+            return {"prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made}
+    return None

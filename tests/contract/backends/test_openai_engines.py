@@ -1,0 +1,140 @@
+"""What the OpenAI-shaped backends do beside streaming."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import orjson
+import pytest
+
+import backends
+from router.core.errors import UpstreamError, UpstreamRejected
+from router.core.interfaces import Call
+from router.core.types import LoadReport
+from tests.contract.backends.dialects import CANDIDATE, chat
+from tests.contract.backends.fakes import Exchange, FakeEngine
+
+
+def embeddings(**fields: object) -> Call:
+    return Call("embeddings", {"input": ["a", "b"], **fields}, CANDIDATE, "req-1", 5)
+
+
+async def test_embeddings_pass_through() -> None:
+    async def script(exchange: Exchange) -> None:
+        assert exchange.path == "/v1/embeddings"
+        assert exchange.json == {"input": ["a", "b"], "dimensions": 3, "model": "engine-model"}
+        await exchange.answer(200, b'{"object":"list","model":"engine-model","data":[],"usage":{}}')
+
+    async with FakeEngine(script) as engine:
+        backend = backends.create("vllm", url=engine.url + "/v1")
+        answer = await backend.complete(embeddings(dimensions=3))
+        await backend.aclose()
+    assert answer == {"object": "list", "model": "fleet-model", "data": [], "usage": {}}
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"oops", b'{"error":{"message":"secret"}}'])
+@pytest.mark.parametrize("kind", sorted(backends.KINDS))
+async def test_a_200_that_is_no_answer(kind: str, body: bytes) -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.answer(200, body)
+
+    async with FakeEngine(script) as engine:
+        backend = backends.create(kind, url=engine.url)
+        with pytest.raises(UpstreamError) as failed:
+            await backend.complete(embeddings())
+        assert "secret" not in str(failed.value)
+        with pytest.raises(UpstreamError):
+            await (await backend.stream(chat())).read()
+        await backend.aclose()
+
+
+async def test_token_counts_by_the_engine() -> None:
+    async def script(exchange: Exchange) -> None:
+        body = exchange.json
+        assert exchange.path == "/tokenize"
+        assert body["model"] == "engine-model"
+        count = len(body["prompt"]) if "prompt" in body else 100 * len(body["messages"]) + len(body["tools"])
+        await exchange.answer(200, orjson.dumps({"count": count, "max_model_len": 5}))
+
+    async with FakeEngine(script) as engine:
+        backend = backends.create("vllm", url=engine.url)
+        assert await backend.count_tokens(chat(tools=[1, 2], temperature=1)) == 102
+        for prompt, expected in (("abc", 3), (["a", "bc"], 3), ([7, 8], 2), ([[1, 2], [3]], 3), (None, None)):
+            call = Call("completions", {"prompt": prompt}, CANDIDATE, "r")
+            assert await backend.count_tokens(call) == expected
+        assert await backend.count_tokens(embeddings()) == 2
+        await backend.aclose()
+        other = backends.create("openai", url=engine.url)
+        assert await other.count_tokens(chat()) is None
+        await other.aclose()
+
+
+async def test_an_engine_without_a_tokenizer_endpoint_is_asked_once() -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.answer(404 if exchange.number else 503, b'{"detail":"Not Found"}')
+
+    async with FakeEngine(script) as engine:
+        backend = backends.create("vllm", url=engine.url)
+        with pytest.raises(UpstreamError):
+            await backend.count_tokens(chat())
+        assert [await backend.count_tokens(chat()) for _ in range(3)] == [None, None, None]
+        await backend.aclose()
+    assert len(engine.requests) == 2
+
+
+async def test_an_engine_without_metrics_is_left_alone_for_a_while() -> None:
+    async def script(exchange: Exchange) -> None:
+        if exchange.number:
+            await exchange.answer(200, b"llamacpp:requests_processing 2\n")
+        else:
+            await exchange.answer(501, b"no metrics here")
+
+    async with FakeEngine(script) as engine:
+        backend = backends.create("openai", url=engine.url)
+        reports = [await backend.load() for _ in range(32)]
+        await backend.aclose()
+    assert reports == [LoadReport()] * 31 + [LoadReport(running=2)]
+    assert len(engine.requests) == 2
+
+
+async def test_ollama_s_loaded_models_by_the_names_of_the_fleet() -> None:
+    async def script(exchange: Exchange) -> None:
+        if exchange.number == 0:
+            models = [{"name": "Llama3:latest", "model": "Llama3:latest"}, {"name": "stranger:7b"}]
+            await exchange.answer(200, orjson.dumps({"models": models}))
+        else:
+            await exchange.answer(200 if exchange.number == 1 else 500, b"oops")
+
+    here = [replace(CANDIDATE, upstream_model=name) for name in ("llama3", "qwen:7b", "registry:5000/x")]
+    async with FakeEngine(script) as engine:
+        backend = backends.create("ollama", url=engine.url, candidates=here)
+        assert await backend.load() == LoadReport(loaded_models=frozenset({"llama3"}))
+        for _ in range(2):
+            with pytest.raises(UpstreamError):
+                await backend.load()
+        await backend.aclose()
+
+
+async def test_ollama_s_context_and_keep_alive_are_the_same_in_every_request() -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.answer(400, b'{"error":"does not support tools"}')
+
+    small = replace(CANDIDATE, model="small", context_tokens=512)
+    async with FakeEngine(script) as engine:
+        backend = backends.create("ollama", url=engine.url, candidates=[small, CANDIDATE], keep_alive=-1)
+        for call in (chat(), Call("completions", {"prompt": "x"}, small, "r"), embeddings()):
+            with pytest.raises(UpstreamRejected, match="does not support tools"):
+                await (backend.complete if call.api == "embeddings" else backend.stream)(call)
+        await backend.aclose()
+    assert [seen.json["options"]["num_ctx"] for seen in engine.requests] == [4096] * 3
+    assert [seen.json["keep_alive"] for seen in engine.requests] == [-1] * 3
+
+
+def test_bad_settings() -> None:
+    with pytest.raises(KeyError):
+        backends.create("tgi", url="http://h")
+    for kind in backends.KINDS:
+        with pytest.raises(ValueError, match="url"):
+            backends.create(kind, url="h:80")
+        with pytest.raises(OSError, match="missing"):
+            backends.create(kind, url="https://h", ca_file="missing.pem")

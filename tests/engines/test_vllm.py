@@ -1,0 +1,125 @@
+"""The backends against a real vLLM on the CPU, started by the project's own script.
+
+The first run builds the engine's environment (some minutes). An engine that does not start fails the tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.error import URLError
+
+import pytest
+
+import backends
+from router.core.errors import UpstreamError
+from tests.contract.backends import engine_suite as suite
+from tests.contract.backends.dialects import read_all
+from tests.contract.backends.engine_suite import (  # noqa: F401 (collected here)
+    KEY,
+    Served,
+    test_a_prompt_over_the_context_is_refused,
+    test_a_streamed_answer,
+    test_a_whole_answer,
+    test_an_aborted_stream_frees_the_engine,
+    test_an_unknown_model_is_a_failed_attempt,
+    test_events_are_openai_s,
+    test_many_at_once,
+    test_probe_and_load,
+    test_prompt_tokens,
+)
+
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(1800)]
+SCRIPT = Path(__file__).parents[2] / "scripts" / "engines" / "start_vllm.sh"
+START_S = 1500.0  # with the installation
+MODEL = "engine-model"
+
+
+@dataclass(frozen=True)
+class Engine:
+    process: subprocess.Popen[bytes]
+    url: str
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    log = tmp_path_factory.mktemp("vllm") / "vllm.log"
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [str(SCRIPT), str(port), MODEL, "--api-key", KEY], stdout=out, stderr=subprocess.STDOUT
+        )
+    try:
+        until = time.monotonic() + START_S
+        while not healthy(url):
+            if process.poll() is not None or time.monotonic() > until:
+                pytest.fail("vLLM did not start:\n" + log.read_text(errors="replace")[-4000:])
+            time.sleep(0.5)
+        yield Engine(process, url)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def healthy(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=2) as answer:  # noqa: S310 (our own loopback)
+            return bool(answer.status == 200)
+    except (URLError, OSError):
+        return False
+
+
+@pytest.fixture(params=["vllm", "openai"])
+def served(request: pytest.FixtureRequest, engine: Engine) -> Served:
+    return Served(str(request.param), engine.url, MODEL)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        suite.check_a_wrong_key,
+        suite.check_a_bad_field,
+        suite.check_usage_on_every_chunk,
+        suite.check_two_choices,
+    ],
+)
+async def test_as_vllm_does(check: type, served: Served) -> None:
+    await check(served)
+
+
+async def test_requests_spread_over_the_engine_s_keep_alive(served: Served) -> None:
+    backend = served.backend()
+    for pause_s in (0.5, 1.9, 2.1, 4.99, 0.0):
+        assert (await suite.streamed(backend, served.chat(bound=2)))[0]
+        await asyncio.sleep(pause_s)
+    assert (await suite.streamed(backend, served.chat(bound=2)))[0]
+    await backend.aclose()
+
+
+async def test_sigterm_in_mid_stream(engine: Engine) -> None:
+    """The last test of the module: the engine is gone after it."""
+    served = Served("vllm", engine.url, MODEL)
+    backend = backends.create("vllm", url=engine.url, api_key=KEY, idle_timeout_s=3)
+    stream = await backend.stream(served.chat(bound=1500, ignore_eos=True))
+    assert await stream.read() is not None
+    engine.process.send_signal(signal.SIGTERM)
+    with pytest.raises(UpstreamError):
+        await asyncio.wait_for(read_all(stream), 60)
+    await backend.aclose()

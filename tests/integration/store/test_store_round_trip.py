@@ -1,0 +1,260 @@
+"""What is put comes back, from SQLite and from PostgreSQL alike."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from router.core.types import EndedHow, Outcome
+from router.store.queries import Store
+from router.store.records import (
+    ATTEMPT_COLUMNS,
+    REQUEST_COLUMNS,
+    AttemptRecord,
+    RequestRecord,
+    attempt_row,
+    request_row,
+)
+from router.store.runs import Lost
+
+MakeRecord = Callable[..., RequestRecord]
+
+
+@pytest.fixture
+async def store(store_url: str, tmp_path: Path) -> AsyncIterator[Store]:
+    opened = await Store.open(store_url, state_dir=tmp_path)
+    yield opened
+    await opened.close()
+
+
+def put(store: Store, record: RequestRecord) -> None:
+    store.writer.arrived()
+    store.writer.put(record)
+
+
+async def test_every_column_comes_back(store: Store, make_record: MakeRecord) -> None:
+    numbers = {
+        name: float(i) + 0.5
+        for i, name in enumerate(REQUEST_COLUMNS)
+        if name.endswith(("_s", "_usd", "_p50", "_p90", "_p95", "quality", "propensity"))
+    }
+    record = make_record(
+        1,
+        outcome=Outcome.LATE,
+        client_request_id="client-1",
+        retry_count=2,
+        hedged=True,
+        max_tokens=4096,
+        artifact="length@3",
+        slo_met=False,
+        error_code="x",
+        **numbers,
+    )
+    put(store, record)
+    assert await store.request("req_00000001", "team-a") == dict(
+        zip(REQUEST_COLUMNS, request_row(record), strict=True)
+    )
+    assert await store.attempts("req_00000001") == [
+        dict(zip(ATTEMPT_COLUMNS, attempt_row(record.id, record.attempt_records[0]), strict=True))
+    ]
+    explanation = await store.explanation("req_00000001")
+    assert explanation is not None
+    assert explanation["prefix"] == [1, 2, 3]
+    assert [candidate["instance"] for candidate in explanation["decisions"][0]["candidates"]] == [
+        "gpu-0",
+        "gpu-1",
+        "gpu-2",
+    ]
+
+
+async def test_unknown_stays_unknown(store: Store) -> None:
+    put(store, RequestRecord("req_1", 1.0, Outcome.REJECTED_AUTH))
+    row = await store.request("req_1")
+    assert row is not None
+    known = {name for name, value in row.items() if value is not None}
+    assert known == {"id", "received_at", "outcome", "attempts", "hedged", "decoded"}
+    assert await store.explanation("req_1") is None
+    assert await store.attempts("req_1") == []
+
+
+async def test_another_keys_request_is_not_seen(store: Store, make_record: MakeRecord) -> None:
+    put(store, make_record(1))
+    assert await store.request("req_00000001", "team-a") is not None
+    assert await store.request("req_00000001", "team-b") is None
+    assert await store.request("req_00000001", None) is None
+    assert await store.request("req_00000001", any_key=True) is not None
+    assert not await store.add_feedback("req_00000001", 0.5, "team-b")
+    assert await store.feedback("req_00000001") == []
+
+
+async def test_attempts_come_in_order(store: Store, make_record: MakeRecord) -> None:
+    made = [
+        AttemptRecord(n, "gpu-0", "llama", float(n), ended_how=how, error=error)
+        for n, how, error in (
+            (2, EndedHow.HEDGE_LOST, None),
+            (1, EndedHow.FAILED, "connection reset"),
+            (3, EndedHow.CANCELLED, None),
+        )
+    ]
+    put(store, make_record(1, attempt_records=made, attempts=3))
+    read = await store.attempts("req_00000001")
+    assert [(row["number"], row["ended_how"], row["error"]) for row in read] == [
+        (1, "failed", "connection reset"),
+        (2, "hedge_lost", None),
+        (3, "cancelled", None),
+    ]
+
+
+async def test_filters_and_pages(store: Store, make_record: MakeRecord) -> None:
+    for number in range(60):
+        put(
+            store,
+            make_record(
+                number,
+                received_at=1000.0 + number,
+                policy="price" if number % 3 == 0 else "latency",
+                outcome=Outcome.OK if number % 2 == 0 else Outcome.LATE,
+                model="qwen" if number % 5 == 0 else "llama",
+                instance=f"gpu-{number % 4}",
+                key_name="a" if number < 30 else "b",
+            ),
+        )
+    everything = await store.requests(limit=1000)
+    assert [row["id"] for row in everything.requests] == [f"req_{n:08d}" for n in reversed(range(60))]
+    assert everything.next_cursor is None
+
+    seen: list[str] = []
+    cursor = None
+    while True:
+        page = await store.requests(policy="price", limit=7, cursor=cursor)
+        seen += [row["id"] for row in page.requests]
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    assert seen == [f"req_{n:08d}" for n in reversed(range(0, 60, 3))]
+
+    found = await store.requests(
+        since=1010.0, outcome="late", policy="latency", model="qwen", instance="gpu-3", key="b"
+    )
+    expected = [n for n in reversed(range(60)) if n >= 30 and n % 2 and n % 3 and n % 5 == 0 and n % 4 == 3]
+    assert [row["id"] for row in found.requests] == [f"req_{n:08d}" for n in expected]
+    assert expected
+
+
+async def test_hostile_text_is_only_ever_a_value(store: Store, make_record: MakeRecord) -> None:
+    hostile = "x'; DROP TABLE requests; --"
+    put(
+        store,
+        make_record(
+            1,
+            model_requested=hostile,
+            client_request_id='"); DELETE FROM attempts; --',
+            key_name=hostile,
+            attempt_records=[AttemptRecord(1, hostile, "m", 1.0, error="'; DROP TABLE attempts; --")],
+        ),
+    )
+    put(store, make_record(2))
+    row = await store.request("req_00000001", hostile)
+    assert row is not None
+    assert row["model_requested"] == hostile
+    assert (await store.attempts("req_00000001"))[0]["instance"] == hostile
+    assert await store.request(hostile, any_key=True) is None
+    assert (await store.requests(policy="' OR 1=1 --")).requests == []
+    assert len((await store.requests(key=hostile)).requests) == 1
+    assert (await store.requests(cursor="' OR ''='")).requests == []
+    assert await store.add_feedback("req_00000001", 1.0, hostile)
+    assert len((await store.requests()).requests) == 2
+
+
+async def test_text_that_a_database_cannot_hold_costs_no_row(store: Store, make_record: MakeRecord) -> None:
+    for number in range(50):
+        put(store, make_record(number))
+    put(store, make_record(50, model_requested="nul\0and\ud800surrogate", finish_reason="x" * 10_000))
+    put(store, make_record(51, max_tokens=10**30, key_name="also\0nul"))
+    put(store, make_record(52, outcome="no outcome at all"))
+    put(store, make_record(53, prefix=("not a hash",)))
+    for number in range(54, 100):
+        put(store, make_record(number))
+    rows = (await store.requests(limit=1000)).requests
+    assert [row["id"] for row in rows] == [f"req_{n:08d}" for n in reversed(range(100)) if n != 52]
+    by_id = {row["id"]: row for row in rows}
+    assert by_id["req_00000050"]["model_requested"] == "nul\ufffdand\ufffdsurrogate"
+    assert by_id["req_00000051"]["max_tokens"] == 2**63 - 1
+    assert await store.explanation("req_00000053") is None
+    counts = store.counts()
+    assert (counts.finished, counts.recorded, counts.dropped, counts.pending) == (100, 99, 1, 0)
+
+
+async def test_a_record_put_twice_is_one_row(store: Store, make_record: MakeRecord) -> None:
+    put(store, make_record(1))
+    await store.request("req_00000001", "team-a")
+    put(store, make_record(1, output_tokens=999))
+    row = await store.request("req_00000001", "team-a")
+    assert row is not None
+    assert row["output_tokens"] == 80
+    assert len((await store.requests()).requests) == 1
+
+
+async def test_feedback_is_kept_with_its_request(store: Store, make_record: MakeRecord) -> None:
+    put(store, make_record(1))
+    assert await store.add_feedback("req_00000001", 0.25, "team-a")
+    assert await store.add_feedback("req_00000001", 1.0, "team-a")
+    assert [given["quality"] for given in await store.feedback("req_00000001")] == [0.25, 1.0]
+    assert not await store.add_feedback("req_99999999", 1.0, "team-a")
+
+
+async def test_the_summary_counts_what_was_offered_and_met(store: Store, make_record: MakeRecord) -> None:
+    put(store, make_record(1, ttft_s=1.0))
+    put(store, make_record(2, ttft_s=3.0, outcome=Outcome.LATE, slo_met=False))
+    put(
+        store,
+        make_record(3, ttft_s=None, e2e_s=None, outcome=Outcome.REJECTED_SLO, slo_met=False, cost_usd=None),
+    )
+    put(store, make_record(4, outcome=Outcome.CLIENT_CANCELLED, slo_met=False, ttft_s=None))
+    put(store, make_record(5, slo_ttft_s=None, slo_met=None, ttft_s=None))
+    put(store, make_record(6, policy=None, outcome=Outcome.REJECTED_INVALID, received_at=5.0))
+    none, latency = await store.summary()
+    assert (none.policy, none.requests, none.offered) == ("", 1, 0)
+    assert (latency.policy, latency.requests, latency.offered, latency.met) == ("latency", 5, 3, 1)
+    assert latency.outcomes == {"ok": 2, "late": 1, "rejected_slo": 1, "client_cancelled": 1}
+    assert latency.mean_ttft_s == pytest.approx(2.0)
+    assert latency.cost_usd == pytest.approx(0.002)
+    assert [summary.policy for summary in await store.summary(since=10.0)] == ["latency"]
+
+
+@pytest.mark.parametrize("keep", [False, True])
+async def test_prompts_are_kept_only_when_asked(
+    store_url: str, tmp_path: Path, make_record: MakeRecord, keep: bool
+) -> None:
+    from sqlalchemy import select
+
+    from router.store import tables
+    from router.store.database import create_engine, parse_url
+
+    store = await Store.open(store_url, keep_prompts=keep, state_dir=tmp_path)
+    put(store, make_record(1, prompt="the secret\nprompt"))
+    await store.close()
+    engine = create_engine(parse_url(store_url))
+    async with engine.connect() as connection:
+        found = (await connection.execute(select(tables.explanations.c.prompt))).scalar_one()
+    await engine.dispose()
+    assert found == ("the secret\nprompt" if keep else None)
+
+
+async def test_a_run_that_closes_is_clean(store_url: str, tmp_path: Path, make_record: MakeRecord) -> None:
+    for start in (0, 700):
+        store = await Store.open(store_url, state_dir=tmp_path)
+        for number in range(start, start + 700):
+            put(store, make_record(number))
+        await store.close()
+    reader = await Store.open_readonly(store_url)
+    runs = await reader.runs()
+    assert [(run["clean"], run["arrived"], run["finished"], run["recorded"]) for run in runs] == [
+        (True, 700, 700, 700)
+    ] * 2
+    assert len((await reader.requests(limit=1000)).requests) == 1000
+    assert reader.counts().lost == Lost()
+    await reader.close()
+    assert list(tmp_path.glob("*-run-*")) == []

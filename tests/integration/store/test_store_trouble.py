@@ -1,0 +1,282 @@
+"""Databases on bad days: locked, gone for a while, gone for good, killed in the middle."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from router.store import queries
+from router.store.database import StoreError, create_engine, parse_url
+from router.store.queries import Store
+from router.store.records import RequestRecord
+from router.store.retention import Retention
+from router.store.runs import Counts, Lost
+from router.store.writer import Writer
+
+MakeRecord = Callable[..., RequestRecord]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something to come true, not for ever."""
+    for _ in range(3000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("it did not come true")
+
+
+def put(store: Store, record: RequestRecord) -> None:
+    store.writer.arrived()
+    store.writer.put(record)
+
+
+# --- locked and away ----------------------------------------------------------------------------------
+async def test_a_locked_file_loses_nothing_and_can_be_read(
+    tmp_path: Path, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("router.store.database.BUSY_TIMEOUT_MS", 20)
+    monkeypatch.setattr(queries, "READ_FLUSH_S", 0.3)
+    store = await Store.open(f"sqlite:///{tmp_path / 'headway.db'}")
+    other = sqlite3.connect(tmp_path / "headway.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    for number in range(30):
+        put(store, make_record(number))
+    row = await store.request("req_00000029", "team-a")
+    assert row is not None  # read from what waits
+    assert row["instance"] == "gpu-0"
+    assert [attempt["number"] for attempt in await store.attempts("req_00000029")] == [1]
+    assert await store.explanation("req_00000029") is not None
+    assert store.counts().pending == 30
+    other.execute("ROLLBACK")
+    other.close()
+    await until(lambda: store.counts().pending == 0)
+    assert len((await store.requests()).requests) == 30
+    await store.close()
+
+
+async def test_a_server_that_restarts_loses_nothing(
+    postgres: Any, postgres_url: str, tmp_path: Path, make_record: MakeRecord
+) -> None:
+    store = await Store.open(postgres_url, state_dir=tmp_path)
+    for number in range(20):
+        put(store, make_record(number))
+    await until(lambda: store.counts().pending == 0)
+    await asyncio.to_thread(postgres.stop)
+    try:
+        for number in range(20, 40):
+            put(store, make_record(number))
+        await asyncio.sleep(0.3)
+        assert store.counts().pending == 20
+    finally:
+        await asyncio.to_thread(postgres.start)
+    await until(lambda: store.counts().pending == 0)
+    assert len((await store.requests()).requests) == 40
+    await store.close()
+
+
+async def test_a_full_buffer_drops_and_counts(
+    tmp_path: Path, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("router.store.database.BUSY_TIMEOUT_MS", 50)
+    url = parse_url(f"sqlite:///{tmp_path / 'headway.db'}")
+    store = await Store.open(f"sqlite:///{tmp_path / 'headway.db'}")
+    engine = create_engine(url)
+    counts = Counts("other", None)
+    tries = 0
+
+    def stuck() -> None:
+        nonlocal tries
+        tries += 1
+
+    other = sqlite3.connect(tmp_path / "headway.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    writer = Writer(url, engine, counts, max_pending=100, on_stuck=stuck)
+    for number in range(130):
+        writer.put(make_record(number))
+    assert (counts.finished, counts.dropped, writer.pending) == (130, 30, 100)
+    await until(lambda: tries > 0)
+    other.execute("ROLLBACK")
+    other.close()
+    assert await writer.close() == 0
+    assert writer.recorded == 100
+    assert len((await store.requests()).requests) == 100
+    counts.close(remove=True)
+    await engine.dispose()
+    await store.close()
+
+
+async def test_a_database_that_stays_away_does_not_hold_up_the_end(
+    tmp_path: Path, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("router.store.database.BUSY_TIMEOUT_MS", 50)
+    url = f"sqlite:///{tmp_path / 'headway.db'}"
+    store = await Store.open(url)
+    other = sqlite3.connect(tmp_path / "headway.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    put(store, make_record(1))
+    await store.close(timeout_s=0.2)
+    other.execute("ROLLBACK")
+    other.close()
+    again = await Store.open(url)  # finds what the last run could not write down
+    assert again.counts().lost == Lost(finished=1)
+    await again.close()
+
+
+async def test_a_wrong_password_is_one_line_without_it(postgres: Any, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="cannot open the store") as refused:
+        await Store.open(postgres.url("postgres", "hunter2"), state_dir=tmp_path)
+    assert "hunter2" not in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+async def test_an_unreachable_server_is_one_line(unused_tcp_port: int, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="cannot open the store") as refused:
+        await Store.open(f"postgresql://u:hunter2@127.0.0.1:{unused_tcp_port}/db", state_dir=tmp_path)
+    assert "hunter2" not in str(refused.value)
+
+
+# --- killed -------------------------------------------------------------------------------------------
+VICTIM = """
+import asyncio, sys, time
+from pathlib import Path
+from router.core.types import Outcome
+from router.store.queries import Store
+from router.store.records import RequestRecord
+
+async def main():
+    store = await Store.open(sys.argv[1], state_dir=Path(sys.argv[2]))
+    number = 0
+    while True:
+        for _ in range(20):
+            number += 1
+            store.writer.arrived()
+            store.writer.put(RequestRecord(f"req_{number:09d}", time.time(), Outcome.OK))
+        store.writer.arrived()  # one that never finishes
+        print(number, store.counts().recorded, flush=True)
+        await asyncio.sleep(0.003)
+
+asyncio.run(main())
+"""
+
+
+async def test_the_gap_of_a_killed_process_is_counted(store_url: str, tmp_path: Path) -> None:
+    victim = subprocess.Popen(
+        [sys.executable, "-c", VICTIM, store_url, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert victim.stdout is not None
+    put_by_then = recorded_by_then = 0
+    for line in victim.stdout:
+        put_by_then, recorded_by_then = map(int, line.split())
+        if recorded_by_then > 500:
+            break
+    victim.send_signal(signal.SIGKILL)
+    rest = victim.stdout.read().splitlines()
+    victim.wait(10)
+    victim.stdout.close()
+    complete = [line for line in rest if len(line.split()) == 2]
+    if complete:
+        put_by_then = int(complete[-1].split()[0])
+
+    store = await Store.open(store_url, state_dir=tmp_path)
+    killed, running = await store.runs()
+    rows = 0
+    cursor = None
+    while True:
+        page = await store.requests(limit=1000, cursor=cursor)
+        rows += len(page.requests)
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    assert rows == killed["recorded"] >= recorded_by_then  # what was committed is there
+    assert killed["finished"] >= put_by_then
+    assert killed["finished"] == rows + killed["lost_finished"]  # the gap, exactly
+    assert killed["lost_in_flight"] == killed["arrived"] - killed["finished"] > 0
+    assert killed["clean"] is False
+    assert running["clean"] is None
+    assert store.counts().lost == Lost(killed["lost_finished"], killed["lost_in_flight"])
+    await store.close()
+    again = await Store.open(store_url, state_dir=tmp_path)
+    assert again.counts().lost == store.counts().lost  # counted once
+    await again.close()
+    assert list(tmp_path.glob("*-run-*")) == []
+
+
+async def test_a_process_that_lives_is_not_taken_for_dead(
+    store_url: str, tmp_path: Path, make_record: MakeRecord
+) -> None:
+    first = await Store.open(store_url, state_dir=tmp_path)
+    put(first, make_record(1))
+    second = await Store.open(store_url, state_dir=tmp_path)
+    put(second, make_record(2))
+    await second.close()
+    await first.close()
+    reader = await Store.open_readonly(store_url)
+    assert [(run["clean"], run["recorded"]) for run in await reader.runs()] == [(True, 1), (True, 1)]
+    await reader.close()
+
+
+# --- retention ----------------------------------------------------------------------------------------
+async def test_what_is_too_old_goes(store_url: str, tmp_path: Path, make_record: MakeRecord) -> None:
+    store = await Store.open(store_url, state_dir=tmp_path)
+    now, day = 1_700_000_000.0, 86_400.0
+    for number in range(1200):
+        put(store, make_record(number, received_at=now - (20 - number / 100) * day))
+    assert await store.add_feedback("req_00000000", 1.0, "team-a")
+    url = parse_url(store_url)
+    engine = create_engine(url)
+    retention = Retention(url, engine, retain_days=10, max_mb=None)
+    assert await retention.prune(now) == 1000
+    assert await retention.prune(now) == 0
+    kept = (await store.requests(limit=1000)).requests
+    assert [row["id"] for row in kept] == [f"req_{n:08d}" for n in reversed(range(1000, 1200))]
+    assert await store.attempts("req_00000999") == []
+    assert await store.explanation("req_00000999") is None
+    assert await store.feedback("req_00000000") == []
+    assert await store.explanation("req_00001000") is not None
+    await engine.dispose()
+    await store.close()
+
+
+async def test_what_is_too_much_goes_oldest_first(
+    store_url: str, tmp_path: Path, make_record: MakeRecord
+) -> None:
+    store = await Store.open(store_url, state_dir=tmp_path)
+    for number in range(4000):
+        put(store, make_record(number))
+    assert await store.writer.flush(30)
+    url = parse_url(store_url)
+    engine = create_engine(url)
+    retention = Retention(url, engine, retain_days=None, max_mb=1)
+    removed = await retention.prune(0.0)
+    assert 0 < removed < 4000
+    kept = (await store.requests(limit=1000)).requests
+    assert kept[0]["id"] == "req_00003999"
+    assert await retention.prune(0.0) == 0  # small enough now
+    assert await store.request(f"req_{removed:08d}", "team-a") is not None
+    assert await store.request(f"req_{removed - 1:08d}", "team-a") is None
+    await engine.dispose()
+    await store.close()
+    if url.get_backend_name() == "sqlite":
+        assert (tmp_path / "headway.db").stat().st_size < 3 * 1024 * 1024  # given back to the file system
+
+
+async def test_an_open_store_prunes_by_itself(tmp_path: Path, make_record: MakeRecord) -> None:
+    url = f"sqlite:///{tmp_path / 'headway.db'}"
+    store = await Store.open(url)
+    put(store, make_record(1, received_at=1000.0))
+    await store.close()
+    store = await Store.open(url, retain_days=1, max_mb=100)
+    for _ in range(3000):
+        if await store.request("req_00000001", "team-a") is None:
+            break
+        await asyncio.sleep(0.01)
+    assert (await store.requests()).requests == []
+    await store.close()

@@ -1,0 +1,171 @@
+"""Pooled connections: reuse, expiry, and clean-up."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from backends.http1 import Origin, request_head
+from backends.pool import Pool
+from router.core.errors import UpstreamError
+from tests.contract.backends.fakes import Exchange, FakeEngine
+
+
+async def hello(exchange: Exchange) -> None:
+    await exchange.answer(200, b"hello " + exchange.body)
+
+
+def pool_for(engine: FakeEngine, idle_connection_s: float = 2.0, drain_s: float = 2.0) -> tuple[Pool, bytes]:
+    origin = Origin.parse(engine.url)
+    return Pool(origin, idle_connection_s=idle_connection_s, drain_s=drain_s), request_head(origin, "/x", {})
+
+
+async def ask(pool: Pool, head: bytes, body: bytes = b"") -> bytes:
+    return await (await pool.post(head, "r", body)).read_all()
+
+
+async def test_the_freshest_idle_connection_is_used() -> None:
+    async with FakeEngine(hello) as engine:
+        pool, head = pool_for(engine)
+        answers = await asyncio.gather(*(ask(pool, head, b"%d" % i) for i in range(5)))
+        assert answers == [b"hello %d" % i for i in range(5)]
+        assert (engine.connections, pool.idle_connections, pool.busy_connections) == (5, 5, 0)
+        for _ in range(4):
+            await ask(pool, head)
+        last = engine.requests[-4:]
+        assert len({id(exchange.writer) for exchange in last}) == 1
+        await pool.aclose()
+
+
+async def test_idle_connections_are_closed_by_the_sweep() -> None:
+    async with FakeEngine(hello) as engine:
+        pool, head = pool_for(engine, idle_connection_s=0.1)
+        await ask(pool, head)
+        assert pool.idle_connections == 1
+        await asyncio.wait_for(engine.disconnects.wait(), 5)
+        assert pool.idle_connections == 0
+        assert await ask(pool, head) == b"hello "  # the sweep starts again with the next connection
+        engine.disconnects.clear()
+        await asyncio.wait_for(engine.disconnects.wait(), 5)
+        await pool.aclose()
+
+
+async def test_bytes_nobody_asked_for_close_the_connection() -> None:
+    async def twice(exchange: Exchange) -> None:
+        await hello(exchange)
+        await asyncio.sleep(0.02)
+        await exchange.raw(b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n")
+
+    async with FakeEngine(twice) as engine:
+        pool, head = pool_for(engine)
+        assert await ask(pool, head) == b"hello "
+        await asyncio.sleep(0.1)
+        assert pool.idle_connections == 0
+        assert await ask(pool, head) == b"hello "
+        await pool.aclose()
+
+
+async def test_a_released_answer_that_goes_on_is_dropped() -> None:
+    async def endless(exchange: Exchange) -> None:
+        await exchange.head()
+        while True:
+            await exchange.chunk(b"x" * 65536)
+
+    async with FakeEngine(endless) as engine:
+        pool, head = pool_for(engine)
+        connection = await pool.post(head, "r", b"")
+        connection.release()
+        await asyncio.wait_for(engine.disconnects.wait(), 5)
+        assert (pool.idle_connections, pool.busy_connections) == (0, 0)
+        await pool.aclose()
+
+
+async def test_a_released_answer_that_falls_silent_is_dropped() -> None:
+    async def unended(exchange: Exchange) -> None:
+        await exchange.head()
+        await exchange.chunk(b"x")
+        await asyncio.sleep(30)
+
+    async with FakeEngine(unended) as engine:
+        pool, head = pool_for(engine, idle_connection_s=0.2, drain_s=0.1)
+        (await pool.post(head, "r", b"")).release()
+        await asyncio.wait_for(engine.disconnects.wait(), 5)
+        assert (pool.idle_connections, pool.busy_connections) == (0, 0)
+        await pool.aclose()
+
+
+async def test_an_answer_that_ends_after_the_pool_closed() -> None:
+    async with FakeEngine(hello) as engine:
+        pool, head = pool_for(engine)
+        connection = await pool.post(head, "r", b"")
+        await pool.aclose()
+        connection.release()
+        assert pool.idle_connections == 0
+
+
+async def test_a_second_answer_to_one_request_is_never_taken_for_the_next() -> None:
+    async def doubled(exchange: Exchange) -> None:
+        body = b"%d" % exchange.number
+        answer = b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n" + body
+        await exchange.raw(answer + (answer if exchange.number == 0 else b""))
+
+    async with FakeEngine(doubled) as engine:
+        pool, head = pool_for(engine)
+        connection = await pool.post(head, "r", b"")
+        with pytest.raises(UpstreamError, match="not valid HTTP"):
+            await connection.read_all()
+        assert await ask(pool, head) == b"1"
+        await pool.aclose()
+
+
+async def test_a_body_over_the_limit_fails() -> None:
+    async with FakeEngine(hello) as engine:
+        pool, head = pool_for(engine)
+        connection = await pool.post(head, "r", b"x" * 200_000)
+        with pytest.raises(UpstreamError, match="too large"):
+            await connection.read_all(limit_bytes=100_000)
+        await pool.aclose()
+
+
+async def test_closing_fails_readers_and_refuses_new_work() -> None:
+    async def silent(exchange: Exchange) -> None:
+        await asyncio.sleep(30)
+
+    async with FakeEngine(silent) as engine:
+        pool, head = pool_for(engine)
+        asking = asyncio.create_task(ask(pool, head))
+        await engine.asked.wait()
+        await pool.aclose()
+        with pytest.raises(UpstreamError):
+            await asking
+        with pytest.raises(UpstreamError, match="closed"):
+            await pool.post(head, "r", b"")
+
+
+@pytest.mark.parametrize(
+    ("url", "authority", "prefix"),
+    [
+        ("http://h:8000", "h:8000", ""),
+        ("http://h:8000/v1/", "h:8000", ""),
+        ("https://h/api/v1", "h", "/api"),
+        ("http://[::1]:80", "[::1]", ""),
+        ("https://h:8443/x/", "h:8443", "/x"),
+    ],
+)
+def test_origins(url: str, authority: str, prefix: str) -> None:
+    origin = Origin.parse(url)
+    assert (origin.authority, origin.prefix) == (authority, prefix)
+    head = request_head(origin, "/v1/models", {}).decode()
+    assert head.startswith(f"POST {prefix}/v1/models HTTP/1.1\r\nhost: {authority}\r\n")
+
+
+@pytest.mark.parametrize("url", ["h:80", "ftp://h", "http://", "http://h:99999"])
+def test_urls_that_are_none(url: str) -> None:
+    with pytest.raises(ValueError):
+        Origin.parse(url)
+
+
+def test_headers_cannot_break_out() -> None:
+    with pytest.raises(ValueError, match="line break"):
+        request_head(Origin.parse("http://h"), "/", {"x": "a\r\nevil: 1"})

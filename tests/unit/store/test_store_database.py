@@ -1,0 +1,105 @@
+"""URLs, errors without credentials, and telling bad values from bad days."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from sqlalchemy.exc import DataError, OperationalError, ProgrammingError
+
+from router.store.database import (
+    Insert,
+    StoreError,
+    is_bad_value,
+    parse_url,
+    public_url,
+    sqlite_path,
+    with_password,
+)
+from router.store.queries import Store
+from router.store.records import REQUEST_COLUMNS
+from router.store.tables import requests
+
+
+@pytest.mark.parametrize(
+    ("url", "driver"),
+    [
+        ("sqlite:///x.db", "sqlite+aiosqlite"),
+        ("sqlite+aiosqlite:///x.db", "sqlite+aiosqlite"),
+        ("postgresql://h/db", "postgresql+asyncpg"),
+        ("postgres://h/db", "postgresql+asyncpg"),
+        ("postgresql+asyncpg://h/db", "postgresql+asyncpg"),
+    ],
+)
+def test_short_names_get_their_async_driver(url: str, driver: str) -> None:
+    assert parse_url(url).drivername == driver
+
+
+@pytest.mark.parametrize("url", ["mysql://root:hunter2@h/db", "hunter2", "sqlite+pysqlite:///x.db", ""])
+def test_another_database_is_refused_without_showing_the_url(url: str) -> None:
+    with pytest.raises(StoreError) as refused:
+        parse_url(url)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_the_public_url_has_no_credentials() -> None:
+    url = parse_url("postgresql://user:hunter2@db.example:5433/headway?password=hunter3")
+    assert public_url(url) == "postgresql+asyncpg://db.example:5433/headway"
+    assert with_password("postgresql://user@h/db", "a/b@c") == "postgresql+asyncpg://user:a%2Fb%40c@h/db"
+
+
+def test_the_file_of_a_sqlite_url() -> None:
+    assert sqlite_path(parse_url("sqlite:////var/lib/h.db")) == Path("/var/lib/h.db")
+    assert sqlite_path(parse_url("sqlite://")) is None
+    assert sqlite_path(parse_url("postgresql://h/db")) is None
+
+
+@pytest.mark.parametrize("name", ["missing/headway.db", "a_file/headway.db", ""])
+async def test_a_place_that_cannot_be_written_is_one_clear_error(tmp_path: Path, name: str) -> None:
+    (tmp_path / "a_file").write_text("")
+    with pytest.raises(StoreError, match="cannot open the store") as refused:
+        await Store.open(f"sqlite:///{tmp_path / name}")
+    assert "\n" not in str(refused.value)
+
+
+async def test_a_file_that_is_no_database_is_one_clear_error(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("not a database " * 100)
+    with pytest.raises(StoreError, match="not a database"):
+        await Store.open(f"sqlite:///{path}")
+
+
+async def test_tables_of_another_shape_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE feedback (id INTEGER PRIMARY KEY, request_id TEXT, received_at REAL)")
+    connection.close()
+    with pytest.raises(StoreError, match=r"feedback\.key_name, the column feedback\.quality"):
+        await Store.open(f"sqlite:///{path}")
+
+
+async def test_reading_creates_nothing(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no database at"):
+        await Store.open_readonly(f"sqlite:///{tmp_path / 'headway.db'}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bad_values_are_told_from_bad_days() -> None:
+    assert is_bad_value(OverflowError())
+    assert is_bad_value(UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogate"))
+    assert is_bad_value(DataError("", None, sqlite3.DataError()))
+    binding = sqlite3.ProgrammingError("Error binding parameter 3: type 'list' is not supported")
+    assert is_bad_value(ProgrammingError("", None, binding))
+    assert not is_bad_value(OperationalError("", None, sqlite3.OperationalError("database is locked")))
+    assert not is_bad_value(ConnectionRefusedError())
+    assert not is_bad_value(TimeoutError())
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgresql"])
+def test_an_insert_takes_the_columns_in_order(backend: str) -> None:
+    insert = Insert(requests, backend)
+    assert insert.columns == REQUEST_COLUMNS
+    assert insert.one.endswith("ON CONFLICT DO NOTHING")
+    if insert.several is not None:
+        assert insert.several.count("?") == 20 * len(REQUEST_COLUMNS) < 999

@@ -1,0 +1,99 @@
+"""`headway explain`, and what the API says of a request."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from router import explain
+from router.core.types import EndedHow
+from router.store.queries import Store
+from router.store.records import AttemptRecord, RequestRecord
+
+MakeRecord = Callable[..., RequestRecord]
+
+
+@pytest.fixture
+async def url(tmp_path: Path, make_record: MakeRecord) -> str:
+    """A store with one request that was tried twice."""
+    url = f"sqlite+aiosqlite:///{tmp_path / 'records.db'}"
+    store = await Store.open(url)
+    record = make_record(7, attempts=2)
+    record.attempt_records = [
+        AttemptRecord(1, "gpu-0", "llama", 5.0, None, 5.5, 0, 0.0, EndedHow.FAILED, "connection reset"),
+        AttemptRecord(2, "gpu-1", "llama", 6.0, 6.125, 8.5, 80, 0.0005, EndedHow.OK),
+    ]
+    store.writer.put(record)
+    await store.add_feedback(record.id, 0.75, "team-a")
+    await store.close()
+    return url
+
+
+def run(*arguments: str) -> int:
+    parser = argparse.ArgumentParser()
+    explain.add_arguments(parser)
+    return explain.run(parser.parse_args(arguments))
+
+
+def test_it_is_told_in_plain_lines(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("req_00000007", "--store", url) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == "request req_00000007, received 2023-11-14 22:13:27.000+00:00"
+    assert "asked for auto by chat.completions with key team-a, policy latency" in told
+    assert "SLO: TTFT 500 ms: met" in told
+    assert "outcome: ok" in told
+    assert "decision 1 after 500 ms, policy latency:" in told
+    assert "  -> gpu-1/llama, score 1.5 [TTFT 200 ms, cost $0.001000]" in told
+    assert "     gpu-2/llama, score 2.5 [TTFT 300 ms, cost $0.001000]: a higher score" in told
+    assert "attempt 1: gpu-0/llama, failed after 500 ms, 0 tokens: connection reset" in told
+    assert "attempt 2: gpu-1/llama, first token after 125 ms, ok after 2500 ms, 80 tokens" in told
+    assert "feedback: quality 0.75" in told
+
+
+def test_as_json_it_has_the_contracts_members(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("req_00000007", "--store", url, "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["request_id"] == told["id"] == "req_00000007"
+    assert [attempt["ended_how"] for attempt in told["attempts"]] == ["failed", "ok"]
+    assert [candidate["chosen"] for candidate in told["candidates"]] == [False, True, False]
+    assert list(told["candidates"][0]) == ["instance", "model", "score", "chosen", "reason", "predicted"]
+    assert list(told["candidates"][0]["predicted"]) == [
+        "output_tokens_p50",
+        "output_tokens_p90",
+        "ttft_s_p50",
+        "ttft_s_p95",
+        "e2e_s_p50",
+        "e2e_s_p95",
+        "quality",
+        "cost_usd",
+        "p_miss",
+    ]
+    assert told["decisions"][0]["propensity"] == 0.75
+
+
+def test_an_unknown_id_is_one_line(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("req_nothing", "--store", url) == 2
+    assert capsys.readouterr().err == "headway explain: no request 'req_nothing' in the store\n"
+
+
+def test_a_missing_store_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("req_1", "--store", f"sqlite:///{tmp_path / 'none.db'}") == 2
+    error = capsys.readouterr().err
+    assert "no database at" in error
+    assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_store_of_a_fleet_file(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text(
+        f"store: {{url: '{url}'}}\n"
+        "models: [{name: llama, context_tokens: 8192}]\n"
+        "instances: [{name: gpu-0, kind: vllm, url: 'http://127.0.0.1:1', serves: {llama: llama}}]\n"
+    )
+    assert run("req_00000007", "--config", str(fleet)) == 0
+    assert "outcome: ok" in capsys.readouterr().out

@@ -1,0 +1,102 @@
+"""The blob of a request's decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+
+import orjson
+import pytest
+
+from router.core.events import Considered, Decision
+from router.core.state import LOAD_FEATURES
+from router.core.types import Candidate, Prediction
+from router.store import explanations
+from router.store.explanations import LOAD_FIELDS, MAX_PREFIX_HASHES, PREDICTION_FIELDS, decode, encode, kept
+from router.store.records import RequestRecord
+
+MakeRecord = Callable[..., RequestRecord]
+MakeDecision = Callable[..., Decision]
+
+
+def test_the_fields_are_those_of_the_core() -> None:
+    """When the core's fields change, the version of the blob must change with them."""
+    assert tuple(field.name for field in fields(Prediction)) == PREDICTION_FIELDS
+    assert LOAD_FEATURES == LOAD_FIELDS
+
+
+def test_what_was_decided_comes_back(make_record: MakeRecord, make_decision: MakeDecision) -> None:
+    record = make_record(decisions=[make_decision(), make_decision(candidates=2, chosen=0, at_s=13.0)])
+    blob = encode(record)
+    assert blob is not None
+    explanation = decode(blob)
+    assert explanation["prefix"] == [11, 2**63 + 5]
+    first, second = explanation["decisions"]
+    assert (first["policy"], first["decided_after_s"], first["propensity"]) == ("latency", 0.5, 0.75)
+    assert second["decided_after_s"] == 1.0
+    assert [candidate["chosen"] for candidate in first["candidates"]] == [False, True, False]
+    candidate = first["candidates"][2]
+    assert (candidate["instance"], candidate["model"], candidate["score"]) == ("gpu-2", "llama", 2.5)
+    assert candidate["reason"] == "a higher score"
+    assert candidate["predicted"] is not None
+    assert candidate["predicted"]["output_tokens_p50"] == 102.0
+    assert candidate["predicted"]["p_miss"] is None
+    assert candidate["load"] is not None
+    assert candidate["load"]["pending_prefill_tokens"] == 512
+    assert candidate["load"]["kv_usage"] == 0.25
+    assert first["candidates_left_out"] == 0
+
+
+def test_without_a_decision_there_is_nothing_to_keep(make_record: MakeRecord) -> None:
+    assert encode(make_record(decisions=[])) is None
+
+
+def test_a_candidate_without_prediction_or_load(make_record: MakeRecord) -> None:
+    considered = (Considered(Candidate("gpu-0", "llama", "up"), None, None, None),)
+    blob = encode(make_record(decisions=[Decision("random", 0.0, 0, considered, None, ())], arrived_at=None))
+    assert blob is not None
+    decision = decode(blob)["decisions"][0]
+    assert decision["decided_after_s"] is None
+    assert decision["candidates"][0]["predicted"] is None
+    assert decision["candidates"][0]["load"] is None
+    assert decision["candidates"][0]["chosen"]
+
+
+@pytest.mark.parametrize("max_bytes", [700, 1500, 4096])
+@pytest.mark.parametrize("chosen", [0, 150, 299])
+def test_over_the_cap_the_worst_are_left_out(
+    make_record: MakeRecord, make_decision: MakeDecision, max_bytes: int, chosen: int
+) -> None:
+    blob = encode(make_record(decisions=[make_decision(candidates=300, chosen=chosen)]), max_bytes)
+    assert blob is not None
+    assert len(blob) <= max_bytes
+    decision = decode(blob)["decisions"][0]
+    names = [candidate["instance"] for candidate in decision["candidates"]]
+    assert decision["candidates"][0]["chosen"]
+    assert names[0] == f"gpu-{chosen}"
+    best = [f"gpu-{i}" for i in range(300) if i != chosen]
+    assert names[1:] == best[: len(names) - 1]
+    assert decision["candidates_left_out"] == 300 - len(names)
+
+
+def test_a_long_prefix_is_cut(make_record: MakeRecord) -> None:
+    blob = encode(make_record(prefix=tuple(range(2**70, 2**70 + 10_000))))
+    assert blob is not None
+    assert decode(blob)["prefix"] == list(range(MAX_PREFIX_HASHES))
+
+
+def test_what_cannot_fit_at_all_is_not_kept(make_record: MakeRecord) -> None:
+    assert encode(make_record(), max_bytes=50) is None
+
+
+def test_an_unknown_version_is_refused() -> None:
+    with pytest.raises(ValueError, match="version 99"):
+        decode(orjson.dumps({"v": explanations.VERSION + 98, "d": [], "prefix": []}))
+
+
+def test_a_dry_run_reads_like_a_kept_decision(make_record: MakeRecord, make_decision: MakeDecision) -> None:
+    decision = make_decision(candidates=200)
+    assert len(kept(decision)["candidates"]) == 200
+    blob = encode(make_record(decisions=[make_decision()]))
+    assert blob is not None
+    assert kept(make_decision(), 12.0) == decode(blob)["decisions"][0]

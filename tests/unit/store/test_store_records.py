@@ -1,0 +1,119 @@
+"""Records become rows that every database takes."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import fields
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.core.types import Outcome, Prediction, Slo
+from router.store import tables
+from router.store.records import (
+    ATTEMPT_COLUMNS,
+    MAX_TEXT_CHARS,
+    REQUEST_COLUMNS,
+    AttemptRecord,
+    RequestRecord,
+    attempt_row,
+    clean,
+    clean_prompt,
+    request_row,
+    salvage,
+)
+
+MakeRecord = Callable[..., RequestRecord]
+
+# Section 6 of the contract, spelled out.
+CONTRACT_COLUMNS = re.findall(
+    r"\w+",
+    """
+    id client_request_id retry_count received_at api key_name policy model_requested model instance attempts
+    hedged prompt_tokens max_tokens output_tokens finish_reason decoded predicted_output_tokens_p50
+    predicted_output_tokens_p90 predicted_ttft_s_p50 predicted_ttft_s_p95 predicted_e2e_s_p50
+    predicted_e2e_s_p95 predicted_quality predicted_cost_usd artifact propensity queue_wait_s ttft_s tpot_s
+    itl_max_s e2e_s cost_usd slo_ttft_s slo_tpot_s slo_e2e_s slo_met max_cost_usd budget_overrun_usd outcome
+    error_code
+""",
+)
+
+
+def test_the_columns_are_those_of_the_contract() -> None:
+    assert list(REQUEST_COLUMNS) == CONTRACT_COLUMNS
+    assert " ".join(ATTEMPT_COLUMNS) == (
+        "request_id number instance model started_at first_token_at ended_at output_tokens cost_usd ended_how error"
+    )
+
+
+def test_a_row_holds_each_field_at_its_column(make_record: MakeRecord) -> None:
+    record = make_record(7)
+    row = dict(zip(REQUEST_COLUMNS, request_row(record), strict=True))
+    for column in set(CONTRACT_COLUMNS) - {"outcome"}:
+        assert row[column] == getattr(record, column), column
+    assert row["outcome"] == "ok"
+    assert type(row["outcome"]) is str  # drivers are slower, or refuse, on a subclass
+
+
+def test_every_outcome_makes_a_row(make_record: MakeRecord) -> None:
+    at = REQUEST_COLUMNS.index("outcome")
+    rows = [request_row(make_record(outcome=outcome))[at] for outcome in Outcome]
+    assert rows == [outcome.value for outcome in Outcome]
+
+
+def test_an_outcome_that_is_none_makes_no_row(make_record: MakeRecord) -> None:
+    with pytest.raises(KeyError):
+        request_row(make_record(outcome="fine"))
+
+
+def test_an_attempt_row_holds_each_field_at_its_column() -> None:
+    attempt = AttemptRecord(2, "gpu-0", "llama", 1.0, error="connection reset")
+    row = dict(zip(ATTEMPT_COLUMNS, attempt_row("req", attempt), strict=True))
+    assert row.pop("request_id") == "req"
+    assert row == {field.name: getattr(attempt, field.name) for field in fields(attempt)}
+
+
+def test_predictions_and_targets_are_copied(make_record: MakeRecord) -> None:
+    record = make_record()
+    record.set_prediction(Prediction(1.0, 2.0, None, 3.0, 4.0, None, None, 5.0, 6.0, 0.7, 0.8))
+    record.set_slo(Slo(0.1, 0.2, 0.3))
+    row = dict(zip(REQUEST_COLUMNS, request_row(record), strict=True))
+    predicted = [row[name] for name in CONTRACT_COLUMNS if name.startswith("predicted_")]
+    assert predicted == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 0.7, 0.8]
+    assert (row["slo_ttft_s"], row["slo_tpot_s"], row["slo_e2e_s"]) == (0.1, 0.2, 0.3)
+
+
+@given(st.text(st.characters(codec=None), max_size=2 * MAX_TEXT_CHARS))
+def test_cleaned_text_can_be_stored(text: str) -> None:
+    cleaned = clean(text)
+    assert cleaned is not None
+    assert len(cleaned) <= MAX_TEXT_CHARS
+    assert "\0" not in cleaned
+    cleaned.encode()  # no lone surrogate
+    assert clean(cleaned) == cleaned
+
+
+def test_plain_text_is_left_as_it_is() -> None:
+    assert clean("Meta-Llama-3.1-8B: größer 模型") == "Meta-Llama-3.1-8B: größer 模型"
+    assert clean(None) is None
+
+
+def test_a_prompt_keeps_its_lines() -> None:
+    assert clean_prompt("a\nb\0c\ud800") == "a\nb\ufffdc?"
+
+
+def test_a_refused_row_is_brought_into_bounds() -> None:
+    row = salvage((2**70, -(2**70), math.nan, math.inf, 1.5, True, None, b"x", "a\0b", [1]))
+    assert row == (2**63 - 1, 1 - 2**63, None, None, 1.5, True, None, b"x", "a\ufffdb", None)
+    assert row[5] is True
+
+
+def test_ids_are_compared_by_bytes_in_postgresql() -> None:
+    from sqlalchemy.dialects import postgresql
+
+    for table in (tables.requests, tables.attempts, tables.explanations):
+        column = next(iter(table.primary_key.columns))
+        assert column.type.dialect_impl(postgresql.dialect()).collation == "C"
