@@ -48,6 +48,7 @@ class SseScanner:
         "_choices",
         "_constant_bytes",
         "_empty",
+        "_end",
         "_held",
         "_held_bytes",
         "_max_event_bytes",
@@ -74,7 +75,8 @@ class SseScanner:
         self._held_bytes = 0
         # Learned from the first token's event: how this engine writes its JSON.
         self._before: bytes | None = None  # an ordinary event up to its text
-        self._after = b""  # and from the text's closing quote on, the blank line included
+        self._end = b""  # and from the text's closing quote on
+        self._after = b""  # the same with the blank line
         self._constant_bytes = 0
         self._null_finish: bytes | None = None
         self._empty = b""
@@ -164,7 +166,20 @@ class SseScanner:
         usage: Mapping[str, Any] | None = None
         finish_reason: str | None = None
         failure, self.failure = self.failure, None
+        before = self._before
         for event in data[:cut].split(b"\n\n"):
+            if (
+                before is not None
+                and len(event) > len(before)
+                and event.startswith(before)
+                and event.endswith(self._end)
+                and len(event) + 2 > self._constant_bytes
+                and event[len(before)] != QUOTE
+                and b"\n" not in event
+            ):
+                tokens += 1
+                out.append(event if self._rename is None else event.replace(self._rename, self._renamed))
+                continue
             text = _data_of(event)
             if text is None:
                 continue  # a comment that keeps the connection alive, or blank lines
@@ -196,6 +211,7 @@ class SseScanner:
             if is_token:
                 tokens += 1
                 self._learn(event)
+                before = self._before
                 self.started = True
         if self.failure is None and not self.done:
             self.failure = failure
@@ -219,7 +235,8 @@ class SseScanner:
         text = _TEXT.search(event)
         if text is not None and b"\n" not in event and self._usage not in event:
             self._before = event[: text.start(1)]
-            self._after = event[text.end(1) :] + b"\n\n"
+            self._end = event[text.end(1) :]
+            self._after = self._end + b"\n\n"
             self._constant_bytes = len(self._before) + len(self._after)
 
     def _renamed_event(self, event: bytes, payload: dict[str, Any]) -> bytes:

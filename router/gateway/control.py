@@ -16,6 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from router import __version__
 from router.config import ConfigError, InstanceConfig, parse_instance, with_instances
@@ -69,6 +70,7 @@ def create_app(gateway: Gateway, lifespan: Callable[[], Awaitable[None]] | None 
         redoc_url=None,
         redirect_slashes=False,
     )
+    app.add_middleware(_Guard, gateway=gateway)
     app.include_router(_operations(gateway))
     app.include_router(_models(gateway))
     app.include_router(_routing(gateway))
@@ -77,6 +79,38 @@ def create_app(gateway: Gateway, lifespan: Callable[[], Awaitable[None]] | None 
     _errors(app)
     add_generation_paths(app)
     return app
+
+
+class _Guard:
+    """What holds before a route reads anything: the caller's key on /v1 and /api, and the body's size."""
+
+    def __init__(self, app: ASGIApp, gateway: Gateway) -> None:
+        self._app = app
+        self._gateway = gateway
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope)
+        if scope["path"].startswith(("/v1/", "/api/")):
+            try:
+                _key(self._gateway, request)
+            except Refusal as refusal:
+                await _refusal_response(request, refusal)(scope, receive, send)
+                return
+        limit_mb = self._gateway.config.limits.max_body_mb
+        left = int(limit_mb * 1024 * 1024)
+
+        async def bounded() -> Message:
+            nonlocal left
+            message = await receive()
+            left -= len(message.get("body", b""))
+            if left < 0:
+                raise HTTPException(413, f"The body is larger than {limit_mb:g} MiB.", {"connection": "close"})
+            return message
+
+        await self._app(scope, bounded, send)
 
 
 # --- who asks ----------------------------------------------------------------------------------------
@@ -115,17 +149,25 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
+_HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
+
+
 # --- errors ------------------------------------------------------------------------------------------
+def _refusal_response(request: Request, refusal: Refusal) -> Response:
+    ollama = request.url.path.startswith("/api/")
+    content = refusal_body(refusal, "") if ollama else openai_error(refusal)
+    headers = {}
+    if refusal.retry_after_s is not None:
+        headers["retry-after"] = str(max(1, ceil(refusal.retry_after_s)))
+    if not refusal.should_retry:
+        headers["x-should-retry"] = "false"
+    if refusal.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return Response(content, refusal.status, headers, media_type="application/json")
+
+
 def _errors(app: FastAPI) -> None:
-    def respond(request: Request, refusal: Refusal) -> Response:
-        ollama = request.url.path.startswith("/api/")
-        content = refusal_body(refusal, "") if ollama else openai_error(refusal)
-        headers = {}
-        if refusal.retry_after_s is not None:
-            headers["retry-after"] = str(max(1, ceil(refusal.retry_after_s)))
-        if refusal.status == 401:
-            headers["www-authenticate"] = "Bearer"
-        return Response(content, refusal.status, headers, media_type="application/json")
+    respond = _refusal_response
 
     @app.exception_handler(Refusal)
     async def refused(request: Request, error: Refusal) -> Response:
@@ -139,7 +181,7 @@ def _errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
-        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
+        code = _HTTP_CODES.get(error.status_code, "invalid_request")
         refusal = Refusal(error.status_code, code, str(error.detail), Outcome.REJECTED_INVALID)
         response = respond(request, refusal)
         response.headers.update(error.headers or {})
