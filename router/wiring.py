@@ -24,6 +24,7 @@ from router.emulated import EmulatedEngines
 from router.gateway.metrics import Metrics
 from router.gateway.runner import Runner
 from router.gateway.service import Gateway
+from router.gateway.tokenizer import PromptTokenizer
 from router.store.queries import Store
 from router.store.state import MemoryState
 
@@ -58,8 +59,10 @@ async def open_gateway(
     admin_key = environment.get(admin_variable or "HEADWAY_ADMIN_KEY") or None
     if admin_variable is not None and admin_key is None:
         secret(admin_variable, environment, "auth.admin_key_env")
+    if config.server.workers != 1:
+        raise ConfigError("server", [Problem(("workers",), "this version serves with one worker")])
     if config.state.url != "memory://":
-        raise ConfigError("state", [Problem(("url",), "only memory:// can be served by this version")])
+        raise ConfigError("state", [Problem(("url",), "this version knows memory:// only")])
     async with AsyncExitStack() as stack:
         store = await Store.open(
             store_url(config, environment),
@@ -112,6 +115,7 @@ async def open_gateway(
             predictor,
             admin_key,
             MemoryState(),
+            load_tokenizers,
             reload,
         )
         stack.push_async_callback(gateway.stop)
@@ -125,6 +129,23 @@ def store_url(config: FleetConfig, environment: Mapping[str, str]) -> str:
         return config.store.url
     password = secret(config.store.password_env, environment, "store.password_env")
     return make_url(config.store.url).set(password=password).render_as_string(hide_password=False)
+
+
+def load_tokenizers(config: FleetConfig) -> dict[str, PromptTokenizer]:
+    """The configured tokenizers by model; a file that several instances name is read once."""
+    by_file: dict[str, PromptTokenizer] = {}
+    found: dict[str, PromptTokenizer] = {}
+    for instance in config.instances:
+        if instance.tokenizer is None:
+            continue
+        if instance.tokenizer not in by_file:
+            try:
+                by_file[instance.tokenizer] = PromptTokenizer.from_file(instance.tokenizer)
+            except ValueError as error:
+                raise ConfigError("instances", [Problem((instance.name, "tokenizer"), str(error))]) from error
+        for model in instance.serves:
+            found.setdefault(model, by_file[instance.tokenizer])
+    return found
 
 
 def check_profile(instance: InstanceConfig) -> None:

@@ -15,7 +15,7 @@ from router.core.types import Outcome, Request
 from router.gateway import body as bodies
 from router.gateway.fronts import Front, OpenAIFront
 from router.gateway.ollama_endpoint import OLLAMA_ROUTES, OllamaFront, OllamaRoute, load_answer
-from router.gateway.prompt import PromptFacts, chat_facts, completion_facts
+from router.gateway.prompt import PromptFacts, prompt_facts, prompt_texts
 from router.gateway.relay import Exchange, Relay, respond_refusal
 from router.gateway.server import Responder
 from router.gateway.service import Gateway, Rules
@@ -160,15 +160,15 @@ class Api:
             None if routing is None else from_body(routing),
             from_headers(headers.get),
         )
-        facts = chat_facts(body) if api == "chat" else completion_facts(body)
+        facts = prompt_facts(api, body)
         request = build_request(rules, record, wish, api, body, facts)
         whole = api == "embeddings" or any(body.get(name) for name in _WHOLE_ONLY)
         if whole and stream:
             raise invalid_request("An engine cannot stream this request; ask without stream.", "stream")
-        count = await self._gateway.count_tokens(request, api, body)
-        if count is not None:
-            request.prompt_tokens = request.prompt_tokens_bound = count
+        await self._gateway.count_tokens(request, api, body)
         record.prompt_tokens = request.prompt_tokens
+        if rules.config.store.keep_prompts:
+            record.prompt = "\n".join(prompt_texts(api, body))
         return request, whole
 
 

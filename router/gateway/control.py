@@ -28,7 +28,7 @@ from router.gateway.api import build_request
 from router.gateway.fronts import openai_error
 from router.gateway.ollama_front import ModelCard, ps, refusal_body, show, tags, version
 from router.gateway.openapi import add_generation_paths
-from router.gateway.prompt import chat_facts, completion_facts
+from router.gateway.prompt import prompt_facts
 from router.gateway.scaling import scaling
 from router.gateway.service import Gateway
 from router.gateway.wish import KeyTerms, from_body, from_headers
@@ -107,7 +107,9 @@ class _Guard:
             message = await receive()
             left -= len(message.get("body", b""))
             if left < 0:
-                raise HTTPException(413, f"The body is larger than {limit_mb:g} MiB.", {"connection": "close"})
+                raise HTTPException(
+                    413, f"The body is larger than {limit_mb:g} MiB.", {"connection": "close"}
+                )
             return message
 
         await self._app(scope, bounded, send)
@@ -287,13 +289,11 @@ def _routing(gateway: Gateway) -> APIRouter:
             None if routing is None else from_body(routing),
             from_headers(headers.get),
         )
-        facts = chat_facts(body) if api == "chat" else completion_facts(body)
+        facts = prompt_facts(api, body)
         now = gateway.runner.clock()
         record = RequestRecord(id="predict", received_at=time.time(), arrived_at=now)
         asked = build_request(rules, record, wish, api, body, facts)
-        count = await gateway.count_tokens(asked, api, body)
-        if count is not None:
-            asked.prompt_tokens = asked.prompt_tokens_bound = count
+        await gateway.count_tokens(asked, api, body)
         decision = gateway.runner.scheduler.decide(asked, now)
         candidates = described_candidates(kept(decision, now))
         chosen = next(candidate for candidate in candidates if candidate["chosen"])

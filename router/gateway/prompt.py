@@ -34,44 +34,54 @@ class PromptFacts:
     prefix: tuple[int, ...]
 
 
-def chat_facts(body: Mapping[str, Any]) -> PromptFacts:
-    """Facts of a chat body's `messages` (and `tools`)."""
-    messages = body["messages"]
-    images = 0
-    if len(messages) == 1 and isinstance(content := messages[0].get("content"), str) and "tools" not in body:
-        texts = [content]
-    else:
-        texts = []
-        for message in messages:
-            content = message.get("content")
-            if isinstance(content, str):
-                texts.append(content)
-            elif isinstance(content, list):
-                for part in content:
-                    if isinstance(part, dict):
-                        text = part.get("text")
-                        if isinstance(text, str):
-                            texts.append(text)
-                        elif "type" in part and part["type"] != "text":
-                            images += 1
-            if "tool_calls" in message:
-                texts.extend(_strings(message["tool_calls"]))
-        if "tools" in body:
-            texts.extend(_strings(body["tools"]))
-    return _facts(texts, images, TEMPLATE_TOKENS + TEMPLATE_TOKENS_PER_MESSAGE * len(messages))
-
-
-def completion_facts(body: Mapping[str, Any]) -> PromptFacts:
-    """Facts of a completions `prompt` or an embeddings `input`: text, token ids, or lists of them."""
-    prompt = body["prompt"] if "prompt" in body else body["input"]
+def prompt_facts(api: str, body: Mapping[str, Any]) -> PromptFacts:
+    """Facts of a checked body: a chat's `messages` (and `tools`), a completion's `prompt`, or an embedding's
+    `input`."""
+    if api == "chat":
+        texts, images = chat_texts(body)
+        return _facts(texts, images, TEMPLATE_TOKENS + TEMPLATE_TOKENS_PER_MESSAGE * len(body["messages"]))
+    prompt = body["prompt"] if api == "completions" else body["input"]
     if isinstance(prompt, str):
         return _facts([prompt], 0, 8)
-    if prompt and isinstance(prompt[0], int):
-        return PromptFacts(len(prompt), len(prompt), ())
-    if prompt and isinstance(prompt[0], list):
-        total = sum(len(ids) for ids in prompt)
-        return PromptFacts(total, total, ())
-    return _facts(list(prompt), 0, 8 * len(prompt))
+    if isinstance(prompt[0], str):
+        return _facts(prompt, 0, 8 * len(prompt))
+    tokens = len(prompt) if isinstance(prompt[0], int) else sum(len(ids) for ids in prompt)
+    return PromptFacts(max(1, tokens), max(1, tokens), ())
+
+
+def prompt_texts(api: str, body: Mapping[str, Any]) -> list[str]:
+    """All text of a checked body; empty for token ids."""
+    if api == "chat":
+        return chat_texts(body)[0]
+    prompt = body["prompt"] if api == "completions" else body["input"]
+    if isinstance(prompt, str):
+        return [prompt]
+    return prompt if isinstance(prompt[0], str) else []
+
+
+def chat_texts(body: Mapping[str, Any]) -> tuple[list[str], int]:
+    """The texts of a chat, and how many images (or other media) it holds."""
+    messages = body["messages"]
+    if len(messages) == 1 and isinstance(content := messages[0].get("content"), str) and "tools" not in body:
+        return [content], 0
+    texts: list[str] = []
+    media = 0
+    for message in messages:
+        content = message.get("content")
+        if isinstance(content, str):
+            texts.append(content)
+        elif isinstance(content, list):
+            for part in content:
+                text = part.get("text")
+                if isinstance(text, str):
+                    texts.append(text)
+                elif part.get("type", "text") != "text":
+                    media += 1
+        if "tool_calls" in message:
+            texts.extend(_strings(message["tool_calls"]))
+    if "tools" in body:
+        texts.extend(_strings(body["tools"]))
+    return texts, media
 
 
 def _facts(texts: list[str], images: int, template_tokens: int) -> PromptFacts:

@@ -21,6 +21,7 @@ from router.gateway.metrics import Metrics
 from router.gateway.monitor import Monitor
 from router.gateway.runner import Runner
 from router.gateway.scaling import scaling
+from router.gateway.tokenizer import PromptTokenizer
 from router.gateway.wish import Defaults, KeyTerms, ModelNames, WishRules
 from router.store.queries import Store
 from router.store.records import RequestRecord
@@ -41,6 +42,7 @@ class Rules:
     terms: dict[str, KeyTerms]  # by key name
     fallbacks: dict[str, tuple[str, ...]]  # by model
     created: int
+    least_context_tokens: int | None
 
 
 class Gateway:
@@ -58,6 +60,7 @@ class Gateway:
         predictor: PhysicalPredictor,
         admin_key: str | None,
         state: State,
+        load_tokenizers: Callable[[FleetConfig], dict[str, PromptTokenizer]],
         reload: Callable[[], FleetConfig] | None = None,
     ) -> None:
         self.runner = runner
@@ -66,6 +69,8 @@ class Gateway:
         self.policies = policies
         self.admin_key = admin_key
         self._state = state
+        self._load_tokenizers = load_tokenizers
+        self._tokenizers: dict[str, PromptTokenizer] = {}
         self._predictor = predictor
         self.backends: dict[str, Backend] = {}
         self.draining = False
@@ -126,6 +131,7 @@ class Gateway:
 
     async def _apply_fleet(self, config: FleetConfig, old: FleetConfig | None) -> None:
         scheduler = self.runner.scheduler
+        tokenizers = self._load_tokenizers(config)
         known = {} if old is None else {each.name: (each, old.candidates(each)) for each in old.instances}
         instances: list[Instance] = []
         gone: list[Backend] = []
@@ -149,7 +155,10 @@ class Gateway:
             if backends.get(name) is not backend:
                 gone.append(backend)
                 self.monitor.renew(name)
+            if name not in backends:
+                self._predictor.forget(name)
         self.backends = backends
+        self._tokenizers = tokenizers
         self._headers.clear()
         scheduler.set_instances(instances)
         self.metrics.set_fleet(
@@ -245,6 +254,15 @@ class Gateway:
             terms,
             {model.name: model.fallbacks for model in config.models},
             int(time.time()),
+            min(
+                (
+                    candidate.context_tokens
+                    for each in config.instances
+                    for candidate in config.candidates(each).values()
+                    if candidate.context_tokens is not None
+                ),
+                default=None,
+            ),
         )
 
     def prediction_quality(self, instance: str) -> dict[str, float | None] | None:
@@ -267,28 +285,43 @@ class Gateway:
             )
         return headers
 
-    async def count_tokens(self, request: Request, api: str, body: Mapping[str, Any]) -> int | None:
-        """Prompt tokens by an engine's own tokenizer, where the count decides: under a money cap, or when
-        the prompt may or may not fit a context. None where the estimate does."""
-        scheduler = self.runner.scheduler
-        unsure = request.max_cost_usd is not None
-        asked: tuple[Backend, Candidate] | None = None
-        for model in (*request.models, *request.fallbacks):
-            for instance in scheduler.serving(model):
-                candidate = instance.candidates[model]
-                context = candidate.context_tokens
-                if context is not None and request.prompt_tokens / 2 < context < request.prompt_tokens_bound:
-                    unsure = True
-                if asked is None and instance.healthy and not instance.draining and instance.kind == "vllm":
-                    asked = self.backends[instance.name], candidate
-        if not unsure or asked is None:
-            return None
+    async def count_tokens(self, request: Request, api: str, body: Mapping[str, Any]) -> None:
+        """Set the prompt's token count from a tokenizer: one that is configured, else the engine's own where
+        the count decides (a money cap, a prompt near a context's length)."""
+        for model in request.models:
+            tokenizer = self._tokenizers.get(model)
+            if tokenizer is not None:
+                request.prompt_tokens, request.prompt_tokens_bound = await tokenizer.count(api, body)
+                return
+        least = self.rules.least_context_tokens
+        if request.max_cost_usd is None and (least is None or request.prompt_tokens_bound < least):
+            return
+        asked = self._tokenizing(request)
+        if asked is None:
+            return
         backend, candidate = asked
         try:
             async with asyncio.timeout(self.config.limits.connect_timeout_s):
-                return await backend.count_tokens(Call(api, body, candidate, request.id))
+                count = await backend.count_tokens(Call(api, body, candidate, request.id))
         except (UpstreamError, TimeoutError):
-            return None
+            return  # the estimate and its bound hold
+        if count is not None:
+            request.prompt_tokens = request.prompt_tokens_bound = count
+
+    def _tokenizing(self, request: Request) -> tuple[Backend, Candidate] | None:
+        """A live engine that can count the request's tokens, where a candidate's context leaves doubt."""
+        found = None
+        unsure = request.max_cost_usd is not None
+        for model in (*request.models, *request.fallbacks):
+            for instance in self.runner.scheduler.serving(model):
+                candidate = instance.candidates[model]
+                context = candidate.context_tokens
+                # No text is eight times denser or looser than the estimate.
+                if context is not None and request.prompt_tokens / 8 < context <= request.prompt_tokens_bound:
+                    unsure = True
+                if found is None and instance.healthy and not instance.draining and instance.kind == "vllm":
+                    found = self.backends[instance.name], candidate
+        return found if unsure else None
 
     def finish(self, record: RequestRecord) -> None:
         """A request has ended: count it and keep it."""

@@ -1,0 +1,60 @@
+"""Prompt tokens by a `tokenizer.json` that the fleet file names (extra `tokenizers`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Self
+
+from router.gateway.prompt import (
+    IMAGE_TOKENS,
+    IMAGE_TOKENS_BOUND,
+    TEMPLATE_TOKENS,
+    TEMPLATE_TOKENS_PER_MESSAGE,
+    chat_texts,
+    prompt_facts,
+    prompt_texts,
+)
+
+#: Texts longer than this are counted in a thread, so that others need not wait for it.
+_IN_THREAD_CHARS = 20_000
+#: What a chat template usually adds for one message.
+_USUAL_PER_MESSAGE = 5
+
+
+class PromptTokenizer:
+    """Counts a prompt's tokens. The chat template is not applied: what it adds is estimated and bounded."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    @classmethod
+    def from_file(cls, path: str) -> Self:
+        """Load a tokenizer.json. Raises ModuleNotFoundError without the extra, ValueError for a bad file."""
+        from tokenizers import Tokenizer
+
+        try:
+            return cls(Tokenizer.from_file(path))
+        except Exception as error:  # the library raises bare Exception for every bad file
+            raise ValueError(f"{path} cannot be read as a tokenizer") from error
+
+    async def count(self, api: str, body: Mapping[str, Any]) -> tuple[int, int]:
+        """Tokens of a checked body: the best estimate and an upper bound."""
+        texts = prompt_texts(api, body)
+        if not texts:
+            facts = prompt_facts(api, body)
+            return facts.tokens, facts.tokens_bound
+        if sum(map(len, texts)) > _IN_THREAD_CHARS:
+            tokens = await asyncio.to_thread(self._count, texts)
+        else:
+            tokens = self._count(texts)
+        if api != "chat":
+            return tokens + len(texts), tokens + 8 * len(texts)
+        images, messages = chat_texts(body)[1], len(body["messages"])
+        return (
+            tokens + _USUAL_PER_MESSAGE * messages + images * IMAGE_TOKENS,
+            tokens + TEMPLATE_TOKENS + TEMPLATE_TOKENS_PER_MESSAGE * messages + images * IMAGE_TOKENS_BOUND,
+        )
+
+    def _count(self, texts: list[str]) -> int:
+        return sum(len(self._tokenizer.encode(text, add_special_tokens=False).ids) for text in texts)
