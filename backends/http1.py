@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, cast
 from urllib.parse import urlsplit
@@ -125,6 +125,7 @@ class Connection(asyncio.Protocol):
         "head_bytes",
         "head_complete",
         "idle_since",
+        "listener",
         "silent_sweeps",
         "status",
         "watched",
@@ -139,6 +140,8 @@ class Connection(asyncio.Protocol):
         self._chunks: list[bytes] = []
         self.closed = False
         self.idle_since: float | None = None
+        #: Called when something may have changed for `take`, in place of waking a waiter.
+        self.listener: Callable[[], None] | None = None
         self._reset()
 
     def _reset(self) -> None:
@@ -178,6 +181,9 @@ class Connection(asyncio.Protocol):
             self.head_bytes += len(data)
             if self.head_bytes > MAX_HEAD_BYTES:
                 self._fail(UpstreamError("the engine's response head is too large"))
+            return
+        if self.listener is not None:
+            self.listener()
             return
         waiter = self._waiter
         if waiter is not None:
@@ -341,6 +347,9 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def _wake(self) -> None:
+        if self.listener is not None:
+            self.listener()
+            return
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
@@ -348,4 +357,4 @@ class Connection(asyncio.Protocol):
     @property
     def waiting(self) -> bool:
         """A reader is waiting for the engine (a slow reader is not the engine's silence)."""
-        return self._waiter is not None
+        return self._waiter is not None or (self.listener is not None and not self._chunks)

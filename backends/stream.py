@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Protocol
 
 from backends.http1 import Aborted, Connection
 from router.core.errors import UpstreamError
-from router.core.interfaces import Batch
+from router.core.interfaces import Batch, Sink
 
 
 class Scanner(Protocol):
@@ -22,47 +23,109 @@ class Scanner(Protocol):
 class EngineStream:
     """`router.core.interfaces.Stream` over one connection, which it owns until its end."""
 
-    __slots__ = ("_connection", "_ended", "_scanner")
+    __slots__ = ("_connection", "_ended", "_finished", "_scanner", "_sink", "_stalled")
 
     def __init__(self, connection: Connection, scanner: Scanner) -> None:
         self._connection: Connection | None = connection
         self._scanner = scanner
         self._ended: UpstreamError | None = None
+        self._sink: Sink | None = None
+        self._finished: asyncio.Future[None] | None = None
+        self._stalled = False
 
     async def read(self) -> Batch | None:
-        scanner, connection = self._scanner, self._connection
+        connection = self._connection
         if connection is None:
             if self._ended is not None:
                 raise self._ended
             return None
         try:
             while True:
-                if scanner.done:
-                    self._connection = None
-                    connection.release()
+                batch = self._next(connection)
+                if batch is not None:
+                    return batch
+                if self._connection is None:
                     return None
-                if scanner.failure is not None:
-                    raise scanner.failure
-                data = connection.take()
-                if data is None:
-                    await connection.wait()
-                elif data:
-                    batch = scanner.feed(data)
-                    if batch is not None:
-                        # Before the first token the request's own time limits hold, not the idle limit.
-                        connection.watched = scanner.started
-                        return batch
-                else:
-                    raise UpstreamError("the engine's stream ended without its end mark")
+                await connection.wait()
         except BaseException as error:
-            self._ended = error if isinstance(error, UpstreamError) else Aborted("the attempt was cancelled")
-            self._connection = None
-            connection.abort()
+            self._give_up(error)
             raise
 
-    def abort(self) -> None:
+    async def pump(self, sink: Sink) -> None:
         connection = self._connection
+        if connection is None:
+            if self._ended is not None:
+                raise self._ended
+            return
+        self._sink = sink
+        finished = self._finished = asyncio.get_running_loop().create_future()
+        connection.listener = self._arrived
+        try:
+            self._arrived()
+            await finished
+        except BaseException as error:
+            connection.listener = None
+            self._give_up(error)
+            raise
+
+    def resume(self) -> None:
+        self._stalled = False
+        self._arrived()
+
+    def abort(self) -> None:
+        if self._connection is not None:
+            self._give_up(Aborted("the attempt was cancelled"))
+
+    def _next(self, connection: Connection) -> Batch | None:
+        """A batch if one is here; None if not yet, or at the end (the connection is given back then)."""
+        scanner = self._scanner
+        while True:
+            if scanner.done:
+                self._connection = None
+                connection.release()
+                return None
+            if scanner.failure is not None:
+                raise scanner.failure
+            data = connection.take()
+            if data is None:
+                return None
+            if not data:
+                raise UpstreamError("the engine's stream ended without its end mark")
+            batch = scanner.feed(data)
+            if batch is not None:
+                # Before the first token the request's own time limits hold, not the idle limit.
+                connection.watched = scanner.started
+                return batch
+
+    def _arrived(self) -> None:
+        """Something may have changed: hand the sink what is here. Runs inside the transport's callback."""
+        connection, finished, sink = self._connection, self._finished, self._sink
+        if connection is None or finished is None or sink is None or self._stalled or finished.done():
+            return
+        try:
+            while (batch := self._next(connection)) is not None:
+                if sink(batch):
+                    self._stalled = (
+                        True  # unread bytes pile up to the connection's mark, then it stops reading
+                    )
+                    return
+                if self._connection is None:
+                    break
+            if self._connection is None:
+                connection.listener = None
+                finished.set_result(None)
+        except BaseException as error:  # noqa: BLE001 (raised again by `pump`, whose task it belongs to)
+            connection.listener = None
+            if not finished.done():
+                finished.set_exception(error)
+
+    def _give_up(self, error: BaseException) -> None:
+        connection = self._connection
+        self._ended = error if isinstance(error, UpstreamError) else Aborted("the attempt was cancelled")
+        self._connection = None
         if connection is not None:
-            self._connection = None
-            self._ended = Aborted("the attempt was cancelled")
+            connection.listener = None
             connection.abort()
+        finished = self._finished
+        if finished is not None and not finished.done():
+            finished.set_exception(self._ended)

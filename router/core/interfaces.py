@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, NamedTuple, Protocol
@@ -110,8 +110,22 @@ class Batch(NamedTuple):
     finish_reason: str | None = None
 
 
+#: Takes each batch of a stream; True asks for a pause until `Stream.resume`.
+Sink = Callable[[Batch], bool]
+
+
 class Stream(Protocol):
-    """A streaming answer whose 2xx head has arrived."""
+    """A streaming answer whose 2xx head has arrived. Use either `pump` or `read`."""
+
+    async def pump(self, sink: Sink) -> None:
+        """Hand every batch to `sink` in the moment it arrives, without a turn of the event loop in between
+        (a fifth of the cost of relaying a chunk); returns at a clean end. Raises what `read` would, and
+        whatever `sink` raises."""
+        ...
+
+    def resume(self) -> None:
+        """Go on after `sink` asked for a pause. While paused the engine's silence is not counted."""
+        ...
 
     async def read(self) -> Batch | None:
         """Whatever has arrived, at least one event; None at a clean end (`[DONE]` or the engine's own end

@@ -21,7 +21,7 @@ import orjson
 
 from router.core.errors import Refusal, UpstreamError, UpstreamRejected
 from router.core.events import Dispatch, Ended, FirstToken, Refuse
-from router.core.interfaces import Call, Stream
+from router.core.interfaces import Batch, Call, Stream
 from router.core.outcome import answered, tpot_s
 from router.core.types import EndedHow, Outcome, Prediction, Request
 from router.explain import PREDICTED
@@ -53,6 +53,10 @@ class Exchange:
     headers: list[tuple[bytes, bytes]]
 
 
+class _Cut(Exception):
+    """The answer has reached the bound that its money cap sets."""
+
+
 class Relay:
     """One request's journey. Used once: `await Relay(...).run()`."""
 
@@ -74,7 +78,12 @@ class Relay:
         self._tokens = 0
         self._usage: Mapping[str, Any] | None = None
         self._finish_reason: str | None = None
-        self._itl_max_s: float | None = None
+        self._itl_max_s = 0.0
+        self._last_at = 0.0
+        self._bound: int | None = None
+        self._held: list[bytes] = []  # what came before the first token
+        self._assembler: Assembler | None = None
+        self._catching_up: asyncio.Future[None] | None = None
 
     async def run(self, connection: Any) -> None:
         """Relay to the end; `connection.on_disconnect` is set meanwhile."""
@@ -98,6 +107,8 @@ class Relay:
                 self._note(Outcome.BACKEND_ERROR, "shutdown")
                 raise
         finally:
+            if self._catching_up is not None:
+                self._catching_up.cancel()
             connection.on_disconnect = None
             self._runner.close(ticket)
             if not self._noted:  # a fault of ours; the server logs it
@@ -126,8 +137,9 @@ class Relay:
         if self._dispatch is None:
             record.queue_wait_s = self._clock() - self._request.arrived_at
         self._dispatch = dispatch
-        self._first_at = self._usage = self._finish_reason = self._itl_max_s = None
+        self._first_at = self._usage = self._finish_reason = None
         self._tokens = 0
+        self._itl_max_s = 0.0
         candidate = dispatch.candidate
         self._attempt = AttemptRecord(
             number=dispatch.attempt,
@@ -146,75 +158,79 @@ class Relay:
 
     async def _pass_stream(self, dispatch: Dispatch) -> None:
         """Stream one attempt; to the client if it wants a stream, else into an assembler."""
-        exchange, clock, responder = self._exchange, self._clock, self._responder
+        exchange, responder = self._exchange, self._responder
         front = exchange.front
-        assembler = (
-            None if exchange.stream else Assembler("chat" if exchange.api == "chat" else "completions")
-        )
-        bound = None
+        if not exchange.stream:
+            self._assembler = Assembler("chat" if exchange.api == "chat" else "completions")
+        self._held.clear()
+        self._bound = None
         if dispatch.budget_bound and dispatch.max_output_tokens is not None:
-            bound = dispatch.max_output_tokens * self._request.choices
-        held: list[bytes] = []
-        cut = False
-        last_at = 0.0
-        stream = self._stream = await self._gateway.backends[dispatch.candidate.instance].stream(
-            self._call(dispatch)
-        )
-        try:
-            while (batch := await stream.read()) is not None:
-                if batch.tokens:
-                    now = clock()
-                    self._tokens += batch.tokens
-                    if self._first_at is None:
-                        self._first_token(dispatch, now)
-                    else:
-                        gap_s = now - last_at
-                        if self._itl_max_s is None or gap_s > self._itl_max_s:
-                            self._itl_max_s = gap_s
-                    last_at = now
-                if batch.usage is not None:
-                    self._usage = batch.usage
-                if batch.finish_reason is not None:
-                    self._finish_reason = batch.finish_reason
-                if assembler is not None:
-                    assembler.feed(batch.data)
-                elif responder.started:
-                    data = front.events(batch.data)
-                    if data:
-                        responder.write(data)
-                        if responder.paused:
-                            await responder.drain()
-                else:
-                    held.append(batch.data)
-                    if self._first_at is not None:
-                        self._begin_stream(front.first(b"".join(held)), dispatch)
-                if bound is not None and self._tokens > bound:
-                    stream.abort()  # the engine took no notice of the bound it was given
-                    cut = True
-                    break
-        except BaseException:
-            stream.abort()
-            raise
-        finally:
-            self._stream = None
+            self._bound = dispatch.max_output_tokens * self._request.choices
+        backend = self._gateway.backends[dispatch.candidate.instance]
+        stream = self._stream = await backend.stream(self._call(dispatch))
         last = b""
-        if cut:
+        try:
+            await stream.pump(self._take)
+        except _Cut:
             self._finish_reason = "length"
             last = length_event(exchange.api, dispatch.candidate.model, self._request)
-        if assembler is not None:
-            assembler.feed(last)
-            answer = assembler.result()
+        finally:
+            self._stream = None
+            stream.abort()  # does nothing after a clean end
+        if self._assembler is not None:
+            self._assembler.feed(last)
+            answer = self._assembler.result()
             answer["usage"] = self._usage_or_count()
             self._succeeded(dispatch)
             self._respond(front.whole(answer, self._headway()), dispatch)
             return
         # An answer may be without a single token: then nothing has been sent yet.
-        rest = front.events(last) if responder.started else front.first(b"".join(held) + last)
+        rest = front.events(last) if responder.started else front.first(b"".join(self._held) + last)
         self._succeeded(dispatch)
         if not responder.started:
             self._begin_stream(rest, dispatch)
             rest = b""
         responder.end(rest + front.finish(self._usage_or_count(), self._finish_reason, self._headway()))
+
+    def _take(self, batch: Batch) -> bool:
+        """Pass one batch on in the moment it arrives; True if the client is too slow to take more now."""
+        data, tokens, usage, finish_reason = batch
+        if tokens:
+            now = self._clock()
+            self._tokens += tokens
+            if self._first_at is None:
+                self._first_token(now)
+            else:
+                gap_s = now - self._last_at
+                self._itl_max_s = max(self._itl_max_s, gap_s)
+            self._last_at = now
+        if usage is not None:
+            self._usage = usage
+        if finish_reason is not None:
+            self._finish_reason = finish_reason
+        responder = self._responder
+        if self._assembler is not None:
+            self._assembler.feed(data)
+        elif responder.started:
+            out = self._exchange.front.events(data)
+            if out:
+                responder.write(out)
+        else:
+            self._held.append(data)
+            if self._first_at is not None and self._dispatch is not None:
+                self._begin_stream(self._exchange.front.first(b"".join(self._held)), self._dispatch)
+        if self._bound is not None and self._tokens > self._bound:
+            raise _Cut  # the engine took no notice of the bound it was given
+        if responder.paused:
+            self._catching_up = asyncio.ensure_future(self._catch_up())
+            return True
+        return False
+
+    async def _catch_up(self) -> None:
+        """Let the engine's stream go on when the client has read what was written."""
+        await self._responder.drain()
+        if self._stream is not None:
+            self._stream.resume()
 
     async def _pass_whole(self, dispatch: Dispatch) -> None:
         """One attempt that the engine answers in one piece."""
@@ -228,11 +244,12 @@ class Relay:
         front = self._exchange.front
         self._respond(front.whole(answer, self._headway()), dispatch)
 
-    def _first_token(self, dispatch: Dispatch, now: float) -> None:
+    def _first_token(self, now: float) -> None:
         self._first_at = now
-        if self._attempt is not None:
-            self._attempt.first_token_at = time.time()
-        self._runner.apply(FirstToken(self._request.id, dispatch.attempt), self._ticket)
+        attempt = self._attempt
+        if attempt is not None:
+            attempt.first_token_at = time.time()
+            self._runner.apply(FirstToken(self._request.id, attempt.number), self._ticket)
 
     # --- ends ----------------------------------------------------------------------------------------
     def _output_tokens(self) -> int:
@@ -372,7 +389,7 @@ class Relay:
         record.prompt_tokens = self._prompt_tokens() or request.prompt_tokens
         record.output_tokens = output_tokens
         record.tpot_s = tpot_s(record.ttft_s, record.e2e_s, output_tokens)
-        record.itl_max_s = self._itl_max_s
+        record.itl_max_s = self._itl_max_s or None
         record.finish_reason = self._finish_reason
         record.set_prediction(prediction)
         record.propensity = dispatch.decision.propensity

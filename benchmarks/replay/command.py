@@ -1,0 +1,210 @@
+"""`headway replay FILE --url URL`: send a workload at its own times and record what came back."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, TypeVar
+
+import orjson
+import uvloop
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from benchmarks.replay import pace
+from benchmarks.replay.client import Target, check_url
+from benchmarks.replay.row import Row
+from benchmarks.replay.summary import summarise, text
+from benchmarks.workloads.format import Header, WorkloadError, read, read_header
+from benchmarks.workloads.mixes import parse_slo
+
+RESULTS_KEY = "headway_results"
+INTERRUPTED = 130
+Result = TypeVar("Result")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `headway replay`."""
+    parser.add_argument("file", type=Path, help="a workload file")
+    parser.add_argument("--url", required=True, help="any OpenAI-compatible server")
+    add_target_arguments(parser)
+    parser.add_argument("--policy", help="the policy to ask for (replaces the workload's own)")
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N requests")
+    parser.add_argument(
+        "--emulate-lengths",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="tell an emulated engine the true output lengths",
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write one JSON line a request")
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+
+
+def add_target_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options that replay and compare share."""
+    parser.add_argument("--model", default="auto", help="the model to ask for (default auto)")
+    parser.add_argument(
+        "--slo", metavar="ttft_ms=..,tpot_ms=..,e2e_ms=..", help="for requests that have none"
+    )
+    parser.add_argument(
+        "--speed", type=float, default=1.0, metavar="F", help="compress time, for a fleet emulated at speed F"
+    )
+    parser.add_argument("--api-key-env", metavar="NAME", help="the environment variable with the key")
+    parser.add_argument("--max-in-flight", type=int, metavar="N", help="never more than N at once")
+    parser.add_argument(
+        "--timeout", type=float, default=600.0, metavar="S", help="for one answer (default 600)"
+    )
+    parser.add_argument(
+        "--connections",
+        choices=("pooled", "new"),
+        default="pooled",
+        help="reuse connections (default), or a new one a request",
+    )
+
+
+def target_from(args: argparse.Namespace, header: Header, environment: Mapping[str, str]) -> Target:
+    """The target that the shared options name; a WorkloadError if they are wrong."""
+    check_url(args.url)
+    if not args.speed > 0:
+        raise WorkloadError("--speed: must be above 0")
+    if not args.timeout > 0:
+        raise WorkloadError("--timeout: must be above 0")
+    if args.max_in_flight is not None and args.max_in_flight < 1:
+        raise WorkloadError("--max-in-flight: must be at least 1")
+    key = None
+    if args.api_key_env is not None:
+        key = environment.get(args.api_key_env)
+        if not key:
+            raise WorkloadError(f"--api-key-env {args.api_key_env}: that variable is not set")
+    return Target(
+        url=args.url,
+        model=args.model,
+        policy=getattr(args, "policy", None),
+        slo=parse_slo(args.slo) if args.slo else None,
+        speed=args.speed,
+        api_key=key,
+        emulate_lengths=args.emulate_lengths,
+        timeout_s=args.timeout,
+        new_connections=args.connections == "new",
+        seed=header.seed,
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit status: 0, 2 with one line on stderr for bad input, 130 after Ctrl-C."""
+    try:
+        header = read_header(args.file)
+        target = target_from(args, header, os.environ)
+        if args.limit is not None and args.limit < 1:
+            raise WorkloadError("--limit: must be at least 1")
+        rows, finished = _replay(args, target)
+    except WorkloadError as error:
+        print(f"headway replay: {error}", file=sys.stderr)
+        return 2
+    summary = summarise(rows, target.speed)
+    if args.json:
+        print(orjson.dumps({"finished": finished, **summary.as_dict()}, option=orjson.OPT_INDENT_2).decode())
+    else:
+        print(text(summary) if finished else "interrupted; what had ended by then:\n" + text(summary))
+    return 0 if finished else INTERRUPTED
+
+
+def _replay(args: argparse.Namespace, target: Target) -> tuple[list[Row], bool]:
+    rows: list[Row] = []
+    # All of it is read and checked before anything is sent.
+    requests = list(itertools.islice(read(args.file), args.limit))
+    with ExitStack() as stack:
+        keep: Callable[[Row], None] = rows.append
+        if args.out is not None:
+            try:
+                args.out.parent.mkdir(parents=True, exist_ok=True)
+                out = stack.enter_context(args.out.open("wb"))
+            except OSError as error:
+                raise WorkloadError(f"cannot write {args.out}: {error.strerror or error}") from error
+            head = {
+                RESULTS_KEY: 1,
+                "workload": str(args.file),
+                "url": target.base_url,
+                "model": target.model,
+                "policy": target.policy,
+                "speed": target.speed,
+                "started_at": time.time(),
+            }
+            out.write(orjson.dumps(head) + b"\n")
+
+            def keep(row: Row) -> None:
+                rows.append(row)
+                out.write(orjson.dumps(row.as_dict()) + b"\n")
+                out.flush()
+
+        on_progress = stack.enter_context(ReplayProgress(len(requests), "replaying"))
+        finished = run_until_interrupted(
+            lambda stop: pace.replay(
+                requests,
+                target,
+                max_in_flight=args.max_in_flight,
+                on_row=keep,
+                on_progress=on_progress,
+                stop=stop,
+            )
+        )
+    return rows, finished
+
+
+class ReplayProgress:
+    """A progress bar on a terminal; nothing elsewhere. A context manager that gives the callback."""
+
+    def __init__(self, total: int | None, what: str) -> None:
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[in_flight]} in flight, {task.fields[failed]} failed"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+            refresh_per_second=4,
+            disable=not sys.stderr.isatty(),
+        )
+        self._task = self._bar.add_task(what, total=total, in_flight=0, failed=0)
+
+    def __enter__(self) -> Callable[[pace.Progress], None]:
+        self._bar.start()
+        return self._update if not self._bar.disable else lambda _: None
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def _update(self, progress: pace.Progress) -> None:
+        self._bar.update(
+            self._task,
+            completed=progress.ended,
+            in_flight=progress.in_flight,
+            failed=progress.ended - progress.complete,
+        )
+
+
+def run_until_interrupted(main: Callable[[asyncio.Event], Coroutine[Any, Any, Result]]) -> Result:
+    """Run `main(stop)` on an event loop of its own; Ctrl-C or SIGTERM sets `stop`."""
+
+    async def supervised() -> Result:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop.set)
+        try:
+            return await main(stop)
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(supervised())

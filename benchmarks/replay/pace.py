@@ -1,0 +1,117 @@
+"""Open loop: each request at its own time, whatever became of those before it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from benchmarks.replay.client import Target, body_of, send, slo_of, wire_for
+from benchmarks.replay.row import Row
+from benchmarks.replay.wire import Wire
+from benchmarks.workloads.format import WorkloadRequest
+
+#: Between the start and the first request: time to prepare, so that the first one is not late.
+_LEAD_S = 0.1
+
+
+@dataclass(slots=True)
+class Progress:
+    """How a run stands: told to the caller whenever a request is sent or has ended."""
+
+    sent: int = 0
+    ended: int = 0
+    complete: int = 0
+
+    @property
+    def in_flight(self) -> int:
+        return self.sent - self.ended
+
+
+async def replay(
+    requests: Iterable[WorkloadRequest],
+    target: Target,
+    *,
+    max_in_flight: int | None = None,
+    on_row: Callable[[Row], None],
+    on_progress: Callable[[Progress], None] = lambda _: None,
+    stop: asyncio.Event | None = None,
+) -> bool:
+    """Send `requests` (sorted by arrival) to `target`; each ended one goes to `on_row`.
+
+    With `max_in_flight`, a request that finds all places taken waits for one and is recorded as sent late.
+    Setting `stop` ends the run: nothing more is sent, what is in flight is dropped. Returns whether the run
+    came to its end.
+    """
+    stop = stop or asyncio.Event()
+    async with wire_for(target) as wire:
+        pacer = asyncio.create_task(
+            _Pacer(wire, target, max_in_flight, on_row, on_progress).run(requests), name="pacer"
+        )
+        stopped = asyncio.create_task(stop.wait(), name="stop")
+        try:
+            await asyncio.wait({pacer, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            finished = pacer.done()
+            if finished:
+                pacer.result()
+            return finished
+        finally:
+            pacer.cancel()
+            stopped.cancel()
+            await asyncio.gather(pacer, stopped, return_exceptions=True)
+
+
+class _Pacer:
+    """One run: the loop that waits for the next arrival, and the tasks of what is in flight."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        target: Target,
+        max_in_flight: int | None,
+        on_row: Callable[[Row], None],
+        on_progress: Callable[[Progress], None],
+    ) -> None:
+        self._wire = wire
+        self._target = target
+        self._places = asyncio.Semaphore(max_in_flight) if max_in_flight else None
+        self._on_row = on_row
+        self._on_progress = on_progress
+        self._progress = Progress()
+
+    async def run(self, requests: Iterable[WorkloadRequest]) -> None:
+        """Returns when every request has ended. A fault of our own in one of them ends the run."""
+        speed, clock = self._target.speed, time.perf_counter
+        start_at = clock() + _LEAD_S
+        async with asyncio.TaskGroup() as tasks:
+            for request in requests:
+                # The body is made before its time has come.
+                body = body_of(request, self._target)
+                scheduled_at = start_at + request.arrival_s / speed
+                await asyncio.sleep(max(0.0, scheduled_at - clock()))
+                # Timers of whole milliseconds may wake us too early.
+                while clock() < scheduled_at:  # noqa: ASYNC110 (less than a millisecond)
+                    await asyncio.sleep(0)
+                if self._places is not None:
+                    await self._places.acquire()
+                row = Row(
+                    id=request.id,
+                    scheduled_s=request.arrival_s,
+                    sent_s=(clock() - start_at) * speed,
+                    slo=slo_of(request, self._target),
+                )
+                self._progress.sent += 1
+                self._on_progress(self._progress)
+                tasks.create_task(self._one(row, body, scheduled_at))
+
+    async def _one(self, row: Row, body: bytes, scheduled_at: float) -> None:
+        try:
+            await send(self._wire, self._target, row, body, scheduled_at)
+        finally:
+            if self._places is not None:
+                self._places.release()
+        self._progress.ended += 1
+        self._progress.complete += row.complete
+        self._on_row(row)
+        self._on_progress(self._progress)

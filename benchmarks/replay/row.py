@@ -1,0 +1,146 @@
+"""What is recorded of one replayed request, and the judgement over it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from benchmarks.measures import Judged
+from router.core.types import Outcome, Slo
+
+#: What the contract's error codes say of the outcome, for answers that do not carry it themselves.
+_OUTCOME_OF_CODE: Mapping[str, Outcome] = {
+    "invalid_request": Outcome.REJECTED_INVALID,
+    "context_length_exceeded": Outcome.REJECTED_INVALID,
+    "quality_unattainable": Outcome.REJECTED_INVALID,
+    "model_not_found": Outcome.REJECTED_INVALID,
+    "request_too_large": Outcome.REJECTED_INVALID,
+    "budget_unattainable": Outcome.REJECTED_BUDGET,
+    "insufficient_quota": Outcome.REJECTED_BUDGET,
+    "invalid_api_key": Outcome.REJECTED_AUTH,
+    "rate_limit_exceeded": Outcome.REJECTED_RATE,
+    "slo_unattainable": Outcome.REJECTED_SLO,
+    "server_overloaded": Outcome.REJECTED_OVERLOAD,
+    "no_instance": Outcome.REJECTED_NO_INSTANCE,
+    "ttft_timeout": Outcome.EXPIRED_BEFORE_FIRST_TOKEN,
+    "deadline_exceeded": Outcome.EXPIRED_MID_DECODE,
+    "upstream_error": Outcome.BACKEND_ERROR,
+}
+_OUTCOME_OF_STATUS: Mapping[int, Outcome] = {
+    400: Outcome.REJECTED_INVALID,
+    401: Outcome.REJECTED_AUTH,
+    403: Outcome.REJECTED_AUTH,
+    404: Outcome.REJECTED_INVALID,
+    413: Outcome.REJECTED_INVALID,
+    422: Outcome.REJECTED_INVALID,
+    429: Outcome.REJECTED_RATE,
+    503: Outcome.REJECTED_OVERLOAD,
+}
+
+
+@dataclass(slots=True)
+class Row:
+    """One request as the client saw it.
+
+    Times are in seconds of the workload's clock (already multiplied by the replay's speed): `scheduled_s`
+    and `sent_s` from the start of the run, `ttft_s` and `e2e_s` from the scheduled instant, so that a late
+    send counts. `tpot_s` is (E2E - TTFT) / (output tokens - 1). `outcome` is the client's own measure in the
+    contract's words, `gateway_outcome` what the gateway told. None is unknown.
+    """
+
+    id: str
+    scheduled_s: float
+    sent_s: float
+    slo: dict[str, float] | None = None  # ttft_ms, tpot_ms, e2e_ms as the workload has them
+    status: int | None = None
+    complete: bool = False
+    ttft_s: float | None = None
+    itl_mean_s: float | None = None
+    itl_p99_s: float | None = None
+    itl_max_s: float | None = None
+    tpot_s: float | None = None
+    e2e_s: float | None = None
+    events: int = 0
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    finish_reason: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    headway: dict[str, Any] | None = None
+    error: str | None = None
+    error_code: str | None = None
+    outcome: str = ""
+    gateway_outcome: str | None = None
+    met: bool | None = None  # None without an SLO
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def lag_s(self) -> float:
+        """How late the client sent it."""
+        return self.sent_s - self.scheduled_s
+
+    @property
+    def cost_usd(self) -> float | None:
+        """What the gateway says that it cost."""
+        cost = (self.headway or {}).get("cost_usd")
+        return float(cost) if isinstance(cost, int | float) else None
+
+    @property
+    def instance(self) -> str | None:
+        """Where it was served."""
+        named = self.headers.get("x-headway-instance") or (self.headway or {}).get("instance")
+        return str(named) if named else None
+
+    @property
+    def request_id(self) -> str | None:
+        """The gateway's own id of it."""
+        return self.headers.get("x-request-id") or (self.headway or {}).get("request_id")
+
+    def judge(self) -> None:
+        """Set `outcome`, `gateway_outcome` and `met` from what was measured."""
+        told = (self.headway or {}).get("outcome")
+        if isinstance(told, str):
+            self.gateway_outcome = told
+        slo = to_slo(self.slo)
+        if slo is not None:
+            self.met = self.complete and slo.met(self.ttft_s, self.tpot_s, self.e2e_s)
+        elif isinstance((self.headway or {}).get("slo_met"), bool):
+            # The gateway's own default SLO: the client does not know its targets.
+            self.met = self.complete and bool((self.headway or {})["slo_met"])
+        if not self.complete:
+            self.outcome = self._failure().value
+        elif self.gateway_outcome == Outcome.BUDGET_EXHAUSTED_MID_DECODE:
+            self.outcome = Outcome.BUDGET_EXHAUSTED_MID_DECODE.value
+        else:
+            self.outcome = (Outcome.LATE if self.met is False else Outcome.OK).value
+
+    def _failure(self) -> Outcome:
+        if self.error_code is not None and self.error_code in _OUTCOME_OF_CODE:
+            return _OUTCOME_OF_CODE[self.error_code]
+        if self.status is not None and self.status != 200:
+            return _OUTCOME_OF_STATUS.get(self.status, Outcome.BACKEND_ERROR)
+        return Outcome.BACKEND_ERROR
+
+
+def to_slo(targets: Mapping[str, float] | None) -> Slo | None:
+    """Targets in milliseconds as the core's SLO in seconds."""
+    if not targets:
+        return None
+
+    def seconds(name: str) -> float | None:
+        value = targets.get(name)
+        return None if value is None else value / 1000
+
+    return Slo(seconds("ttft_ms"), seconds("tpot_ms"), seconds("e2e_ms"))
+
+
+def judged(rows: Iterable[Row]) -> list[Judged]:
+    """The rows as attainment needs them. A request that failed without a known SLO had none."""
+    return [Judged(row.outcome, row.met is not None, bool(row.met)) for row in rows]
+
+
+def row_from_dict(data: Mapping[str, Any]) -> Row:
+    """A row from its JSON form."""
+    return Row(**data)

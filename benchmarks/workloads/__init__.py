@@ -1,0 +1,1 @@
+"""Workloads: what is asked, when, how long, with which wishes. See `format` for the file."""

@@ -1,0 +1,45 @@
+"""Arrival times: Poisson, bursty (Gamma gaps), day cycle; and the rescaling of times that are there.
+
+All are endless streams of times in seconds from 0, drawn from the generator that is handed in.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+
+
+def poisson(random_: random.Random, rate_per_s: float) -> Iterator[float]:
+    """Independent exponential gaps (CV 1)."""
+    at_s = 0.0
+    while True:
+        at_s += random_.expovariate(rate_per_s)
+        yield at_s
+
+
+def gamma(random_: random.Random, rate_per_s: float, cv: float) -> Iterator[float]:
+    """Independent Gamma gaps of coefficient of variation `cv`: above 1 bursty, below 1 regular.
+
+    The usual renewal model of bursty LLM traffic (BurstGPT, arXiv 2401.17644; ServeGen, arXiv 2505.09999).
+    """
+    shape = 1 / (cv * cv)
+    scale = 1 / (rate_per_s * shape)
+    at_s = 0.0
+    while True:
+        at_s += random_.gammavariate(shape, scale)
+        yield at_s
+
+
+def day_cycle(
+    random_: random.Random, rate_per_s: float, period_s: float = 86400.0, depth: float = 0.6
+) -> Iterator[float]:
+    """A Poisson process whose rate swings as a sine around `rate_per_s`, from (1 - depth) to (1 + depth)
+    times it, starting at the low; drawn by thinning (Lewis and Shedler, 1979)."""
+    peak = rate_per_s * (1 + depth)
+    at_s = 0.0
+    while True:
+        at_s += random_.expovariate(peak)
+        rate = rate_per_s * (1 - depth * math.cos(2 * math.pi * at_s / period_s))
+        if random_.random() * peak < rate:
+            yield at_s

@@ -1,0 +1,190 @@
+"""What requests wish for: SLO classes, budgets, a policy. Drawn for each request by a hash of seed and id,
+so that a request keeps its wish whatever else is in the workload."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+from benchmarks.workloads.format import WorkloadError, WorkloadRequest
+
+_TARGETS = ("ttft_ms", "tpot_ms", "e2e_ms")
+#: Targets that classes multiply when none are given: an interactive chat's.
+DEFAULT_SLO: Mapping[str, float] = {"ttft_ms": 2000.0, "tpot_ms": 80.0}
+#: What the named classes multiply the targets by.
+CLASS_FACTORS: Mapping[str, float] = {"tight": 0.5, "normal": 1.0, "loose": 3.0}
+
+
+def unit_draw(seed: int, purpose: str, identity: str) -> float:
+    """A number in [0, 1) that depends on its arguments only."""
+    digest = blake2b(f"{seed}\x1f{purpose}\x1f{identity}".encode(), digest_size=8).digest()
+    return (int.from_bytes(digest, "big") >> 11) / (1 << 53)
+
+
+def parse_slo(text: str) -> dict[str, float]:
+    """`ttft_ms=800,tpot_ms=50` as {"ttft_ms": 800.0, "tpot_ms": 50.0}."""
+    slo: dict[str, float] = {}
+    for name, value in _pairs(text, "--slo"):
+        if name not in _TARGETS:
+            raise WorkloadError(f"--slo: unknown target {name!r} (known: {', '.join(_TARGETS)})")
+        slo[name] = _positive(value, f"--slo {name}")
+    return slo
+
+
+def parse_shares(text: str, option: str) -> dict[str, float]:
+    """`tight=0.2,none=0.8` as shares that add up to 1."""
+    shares: dict[str, float] = {}
+    for name, value in _pairs(text, option):
+        share = _number(value, f"{option} {name}")
+        if share < 0:
+            raise WorkloadError(f"{option}: the share of {name!r} is below 0")
+        shares[name] = share
+    if abs(math.fsum(shares.values()) - 1) > 1e-6:
+        raise WorkloadError(f"{option}: the shares add up to {math.fsum(shares.values()):g}, not to 1")
+    return shares
+
+
+def parse_class(text: str, base: Mapping[str, float]) -> tuple[str, dict[str, float]]:
+    """`tight=0.5` (a multiple of `base`) or `tight:ttft_ms=500,tpot_ms=30` (targets) as (name, targets)."""
+    name, colon, targets = text.partition(":")
+    if colon:
+        return name.strip(), parse_slo(targets)
+    name, equals, factor = text.partition("=")
+    if not equals:
+        raise WorkloadError(f"--slo-class {text!r}: expected NAME=FACTOR or NAME:ttft_ms=..,tpot_ms=..")
+    multiple = _positive(factor, f"--slo-class {name}")
+    return name.strip(), {target: value * multiple for target, value in base.items()}
+
+
+def _pairs(text: str, option: str) -> Iterator[tuple[str, str]]:
+    seen: set[str] = set()
+    for item in text.split(","):
+        name, equals, value = item.partition("=")
+        name = name.strip()
+        if not equals or not name:
+            raise WorkloadError(f"{option}: expected NAME=NUMBER[,NAME=NUMBER...], got {text!r}")
+        if name in seen:
+            raise WorkloadError(f"{option}: {name!r} is given twice")
+        seen.add(name)
+        yield name, value
+
+
+def _number(text: str, what: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise WorkloadError(f"{what}: {text.strip()!r} is not a number")
+    return number
+
+
+def _positive(text: str, what: str) -> float:
+    number = _number(text, what)
+    if number <= 0:
+        raise WorkloadError(f"{what}: must be above 0")
+    return number
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What is added to requests. `slo_shares` and `budget_shares` are drawn from; `slo` alone is for all."""
+
+    slo: Mapping[str, float] | None = None
+    slo_shares: Mapping[str, float] | None = None
+    slo_classes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    budget_shares: Mapping[str, float] | None = None  # {"0.001": 0.3, "none": 0.7}, USD
+    policy: str | None = None
+    on_miss: str | None = None
+    min_quality: float | None = None
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        slo: str | None = None,
+        slo_mix: str | None = None,
+        slo_class: Iterable[str] = (),
+        budget_mix: str | None = None,
+        policy: str | None = None,
+        on_miss: str | None = None,
+        min_quality: float | None = None,
+    ) -> Wishes:
+        """Wishes from the options as they are typed."""
+        given = parse_slo(slo) if slo else None
+        base = given or DEFAULT_SLO
+        classes: dict[str, dict[str, float]] = {
+            name: {target: value * factor for target, value in base.items()}
+            for name, factor in CLASS_FACTORS.items()
+        }
+        classes.update(parse_class(text, base) for text in slo_class)
+        shares = parse_shares(slo_mix, "--slo-mix") if slo_mix else None
+        for name in shares or ():
+            if name != "none" and name not in classes:
+                raise WorkloadError(
+                    f"--slo-mix: unknown class {name!r}; define it with --slo-class {name}=FACTOR"
+                )
+        budgets = parse_shares(budget_mix, "--budget-mix") if budget_mix else None
+        for amount in budgets or ():
+            if amount != "none":
+                _positive(amount, "--budget-mix")
+        return cls(given, shares, classes, budgets, policy, on_miss, min_quality)
+
+    def told(self) -> dict[str, Any]:
+        """What is set, for a header."""
+        told: dict[str, Any] = {}
+        if self.slo_shares is not None:
+            told["slo_mix"] = dict(self.slo_shares)
+            told["slo_classes"] = {
+                name: dict(self.slo_classes[name]) for name in self.slo_shares if name != "none"
+            }
+        elif self.slo is not None:
+            told["slo"] = dict(self.slo)
+        if self.budget_shares is not None:
+            told["budget_mix_usd"] = dict(self.budget_shares)
+        for name in ("policy", "on_miss", "min_quality"):
+            if getattr(self, name) is not None:
+                told[name] = getattr(self, name)
+        return told
+
+    def apply(self, requests: Iterable[WorkloadRequest], seed: int) -> Iterator[WorkloadRequest]:
+        """The requests with their wishes added."""
+        for request in requests:
+            wishes = self._drawn(request.id, seed)
+            yield request.with_routing(**wishes) if wishes else request
+
+    def _drawn(self, identity: str, seed: int) -> dict[str, Any]:
+        wishes: dict[str, Any] = {}
+        if self.policy is not None:
+            wishes["policy"] = self.policy
+        if self.slo_shares is not None:
+            name = _choice(self.slo_shares, unit_draw(seed, "slo", identity))
+            if name != "none":
+                wishes["slo"] = dict(self.slo_classes[name])
+        elif self.slo is not None:
+            wishes["slo"] = dict(self.slo)
+        if self.on_miss is not None and "slo" in wishes:
+            wishes["on_miss"] = self.on_miss
+        if self.budget_shares is not None:
+            amount = _choice(self.budget_shares, unit_draw(seed, "budget", identity))
+            if amount != "none":
+                wishes["max_cost_usd"] = float(amount)
+        if self.min_quality is not None:
+            wishes["min_quality"] = self.min_quality
+        return wishes
+
+
+def _choice(shares: Mapping[str, float], draw: float) -> str:
+    """The name whose part of [0, 1) `draw` falls in."""
+    reached = 0.0
+    chosen = ""
+    for name, share in shares.items():
+        if share > 0:
+            chosen = name
+        reached += share
+        if draw < reached:
+            return name
+    return chosen

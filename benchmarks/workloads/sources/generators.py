@@ -1,0 +1,95 @@
+"""Workloads that need no data: arrivals from a process, lengths from log-normal distributions."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from benchmarks.workloads import arrivals
+from benchmarks.workloads.format import WorkloadError, WorkloadRequest
+
+#: What each process is; the names are what `workload build` and `--arrivals` take.
+PROCESSES: Mapping[str, str] = {
+    "poisson": "independent arrivals at a constant rate",
+    "gamma": "bursts: independent Gamma gaps of a given CV",
+    "daycycle": "a rate that swings as a sine over a period",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """An arrival process and its settings."""
+
+    name: str
+    rate_per_s: float
+    cv: float = 4.0
+    period_s: float = 86400.0
+    depth: float = 0.6
+
+    def __post_init__(self) -> None:
+        if self.name not in PROCESSES:
+            raise WorkloadError(f"unknown arrival process {self.name!r} (known: {', '.join(PROCESSES)})")
+        for option, value in (("--rate", self.rate_per_s), ("--cv", self.cv), ("--period", self.period_s)):
+            if not value > 0:
+                raise WorkloadError(f"{option}: must be above 0")
+        if not 0 <= self.depth <= 1:
+            raise WorkloadError("--depth: must be in [0, 1]")
+
+    def times(self, seed: int) -> Iterator[float]:
+        """Endless arrival times in seconds."""
+        random_ = random.Random(f"{seed}/arrivals/{self.name}")
+        if self.name == "poisson":
+            return arrivals.poisson(random_, self.rate_per_s)
+        if self.name == "gamma":
+            return arrivals.gamma(random_, self.rate_per_s, self.cv)
+        return arrivals.day_cycle(random_, self.rate_per_s, self.period_s, self.depth)
+
+    def told(self) -> dict[str, str | float]:
+        """The settings that matter, for a header."""
+        told: dict[str, str | float] = {"process": self.name, "rate_per_s": self.rate_per_s}
+        if self.name == "gamma":
+            told["cv"] = self.cv
+        if self.name == "daycycle":
+            told |= {"period_s": self.period_s, "depth": self.depth}
+        return told
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Log-normal lengths in tokens: medians and sigmas (of the natural logarithm).
+
+    The defaults follow the Azure conversation trace of 2023: input p50 / p90 1020 / 2735, output 129 / 424,
+    so sigma = ln(p90 / p50) / 1.2816.
+    """
+
+    prompt_median: float = 1020.0
+    prompt_sigma: float = 0.77
+    output_median: float = 129.0
+    output_sigma: float = 0.93
+
+    def draw(self, random_: random.Random) -> tuple[int, int]:
+        """Prompt and output tokens of one request."""
+        return (
+            max(1, round(random_.lognormvariate(math.log(self.prompt_median), self.prompt_sigma))),
+            max(1, round(random_.lognormvariate(math.log(self.output_median), self.output_sigma))),
+        )
+
+
+def generate(name: str, count: int, lengths: Lengths, seed: int) -> list[WorkloadRequest]:
+    """`count` requests without arrival times."""
+    random_ = random.Random(f"{seed}/lengths")
+    requests = []
+    for index in range(count):
+        prompt_tokens, output_tokens = lengths.draw(random_)
+        requests.append(
+            WorkloadRequest(
+                id=f"{name}-{index}",
+                arrival_s=0.0,
+                prompt_tokens=prompt_tokens,
+                output_tokens=output_tokens,
+                source=name,
+            )
+        )
+    return requests

@@ -1,0 +1,177 @@
+"""Compare against a live server: two policies, two rates, a report; interrupted and resumed."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import orjson
+import pytest
+
+from benchmarks.compare import command
+from benchmarks.workloads.format import Header, WorkloadRequest, write
+
+from .conftest import SseServer
+
+
+def run(*words: str) -> int:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return command.run(parser.parse_args(words))
+
+
+@pytest.fixture
+def workload(tmp_path: Path) -> Path:
+    path = tmp_path / "w.jsonl"
+    requests = [
+        WorkloadRequest(
+            id=f"r{index}",
+            arrival_s=index * 0.1,
+            prompt_tokens=20,
+            output_tokens=3,
+            max_tokens=8,
+            routing={"slo": {"ttft_ms": 500.0}} if index % 2 == 0 else None,
+        )
+        for index in range(8)
+    ]
+    write(path, Header("test <set>", "CC0", 1, len(requests)), requests)
+    return path
+
+
+@pytest.fixture
+def words(server: SseServer, workload: Path, tmp_path: Path) -> tuple[str, ...]:
+    server.first_token_s = {"fast": 0.0, "slow": 0.6}
+    return (
+        *("--url", server.url, "--workload", str(workload), "--policies", "fast,slow"),
+        *("--out", str(tmp_path / "out"), "--settle", "0", "--warmup", "1"),
+    )
+
+
+class Tags(HTMLParser):
+    """The start tags of a page, and every outside address in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.outside: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.outside += [
+            value for name, value in attrs if name in ("src", "href") and value and value[0] != "#"
+        ]
+
+
+def test_two_policies_at_two_rates(
+    server: SseServer, words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.busy = 2
+    server.behaviours["r2"] = "429"
+    assert run(*words, "--rates", "20,40") == 0
+    table = capsys.readouterr().out
+    assert re.search(r"^slow +40 ", table, re.MULTILINE)
+    report = orjson.loads((tmp_path / "out/report.json").read_bytes())
+    assert report["complete"]
+    runs = {one["name"]: one for one in report["runs"]}
+    assert list(runs) == ["fast@20", "slow@20", "fast@40", "slow@40"]
+    for name, one in runs.items():
+        # Half of eight have an SLO; one of these is refused and counts as missed.
+        assert one["offered_with_slo"] == 4
+        assert one["met"] == (3 if name.startswith("fast") else 0)
+        assert one["outcomes"]["rejected_slo"] == 1
+        assert one["gateway_outcomes"] == {"ok": 7, "rejected_slo": 1}
+        assert one["instances"] == {f"box-{one['policy']}": 8}
+        assert one["cost_usd"] == pytest.approx(0.007)
+        assert len(one["curves"]["ttft_s"]) == 201
+    assert runs["fast@20"]["attainment"] == 0.75
+    assert runs["slow@20"]["ttft_s"]["p50"] >= 0.6
+    assert runs["fast@40"]["goodput_per_s"] == pytest.approx(15.0)  # three of eight at 40 a second
+    assert server.looked_up == ["own-r2"] * 4
+    sent = [seen.body for seen in server.seen if seen.id == "r3"]
+    assert [body["routing"]["policy"] for body in sent] == ["fast", "slow", "fast", "slow"]
+    # Prompts differ between runs, their lengths do not.
+    texts = [body["messages"][0]["content"] for body in sent]
+    assert len(set(texts)) == 4
+    assert {len(text) for text in texts} == {80}
+    assert {body["vllm_xargs"]["emulate_output_tokens"] for body in sent} == {3}
+    check_page((tmp_path / "out/report.html").read_text())
+
+
+def check_page(page: str) -> None:
+    """It stands alone, is readable on dark, and nothing of the workload's text gets in unescaped."""
+    tags = Tags()
+    tags.feed(page)
+    assert tags.tags.count("svg") >= 5
+    assert "table" in tags.tags
+    assert "script" not in tags.tags
+    assert tags.outside == []
+    assert "prefers-color-scheme: dark" in page
+    assert "currentColor" in page
+    assert "test &lt;set&gt;" in page
+
+
+def test_an_interrupted_comparison_goes_on_where_it_was(
+    server: SseServer, words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*words, "--json") == 0
+    assert orjson.loads(capsys.readouterr().out)["complete"]
+    first = orjson.loads((tmp_path / "out/report.json").read_bytes())
+    (tmp_path / "out/runs/slow@own.json").unlink()
+    server.seen.clear()
+    assert run(*words) == 0
+    again = orjson.loads((tmp_path / "out/report.json").read_bytes())
+    assert {seen.body["routing"]["policy"] for seen in server.seen} == {"slow"}
+    assert again["runs"][0] == first["runs"][0]
+    assert again["complete"]
+    server.seen.clear()
+    assert run(*words) == 0
+    assert server.seen == []  # all there: nothing is sent
+    capsys.readouterr()
+    assert run(*words, "--speed", "2") == 2
+    assert "made with another speed" in capsys.readouterr().err
+
+
+def test_a_refused_policy_is_told_before_the_run(
+    server: SseServer, words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.known_policies = frozenset({"fast"})
+    assert run(*words) == 2
+    assert "refuses policy 'slow': HTTP 400, unknown policy slow" in capsys.readouterr().err
+    report = orjson.loads((tmp_path / "out/report.json").read_bytes())
+    assert [one["name"] for one in report["runs"]] == ["fast@own"]  # what was finished is kept
+    assert not report["complete"]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"--url": None}, "give --url"),
+        ({"--policies": None}, "--policies is needed"),
+        ({"--policies": "a,a"}, "different names"),
+        ({"--rates": "1,x"}, "--rates 1,x"),
+        ({"--rates": "0"}, "--rates 0"),
+        ({"--workload": "gone.jsonl"}, "cannot read"),
+        ({"--url": "http://127.0.0.1:1"}, "no server at http://127.0.0.1:1"),
+        ({"--warmup": "-1"}, "--warmup"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(
+    workload: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    change: dict[str, str | None],
+    reason: str,
+) -> None:
+    options: dict[str, str | None] = {
+        "--url": "http://127.0.0.1:1",
+        "--policies": "a",
+        "--workload": str(workload),
+        "--out": str(tmp_path / "out"),
+        **change,
+    }
+    assert run(*(word for name, value in options.items() if value is not None for word in (name, value))) == 2
+    told = capsys.readouterr().err
+    assert reason in told
+    assert told.count("\n") == 1

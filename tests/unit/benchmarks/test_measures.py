@@ -1,0 +1,60 @@
+"""Quantiles, attainment and goodput."""
+
+import pytest
+
+from benchmarks.measures import (
+    Judged,
+    Summary,
+    attainment,
+    coefficient_of_variation,
+    mean_rate,
+    offered_period_s,
+    quantile,
+)
+
+
+def test_quantile_interpolates_between_order_statistics() -> None:
+    values = [1.0, 2.0, 3.0, 4.0]
+    assert quantile(values, 0.0) == 1.0
+    assert quantile(values, 0.5) == 2.5
+    assert quantile(values, 1.0) == 4.0
+    assert quantile(values, 0.25) == pytest.approx(1.75)
+    assert quantile([], 0.5) is None
+
+
+def test_summary_leaves_unknown_values_out() -> None:
+    summary = Summary.of([3.0, None, 1.0])
+    assert (summary.count, summary.mean, summary.p50, summary.max) == (2, 2.0, 2.0, 3.0)
+    empty = Summary.of([None])
+    assert (empty.count, empty.mean, empty.p99) == (0, None, None)
+
+
+def test_rejected_counts_as_missed_and_invalid_is_not_offered() -> None:
+    rows = [
+        Judged("ok", True, True),
+        Judged("late", True, False),
+        Judged("rejected_slo", True, False),
+        Judged("backend_error", True, False),
+        Judged("rejected_invalid", True, False),
+        Judged("client_cancelled", True, False),
+        Judged("ok", False, False),
+    ]
+    got = attainment(rows, offered_period_s=10.0)
+    assert (got.offered, got.met, got.attainment, got.goodput_per_s) == (4, 1, 0.25, 0.1)
+    assert attainment([Judged("ok", False, False)], 10.0).attainment is None
+
+
+def test_goodput_is_attainment_times_the_offered_rate() -> None:
+    arrivals = [0.0, 1.0, 2.0, 3.0]
+    period = offered_period_s(arrivals)
+    got = attainment([Judged("ok", True, index < 2) for index in range(4)], period)
+    assert mean_rate(arrivals) == 1.0
+    assert got.goodput_per_s == pytest.approx(0.5)
+    assert offered_period_s([1.0]) is None
+
+
+def test_coefficient_of_variation() -> None:
+    assert coefficient_of_variation([2.0, 2.0, 2.0]) == 0.0
+    assert coefficient_of_variation([1.0, 3.0]) == pytest.approx(0.5)
+    assert coefficient_of_variation([1.0]) is None
+    assert coefficient_of_variation([0.0, 0.0]) is None

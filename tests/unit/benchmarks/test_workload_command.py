@@ -1,0 +1,128 @@
+"""`headway workload build` and `show`, as they are typed."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import orjson
+import pytest
+
+from benchmarks.measures import mean_rate
+from benchmarks.workloads import command
+from benchmarks.workloads.build import BuildOptions, build
+from benchmarks.workloads.format import WorkloadError, read, read_header
+from benchmarks.workloads.restrict import Bounds
+
+
+def run(*words: str) -> int:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return command.run(parser.parse_args(words))
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "trace.csv"
+    path.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        + "".join(
+            f"2023-11-16 18:{index // 60:02}:{index % 60:02}.0000000,{100 + index},20\n"
+            for index in range(120)
+        )
+    )
+    return path
+
+
+def test_build_and_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "w.jsonl"
+    words = ("--rate", "5", "--limit", "300", "--cv", "2", "--slo", "ttft_ms=900", "--seed", "4")
+    assert run("build", "gamma", "--out", str(out), *words) == 0
+    assert "requests   300" in capsys.readouterr().out
+    first = out.read_bytes()
+    assert run("build", "gamma", "--out", str(out), *words) == 0
+    assert out.read_bytes() == first  # the seed decides everything
+    capsys.readouterr()
+    assert run("show", str(out), "--json", "--out", str(tmp_path / "plot.svg")) == 0
+    told = orjson.loads(capsys.readouterr().out)
+    assert told["requests"] == told["with_slo"] == 300
+    assert told["gap_cv"] == pytest.approx(2.0, rel=0.3)
+    assert "<svg" in (tmp_path / "plot.svg").read_text()
+
+
+def test_other_seed_other_workload(tmp_path: Path) -> None:
+    one, two = tmp_path / "1.jsonl", tmp_path / "2.jsonl"
+    run("build", "poisson", "--out", str(one), "--limit", "20")
+    run("build", "poisson", "--out", str(two), "--limit", "20", "--seed", "1")
+    assert list(read(one)) != list(read(two))
+
+
+def test_slices_and_rates(tmp_path: Path, trace: Path) -> None:
+    out = tmp_path / "w.jsonl"
+    words = ("--file", str(trace), "--start", "30", "--duration", "60", "--limit", "50", "--rate", "2")
+    assert run("build", "azure_conv", "--out", str(out), *words) == 0
+    requests = list(read(out))
+    assert [request.prompt_tokens for request in requests] == list(range(130, 180))
+    assert requests[0].arrival_s == 0.0
+    assert mean_rate([request.arrival_s for request in requests]) == pytest.approx(2.0)
+    assert run("build", "azure_conv", "--out", str(out), "--file", str(trace), "--rate-scale", "4") == 0
+    assert mean_rate([request.arrival_s for request in read(out)]) == pytest.approx(4.0)
+    header = read_header(out)
+    assert header.details["files"]["azure_conv"]["route"] == "file"
+    assert len(header.details["files"]["azure_conv"]["sha256"]["trace.csv"]) == 64
+
+
+def test_max_tokens_tells_nothing_of_the_answer_unless_asked(trace: Path) -> None:
+    files = {"azure_conv": [trace]}
+    _, auto = build("azure_conv", BuildOptions(files=files), {})
+    assert {request.max_tokens for request in auto} == {32}
+    _, exact = build("azure_conv", BuildOptions(files=files, max_tokens="exact"), {})
+    assert {request.max_tokens for request in exact} == {20}
+    _, bounded = build("azure_conv", BuildOptions(files=files, bounds=Bounds(max_output_tokens=10)), {})
+    assert {(request.max_tokens, request.output_tokens) for request in bounded} == {(10, 10)}
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("nothing",), "unknown workload 'nothing'"),
+        (("poisson", "--rate", "0"), "--rate: must be above 0"),
+        (("poisson", "--rate", "1", "--rate-scale", "2"), "cannot both"),
+        (("poisson", "--arrivals", "gamma"), "--arrivals does not go with it"),
+        (("poisson", "--file", "x"), "reads no file"),
+        (("poisson", "--max-tokens", "many"), "--max-tokens: expected"),
+        (("poisson", "--max-prompt-tokens", "0"), "--max-prompt-tokens: must be at least 1"),
+        (("poisson", "--slo-mix", "tight=2"), "add up to 2"),
+        (("poisson", "--length-wins", "prompts"), "needs --prompts"),
+        (("poisson", "--prompts", "nothing"), "unknown set 'nothing'"),
+        (("poisson", "--limit", "5", "--min-prompt-tokens", "900000"), "no request is left"),
+        (("poisson", "--rate", "1", "--duration", "0.0001"), "no arrival in that window"),
+        (("gamma", "--cv", "0"), "--cv: must be above 0"),
+        (("azure_conv", "--file", "{trace}", "--start", "900"), "the trace ends at 119 s"),
+        (
+            ("azure_conv", "--file", "{trace}", "--prompts", "sharegpt", "--file", "sharegpt={trace}"),
+            "column",
+        ),
+        (("azure_conv", "--file", "zeroeval={trace}"), "not part of this workload"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(
+    tmp_path: Path, trace: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], reason: str
+) -> None:
+    words = tuple(word.replace("{trace}", str(trace)) for word in words)
+    assert run("build", *words, "--out", str(tmp_path / "w.jsonl")) == 2
+    told = capsys.readouterr()
+    assert reason in told.err
+    assert told.err.count("\n") == 1
+    assert told.out == ""
+    assert not (tmp_path / "w.jsonl").exists()
+
+
+def test_show_of_no_workload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("show", str(tmp_path / "nothing")) == 2
+    assert "cannot read" in capsys.readouterr().err
+
+
+def test_sets_without_texts_cannot_give_prompts(trace: Path) -> None:
+    with pytest.raises(WorkloadError, match="this set has no texts"):
+        build("azure_conv", BuildOptions(files={"azure_conv": [trace]}, prompts="azure_conv"), {})

@@ -1,0 +1,267 @@
+"""Every public set, in the format of its published original and of the data folder: the same requests."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import orjson
+import pytest
+
+from benchmarks.workloads.build import BuildOptions, build
+from benchmarks.workloads.fetch import download, load
+from benchmarks.workloads.format import WorkloadError, WorkloadRequest
+from benchmarks.workloads.sources import SOURCES
+from benchmarks.workloads.sources.prompt_sets import prompt_id
+from benchmarks.workloads.sources.source import Choices
+
+NOWHERE: Mapping[str, str] = {}
+DEFAULT = Choices()
+
+
+def put(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(text.encode()))
+    else:
+        path.write_text(text)
+    return path
+
+
+def from_folder(name: str, root: Path, choices: Choices = DEFAULT) -> list[WorkloadRequest]:
+    loaded = load(SOURCES[name], [], choices, {"HEADWAY_DATA": str(root)})
+    assert loaded.route == "folder"
+    return loaded.requests
+
+
+def from_files(name: str, files: Sequence[Path], choices: Choices = DEFAULT) -> list[WorkloadRequest]:
+    loaded = load(SOURCES[name], files, choices, NOWHERE)
+    assert loaded.route == "file"
+    return loaded.requests
+
+
+def test_azure_is_the_same_by_both_routes(tmp_path: Path) -> None:
+    original = put(
+        tmp_path / "AzureLLMInferenceTrace_conv.csv",
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2023-11-16 18:15:46.6805900,374,44\n"
+        "2023-11-16 18:15:50.9951690,396,109\n"
+        "2023-11-16 18:15:51.2224670,879,0\n",
+    )
+    put(
+        tmp_path / "azure_llm_2023/conv.csv.gz",
+        "arrival_s,context_tokens,generated_tokens\n0.000000,374,44\n4.314579,396,109\n4.541877,879,0\n",
+    )
+    requests = from_files("azure_conv", [original])
+    assert requests == from_folder("azure_conv", tmp_path)
+    assert [request.arrival_s for request in requests] == [0.0, 4.314579, 4.541877]
+    assert [request.output_tokens for request in requests] == [44, 109, 1]
+    assert requests[1].id == "azure_conv-1"
+
+
+def test_mooncake_keeps_its_block_ids(tmp_path: Path) -> None:
+    lines = (
+        '{"timestamp":0,"input_length":1000,"output_length":5,"hash_ids":[0,1]}\n'
+        '{"timestamp":1500,"input_length":600,"output_length":7,"hash_ids":[0,2]}\n'
+    )
+    put(tmp_path / "mooncake/conversation.jsonl.gz", lines)
+    original = put(tmp_path / "conversation_trace.jsonl", lines)
+    requests = from_files("mooncake_conversation", [original])
+    assert requests == from_folder("mooncake_conversation", tmp_path)
+    assert [(one.arrival_s, one.prompt_tokens, one.prefix_hashes) for one in requests] == [
+        (0.0, 1000, (0, 1)),
+        (1.5, 600, (0, 2)),
+    ]
+
+
+def test_sharegpt_is_known_by_its_row(tmp_path: Path) -> None:
+    original = put(
+        tmp_path / "sharegpt_V3_format_lens.csv",
+        "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\n26,5,31,0.2\n72,693,765,9.6\n21,478,499,22.8\n",
+    )
+    put(tmp_path / "sharegpt_lengths/sharegpt_v3.csv.gz", "row,in_tokens,out_tokens\n1,72,693\n2,21,478\n")
+    whole = {request.id: request for request in from_files("sharegpt", [original])}
+    part = from_folder("sharegpt", tmp_path)
+    assert len(whole) == 3
+    assert [whole[request.id] for request in part] == part
+
+
+PROMPTS = ["What is a queue?", "Write a 500 word essay\non rivers."]
+ANSWERS = {
+    "Meta-Llama-3.1-8B-Instruct-Turbo": ["x" * 439, "y" * 44],
+    "Qwen2-72B-Instruct": ["x" * 100, "y" * 200],
+}
+
+
+def test_alpaca_eval_is_the_same_by_both_routes(tmp_path: Path) -> None:
+    originals = [
+        put(
+            tmp_path / model / "model_outputs.json",
+            orjson.dumps(
+                [
+                    {"dataset": "d", "instruction": prompt, "output": answer, "generator": model}
+                    for prompt, answer in zip(PROMPTS, answers, strict=True)
+                ]
+            ).decode(),
+        )
+        for model, answers in ANSWERS.items()
+    ]
+    put(
+        tmp_path / "alpaca_eval/prompts.jsonl.gz",
+        "".join(
+            orjson.dumps({"prompt_id": prompt_id(prompt), "prompt": prompt}).decode() + "\n"
+            for prompt in PROMPTS
+        ),
+    )
+    put(
+        tmp_path / "alpaca_eval/responses.csv.gz",
+        "prompt_id,model,out_tokens,out_chars,win_vs_gpt4t_weighted\n"
+        + "".join(
+            f"{prompt_id(prompt)},{model},7,{len(answer)},0.25\n"
+            for model, answers in ANSWERS.items()
+            for prompt, answer in zip(PROMPTS, answers, strict=True)
+        ),
+    )
+    requests = from_files("alpaca_eval", originals)
+    assert requests == from_folder("alpaca_eval", tmp_path)
+    queue = next(request for request in requests if request.prompt == PROMPTS[0])
+    assert queue.output_tokens == {"llama-3.1-8b": 100, "qwen2.5-72b": 23}
+    assert queue.prompt_tokens == 4
+    assert queue.quality is None
+    native = from_folder("alpaca_eval", tmp_path, Choices(native_lengths=True, quality=True))[0]
+    assert native.output_tokens == {"llama-3.1-8b": 7, "qwen2.5-72b": 7}
+    assert native.quality == {"llama-3.1-8b": 0.25, "qwen2.5-72b": 0.25}
+
+
+def test_zeroeval_is_the_same_by_both_routes(tmp_path: Path) -> None:
+    tasks = {"gsm": ("question", "How many eggs?"), "math-l5": ("problem", "Compute $7^2$.")}
+    for task, (key, prompt) in tasks.items():
+        put(
+            tmp_path / "originals" / task / "Meta-Llama-3.1-8B-Instruct.json",
+            orjson.dumps(
+                [{"dataset": task, key: prompt, "output": ["z" * 339], "generator": "meta"}]
+            ).decode(),
+        )
+    put(
+        tmp_path / "zeroeval/prompts.jsonl.gz",
+        "".join(
+            orjson.dumps({"prompt_id": prompt_id(prompt), "prompt": prompt, "task": task}).decode() + "\n"
+            for task, (_, prompt) in tasks.items()
+        ),
+    )
+    put(
+        tmp_path / "zeroeval/responses.csv.gz",
+        "prompt_id,task,model,out_tokens,out_chars,correct\n"
+        + "".join(
+            f"{prompt_id(prompt)},{task},Meta-Llama-3.1-8B-Instruct,90,339,1\n"
+            for task, (_, prompt) in tasks.items()
+        ),
+    )
+    requests = from_files("zeroeval", [tmp_path / "originals"])
+    assert requests == from_folder("zeroeval", tmp_path)
+    lengths = {request.prompt: request.output_tokens for request in requests}
+    assert lengths == {"How many eggs?": {"llama-3.1-8b": 100}, "Compute $7^2$.": {"llama-3.1-8b": 123}}
+    judged = from_folder("zeroeval", tmp_path, Choices(quality=True))
+    assert [request.quality for request in judged] == [{"llama-3.1-8b": 1.0}] * 2
+
+
+def test_other_models_may_be_chosen(tmp_path: Path) -> None:
+    path = put(
+        tmp_path / "model_outputs.json",
+        orjson.dumps([{"instruction": "Hi", "output": "abcd" * 10, "generator": "phi-2"}]).decode(),
+    )
+    (by_default,) = from_files("alpaca_eval", [path])
+    assert by_default.output_tokens == {"phi-2": 9}
+    (chosen,) = from_files("alpaca_eval", [path], Choices(models={"small": ("phi-2",)}))
+    assert chosen.output_tokens == {"small": 9}
+    with pytest.raises(WorkloadError, match="no answers of 'phi-3'"):
+        from_files("alpaca_eval", [path], Choices(models={"small": ("phi-3",)}))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("azure_conv", "a,b\n1,2\n", "line 1: column TIMESTAMP is missing"),
+        ("azure_conv", "TIMESTAMP,ContextTokens,GeneratedTokens\nnoon,1,2\n", "line 2: TIMESTAMP 'noon'"),
+        (
+            "azure_conv",
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,x,2\n",
+            "line 2: ContextTokens must be a whole number",
+        ),
+        ("azure_conv", "TIMESTAMP,ContextTokens,GeneratedTokens\n", "no requests"),
+        ("sharegpt", "num_prefill_tokens,num_decode_tokens\n5,0\n", "line 2: num_decode_tokens must"),
+        ("mooncake_synthetic", '{"timestamp":0}\n', "line 1: hash_ids must"),
+        ("mooncake_synthetic", "{\n", "line 1: not valid JSON"),
+        ("alpaca_eval", "{}", "must be a list of JSON objects"),
+        ("alpaca_eval", '[{"instruction": 1}]', "item 1: instruction, output and generator"),
+        ("zeroeval", '[{"dataset": "x"}]', "item 1: dataset 'x' is none of"),
+        ("zeroeval", '[{"dataset": "gsm"}]', "item 1: question or problem"),
+    ],
+)
+def test_a_wrong_file_is_named_with_line_and_reason(
+    tmp_path: Path, name: str, text: str, reason: str
+) -> None:
+    path = put(tmp_path / "file.json", text)
+    with pytest.raises(WorkloadError) as caught:
+        from_files(name, [path])
+    assert reason in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_routes_that_are_closed_say_so_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(WorkloadError, match="no such file"):
+        from_files("azure_conv", [tmp_path / "nothing.csv"])
+    with pytest.raises(WorkloadError, match="no such folder"):
+        load(SOURCES["azure_conv"], [], Choices(), {"HEADWAY_DATA": str(tmp_path / "nothing")})
+    with pytest.raises(WorkloadError, match="need the data folder"):
+        load(SOURCES["zeroeval"], [], Choices(quality=True), {"XDG_CACHE_HOME": str(tmp_path)})
+    with pytest.raises(WorkloadError, match=r"cannot download .*give the published file with --file"):
+        download("http://127.0.0.1:1/trace.csv", None, {"XDG_CACHE_HOME": str(tmp_path)})
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_every_source_has_pinned_addresses() -> None:
+    for source in SOURCES.values():
+        for url in source.urls(Choices()):
+            assert url.startswith("https://raw.githubusercontent.com/")
+            assert any(len(part) == 40 for part in url.split("/"))
+
+
+def test_build_from_one_set_with_texts_of_another(tmp_path: Path) -> None:
+    trace = put(
+        tmp_path / "trace.csv",
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        + "".join(f"2023-11-16 18:15:{second:02}.0000000,30,{second + 1}\n" for second in range(10)),
+    )
+    texts = put(
+        tmp_path / "model_outputs.json",
+        orjson.dumps(
+            [
+                {"instruction": f"Question {index}?", "output": "a" * 88, "generator": "phi-2"}
+                for index in range(4)
+            ]
+        ).decode(),
+    )
+    files = {"azure_conv": [trace], "alpaca_eval": [texts]}
+    header, requests = build("azure_conv", BuildOptions(files=files, prompts="alpaca_eval"), NOWHERE)
+    assert header.length_wins == "azure_conv: prompts of alpaca_eval are lengthened or cut to prompt_tokens"
+    assert header.source == "azure_conv + alpaca_eval"
+    assert [request.prompt_tokens for request in requests] == [30] * 10
+    assert [request.output_tokens for request in requests] == list(range(1, 11))
+    assert len({request.prompt for request in requests}) == 10  # repeated texts are numbered
+    assert requests[4].prompt == f"[2] {requests[0].prompt}"
+    own, kept = build(
+        "azure_conv", BuildOptions(files=files, prompts="alpaca_eval", length_wins="prompts"), NOWHERE
+    )
+    assert own.length_wins == "alpaca_eval: its own prompt and answer lengths are kept"
+    assert kept[0].prompt_tokens == 3
+    assert kept[0].output_tokens == {"phi-2": 20}
+    swapped_header, swapped = build("alpaca_eval", BuildOptions(files=files, arrivals="azure_conv"), NOWHERE)
+    assert swapped_header.details["arrivals_from"] == "azure_conv"
+    assert [request.arrival_s for request in swapped] == [0.0, 1.0, 2.0, 3.0]
+    _, lengths = build(
+        "poisson", BuildOptions(files={"azure_conv": [trace]}, lengths="azure_conv", limit=12), NOWHERE
+    )
+    assert {request.prompt_tokens for request in lengths} == {30}
