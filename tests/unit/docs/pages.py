@@ -1,0 +1,71 @@
+"""The documentation as the tests read it: pages, fenced blocks, links, anchors, table rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+_FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```$", re.M | re.S)
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_CODE = re.compile(r"`([^`\n]+)`")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: where it stands, the words after the fence, its text."""
+
+    page: Path
+    line: int
+    info: tuple[str, ...]
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page.name}:{self.line}"
+
+
+def name(page: Path) -> str:
+    """A page as test ids show it."""
+    return str(page.relative_to(ROOT))
+
+
+def blocks(language: str) -> list[Block]:
+    """All blocks of a language, over all pages."""
+    found = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for match in _FENCE.finditer(text):
+            info = tuple(match[1].split())
+            if info[:1] == (language,):
+                found.append(Block(page, text.count("\n", 0, match.start()) + 1, info, match[2]))
+    return found
+
+
+def prose(page: Path) -> str:
+    """A page without its fenced blocks."""
+    return _FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def links(page: Path) -> list[str]:
+    return _LINK.findall(prose(page))
+
+
+def inline_code(page: Path) -> list[str]:
+    return _CODE.findall(prose(page))
+
+
+def anchors(page: Path) -> set[str]:
+    """The fragments of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", prose(page), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def first_cells(page: Path) -> Iterator[str]:
+    """The code words in the first column of every table of a page."""
+    for line in prose(page).splitlines():
+        if line.startswith("|"):
+            yield from _CODE.findall(line.split("|")[1])

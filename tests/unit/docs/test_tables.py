@@ -1,0 +1,102 @@
+"""Tables of names in the pages agree with the code: keys, policies, metrics, columns, outcomes, faults."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel
+
+from backends.emulator.faults import FaultKind
+from backends.engine.hardware import HARDWARE
+from benchmarks.workloads.sources import SOURCES
+from benchmarks.workloads.sources.generators import PROCESSES
+from policies import POLICIES
+from router.config import FleetConfig
+from router.core.types import EndedHow, Outcome
+from router.gateway.metrics import Metrics
+from router.gateway.wish_read import WISH_HEADERS, RoutingWish
+from router.store.queries import RecordCounts
+from router.store.records import ATTEMPT_COLUMNS, REQUEST_COLUMNS
+from router.store.runs import Lost
+from router.store.tables import metadata
+from tests.unit.docs.pages import ROOT, blocks, first_cells, inline_code, prose
+
+DOCS = ROOT / "docs"
+
+
+def sections(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The section classes inside a field's type."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in typing.get_args(annotation):
+        yield from sections(inner)
+
+
+def fleet_keys(model: type[BaseModel], path: str = "") -> Iterator[str]:
+    """Every key of the fleet file with those it stands in (`limits.max_queue`)."""
+    for key, field in model.model_fields.items():
+        yield path + key
+        for section in sections(field.annotation):
+            yield from fleet_keys(section, f"{path}{key}.")
+
+
+def test_the_fleet_page_has_every_key_and_no_other() -> None:
+    page = DOCS / "fleet.md"
+    keys = set(fleet_keys(FleetConfig))
+    told = set(first_cells(page))
+    plain = {key.rpartition(".")[2] for key in keys}
+    assert {each for each in told if each not in keys and each not in plain} == set()
+    said = prose(page)
+    headings = set(re.findall(r"[a-z]+", " ".join(re.findall(r"^## (.*)$", said, re.M))))
+    words = set(re.findall(r"[a-z][a-z0-9_]*", " ".join(inline_code(page)))) | headings
+    assert sorted(plain - words) == []
+
+
+def test_policies() -> None:
+    assert set(first_cells(DOCS / "policies.md")) == set(POLICIES)
+    assert set(POLICIES) <= set(first_cells(ROOT / "README.md"))
+
+
+def test_metrics() -> None:
+    metrics = Metrics()
+    metrics.watch(
+        queue_depth=lambda: 0, desired_replicas=dict, records=lambda: RecordCounts(0, 0, 0, 0, Lost())
+    )
+    families = re.findall(r"^# HELP (\S+)", metrics.exposition().decode(), re.M)
+    ours = {each for each in families if each.startswith(("headway_", "gen_ai_"))}
+    assert set(first_cells(DOCS / "metrics.md")) == ours
+
+
+def test_columns_tables_and_outcomes() -> None:
+    words = set(inline_code(DOCS / "records.md"))
+    assert set(metadata.tables) <= words
+    assert [each for each in REQUEST_COLUMNS if each not in words and not each.startswith("predicted_")] == []
+    assert {"predicted_*", *Outcome, *EndedHow} <= words
+    assert "ended_how" in ATTEMPT_COLUMNS
+
+
+def test_wishes() -> None:
+    words = set(inline_code(DOCS / "api.md"))
+    assert [header.decode() for header in WISH_HEADERS if header.decode() not in words] == []
+    fields = set(RoutingWish.__dataclass_fields__) - {"slo"}
+    assert sorted(fields - words) == []
+
+
+def test_faults_hardware_and_sources() -> None:
+    emulator = DOCS / "emulator.md"
+    assert {kind.value for kind in FaultKind} <= set(first_cells(emulator))
+    said = prose(emulator).lower()
+    assert [each for each in HARDWARE if each.replace("-", " ").removesuffix("g") not in said] == []
+    workloads = set(inline_code(DOCS / "workloads.md"))
+    assert {*SOURCES, *PROCESSES} <= workloads
+
+
+def test_import_rules() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    layers = project["tool"]["importlinter"]["contracts"][0]["layers"]
+    told = [each.text.splitlines() for each in blocks("text") if each.page.name == "ARCHITECTURE.md"]
+    assert layers in told
