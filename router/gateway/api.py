@@ -104,11 +104,8 @@ class Api:
                     rules.names.resolve(body["model"])
                     record.e2e_s = gateway.runner.clock() - arrived_at
                     gateway.finish(record)
-                    headers_out = [
-                        (b"content-type", b"application/json"),
-                        (b"x-request-id", record.id.encode()),
-                    ]
-                    responder.whole(200, headers_out, load_answer(route, translated))
+                    lines = b"content-type: application/json\r\nx-request-id: %b\r\n" % record.id.encode()
+                    responder.whole(200, lines, load_answer(route, translated))
                     return
             request, whole = await self._request(rules, terms, headers, api, body, stream, record)
             tokens = request.prompt_tokens + (request.max_tokens or 0) * request.choices

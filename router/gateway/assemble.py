@@ -7,8 +7,7 @@ at once. Everything else is parsed and merged in full, so the result is the same
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import orjson
 
@@ -17,10 +16,11 @@ from router.core.errors import UpstreamError
 Api = Literal["chat", "completions"]
 
 _FOLD_BYTES = 1 << 16  # raw events are kept up to this many bytes, then folded into text
+_NESTED = (list, dict)
+_FIRST_KEPT = frozenset({"id", "created", "model"})  # of the whole answer; of other fields the last wins
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(NamedTuple):
     """An event cut at the value of one string field: `head` ends with the opening quote, `tail` begins with
     the closing one and ends with the event. An event with this head and tail, and no quote between them, is
     the same but for that string."""
@@ -35,14 +35,14 @@ class Cut:
         stand (JSON-escaped), where they end, and whether the head stands there again, of another kind."""
         seam, seam_bytes = self.seam, len(self.seam)
         start = at + len(self.head)
+        find, startswith = raw.find, raw.startswith
+        quote = find(b'"', start)
         pieces: list[bytes] = []
-        while True:
-            quote = raw.find(b'"', start)
-            if not raw.startswith(seam, quote):
-                break
+        while startswith(seam, quote):
             pieces.append(raw[start:quote])
             start = quote + seam_bytes
-        if raw.startswith(self.tail, quote):
+            quote = find(b'"', start)
+        if startswith(self.tail, quote):
             pieces.append(raw[start:quote])
             return pieces, quote + len(self.tail), False
         return pieces, start - len(self.head), True
@@ -54,26 +54,28 @@ def cut(event: bytes, choice: dict[str, Any], texts: dict[str, Any]) -> Cut | No
     None unless the event says nothing but one non-empty string, so that to skip the rest of a like event
     loses nothing.
     """
+    field = None
     if texts is choice:
-        said = ["text"] if choice.get("text") else []
+        field = "text" if choice.get("text") else None
     else:
-        said = [name for name, value in texts.items() if value and name != "role"]
-    if len(said) != 1:
-        return None
-    field = said[0]
-    if not isinstance(texts[field], str):
+        for name, value in texts.items():
+            if value and name != "role":
+                if field is not None:
+                    return None
+                field = name
+    if field is None or not isinstance(texts[field], str):
         return None
     for name, value in choice.items():
-        if (
-            value is not None
-            and name != "delta"
-            and (name == "finish_reason" or isinstance(value, list | dict))
-        ):
+        if value is not None and name != "delta" and (name == "finish_reason" or isinstance(value, _NESTED)):
             return None
     key = b'"' + field.encode() + b'"'
-    if event.count(key) != 1 or not event.startswith(b"data:") or not event.endswith(b"\n\n"):
+    key_at = event.find(key)
+    after_key = key_at + len(key)
+    if key_at < 0 or event.find(key, after_key) >= 0:
         return None
-    opening = event.find(b'"', event.find(key) + len(key)) + 1
+    if not event.startswith(b"data:") or not event.endswith(b"\n\n"):
+        return None
+    opening = event.find(b'"', after_key) + 1
     closing = event.find(b'"', opening)
     if closing < 0 or event[closing - 1] == 0x5C:  # a backslash: the quote belongs to the string
         return None
@@ -155,12 +157,13 @@ class Assembler:
             "choices": [choice.result(self._chat) for _, choice in sorted(self._choices.items())],
         }
         for name, value in top.items():
-            if name not in answer:
-                answer[name] = value
+            answer.setdefault(name, value)
         return answer
 
     def _fold(self, *, last: bool) -> None:
         raw = b"".join(self._parts)
+        if not raw:
+            return
         if b"\r" in raw:  # only ever a line end: JSON escapes it in strings
             raw = raw.replace(b"\r\n", b"\n")
         end = len(raw)
@@ -191,12 +194,13 @@ class Assembler:
         chunk = parse_event(payload)
         choices = chunk.pop("choices", None) or []
         chunk.pop("usage", None)
-        if self._top:
-            for name, value in chunk.items():
-                if value is not None and (name not in {"id", "created", "model"} or name not in self._top):
-                    self._top[name] = value
-        else:
+        top = self._top
+        if not top:
             self._top = chunk
+        elif chunk != top:
+            for name, value in chunk.items():
+                if value is not None and (name not in _FIRST_KEPT or name not in top):
+                    top[name] = value
         self._cut = None
         if not isinstance(choices, list):
             raise UpstreamError("the engine sent an event of an unknown shape")
@@ -233,7 +237,7 @@ class _Choice:
 
     def take(self, part: dict[str, Any], texts: dict[str, Any], chat: bool) -> None:
         for name, value in part.items():
-            if value is None or name in {"index", "delta"}:
+            if value is None or name == "index" or name == "delta":  # noqa: PLR1714 (half the time)
                 continue
             if name == "finish_reason":
                 self.finish_reason = value

@@ -107,9 +107,7 @@ class _Guard:
             message = await receive()
             left -= len(message.get("body", b""))
             if left < 0:
-                raise HTTPException(
-                    413, f"The body is larger than {limit_mb:g} MiB.", {"connection": "close"}
-                )
+                raise HTTPException(413, f"The body is larger than {limit_mb:g} MiB.")
             return message
 
         await self._app(scope, bounded, send)
@@ -209,15 +207,18 @@ def _not_found(what: str) -> Refusal:
 def _operations(gateway: Gateway) -> APIRouter:
     router = APIRouter(tags=["operations"])
 
+    @router.head("/", include_in_schema=False)
     @router.get("/", response_class=PlainTextResponse)
     async def root() -> str:
         return "Headway is running"
 
+    @router.head("/healthz", include_in_schema=False)
     @router.get("/healthz")
     async def healthz() -> dict[str, str]:
         """The process is alive."""
         return {"status": "ok"}
 
+    @router.head("/readyz", include_in_schema=False)
     @router.get("/readyz", responses={503: {"description": "nothing can serve, or draining"}})
     async def readyz() -> Response:
         """Whether requests can be served."""
@@ -352,7 +353,8 @@ def _ollama(gateway: Gateway) -> APIRouter:
     def modified_ns() -> int:
         return gateway.rules.created * 1_000_000_000
 
-    @router.api_route("/tags", methods=["GET", "HEAD"])
+    @router.head("/tags", include_in_schema=False)
+    @router.get("/tags")
     async def list_tags(request: Request) -> dict[str, Any]:
         """The fleet's models."""
         _key(gateway, request)
@@ -377,7 +379,8 @@ def _ollama(gateway: Gateway) -> APIRouter:
             raise _not_found(f"model '{name[:80]}' not found")
         return show(card, modified_ns())
 
-    @router.api_route("/version", methods=["GET", "HEAD"])
+    @router.head("/version", include_in_schema=False)
+    @router.get("/version")
     async def get_version(request: Request) -> dict[str, str]:
         """The version of the API that is spoken, and the router's own."""
         _key(gateway, request)

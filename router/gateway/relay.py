@@ -195,11 +195,13 @@ class Relay:
     def _take(self, batch: Batch) -> bool:
         """Pass one batch on in the moment it arrives; True if the client is too slow to take more now."""
         data, tokens, usage, finish_reason = batch
+        first = False
         if tokens:
             now = self._clock()
             self._tokens += tokens
             if self._first_at is None:
-                self._first_token(now)
+                self._first_at = now
+                first = True
             else:
                 gap_s = now - self._last_at
                 self._itl_max_s = max(self._itl_max_s, gap_s)
@@ -219,6 +221,8 @@ class Relay:
             self._held.append(data)
             if self._first_at is not None and self._dispatch is not None:
                 self._begin_stream(self._exchange.front.first(b"".join(self._held)), self._dispatch)
+        if first:  # told after it is on its way
+            self._first_token()
         if self._bound is not None and self._tokens > self._bound:
             raise _Cut  # the engine took no notice of the bound it was given
         if responder.paused:
@@ -244,8 +248,7 @@ class Relay:
         front = self._exchange.front
         self._respond(front.whole(answer, self._headway()), dispatch)
 
-    def _first_token(self, now: float) -> None:
-        self._first_at = now
+    def _first_token(self) -> None:
         attempt = self._attempt
         if attempt is not None:
             attempt.first_token_at = time.time()
@@ -398,29 +401,33 @@ class Relay:
         return headway_object(self._record, self._dispatch)
 
     # --- response ------------------------------------------------------------------------------------
-    def _head(self, content_type: bytes, dispatch: Dispatch) -> list[tuple[bytes, bytes]]:
+    def _head(self, content_type: bytes, dispatch: Dispatch) -> bytes:
         request, prediction = self._request, dispatch.prediction
-        headers = [
-            (b"content-type", content_type),
-            (b"x-request-id", request.id.encode()),
-            (b"x-headway-policy", request.policy.encode()),
-            *self._gateway.candidate_headers(dispatch.candidate),
-            (b"openai-processing-ms", b"%d" % int((self._clock() - request.arrived_at) * 1000)),
-        ]
-        if prediction.ttft_s_p50 is not None:
-            headers.append((b"x-headway-predicted-ttft-ms", b"%.1f" % (prediction.ttft_s_p50 * 1000)))
-        if prediction.cost_usd is not None:
-            headers.append((b"x-headway-predicted-cost-usd", b"%.8f" % prediction.cost_usd))
-        headers += self._exchange.headers
-        return headers
+        ttft_s, cost_usd = prediction.ttft_s_p50, prediction.cost_usd
+        return (
+            b"content-type: %b\r\nx-request-id: %b\r\nx-headway-policy: %b\r\n%bopenai-processing-ms: %d\r\n%b%b%b"
+            % (
+                content_type,
+                request.id.encode(),
+                request.policy.encode(),
+                self._gateway.candidate_headers(dispatch.candidate),
+                int((self._clock() - request.arrived_at) * 1000),
+                b"" if ttft_s is None else b"x-headway-predicted-ttft-ms: %.1f\r\n" % (ttft_s * 1000),
+                b"" if cost_usd is None else b"x-headway-predicted-cost-usd: %.8f\r\n" % cost_usd,
+                header_lines(self._exchange.headers),
+            )
+        )
 
     def _begin_stream(self, data: bytes, dispatch: Dispatch) -> None:
         headers = self._head(self._exchange.front.stream_type, dispatch)
-        headers.append((b"cache-control", b"no-cache"))
-        self._responder.begin(200, headers, data)
+        self._responder.begin(200, headers + b"cache-control: no-cache\r\n", data)
 
     def _respond(self, body: bytes, dispatch: Dispatch) -> None:
         self._responder.whole(200, self._head(self._exchange.front.body_type, dispatch), body)
+
+
+def header_lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    return b"".join([b"%b: %b\r\n" % header for header in headers])
 
 
 def length_event(api: str, model: str, request: Request) -> bytes:
@@ -480,4 +487,4 @@ def respond_refusal(
         headers.append((b"www-authenticate", b"Bearer"))
     if refusal.status == 413:
         responder.close_after()
-    responder.whole(refusal.status, headers, front.error(refusal))
+    responder.whole(refusal.status, header_lines(headers), front.error(refusal))

@@ -78,6 +78,7 @@ class Runner:
         ticket = self._tickets[request.id] = Ticket(request, task)
         began = perf_counter()
         self.apply(Arrived(request), ticket)
+        self._arm()
         if self.on_decision is not None:
             self.on_decision(request.policy, perf_counter() - began)
         return ticket
@@ -99,9 +100,9 @@ class Runner:
             ticket = self._tickets.get(instruction.request_id)
             if ticket is not None:
                 ticket.deliver(instruction, current=ticket is origin)
-        self._arm()
 
     def _arm(self) -> None:
+        """Set the timer. Only an arrival can make the next deadline earlier; a retry or a token cannot."""
         at = self.scheduler.wake_at
         if at is None or self._wakes_at <= at:
             return  # an early timer does no harm: it asks again
@@ -114,6 +115,7 @@ class Runner:
         self._wakes_at = inf
         self._timer = None
         self.apply(Tick())
+        self._arm()
 
     def stop(self) -> None:
         """Cancel the timer."""

@@ -8,7 +8,7 @@ has to wait for it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -115,8 +115,8 @@ class Responder:
     """Writes one response straight to its connection.
 
     ASGI's `send` would take head and body apart into messages and check each header by regular expression;
-    here the head and the first bytes leave in one write, and each further write is one chunk. Names and
-    values of headers are the router's own. Made from the `send` of the request that it answers.
+    here the head and the first bytes leave in one write, and each further write is one chunk. `headers` are
+    whole header lines of the router's own making. Made from the `send` of the request that it answers.
     """
 
     __slots__ = ("_chunked", "_cycle", "_flow", "_write", "started")
@@ -137,14 +137,14 @@ class Responder:
     async def drain(self) -> None:
         await self._flow.drain()
 
-    def whole(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
+    def whole(self, status: int, headers: bytes, body: bytes) -> None:
         """The whole response in one write."""
         head = self._head(status, headers)
         if not self._cycle.disconnected:
             self._write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body))
         self._end()
 
-    def begin(self, status: int, headers: Iterable[tuple[bytes, bytes]], data: bytes) -> None:
+    def begin(self, status: int, headers: bytes, data: bytes) -> None:
         """Head and first bytes of a stream."""
         head = self._head(status, headers)
         if self._cycle.disconnected:
@@ -167,18 +167,15 @@ class Responder:
             self._write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if self._chunked else data)
         self._end()
 
-    def _head(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    def _head(self, status: int, headers: bytes) -> bytes:
         cycle = self._cycle
         cycle.response_started = self.started = True
         cycle.waiting_for_100_continue = False
-        lines = [STATUS_LINE[status]]
-        for name, value in (*cycle.default_headers, *headers):
-            lines += (name, b": ", value, b"\r\n")
         if not self._chunked:
             cycle.keep_alive = False
-        if not cycle.keep_alive:
-            lines.append(b"connection: close\r\n")
-        return b"".join(lines)
+        closing = b"" if cycle.keep_alive else b"connection: close\r\n"
+        common = b"".join([b"%b: %b\r\n" % header for header in cycle.default_headers])
+        return b"%b%b%b%b" % (STATUS_LINE[status], common, headers, closing)
 
     def close_after(self) -> None:
         """The connection is not used again after this response (call before it starts)."""

@@ -78,7 +78,8 @@ class Gateway:
         self._make_backend = make_backend
         self._profile = profile
         self._reload = reload
-        self._headers: dict[tuple[str, str], tuple[tuple[bytes, bytes], ...]] = {}
+        self._randomness: list[str] = []
+        self._headers: dict[tuple[str, str], bytes] = {}
         self._fleet_lock = asyncio.Lock()
         self._background: set[asyncio.Task[None]] = set()  # tasks must be held somewhere
         self.rules = self._rules(config)
@@ -270,18 +271,20 @@ class Gateway:
         return self._predictor.coverage().get(instance)
 
     # --- requests ------------------------------------------------------------------------------------
-    @staticmethod
-    def new_request_id() -> str:
+    def new_request_id(self) -> str:
         """Time-ordered and unguessable."""
-        return f"req_{time.time_ns() // 1_000_000:011x}{secrets.token_hex(8)}"
+        if not self._randomness:
+            noise = secrets.token_bytes(8 * 256)  # one system call for many ids
+            self._randomness = [noise[at : at + 8].hex() for at in range(0, len(noise), 8)]
+        return f"req_{int(time.time() * 1000):011x}{self._randomness.pop()}"
 
-    def candidate_headers(self, candidate: Candidate) -> tuple[tuple[bytes, bytes], ...]:
+    def candidate_headers(self, candidate: Candidate) -> bytes:
+        """The header lines that name a candidate."""
         key = (candidate.instance, candidate.model)
         headers = self._headers.get(key)
         if headers is None:
             headers = self._headers[key] = (
-                (b"x-headway-model", candidate.model.encode()),
-                (b"x-headway-instance", candidate.instance.encode()),
+                f"x-headway-model: {candidate.model}\r\nx-headway-instance: {candidate.instance}\r\n".encode()
             )
         return headers
 

@@ -1,0 +1,143 @@
+"""`python -m benchmarks.overhead`: the command line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from benchmarks.overhead import report
+from benchmarks.overhead.processes import StartError
+from benchmarks.overhead.runs import TARGETS, Measured, measure, run_count
+from benchmarks.overhead.scenarios import SCENARIOS
+
+INTERRUPTED = 130
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    made = argparse.ArgumentParser(
+        prog="python -m benchmarks.overhead",
+        description="Measure what the gateway itself costs, beside no gateway and beside nginx as a plain proxy.",
+    )
+    made.add_argument("--passes", type=_count, default=3, metavar="N", help="repeat N times (default 3)")
+    made.add_argument(
+        "--duration", type=_positive, default=3.0, metavar="S", help="seconds a run measures (default 3)"
+    )
+    made.add_argument(
+        "--rate",
+        type=_positive,
+        default=200.0,
+        metavar="R",
+        help="requests/s of the scenario json (default 200)",
+    )
+    made.add_argument(
+        "--scenarios",
+        type=lambda text: _names(text, tuple(SCENARIOS)),
+        default=list(SCENARIOS),
+        metavar="A,B",
+        help=f"of {', '.join(SCENARIOS)} (default: all)",
+    )
+    made.add_argument(
+        "--targets",
+        type=lambda text: _names(text, TARGETS),
+        default=list(TARGETS),
+        metavar="A,B",
+        help=f"of {', '.join(TARGETS)} (default: all; nginx only where it is installed)",
+    )
+    made.add_argument(
+        "--micro",
+        action="store_true",
+        help="measure single steps of the hot path by themselves, nothing else",
+    )
+    made.add_argument("--json", type=Path, metavar="FILE", help="write every figure, raw results included")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print; the exit code: 1 if it could not be measured, 2 for bad arguments."""
+    options = parser().parse_args(arguments)
+    if options.json is not None:
+        try:
+            options.json.touch()
+        except OSError as error:
+            return _say(f"cannot write {options.json}: {error.strerror}", 2)
+    try:
+        told, figures = _micro() if options.micro else _overhead(options)
+    except StartError as error:
+        return _say(str(error), 1)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    print(told)
+    if options.json is not None:
+        options.json.write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2))
+    return 0
+
+
+def _overhead(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    scenarios = [SCENARIOS[name] for name in options.scenarios]
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
+    ) as progress:
+        task = progress.add_task("starting", total=run_count(scenarios, options.targets, options.passes))
+
+        def on_run(told: str) -> None:
+            progress.update(task, description=told, advance=1)
+
+        measured: Measured = measure(
+            scenarios,
+            targets=options.targets,
+            passes=options.passes,
+            duration_s=options.duration,
+            rate_per_s=options.rate,
+            on_run=on_run,
+        )
+    settings = {"passes": options.passes, "duration_s": options.duration, "rate_per_s": options.rate}
+    return report.text(measured), report.as_json(measured, settings)
+
+
+def _micro() -> tuple[str, Mapping[str, Any]]:
+    from benchmarks.overhead import micro
+
+    costs = micro.measure()
+    return micro.text(costs), {"micro": [cost.as_dict() for cost in costs]}
+
+
+def _say(message: str, code: int) -> int:
+    print(f"python -m benchmarks.overhead: {message}", file=sys.stderr)
+    return code
+
+
+def _names(text: str, known: Sequence[str]) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)!r} is none of {', '.join(known)}")
+    return list(dict.fromkeys(names))
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError("must be above 0")
+    return value

@@ -1,0 +1,120 @@
+"""What the load generator is told to do, and what it tells afterwards; JSON on its stdin and stdout."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import orjson
+
+from benchmarks.measures import quantile
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run of load against 127.0.0.1.
+
+    `mode` is "closed" (each connection asks again at once), "open" (`rate_per_s` requests at fixed instants,
+    whatever the answers do) or "hold" (each connection opens one stream and keeps it). Connections take the
+    `ports` in turn. `target_pids` are the processes under test, `bench_pids` the engine's; the load generator
+    reads their CPU time when its measured window opens and closes.
+    """
+
+    mode: str
+    ports: tuple[int, ...]
+    connections: int
+    duration_s: float
+    warmup_s: float = 0.5
+    stream: bool = False
+    chunks: int = 16
+    pace_us: int = 0
+    rate_per_s: float = 0.0
+    target_pids: tuple[int, ...] = ()
+    bench_pids: tuple[int, ...] = ()
+
+    @property
+    def stream_s(self) -> float:
+        """How long one answer takes by its pace."""
+        return self.chunks * self.pace_us * 1e-6
+
+    def dump(self) -> bytes:
+        return orjson.dumps(self)
+
+    @classmethod
+    def parse(cls, data: bytes) -> Plan:
+        values = orjson.loads(data)
+        for name in ("ports", "target_pids", "bench_pids"):
+            values[name] = tuple(values[name])
+        return cls(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A distribution of times in microseconds; None where nothing was measured."""
+
+    count: int = 0
+    mean_us: float | None = None
+    p50_us: float | None = None
+    p99_us: float | None = None
+    max_us: float | None = None
+
+    @classmethod
+    def of_ns(cls, values_ns: list[int]) -> Spread:
+        """From nanoseconds, in any order."""
+        if not values_ns:
+            return cls()
+        values_us = sorted(value / 1000 for value in values_ns)
+        return cls(
+            len(values_us),
+            sum(values_us) / len(values_us),
+            quantile(values_us, 0.50),
+            quantile(values_us, 0.99),
+            values_us[-1],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one run measured.
+
+    `answers` and `chunks` are those that arrived in the measured window of `window_s`; `started`,
+    `completed`, `errors` (by kind) and `incomplete` (not ended when the run was) are over the whole run:
+    started = completed + errors + incomplete + held. `latency` is of whole answers (from the scheduled instant in
+    open loop), `ttft` from sending to the first content event, `relay` from an event's writing to its arrival,
+    `lag` how late the generator itself sent. `held` are streams that had begun in "hold". CPU in seconds over
+    the window; `foreign_cores` is what everything else on the machine used, in cores.
+    """
+
+    window_s: float
+    answers: int
+    chunks: int
+    started: int
+    completed: int
+    incomplete: int
+    held: int
+    target_cpu_s: float
+    bench_cpu_s: float
+    load_cpu_s: float
+    foreign_cores: float | None
+    rss_mib: float | None
+    pss_mib: float | None
+    errors: dict[str, int] = field(default_factory=dict)
+    latency: Spread = Spread()
+    ttft: Spread = Spread()
+    relay: Spread = Spread()
+    lag: Spread = Spread()
+
+    @property
+    def failed(self) -> int:
+        """Answers that went wrong in any way."""
+        return sum(self.errors.values()) + self.incomplete
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def parse(cls, data: bytes) -> Result:
+        values = orjson.loads(data)
+        for name in ("latency", "ttft", "relay", "lag"):
+            values[name] = Spread(**values[name])
+        return cls(**values)

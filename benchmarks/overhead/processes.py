@@ -1,0 +1,264 @@
+"""Starts, pins and ends the processes of a measurement."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+import yaml
+
+from benchmarks.overhead import usage, wire
+from benchmarks.overhead.plan import Plan, Result
+
+_START_S = 30.0
+_END_S = 10.0
+FLEET_FILE = "fleet.yaml"
+DATABASE_FILE = "headway.db"
+
+
+class StartError(RuntimeError):
+    """A process of the measurement does not start or fails; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """Which cores each process may use; None where processes cannot be pinned."""
+
+    target: frozenset[int] | None = None
+    upstream: frozenset[int] | None = None
+    load: frozenset[int] | None = None
+
+    @classmethod
+    def of(cls, available: Sequence[int]) -> Cores:
+        """The target gets a core of its own; the engine and the load generator each one if there are three,
+        else they share the other."""
+        if len(available) < 2:
+            return cls()
+        target, *others = sorted(available)
+        return cls(frozenset({target}), frozenset({others[0]}), frozenset({others[1 % len(others)]}))
+
+    @classmethod
+    def here(cls) -> Cores:
+        """For this machine."""
+        return cls.of(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else cls()
+
+    @property
+    def shared(self) -> bool:
+        """Whether the engine and the load generator share a core."""
+        return self.upstream is not None and self.upstream == self.load
+
+    def told(self) -> str:
+        """For people."""
+        if self.target is None or self.upstream is None or self.load is None:
+            return "processes not pinned"
+        names = {
+            name: ",".join(map(str, sorted(cores)))
+            for name, cores in (("target", self.target), ("engine", self.upstream), ("load", self.load))
+        }
+        return "cores: " + ", ".join(f"{name} on {cores}" for name, cores in names.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Something that load can be sent to. Without a process of its own (`direct`) `pids` is empty."""
+
+    name: str
+    ports: tuple[int, ...]
+    pids: tuple[int, ...] = ()
+
+
+@contextmanager
+def pinned(cores: frozenset[int] | None) -> Iterator[None]:
+    """Processes started inside run on these cores only: a child inherits from its first instruction on."""
+    if cores is None:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def allow_many_files() -> None:
+    """Raise our limit of open files, which children inherit, as far as the system lets us."""
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
+        if soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+@contextmanager
+def upstream(cores: Cores) -> Iterator[Target]:
+    """The canned engine, two instances of it."""
+    command = [sys.executable, "-m", "benchmarks.overhead.upstream"]
+    with pinned(cores.upstream):
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603
+    with process:
+        try:
+            ports = orjson.loads(_line(process, "the canned engine"))["ports"]
+            yield Target("direct", tuple(ports), (process.pid,))
+        finally:
+            end(process)
+
+
+@contextmanager
+def gateway(engine: Target, directory: Path, cores: Cores) -> Iterator[Target]:
+    """`headway serve` over the canned engine, in an empty directory: least_load, SQLite, metrics."""
+    fleet = {
+        "server": {"host": "127.0.0.1", "port": free_port()},
+        "store": {"url": f"sqlite+aiosqlite:///{directory / DATABASE_FILE}"},
+        "defaults": {"policy": "least_load"},
+        "models": [{"name": wire.MODEL}],
+        "instances": [
+            {
+                "name": f"engine-{number}",
+                "kind": "vllm",
+                "url": f"http://127.0.0.1:{port}",
+                "serves": {wire.MODEL: wire.MODEL},
+            }
+            for number, port in enumerate(engine.ports)
+        ],
+    }
+    path = directory / FLEET_FILE
+    path.write_text(yaml.safe_dump(fleet))
+    command = [sys.executable, "-m", "router.cli", "serve", "--config", str(path), "--log-level", "error"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    log = directory / "headway.log"
+    with log.open("wb") as errors, pinned(cores.target):
+        process = subprocess.Popen(  # noqa: S603
+            command, stdout=subprocess.PIPE, stderr=errors, cwd=directory, env=environment
+        )
+    with process:
+        try:
+            line = _line(process, "the gateway", log)
+            port = int(line.strip().rpartition(b":")[2])
+            yield Target("headway", (port,), tuple(usage.tree(process.pid)))
+        finally:
+            end(process)
+
+
+@contextmanager
+def nginx(engine: Target, directory: Path, cores: Cores) -> Iterator[Target]:
+    """nginx as a plain proxy with one worker. Raises StartError if it is not installed or does not start."""
+    program = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
+    if program is None:
+        raise StartError("nginx is not installed")
+    port = free_port()
+    configuration = directory / "nginx.conf"
+    configuration.write_text(_nginx_configuration(engine.ports, port, directory))
+    log = directory / "nginx.log"
+    command = [program, "-p", str(directory), "-e", "stderr", "-c", str(configuration)]
+    with log.open("wb") as errors, pinned(cores.target):
+        process = subprocess.Popen(command, stdout=errors, stderr=errors)  # noqa: S603
+    with process:
+        try:
+            _wait_for_port(process, port, "nginx", log)
+            yield Target("nginx", (port,), tuple(usage.tree(process.pid)))
+        finally:
+            end(process)
+
+
+def _nginx_configuration(engines: Sequence[int], port: int, directory: Path) -> str:
+    servers = " ".join(f"server 127.0.0.1:{engine};" for engine in engines)
+    return f"""
+daemon off; worker_processes 1; worker_rlimit_nofile 16384; pid {directory}/nginx.pid;
+events {{ worker_connections 8192; multi_accept on; }}
+http {{
+  access_log off; keepalive_requests 1000000000; client_body_buffer_size 64k;
+  client_body_temp_path {directory}/body; proxy_temp_path {directory}/proxy;
+  fastcgi_temp_path {directory}/fastcgi; uwsgi_temp_path {directory}/uwsgi; scgi_temp_path {directory}/scgi;
+  upstream engines {{ least_conn; {servers} keepalive 1024; keepalive_requests 1000000000; }}
+  server {{
+    listen 127.0.0.1:{port} backlog=4096;
+    location / {{
+      proxy_pass http://engines; proxy_http_version 1.1; proxy_set_header Connection "";
+      proxy_buffering off; proxy_read_timeout 600s;
+    }}
+  }}
+}}
+"""
+
+
+def generate(plan: Plan, cores: Cores) -> Result:
+    """Run the load generator. Raises StartError if it fails."""
+    limit_s = plan.warmup_s + plan.duration_s + plan.stream_s + 60.0
+    with pinned(cores.load):
+        try:
+            run = subprocess.run(
+                [sys.executable, "-m", "benchmarks.overhead.load"],
+                input=plan.dump(),
+                capture_output=True,
+                timeout=limit_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise StartError(f"the load generator did not end within {limit_s:.0f} s") from None
+    if run.returncode:
+        raise StartError(_last_line(run.stderr) or "the load generator failed")
+    return Result.parse(run.stdout)
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a process that we started, kindly at first."""
+    if process.stdin is not None:
+        process.stdin.close()
+    process.terminate()
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _line(process: subprocess.Popen[bytes], name: str, log: Path | None = None) -> bytes:
+    """The first line that a process prints: it is ready."""
+    stdout = process.stdout
+    if stdout is None:
+        raise StartError(f"{name} has no output")
+    ready, _, _ = select.select([stdout], [], [], _START_S)
+    line = stdout.readline() if ready else b""
+    if not line:
+        raise StartError(_why(process, name, log))
+    return line
+
+
+def _wait_for_port(process: subprocess.Popen[bytes], port: int, name: str, log: Path) -> None:
+    until = time.monotonic() + _START_S
+    while time.monotonic() < until and process.poll() is None:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0):
+            return
+        time.sleep(0.02)
+    raise StartError(_why(process, name, log))
+
+
+def _why(process: subprocess.Popen[bytes], name: str, log: Path | None) -> str:
+    end(process)
+    said = _last_line(log.read_bytes()) if log is not None else ""
+    return f"{name} did not start" + (f": {said}" if said else "")
+
+
+def _last_line(output: bytes) -> str:
+    lines = output.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""

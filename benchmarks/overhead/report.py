@@ -1,0 +1,186 @@
+"""Tables and JSON of what was measured."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from benchmarks.overhead.plan import Result
+from benchmarks.overhead.processes import Cores
+from benchmarks.overhead.runs import TARGETS, Measured
+from benchmarks.overhead.scenarios import SCENARIOS, Figure, Scenario
+
+#: From this share of its core on, the engine or the load generator is what limits a run.
+_SATURATED = 0.9
+#: From this use by other programs on, in cores, times are disturbed.
+_DISTURBED_CORES = 0.2
+_LATE_US = 1000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """One figure over the passes."""
+
+    median: float
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Passes | None:
+        return cls(median(values), min(values), max(values)) if values else None
+
+    def told(self) -> str:
+        if self.least == self.most:
+            return told(self.median)
+        return f"{told(self.median)} ({told(self.least)}-{told(self.most)})"
+
+
+def told(value: float) -> str:
+    """A number with about three digits."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 1 else f"{value:.2f}"
+
+
+def over_passes(figure: Figure, target: str, results: Mapping[str, Sequence[Result]]) -> Passes | None:
+    """A figure of one target; None where it has none. An added figure is a difference pass by pass."""
+    values: list[float] = []
+    direct = results.get("direct", ())
+    if figure.added and (target == "direct" or not direct):
+        return None
+    for number, result in enumerate(results.get(target, ())):
+        value = figure.read(result)
+        if value is not None and figure.added:
+            base = figure.read(direct[number]) if number < len(direct) else None
+            value = None if base is None else value - base
+        if value is not None:
+            values.append(value)
+    return Passes.of(values)
+
+
+def text(measured: Measured) -> str:
+    """All tables and what must be said with them."""
+    parts = [f"{_machine()}; {measured.cores.told()}", *_missing(measured)]
+    for name, results in measured.results.items():
+        parts += ["", *_table(SCENARIOS[name], results), *notes(results, measured.cores)]
+    parts += [
+        "",
+        "Medians over the passes (least-most). `added` is less `direct` in the same pass. Chunk times come from",
+        "stamps that the engine writes. The gateway streams upstream also when the client does not.",
+    ]
+    return "\n".join(parts)
+
+
+def as_json(measured: Measured, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Medians and every raw result."""
+    return {
+        "machine": _machine(),
+        "cores": measured.cores.told(),
+        "settings": dict(settings),
+        "missing": measured.missing,
+        "scenarios": {
+            name: {
+                "title": SCENARIOS[name].title,
+                "figures": {
+                    figure.name: {
+                        target: {"median": passes.median, "least": passes.least, "most": passes.most}
+                        for target in results
+                        if (passes := over_passes(figure, target, results)) is not None
+                    }
+                    for figure in SCENARIOS[name].figures
+                },
+                "notes": notes(results, measured.cores),
+                "passes": {target: [each.as_dict() for each in runs] for target, runs in results.items()},
+            }
+            for name, results in measured.results.items()
+        },
+    }
+
+
+def notes(results: Mapping[str, Sequence[Result]], cores: Cores) -> list[str]:
+    """What spoils, bounds or disturbs the figures of one scenario."""
+    return [*_failures(results), *_limits(results, cores), *_disturbances(results)]
+
+
+def _failures(results: Mapping[str, Sequence[Result]]) -> Iterator[str]:
+    for target, runs in results.items():
+        failed = sum(each.failed for each in runs)
+        if failed:
+            kinds: dict[str, int] = {}
+            for each in runs:
+                for kind, count in (*each.errors.items(), ("not ended", each.incomplete)):
+                    if count:
+                        kinds[kind] = kinds.get(kind, 0) + count
+            listed = ", ".join(f"{kind}: {count}" for kind, count in kinds.items())
+            yield f"! {target}: {failed} of {sum(each.started for each in runs)} answers failed ({listed})"
+
+
+def _limits(results: Mapping[str, Sequence[Result]], cores: Cores) -> Iterator[str]:
+    for target, runs in results.items():
+        shares = [_bench_share(each, cores) for each in runs]
+        if shares and median(shares) >= _SATURATED:
+            what = "is the ceiling of this bench" if target == "direct" else "could do more"
+            yield (
+                f"! {target} {what}: the engine and the load generator were busy {median(shares):.0%} of their core"
+            )
+
+
+def _bench_share(result: Result, cores: Cores) -> float:
+    """How much of its core the busier of engine and load generator used; of their core, if they share one."""
+    engine, load = result.bench_cpu_s / result.window_s, result.load_cpu_s / result.window_s
+    return engine + load if cores.shared else max(engine, load)
+
+
+def _disturbances(results: Mapping[str, Sequence[Result]]) -> Iterator[str]:
+    foreign = [
+        each.foreign_cores for runs in results.values() for each in runs if each.foreign_cores is not None
+    ]
+    if foreign and median(foreign) >= _DISTURBED_CORES:
+        yield (
+            f"! other programs used {median(foreign):.1f} cores meanwhile: times are too long; "
+            "CPU figures and ratios suffer less"
+        )
+    for target, runs in results.items():
+        late = [each.lag.p99_us for each in runs if each.lag.p99_us is not None]
+        if late and median(late) >= _LATE_US:
+            yield f"! {target}: the load generator itself sent up to {told(median(late))} us late (p99)"
+
+
+def _table(scenario: Scenario, results: Mapping[str, Sequence[Result]]) -> list[str]:
+    targets = [target for target in TARGETS if target in results]
+    compare = [target for target in ("direct", "nginx") if target in targets and "headway" in targets]
+    rows = [["", *targets, *(f"headway / {target}" for target in compare)]]
+    for figure in scenario.figures:
+        found = {target: over_passes(figure, target, results) for target in targets}
+        if not any(found.values()):
+            continue
+        row = [figure.name, *(passes.told() if passes else "-" for passes in found.values())]
+        for target in compare:
+            ours, theirs = found["headway"], found[target]
+            comparable = ours is not None and theirs is not None and theirs.median > 0
+            row.append(f"{ours.median / theirs.median:.2f}" if comparable and ours and theirs else "-")
+        rows.append(row)
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+    return [f"{scenario.name}: {scenario.title}", *lines]
+
+
+def _missing(measured: Measured) -> list[str]:
+    return [f"without {name}: {reason}" for name, reason in measured.missing.items()]
+
+
+def _machine() -> str:
+    return (
+        f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, "
+        f"{platform.python_implementation()} {platform.python_version()}"
+    )

@@ -1,0 +1,134 @@
+"""What is measured: the loads, and the figures read off their results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from benchmarks.overhead.plan import Plan, Result
+from benchmarks.overhead.processes import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One row of a table. `added` means: less what `direct` showed in the same pass."""
+
+    name: str
+    read: Callable[[Result], float | None]
+    added: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One load. `direct` says whether it says anything without a gateway. A tuple of `figures`."""
+
+    name: str
+    title: str
+    figures: tuple[Figure, ...]
+    mode: str = "closed"
+    connections: int = 0
+    stream: bool = False
+    chunks: int = 16
+    pace_us: int = 0
+    direct: bool = True
+    fixed_s: float | None = None  # its measured window, whatever duration was asked for
+
+    def plan(self, target: Target, engine: Target, duration_s: float, rate_per_s: float) -> Plan:
+        """The load generator's orders."""
+        return Plan(
+            mode=self.mode,
+            ports=target.ports,
+            connections=self.connections,
+            duration_s=duration_s if self.fixed_s is None else min(self.fixed_s, duration_s),
+            warmup_s=min(0.5, duration_s),
+            stream=self.stream,
+            chunks=self.chunks,
+            pace_us=self.pace_us,
+            rate_per_s=rate_per_s if self.mode == "open" else 0.0,
+            target_pids=() if target is engine else target.pids,
+            bench_pids=engine.pids,
+        )
+
+
+def _per(seconds: float, count: int) -> float | None:
+    return seconds * 1e6 / count if count and seconds else None
+
+
+_LATENCY = (
+    Figure("p50 us", lambda r: r.latency.p50_us),
+    Figure("p99 us", lambda r: r.latency.p99_us),
+    Figure("added p50 us", lambda r: r.latency.p50_us, added=True),
+    Figure("added p99 us", lambda r: r.latency.p99_us, added=True),
+)
+_TTFT = (
+    Figure("TTFT p50 us", lambda r: r.ttft.p50_us),
+    Figure("TTFT p99 us", lambda r: r.ttft.p99_us),
+    Figure("added TTFT p50 us", lambda r: r.ttft.p50_us, added=True),
+    Figure("added TTFT p99 us", lambda r: r.ttft.p99_us, added=True),
+)
+_RELAY = (
+    Figure("relay p50 us", lambda r: r.relay.p50_us),
+    Figure("relay p99 us", lambda r: r.relay.p99_us),
+    Figure("added relay p50 us", lambda r: r.relay.p50_us, added=True),
+    Figure("added relay p99 us", lambda r: r.relay.p99_us, added=True),
+)
+_CPU_A_REQUEST = Figure("CPU us a request", lambda r: _per(r.target_cpu_s, r.answers))
+_CPU_A_CHUNK = Figure("CPU us a chunk", lambda r: _per(r.target_cpu_s, r.chunks))
+_CHUNKS = Figure("chunks/s", lambda r: r.chunks / r.window_s)
+_MEMORY = (Figure("RSS MiB", lambda r: r.rss_mib), Figure("PSS MiB", lambda r: r.pss_mib))
+
+SCENARIOS = {
+    scenario.name: scenario
+    for scenario in (
+        Scenario(
+            "idle", "Memory after the start", _MEMORY, mode="hold", stream=True, direct=False, fixed_s=0.5
+        ),
+        Scenario(
+            "hold",
+            "1000 streams held open, a chunk each 500 ms",
+            (Figure("streams held", lambda r: float(r.held)), *_MEMORY, _CPU_A_CHUNK),
+            mode="hold",
+            connections=1000,
+            stream=True,
+            chunks=100_000,
+            pace_us=500_000,
+            direct=False,
+            fixed_s=2.0,
+        ),
+        Scenario(
+            "json",
+            "JSON at a fixed rate, open loop, latency from the scheduled instant",
+            (*_LATENCY, _CPU_A_REQUEST),
+            mode="open",
+            connections=32,
+        ),
+        Scenario(
+            "json-max",
+            "JSON, 32 connections, as fast as it goes",
+            (
+                Figure("requests/s", lambda r: r.answers / r.window_s),
+                Figure("requests/s a core", lambda r: r.answers / r.target_cpu_s if r.target_cpu_s else None),
+                _CPU_A_REQUEST,
+            ),
+            connections=32,
+        ),
+        Scenario(
+            "streams",
+            "64 streams, a chunk each 10 ms, 64 chunks a stream",
+            (*_TTFT, *_RELAY, _CPU_A_CHUNK),
+            connections=64,
+            stream=True,
+            chunks=64,
+            pace_us=10_000,
+        ),
+        Scenario(
+            "streams-max",
+            "384 streams, a chunk each 10 ms: 38,400 chunks/s offered",
+            (_CHUNKS, _CPU_A_CHUNK, *_RELAY[:2]),
+            connections=384,
+            stream=True,
+            chunks=64,
+            pace_us=10_000,
+        ),
+    )
+}

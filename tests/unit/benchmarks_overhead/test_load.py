@@ -1,0 +1,173 @@
+"""The load generator against the canned engine, and against servers that go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+import pytest
+
+from benchmarks.overhead import load, processes, wire
+from benchmarks.overhead.plan import Plan, Result
+from benchmarks.overhead.processes import Cores, StartError, Target
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Target]:
+    with processes.upstream(Cores()) as started:
+        yield started
+
+
+def plan(engine: Target, **settings: Any) -> Plan:
+    given: dict[str, Any] = {
+        "mode": "closed",
+        "connections": 4,
+        "duration_s": 0.2,
+        "warmup_s": 0.05,
+    } | settings
+    return Plan(ports=engine.ports, bench_pids=engine.pids, **given)
+
+
+def test_two_instances_on_two_ports(engine: Target) -> None:
+    assert len(set(engine.ports)) == 2
+
+
+def test_closed_loop_json_in_a_process_of_its_own(engine: Target) -> None:
+    result = processes.generate(plan(engine), Cores())
+    assert result.failed == 0
+    assert result.completed == result.started >= result.answers > 0
+    assert result.latency.p50_us is not None
+    assert result.latency.p50_us > 0
+    assert result.bench_cpu_s > 0
+    assert result.load_cpu_s > 0
+    assert result == Result.parse(orjson.dumps(result.as_dict()))
+
+
+async def test_every_chunk_of_every_stream_is_seen(engine: Target) -> None:
+    result = await load.run(plan(engine, stream=True, chunks=5, pace_us=5000, duration_s=0.3))
+    assert result.failed == 0
+    assert result.completed == result.started > 0
+    assert result.relay.count == result.chunks > 0
+    assert 0 < result.ttft.count <= result.started
+    assert result.relay.p50_us is not None
+    assert result.relay.p50_us > 0
+
+
+async def test_an_answer_without_pace_comes_whole(engine: Target) -> None:
+    result = await load.run(plan(engine, stream=True, chunks=50, duration_s=0.1))
+    assert result.failed == 0
+    assert result.chunks >= 50 * result.answers > 0
+
+
+async def test_open_loop_keeps_its_rate_and_counts_from_the_scheduled_instant(engine: Target) -> None:
+    # The answers take longer than the gap between requests, so most of them wait for the one connection.
+    slow = plan(engine, mode="open", connections=1, rate_per_s=100.0, stream=True, chunks=3, pace_us=10_000)
+    result = await load.run(slow)
+    assert result.started >= 20
+    assert result.errors == {}
+    assert result.incomplete + result.completed == result.started
+    assert result.latency.max_us is not None
+    assert result.latency.max_us > 30_000
+    assert result.lag.max_us is not None
+    assert result.lag.max_us > 10_000
+
+
+async def test_streams_are_held(engine: Target) -> None:
+    result = await load.run(
+        plan(
+            engine,
+            mode="hold",
+            connections=20,
+            stream=True,
+            chunks=1000,
+            pace_us=50_000,
+            target_pids=engine.pids,
+        )
+    )
+    assert result.held == result.started == 20
+    assert result.failed == 0
+    assert result.rss_mib is not None
+    assert result.rss_mib > 1
+
+
+@asynccontextmanager
+async def server(handler: Handler) -> AsyncIterator[Target]:
+    """A server that answers each request with `handler`."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+                await reader.readexactly(length)
+                await handler(reader, writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    started = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with started:
+        yield Target("odd", (started.sockets[0].getsockname()[1],))
+
+
+async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n")
+    await asyncio.sleep(0.01)
+
+
+async def break_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(wire.STREAM_HEAD + wire.content_chunk(1))
+    await writer.drain()
+    raise ConnectionResetError
+
+
+async def end_early(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(wire.STREAM_HEAD + wire.content_chunk(1) + wire.closing(1, False))
+    await asyncio.sleep(0.01)
+
+
+async def no_end_mark(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(wire.STREAM_HEAD + wire.content_chunk(1) + wire.content_chunk(1) + wire.LAST_CHUNK)
+    await asyncio.sleep(0.01)
+
+
+async def one_byte_a_write(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    data = wire.STREAM_HEAD + wire.content_chunk(1) + wire.content_chunk(1) + wire.closing(2, False)
+    for at in range(len(data)):
+        writer.write(data[at : at + 1])
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("handler", "kind"),
+    [
+        (refuse, "status 503"),
+        (break_off, "connection lost"),
+        (end_early, "incomplete stream"),
+        (no_end_mark, "incomplete stream"),
+    ],
+)
+async def test_what_goes_wrong_is_counted(handler: Handler, kind: str) -> None:
+    async with server(handler) as odd:
+        result = await load.run(plan(odd, stream=True, chunks=2, pace_us=1000, connections=2, duration_s=0.1))
+    assert set(result.errors) == {kind}
+    assert result.errors[kind] == result.started > 2
+    assert result.completed == result.answers == 0
+
+
+async def test_chunks_cut_anywhere_are_put_together() -> None:
+    async with server(one_byte_a_write) as odd:
+        result = await load.run(plan(odd, stream=True, chunks=2, pace_us=1000, connections=1))
+    assert result.errors == {}
+    assert result.completed == result.started > 0
+
+
+def test_nobody_there_is_told() -> None:
+    nobody = Target("nobody", (processes.free_port(),))
+    with pytest.raises(StartError, match="cannot connect"):
+        processes.generate(plan(nobody), Cores())
