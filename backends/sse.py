@@ -168,6 +168,7 @@ class SseScanner:
         failure, self.failure = self.failure, None
         before = self._before
         for event in data[:cut].split(b"\n\n"):
+            # The bulk of an answer that came in one read: each event costs its comparison only.
             if (
                 before is not None
                 and len(event) > len(before)

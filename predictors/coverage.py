@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-_RATE = 1 / 200
+_MEMORY = 200
+
+
+def _rate(count: int) -> float:
+    return 1 / (count if count < _MEMORY else _MEMORY)
 
 
 class Coverage:
-    """Exponentially forgetting averages over about the last 200 observations; None before the first."""
+    """Exponentially forgetting averages over about the last `_MEMORY` observations; None before the first."""
 
     __slots__ = (
         "output_p90",
@@ -31,18 +35,18 @@ class Coverage:
 
     def saw_ttft(self, within_p50: bool, within_p95: bool, log_error: float) -> None:
         self.ttfts += 1
-        rate = max(1 / self.ttfts, _RATE)
+        rate = _rate(self.ttfts)
         self.ttft_p50 += rate * (within_p50 - self.ttft_p50)
         self.ttft_p95 += rate * (within_p95 - self.ttft_p95)
         self.ttft_log_error += rate * (abs(log_error) - self.ttft_log_error)
 
     def saw_tpot(self, log_error: float) -> None:
         self.tpots += 1
-        self.tpot_log_error += max(1 / self.tpots, _RATE) * (abs(log_error) - self.tpot_log_error)
+        self.tpot_log_error += _rate(self.tpots) * (abs(log_error) - self.tpot_log_error)
 
     def saw_output(self, within_p90: bool) -> None:
         self.outputs += 1
-        self.output_p90 += max(1 / self.outputs, _RATE) * (within_p90 - self.output_p90)
+        self.output_p90 += _rate(self.outputs) * (within_p90 - self.output_p90)
 
     def as_dict(self) -> dict[str, float | None]:
         """Share of actual values within predicted quantiles, and mean absolute log errors."""

@@ -16,8 +16,9 @@ self-consistent estimate of Efron, 1967).
 from __future__ import annotations
 
 from bisect import bisect_right
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import erf, exp, log, sqrt
+from operator import mul
 
 #: Prior of log output length; see the module's docstring.
 PRIOR_LOG_MEDIAN = 5.20
@@ -28,7 +29,9 @@ PRIOR_PROMPT_TOKENS = 500.0
 _BORROWED_WEIGHT = 8.0
 _MAX_WEIGHT = 4096.0
 _LARGEST_TOKENS = 262_144.0
-_PROMPT_RATE = 1 / 64
+_PROMPT_MEMORY = 64
+#: Derived tables may lag behind by this share of the observations, and by at most so many.
+_LAG, _MOST_LAG = 1 / 16, 128
 
 
 def _bin_edges() -> list[float]:
@@ -41,6 +44,12 @@ def _bin_edges() -> list[float]:
 EDGES = _bin_edges()
 _BINS = len(EDGES) - 1
 _MIDDLES = [(low + high) / 2 for low, high in pairwise(EDGES)]
+_PER_WIDTH = [1 / (high - low) for low, high in pairwise(EDGES)]
+
+
+def _bin_of(tokens: int) -> int:
+    at = bisect_right(EDGES, tokens) - 1
+    return 0 if at < 0 else (_BINS - 1 if at >= _BINS else at)
 
 
 def _prior_shares() -> list[float]:
@@ -66,6 +75,7 @@ class LengthDistribution:
         "_above",
         "_below",
         "_below_mean",
+        "_censored",
         "_counts",
         "_density",
         "_stale",
@@ -91,27 +101,30 @@ class LengthDistribution:
         self._below_mean: list[float]  # E[Y; Y <= left edge]
         self._density: list[float]
         self._counts = [0.0] * _BINS
+        self._censored: dict[int, float] = {}  # not yet spread: 1 / P(Y > left edge), summed by bin
         self._weight = 0.0
         self._stale = 0
         self._refresh()
 
     def observe(self, tokens: int, *, censored: bool = False) -> None:
         """Learn from an answer of `tokens`; `censored` says that it was cut there."""
+        self.observe_bin(_bin_of(tokens), censored)
+
+    def observe_bin(self, at: int, censored: bool) -> None:
+        """`observe` for whoever has found the bin already."""
         self.observed += 1
         if self._weight >= _MAX_WEIGHT:
+            self._refresh()
             self._counts = [count / 2 for count in self._counts]
             self._weight /= 2
         self._weight += 1.0
-        at = min(max(bisect_right(EDGES, max(tokens, 1)) - 1, 0), _BINS - 1)
         above = 1.0 - self._below[at] if censored else 0.0
         if above > 1e-9:
-            shares, counts = self.shares, self._counts
-            for index in range(at, _BINS):
-                counts[index] += shares[index] / above
+            self._censored[at] = self._censored.get(at, 0.0) + 1.0 / above
         else:
             self._counts[at] += 1.0
-        self._stale += 1
-        if self._stale >= 32 or self._stale * 16 > self.observed:
+        self._stale = stale = self._stale + 1
+        if stale >= _MOST_LAG or stale > self.observed * _LAG:
             self._refresh()
 
     def below(self, tokens: float) -> float:
@@ -146,27 +159,28 @@ class LengthDistribution:
             return EDGES[at]
         return min(EDGES[at] + (probability - self._below[at]) / density, EDGES[at + 1])
 
+    def _spread_censored(self) -> None:
+        """Spread the weight of cut answers over the bins above their caps, by the shares known so far."""
+        weight = 0.0
+        for at in range(min(self._censored), _BINS):
+            weight += self._censored.get(at, 0.0)
+            self._counts[at] += self.shares[at] * weight
+        self._censored.clear()
+
     def _refresh(self) -> None:
+        if self._censored:
+            self._spread_censored()
         borrowed = self.parent.shares if self.parent is not None else PRIOR_SHARES
         scale = 1.0 / (self._weight + _BORROWED_WEIGHT)
         shares = [
             (count + _BORROWED_WEIGHT * share) * scale
             for count, share in zip(self._counts, borrowed, strict=True)
         ]
-        below, below_mean = [0.0], [0.0]
-        total = total_mean = 0.0
-        for share, middle in zip(shares, _MIDDLES, strict=True):
-            total += share
-            total_mean += share * middle
-            below.append(total)
-            below_mean.append(total_mean)
         self.shares = shares
-        self._below = below
-        self._below_mean = below_mean
-        self._density = [
-            share / (high - low) for share, (low, high) in zip(shares, pairwise(EDGES), strict=True)
-        ]
-        self.mean = total_mean
+        self._below = list(accumulate(shares, initial=0.0))
+        self._below_mean = list(accumulate(map(mul, shares, _MIDDLES), initial=0.0))
+        self._density = list(map(mul, shares, _PER_WIDTH))
+        self.mean = self._below_mean[-1]
         self.p50 = self.quantile(0.5)
         self.p90 = self.quantile(0.9)
         self.p95 = self.quantile(0.95)
@@ -191,11 +205,24 @@ class ModelLengths:
         if estimated_tokens <= 0 or engine_tokens <= 0:
             return
         self._prompts += 1
-        rate = max(1.0 / (self._prompts + 1), _PROMPT_RATE)
+        rate = 1.0 / (self._prompts + 1 if self._prompts < _PROMPT_MEMORY else _PROMPT_MEMORY)
         self.mean_prompt_tokens += rate * (engine_tokens - self.mean_prompt_tokens)
-        ratio = min(max(engine_tokens / estimated_tokens, 0.1), 10.0)
+        ratio = engine_tokens / estimated_tokens
+        if not 0.1 <= ratio <= 10.0:
+            ratio = 0.1 if ratio < 0.1 else 10.0
         self.prompt_log_ratio += rate * (log(ratio) - self.prompt_log_ratio)
         self.prompt_ratio = exp(self.prompt_log_ratio)
+
+    def observe_output(self, output_tokens: int, max_tokens: int | None, choices: int) -> None:
+        """Learn from an ended answer; `output_tokens` are those of all choices, `max_tokens` caps each."""
+        each = output_tokens if choices <= 1 else round(output_tokens / choices)
+        each = max(each, 1)
+        censored = max_tokens is not None and each >= max_tokens
+        at = _bin_of(each)
+        output = self.output
+        if output.parent is not None:
+            output.parent.observe_bin(at, censored)
+        output.observe_bin(at, censored)
 
 
 class Lengths:
@@ -226,9 +253,5 @@ class Lengths:
         choices: int = 1,
     ) -> None:
         """Learn from an ended answer; `output_tokens` are those of all choices, `max_tokens` caps each."""
-        each = max(1, round(output_tokens / max(choices, 1)))
-        censored = max_tokens is not None and each >= max_tokens
-        output = self.of(model, family).output
-        if output.parent is not None:
-            output.parent.observe(each, censored=censored)
-        output.observe(each, censored=censored)
+        entry = self.of(model, family)
+        entry.observe_output(output_tokens, max_tokens, choices)

@@ -190,15 +190,15 @@ def estimate(
         linear_s = tokens * token_s
         ttft_s += 0.5 * (fixed_s + (linear_s if linear_s > floor_s else floor_s) + tokens * token_cost_s)
         work_tokens += pending_tokens - first
-    full_steps, rest = divmod(work_tokens, budget)
-    if full_steps:
+    if work_tokens >= budget:
+        full_steps, work_tokens = divmod(work_tokens, budget)
         tokens = budget + decoding
         linear_s = tokens * token_s
         ttft_s += full_steps * (
             fixed_s + (linear_s if linear_s > floor_s else floor_s) + tokens * token_cost_s
         )
-    if rest:
-        tokens = rest + decoding
+    if work_tokens:
+        tokens = work_tokens + decoding
         linear_s = tokens * token_s
         ttft_s += fixed_s + (linear_s if linear_s > floor_s else floor_s) + tokens * token_cost_s
     ttft_s += new_tokens * (cached_tokens + 0.5 * (new_tokens + 1.0)) * pair_s

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from math import exp, log
+from math import exp, log, sqrt
 from statistics import NormalDist
 
 PRIOR_SIZE = 16
@@ -27,12 +27,14 @@ PRIOR_SIZE = 16
 _BIAS_KNOWN = 3
 #: Pseudo-observations leave in this order: spread out, so that the rest keeps its width.
 _LEAVING = (7, 2, 12, 5, 10, 0, 15, 8, 3, 13, 6, 9, 1, 14, 4, 11)
+#: Factors may lag behind by this share of the observations, and by at most this share of the memory.
+_LAG, _MOST_LAG = 1 / 32, 1 / 8
 _NORMAL = [NormalDist().inv_cdf((index + 0.5) / PRIOR_SIZE) for index in range(PRIOR_SIZE)]
 
 
 class ResidualWindow:
     """Distribution of log residuals; `median_factor`, `p95_factor`, `mean_factor` multiply a physical
-    estimate and are refreshed at each observation.
+    estimate. They are refreshed at each of the first observations, later now and then (`_LAG`).
 
     `prior_sd` is the log standard deviation of the estimate's unknown bias, `noise_sd` that around it,
     `memory` over how many observations the bias averages; the window holds four times as many.
@@ -41,16 +43,19 @@ class ResidualWindow:
     __slots__ = (
         "_bias_inertia",
         "_least_rate",
+        "_most_lag",
         "_noise_sd",
         "_pseudo",
         "_recent",
         "_sorted",
+        "_stale",
         "_tail",
         "_window",
         "bias",
         "count",
         "mean_factor",
         "median_factor",
+        "p95_excess",
         "p95_factor",
     )
 
@@ -58,6 +63,7 @@ class ResidualWindow:
         self.count = 0
         self._least_rate = 1.0 / memory
         self._window = 4 * memory
+        self._most_lag = memory * _MOST_LAG
         self.bias = 0.0
         self._noise_sd = noise_sd
         # The weight of the prior against one observation: variance of the noise over that of the bias.
@@ -65,6 +71,7 @@ class ResidualWindow:
         self._recent: deque[float] = deque()
         self._pseudo = self._prior((prior_sd**2 + noise_sd**2) ** 0.5)
         self._sorted = sorted(self._pseudo)
+        self._stale = 0
         self._summarise()
 
     @staticmethod
@@ -73,26 +80,29 @@ class ResidualWindow:
 
     def observe(self, residual: float) -> None:
         """Learn one r = ln(actual / physical)."""
-        self.count += 1
+        self.count = count = self.count + 1
         innovation = residual - self.bias
-        self.bias += innovation * max(1.0 / (self.count + self._bias_inertia), self._least_rate)
-        if self.count < _BIAS_KNOWN:
+        rate = 1.0 / (count + self._bias_inertia)
+        self.bias += innovation * (rate if rate > self._least_rate else self._least_rate)
+        if count < _BIAS_KNOWN:
             # What the bias still has to learn is no noise; the prior stands for it.
             self._summarise()
             return
         values = self._sorted
-        if self.count == _BIAS_KNOWN:
+        if count == _BIAS_KNOWN:
             self._pseudo = self._prior(self._noise_sd)
             self._sorted = values = sorted(self._pseudo)
         recent = self._recent
         recent.append(innovation)
         insort(values, innovation)
         if self._pseudo:
-            if self.count % 2 == 0:
+            if count % 2 == 0:
                 del values[bisect_left(values, self._pseudo.pop())]
         elif len(recent) > self._window:
             del values[bisect_left(values, recent.popleft())]
-        self._summarise()
+        self._stale = stale = self._stale + 1
+        if stale >= self._most_lag or stale > count * _LAG:
+            self._summarise()
 
     def quantile(self, probability: float) -> float:
         """The log residual (bias included) not exceeded with the given probability."""
@@ -122,6 +132,7 @@ class ResidualWindow:
         return exp(self.bias + values[0] - (self._tail if len(values) < 2 * PRIOR_SIZE else 0.0))
 
     def _summarise(self) -> None:
+        self._stale = 0
         values = self._sorted
         size = len(values)
         spread = values[(size * 3) // 4] - values[size // 4]
@@ -129,6 +140,7 @@ class ResidualWindow:
         median, p95 = self.quantile(0.5), self.quantile(0.95)
         self.median_factor = exp(median)
         self.p95_factor = exp(p95)
+        self.p95_excess = exp(p95 - median) - 1.0  # of the 95 % quantile over the median, as a share of it
         # The mean of a log-normal with these two quantiles; bounded, since a wide prior would explode.
         sd = min((p95 - median) / 1.645, 1.0)
         self.mean_factor = exp(median + 0.5 * sd * sd)
@@ -159,7 +171,7 @@ class StratifiedResiduals:
         own.observe(residual)
         self._observed += 1
         # Once strata speak for themselves the pool only has to stay roughly right.
-        if own.count <= self.OWN_AFTER or self._observed % 4 == 0:
+        if self._observed % 4 == 0 or own.count <= self.OWN_AFTER:
             self.pooled.observe(residual)
 
 
@@ -168,14 +180,14 @@ class Shrinkage:
 
     TPOT is an average over seconds to come, in which the load moves back towards its mean; an estimate
     from the load of this moment swings too widely. The slope of ln(actual) on ln(estimate) is learned
-    (exponentially forgetting over about 512 answers, slope 1 a priori) and the estimate is drawn in towards
+    (exponentially forgetting over about `_MEMORY` answers, slope 1 a priori) and the estimate is drawn in towards
     its own mean by it. Beyond two standard deviations of what was seen, nothing is drawn in: an overload
     that was never seen has to show in full.
     """
 
     __slots__ = ("_count", "_covariance", "_mean", "_mean_actual", "_reach", "_variance", "slope")
 
-    _RATE = 1 / 512
+    _MEMORY = 512
     #: Weight of the prior slope, as log variance of the estimate (0.1 squared).
     _PRIOR_VARIANCE = 0.01
 
@@ -191,21 +203,25 @@ class Shrinkage:
     def observe(self, estimate_s: float, actual_s: float) -> None:
         """An answer for which `estimate_s` (before shrinking) was made took `actual_s`."""
         self._count += 1
-        rate = max(1.0 / self._count, self._RATE)
+        rate = 1.0 / (self._count if self._count < self._MEMORY else self._MEMORY)
         by = log(estimate_s) - self._mean
         by_actual = log(actual_s) - self._mean_actual
         self._mean += rate * by
         self._mean_actual += rate * by_actual
-        self._variance = (1.0 - rate) * (self._variance + rate * by * by)
-        self._covariance = (1.0 - rate) * (self._covariance + rate * by * by_actual)
-        slope = (self._covariance + self._PRIOR_VARIANCE) / (self._variance + self._PRIOR_VARIANCE)
-        self.slope = min(max(slope, 0.0), 1.0)
-        self._reach = 2.0 * self._variance**0.5
+        self._variance = variance = (1.0 - rate) * (self._variance + rate * by * by)
+        self._covariance = covariance = (1.0 - rate) * (self._covariance + rate * by * by_actual)
+        slope = (covariance + self._PRIOR_VARIANCE) / (variance + self._PRIOR_VARIANCE)
+        self.slope = 0.0 if slope < 0.0 else (1.0 if slope > 1.0 else slope)
+        self._reach = 2.0 * sqrt(variance)
 
     def shrunk(self, estimate_s: float) -> float:
         """The estimate, drawn in towards the mean estimate."""
         if self.slope >= 1.0:
             return estimate_s
-        by = log(estimate_s) - self._mean
-        within = min(max(by, -self._reach), self._reach)
+        within = log(estimate_s) - self._mean
+        reach = self._reach
+        if within > reach:
+            within = reach
+        elif within < -reach:
+            within = -reach
         return estimate_s * exp((self.slope - 1.0) * within)

@@ -13,7 +13,8 @@ three targets are judged jointly, not each for itself.
 # ruff: noqa: PLR1730
 from __future__ import annotations
 
-from math import exp, log
+from math import exp, log, sqrt
+from typing import Any
 
 from predictors.coverage import Coverage
 from predictors.length import LengthDistribution, Lengths, ModelLengths
@@ -54,20 +55,56 @@ _TPOT_POINTS = (1 / 6, 1 / 2, 5 / 6)
 class PhysicalPrediction(Prediction):
     """A `Prediction` that remembers the physical estimate, so that its error can be learned:
     (TTFT in seconds, TPOT in seconds, stratum of either, prompt tokens to prefill, time of the prediction,
-    TPOT before shrinking)."""
+    TPOT before shrinking).
+
+    It is made for each candidate of each request, and to fill a frozen dataclass takes longer than all of
+    the arithmetic; so this one can be written to, which nobody does once it is made.
+    """
 
     __slots__ = ("physical",)
 
     physical: tuple[float, float, int, int, float, float, float]
 
+    __setattr__ = object.__setattr__
+    __delattr__ = object.__delattr__
 
-_set = object.__setattr__  # the base is frozen
+    def __init__(
+        self: Any,  # the fields are read-only in the base
+        output_tokens_p50: float,
+        output_tokens_p90: float,
+        output_tokens_mean: float,
+        ttft_s_p50: float,
+        ttft_s_p95: float,
+        tpot_s: float | None,
+        e2e_s_mean: float,
+        e2e_s_p50: float,
+        e2e_s_p95: float,
+        quality: float | None,
+        cost_usd: float,
+        p_miss: float | None,
+        engine_ttft_s: float,
+        physical: tuple[float, float, int, int, float, float, float],
+    ) -> None:
+        self.output_tokens_p50 = output_tokens_p50
+        self.output_tokens_p90 = output_tokens_p90
+        self.output_tokens_mean = output_tokens_mean
+        self.ttft_s_p50 = ttft_s_p50
+        self.ttft_s_p95 = ttft_s_p95
+        self.tpot_s = tpot_s
+        self.e2e_s_mean = e2e_s_mean
+        self.e2e_s_p50 = e2e_s_p50
+        self.e2e_s_p95 = e2e_s_p95
+        self.quality = quality
+        self.cost_usd = cost_usd
+        self.p_miss = p_miss
+        self.engine_ttft_s = engine_ttft_s
+        self.physical = physical
 
 
 class _Pair:
     """What is kept for one (instance, model)."""
 
-    __slots__ = ("costs", "lengths", "prefills", "profile", "shrinkage", "tpot", "ttft")
+    __slots__ = ("costs", "coverage", "lengths", "prefills", "profile", "shrinkage", "tpot", "ttft")
 
     def __init__(
         self,
@@ -76,11 +113,13 @@ class _Pair:
         speed: float,
         lengths: ModelLengths,
         prefills: PrefillRate,
+        coverage: Coverage,
     ) -> None:
         self.profile = profile
         self.costs = StepCosts(profile or GENERIC_PROFILE, kind, speed)
         self.lengths = lengths
         self.prefills = prefills  # of the instance, whatever the model
+        self.coverage = coverage  # likewise
         bias_sd = _GENERIC_SD if profile is None else _PROFILED_SD
         self.ttft = StratifiedResiduals(TTFT_STRATA, bias_sd, _TTFT_NOISE_SD, _TTFT_MEMORY)
         self.shrinkage = Shrinkage()
@@ -169,7 +208,7 @@ class PhysicalPredictor:
             p_miss = None
             if slo is not None:
                 p_miss = self._p_miss_without_decode(slo, waited_s, ttft_s, ttft_error)
-            prediction = PhysicalPrediction(
+            return PhysicalPrediction(
                 0.0,
                 0.0,
                 0.0,
@@ -183,9 +222,8 @@ class PhysicalPredictor:
                 prompt_tokens * price.input_usd_per_mtok * 1e-6,
                 p_miss,
                 engine_ttft_s,
+                physical,
             )
-            _set(prediction, "physical", physical)
-            return prediction
 
         tpot_error = pair.tpot.window(tpot_stratum)
         tpot_p50_s = tpot_s * tpot_error.median_factor
@@ -195,25 +233,28 @@ class PhysicalPredictor:
         if choices > 1:
             long_p50 = output.quantile(0.5 ** (1 / choices))
             long_p95 = output.quantile(0.95 ** (1 / choices))
-            long_mean = max(mean, long_p50)
-        if cap is not None:
-            long_p50 = min(long_p50, cap)
-            long_p95 = min(long_p95, cap)
-            long_mean = min(long_mean, cap)
+            if cap is not None and long_p50 > cap:
+                long_p50 = cap
+            if long_mean < long_p50:
+                long_mean = long_p50
+        if cap is not None and long_p95 > cap:
+            long_p95 = cap
         decode_p50_s = tpot_p50_s * (long_p50 - 1.0) if long_p50 > 1.0 else 0.0
         e2e_p50_s = ttft_p50_s + decode_p50_s
         # Upper deviations of independent parts add as squares.
         by_ttft_s = ttft_p95_s - ttft_p50_s
-        by_tpot_s = (tpot_error.p95_factor / tpot_error.median_factor - 1.0) * decode_p50_s
+        by_tpot_s = tpot_error.p95_excess * decode_p50_s
         by_length_s = (long_p95 - long_p50) * tpot_p50_s
-        e2e_p95_s = e2e_p50_s + (by_ttft_s**2 + by_tpot_s**2 + by_length_s**2) ** 0.5
+        e2e_p95_s = e2e_p50_s + sqrt(
+            by_ttft_s * by_ttft_s + by_tpot_s * by_tpot_s + by_length_s * by_length_s
+        )
         e2e_mean_s = ttft_mean_s
         if long_mean > 1.0:
             e2e_mean_s += tpot_s * tpot_error.mean_factor * (long_mean - 1.0)
         p_miss = None
         if slo is not None:
             p_miss = self._p_miss(slo, waited_s, ttft_s, tpot_s, ttft_error, tpot_error, output, cap, choices)
-        prediction = PhysicalPrediction(
+        return PhysicalPrediction(
             p50 * choices,
             p90 * choices,
             mean * choices,
@@ -227,9 +268,8 @@ class PhysicalPredictor:
             (prompt_tokens * price.input_usd_per_mtok + mean * choices * price.output_usd_per_mtok) * 1e-6,
             p_miss,
             engine_ttft_s,
+            physical,
         )
-        _set(prediction, "physical", physical)
-        return prediction
 
     def observe_ttft(
         self, request: Request, candidate: Candidate, prediction: Prediction, engine_ttft_s: float
@@ -238,15 +278,15 @@ class PhysicalPredictor:
         if request.prefix:
             self.prefixes.add(candidate.instance, request.prefix)
         pair = self._pairs.get((candidate.instance, candidate.model))
-        physical = getattr(prediction, "physical", None)  # None: made by another predictor
-        if pair is None or physical is None or engine_ttft_s <= 0.0:
+        # Another predictor's predictions say nothing of this one's errors.
+        if pair is None or not isinstance(prediction, PhysicalPrediction) or engine_ttft_s <= 0.0:
             return
-        residual = log(engine_ttft_s / physical[0])
-        pair.ttft.observe(physical[2], residual)
-        pair.prefills.add(physical[4], physical[5] + engine_ttft_s)
+        physical_s, _, stratum, _, prefill_tokens, predicted_at, _ = prediction.physical
+        pair.ttft.observe(stratum, log(engine_ttft_s / physical_s))
+        pair.prefills.add(prefill_tokens, predicted_at + engine_ttft_s)
         expected_s, p50_s, p95_s = prediction.engine_ttft_s, prediction.ttft_s_p50, prediction.ttft_s_p95
         if expected_s is not None and p50_s is not None and p95_s is not None:
-            self._coverage_of(candidate.instance).saw_ttft(
+            pair.coverage.saw_ttft(
                 engine_ttft_s <= expected_s,
                 engine_ttft_s - expected_s <= p95_s - p50_s,
                 log(engine_ttft_s / expected_s),
@@ -262,23 +302,24 @@ class PhysicalPredictor:
         tpot_s: float | None,
     ) -> None:
         """The attempt ended on its own: the engine's token counts and its mean time per output token."""
-        model, family = candidate.model, candidate.family
+        pair = self._pairs.get((candidate.instance, candidate.model))
+        lengths = self.lengths.of(candidate.model, candidate.family) if pair is None else pair.lengths
         if prompt_tokens is not None:
-            self.lengths.of(model, family).observe_prompt(request.prompt_tokens, prompt_tokens)
+            lengths.observe_prompt(request.prompt_tokens, prompt_tokens)
         if not request.decodes or output_tokens < 1:
             return
-        self.lengths.observe(model, family, output_tokens, request.max_tokens, request.choices)
-        coverage = self._coverage_of(candidate.instance)
-        if prediction.output_tokens_p90 is not None:
-            coverage.saw_output(output_tokens <= prediction.output_tokens_p90)
-        pair = self._pairs.get((candidate.instance, candidate.model))
-        physical = getattr(prediction, "physical", None)
-        if pair is None or physical is None or tpot_s is None or tpot_s <= 0.0:
+        lengths.observe_output(output_tokens, request.max_tokens, request.choices)
+        if pair is None:
             return
-        pair.tpot.observe(physical[3], log(tpot_s / physical[1]))
-        pair.shrinkage.observe(physical[6], tpot_s)
+        if prediction.output_tokens_p90 is not None:
+            pair.coverage.saw_output(output_tokens <= prediction.output_tokens_p90)
+        if tpot_s is None or tpot_s <= 0.0 or not isinstance(prediction, PhysicalPrediction):
+            return
+        _, physical_s, _, stratum, _, _, raw_s = prediction.physical
+        pair.tpot.observe(stratum, log(tpot_s / physical_s))
+        pair.shrinkage.observe(raw_s, tpot_s)
         if prediction.tpot_s is not None:
-            coverage.saw_tpot(log(tpot_s / prediction.tpot_s))
+            pair.coverage.saw_tpot(log(tpot_s / prediction.tpot_s))
 
     def ttft_floor_s(self, request: Request, candidate: Candidate, instance: Instance) -> float:
         """Least time to a first token on an idle instance: its own prefill at the least error factor that
@@ -299,7 +340,11 @@ class PhysicalPredictor:
 
     def coverage(self) -> dict[str, dict[str, float | None]]:
         """By instance: share of actual values within predicted quantiles and mean absolute log errors."""
-        return {instance: coverage.as_dict() for instance, coverage in self._coverage.items()}
+        return {
+            instance: coverage.as_dict()
+            for instance, coverage in self._coverage.items()
+            if coverage.ttfts or coverage.outputs
+        }
 
     def forget(self, instance: str) -> None:
         """Drop what was learned of an instance that left the fleet (lengths belong to models: they stay)."""
@@ -324,15 +369,10 @@ class PhysicalPredictor:
             instance.speed,
             self.lengths.of(candidate.model, candidate.family),
             self._prefills.setdefault(instance.name, PrefillRate(_PREFILL_HORIZON_S / instance.speed)),
+            self._coverage.setdefault(instance.name, Coverage()),
         )
         self._pairs[instance.name, candidate.model] = pair
         return pair
-
-    def _coverage_of(self, instance: str) -> Coverage:
-        coverage = self._coverage.get(instance)
-        if coverage is None:
-            coverage = self._coverage[instance] = Coverage()
-        return coverage
 
     @staticmethod
     def _p_miss_without_decode(slo: Slo, waited_s: float, ttft_s: float, ttft_error: ResidualWindow) -> float:

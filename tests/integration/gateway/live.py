@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -13,8 +15,10 @@ import aiohttp
 import yaml
 
 import policies
+from backends.emulator.faults import Fault, parse_fault
 from backends.emulator.instance import EmulatedInstance
-from router.config import loads
+from router.config import FleetConfig, loads
+from router.core.state import Instance
 from router.gateway.api import Api
 from router.gateway.control import create_app
 from router.gateway.server import GatewayServer, server_config
@@ -46,12 +50,28 @@ MODELS: list[dict[str, Any]] = [
 
 @dataclass
 class Live:
-    """What a test holds: the gateway, its URL, its engines by name, and an HTTP client."""
+    """What a test holds: the gateway, its URL, its engines by name, and an HTTP client. A reload reads
+    `fleet`, the fleet file as a test may have changed it."""
 
     gateway: Gateway
     url: str
     engines: dict[str, EmulatedInstance]
     http: aiohttp.ClientSession
+    fleet: dict[str, Any]
+    server: GatewayServer
+
+    def server_connections(self) -> int:
+        """Connections of clients that are open now."""
+        return len(self.server.server_state.connections)
+
+    @property
+    def instances(self) -> dict[str, Instance]:
+        """The scheduler's instances by name."""
+        return self.gateway.runner.scheduler.instances
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
 
     async def chat(self, **body: Any) -> tuple[int, Mapping[str, str], Any]:
         """One non-streaming chat: status, headers, JSON."""
@@ -59,6 +79,20 @@ class Live:
         body = {"model": "auto", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4} | body
         async with self.http.post(f"{self.url}/v1/chat/completions", json=body, headers=headers) as response:
             return response.status, response.headers, await response.json()
+
+    @asynccontextmanager
+    async def stream(self, **body: Any) -> AsyncIterator[aiohttp.ClientResponse]:
+        """One streaming chat, its head received; what is not read is given up at the end."""
+        headers = body.pop("headers", None)
+        body = {
+            "model": "auto",
+            "stream": True,
+            "messages": [{"role": "user", "content": "Hello"}],
+            "max_tokens": 2000,
+        } | body
+        async with self.http.post(f"{self.url}/v1/chat/completions", json=body, headers=headers) as response:
+            yield response
+            response.close()
 
     async def get(self, path: str, **kwargs: Any) -> tuple[int, Any]:
         async with self.http.get(self.url + path, **kwargs) as response:
@@ -78,15 +112,56 @@ class Live:
         raise AssertionError(f"no row for {request_id}")
 
     async def rows(self) -> list[dict[str, Any]]:
-        """All recorded rows, oldest first."""
+        """All rows recorded by now, oldest first."""
         page = await self.gateway.store.requests(limit=1000)
         return page.requests[::-1]
+
+    async def raw(self, data: bytes, *, half_close: bool = False) -> bytes:
+        """Send bytes on a connection of their own and read until the server closes it."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            writer.write(data)
+            if half_close:
+                writer.write_eof()
+            async with asyncio.timeout(10):
+                return await reader.read()
+        except ConnectionResetError:
+            return b""
+        finally:
+            writer.close()
+            await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+
+    async def warm(self, name: str, model: str) -> None:
+        """Have an Ollama load a model, and the gateway know it."""
+        assert (await self.chat(model=model))[0] == 200
+        await self.until(lambda: self.instances[name].report.loaded_models)
 
     async def until(self, condition: Any, within_s: float = 10.0) -> None:
         """Wait until `condition()` holds."""
         async with asyncio.timeout(within_s):
-            while not condition():
+            while not condition():  # noqa: ASYNC110 (a test may poll)
                 await asyncio.sleep(0.01)
+
+
+def key(secret: str, **settings: Any) -> dict[str, Any]:
+    """A client key of the fleet file, named as its secret."""
+    return {"name": secret, "sha256": hashlib.sha256(secret.encode()).hexdigest()} | settings
+
+
+def bearer(secret: str) -> dict[str, str]:
+    """The header that carries a key."""
+    return {"Authorization": f"Bearer {secret}"}
+
+
+def fault(kind: str, **settings: Any) -> Fault:
+    """A fault of the emulator, as its HTTP interface makes it."""
+    return parse_fault({"kind": kind} | settings)
+
+
+def events(text: str) -> list[Any]:
+    """The JSON of a stream's events, `"[DONE]"` as it stands."""
+    payloads = [line[6:] for line in text.split("\n") if line.startswith("data: ")]
+    return [payload if payload == "[DONE]" else json.loads(payload) for payload in payloads]
 
 
 def vllm(
@@ -140,9 +215,12 @@ async def live(
             "models": [dict(model) for model in (models or MODELS)],
             "instances": [*fleet_of(engines, instance or {}), *map(dict, extra_instances)],
         } | sections
-        config = loads(yaml.safe_dump(fleet), "test.yaml", policies=tuple(policies.POLICIES))
+
+        def read() -> FleetConfig:
+            return loads(yaml.safe_dump(fleet), "test.yaml", policies=tuple(policies.POLICIES))
+
         gateway = await stack.enter_async_context(
-            open_gateway(config, reload=lambda: config, environment=environment or {}, seed=0)
+            open_gateway(read(), reload=read, environment=environment or {}, seed=0)
         )
         listener = listen("127.0.0.1", 0)
         stack.callback(listener.close)
@@ -155,8 +233,7 @@ async def live(
 
         stack.push_async_callback(stop)
         http = await stack.enter_async_context(aiohttp.ClientSession())
-        while not server.started:
+        while not server.started:  # noqa: ASYNC110 (a test may poll)
             await asyncio.sleep(0.01)
-        yield Live(
-            gateway, "http://127.0.0.1:%d" % listener.getsockname()[1], {e.name: e for e in engines}, http
-        )
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        yield Live(gateway, url, {engine.name: engine for engine in engines}, http, fleet, server)

@@ -88,14 +88,14 @@ async def test_a_client_that_leaves_frees_the_engine(tmp_path):
                 gw.http.post(f"{gw.url}/v1/chat/completions", json=body | {"stream": stream})
             )
             instance = gw.gateway.runner.scheduler.instances["a"]
-            await gw.until(lambda: instance.in_flight == 1)
+            await gw.until(lambda instance=instance: instance.in_flight == 1)
             await asyncio.sleep(0.1)
             if stream:
                 (await request).close()
             else:
                 request.cancel()
                 await asyncio.gather(request, return_exceptions=True)
-            await gw.until(lambda: instance.in_flight == 0)
+            await gw.until(lambda instance=instance: instance.in_flight == 0)
             await gw.until(lambda: gw.engines["a"].app.engine.running == 0)
         await gw.until(lambda: gw.gateway.store.counts().finished == 2)
         assert [row["outcome"] for row in await gw.rows()] == ["client_cancelled"] * 2

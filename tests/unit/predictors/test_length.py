@@ -71,6 +71,16 @@ def test_answers_cut_at_a_cap_do_not_hide_the_tail() -> None:
     assert aware.below(100) == pytest.approx(mean(length <= 100 for length in lengths), abs=0.02)
 
 
+def test_the_weight_of_cut_answers_is_spread_whole() -> None:
+    distribution = LengthDistribution()
+    for number in range(9000):  # past a fading, and with several caps between two refreshes
+        distribution.observe(50 * (number % 4 + 1), censored=True)
+        assert distribution._weight <= 4096
+    distribution._refresh()
+    assert sum(distribution._counts) == pytest.approx(distribution._weight)
+    assert distribution.below(49) < 0.01
+
+
 def test_old_answers_fade() -> None:
     distribution = learned([100] * 6000)
     for _ in range(12_000):

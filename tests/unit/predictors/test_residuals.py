@@ -78,6 +78,19 @@ def test_window_is_bounded_and_the_prior_leaves_it() -> None:
     assert len(few._pseudo) < PRIOR_SIZE
 
 
+def test_factors_lag_by_a_few_observations_and_at_first_by_none() -> None:
+    rng = Random(9)
+    window = ResidualWindow(prior_sd=0.35, noise_sd=0.5)
+    for count in range(1, 1000):
+        window.observe(rng.gauss(0.3, 0.2))
+        if count < 32:
+            assert window.median_factor == pytest.approx(exp(window.quantile(0.5)))
+            assert window.p95_factor == pytest.approx(exp(window.quantile(0.95)))
+        elif count > 100:
+            assert window.median_factor == pytest.approx(exp(window.quantile(0.5)), rel=0.08)
+        assert window.p95_excess == pytest.approx(window.p95_factor / window.median_factor - 1)
+
+
 def test_least_factor_bounds_what_was_seen() -> None:
     rng = Random(6)
     window = ResidualWindow(prior_sd=0.35, noise_sd=0.5)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
@@ -67,6 +67,23 @@ def test_every_figure_of_a_fresh_prediction_is_there_and_in_order() -> None:
     assert value(prediction.cost_usd) == pytest.approx(
         (500 * 1.0 + value(prediction.output_tokens_mean) * 4.0) * 1e-6
     )
+
+
+def test_a_prediction_is_a_complete_value_of_its_base() -> None:
+    prediction = PhysicalPredictor().predict(REQUEST, CANDIDATE, an_instance(), 100.0)
+    again = PhysicalPredictor().predict(REQUEST, CANDIDATE, an_instance(), 100.0)
+    assert prediction == again
+    assert hash(prediction) == hash(again)
+    unknown = {field.name for field in fields(Prediction) if getattr(prediction, field.name) is None}
+    assert unknown == {"p_miss"}
+
+
+def test_an_instance_is_covered_once_it_was_observed() -> None:
+    predictor = PhysicalPredictor()
+    prediction = predictor.predict(REQUEST, CANDIDATE, an_instance(), 100.0)
+    assert predictor.coverage() == {}
+    predictor.observe_end(REQUEST, CANDIDATE, prediction, 10, None, None)
+    assert list(predictor.coverage()) == ["i"]
 
 
 def test_predicting_learns_nothing() -> None:

@@ -1,0 +1,288 @@
+"""Clients that send nonsense, too much, too slowly, or in unusual ways of HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+import pytest_asyncio
+
+from router.gateway import server as http_server
+from tests.integration.gateway.live import live, vllm
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+CHAT = json.dumps(
+    {"model": "small", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 3}
+).encode()
+
+
+def post(body, *, path="/v1/chat/completions", version="1.1", headers=b"connection: close\r\n"):
+    return b"POST %b HTTP/%b\r\nhost: x\r\n%bcontent-length: %d\r\n\r\n%b" % (
+        path.encode(),
+        version.encode(),
+        headers,
+        len(body),
+        body,
+    )
+
+
+@pytest_asyncio.fixture(autouse=True, loop_scope="module")
+async def _still_well(shared):
+    """Whatever a client did, the next request is answered."""
+    yield
+    assert (await shared.chat(model="small"))[0] == 200
+    await shared.until(lambda: shared.gateway.runner.scheduler.live == 0)
+    assert all(instance.in_flight == 0 for instance in shared.instances.values())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model":"small","messages":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"model":"small","messages":[{"role":"user","content":'
+        + b'{"a":' * 50_000
+        + b"1"
+        + b"}" * 50_000
+        + b"}]}",
+        b'{"model":"small","messages":[{"role":"user","content":"\\ud800"}]}',
+        b'{"model":"small","messages":[{"role":"user","content":"\xed\xa0\x80"}]}',
+        b'{"model":"small","messages":[{"role":"user","content":"x"}],"max_tokens":1e999}',
+        b'{"model":"small","messages":[{"role":"user","content":"x"}],"max_tokens":NaN}',
+        b'{"model":"small","messages":[{"role":"user","content":"x"}],"temperature":Infinity}',
+        b'{"model":"small","messages":[{"role":"user","content":"x"}],"max_tokens":99999999999999999999999}',
+        b'{"model":"small","messages":[{"role":"user","content":"x"}],"routing":{"seed":99999999999999999999}}',
+        b'{"model":"sm\\u0000all","messages":[{"role":"user","content":"x"}]}',
+        b'{"model":"\\ud83d","messages":[{"role":"user","content":"x"}]}',
+        b'{"model":{},"messages":{}}',
+        b'{"model":"small","messages":[null]}',
+        b'{"model":"small","messages":[{"role":"user","content":[null]}]}',
+        b'{"model":"small","messages":[{"role":"user","content":[{"type":"text","text":7}]}],"tools":[7]}',
+        b'{"model":"small","messages":[{"role":"user","content":"x"}],"stream_options":{"include_usage":1}}',
+        b'{"model":"small","messages":[{"role":"user","content":"x","tool_calls":{}}],"tools":{}}',
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/api/chat", "/v1/routing/predict"])
+async def test_nonsense_is_never_a_500(shared, body, path):
+    answer = await shared.raw(post(body, path=path))
+    head, _, told = answer.partition(b"\r\n\r\n")
+    status = int(head.split()[1])
+    assert status in (200, 400, 404), answer[:300]
+    if status != 200:
+        error = json.loads(told)["error"]
+        assert isinstance(error, str if path.startswith("/api") else dict)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": None}),
+        ("/v1/completions", {"prompt": []}),
+        ("/v1/completions", {"prompt": [[]]}),
+        ("/v1/completions", {"prompt": [1, "a"]}),
+        ("/v1/completions", {"prompt": [-1]}),
+        ("/v1/completions", {"prompt": [True]}),
+        ("/v1/completions", {"prompt": {"a": 1}}),
+        ("/v1/embeddings", {"input": None}),
+        ("/v1/embeddings", {"input": [[1, "x"]]}),
+        ("/v1/embeddings", {"input": "x", "dimensions": "many"}),
+        ("/api/chat", {"messages": [{"role": 7, "content": "x"}]}),
+        ("/api/chat", {"messages": [{"role": "user", "content": "x", "images": "y"}]}),
+        ("/api/chat", {"messages": [{"role": "user", "content": "x"}], "keep_alive": "300"}),
+        ("/api/chat", {"messages": [{"role": "user", "content": "x"}], "options": []}),
+        ("/api/chat", {"messages": [{"role": "user", "content": "x"}], "think": "deeply"}),
+        ("/api/generate", {"prompt": 7}),
+        ("/api/generate", {"prompt": "x", "format": "xml"}),
+        ("/api/embed", {"input": 7}),
+        ("/api/embeddings", {"prompt": []}),
+    ],
+)
+async def test_wrong_types_are_400s(shared, path, body):
+    status, answer = await shared.post(path, {"model": "small"} | body)
+    assert status == 400, answer
+    assert isinstance(answer["error"], str if path.startswith("/api") else dict)
+
+
+async def test_headers_too_large_and_too_many(shared):
+    big = b"GET /healthz HTTP/1.1\r\nhost: x\r\nx-big: " + b"y" * 100_000 + b"\r\n\r\n"
+    many = b"GET /healthz HTTP/1.1\r\nhost: x\r\n" + b"x-more: 1\r\n" * 300 + b"\r\n"
+    endless = b"GET /healthz HTTP/1.1\r\nhost: x\r\nx-big: " + b"y" * 200_000
+    long_path = b"GET /" + b"y" * 200_000 + b" HTTP/1.1\r\nhost: x\r\n\r\n"
+    for data in (big, many, endless, long_path):
+        answer = await shared.raw(data)
+        # A reset may take the answer with it when the client was still sending.
+        assert answer == b"" or answer.startswith(b"HTTP/1.1 431 "), answer[:100]
+    assert (await shared.raw(many)).startswith(b"HTTP/1.1 431 ")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"hello\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: -5\r\n\r\n",
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nabcdef",
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    ],
+)
+async def test_what_is_no_http_is_a_400_or_closed(shared, data):
+    answer = await shared.raw(data)
+    # What came before the fault may have begun a request; it ends with the connection.
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 400 "), answer[:100]
+
+
+async def test_a_client_that_leaves_in_mid_upload_is_recorded(shared):
+    rows = len(await shared.rows())
+    _, writer = await asyncio.open_connection("127.0.0.1", shared.port)
+    writer.write(post(CHAT)[:-10])
+    await asyncio.sleep(0.1)
+    writer.close()
+    await writer.wait_closed()
+    for _ in range(200):
+        found = await shared.rows()
+        if len(found) > rows:
+            break
+        await asyncio.sleep(0.02)
+    assert (found[-1]["outcome"], found[-1]["decoded"]) == ("client_cancelled", False)
+
+
+async def test_a_byte_a_second_client_gets_a_408_and_others_are_served(shared, monkeypatch):
+    monkeypatch.setattr(http_server, "SLOW_AFTER_S", 0.3)
+
+    async def drip(data, then):
+        reader, writer = await asyncio.open_connection("127.0.0.1", shared.port)
+        try:
+            writer.write(data)
+            for _ in range(100):
+                writer.write(then)
+                try:
+                    async with asyncio.timeout(0.1):
+                        return await reader.read(4096)
+                except TimeoutError:
+                    continue
+        except ConnectionResetError:
+            return b""
+        finally:
+            writer.close()
+            await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+
+    slow_head = asyncio.create_task(drip(b"POST /v1/chat/completions HTTP/1.1\r\nx-slow: ", b"y"))
+    slow_body = asyncio.create_task(
+        drip(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n", b" ")
+    )
+    for _ in range(3):
+        assert (await shared.chat(model="small"))[0] == 200
+    for answer in (await slow_head, await slow_body):
+        assert answer.startswith(b"HTTP/1.1 408 "), answer
+
+
+async def test_a_stream_that_takes_long_is_no_slow_client(tmp_path_factory, monkeypatch):
+    monkeypatch.setattr(http_server, "SLOW_AFTER_S", 0.2)
+    async with (
+        live(tmp_path_factory.mktemp("long"), vllm("a", speed=1.0)) as gw,
+        gw.stream(model="small", max_tokens=150, ignore_eos=True) as response,
+    ):
+        assert (await response.text()).endswith("data: [DONE]\n\n")
+
+
+async def test_pipelined_requests_are_answered_in_order(shared):
+    data = post(CHAT, headers=b"") + post(CHAT.replace(b"small", b"gpt-9"), headers=b"") + post(CHAT)
+    answer = await shared.raw(data)
+    assert [part[:3] for part in answer.split(b"HTTP/1.1 ")[1:]] == [b"200", b"404", b"200"]
+
+
+async def test_http_1_0(shared):
+    answer = await shared.raw(post(CHAT, version="1.0", headers=b""))
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head.lower()
+    assert json.loads(body)["usage"]["completion_tokens"] == 3
+    assert (await shared.raw(b"GET /healthz HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_http_1_0_streaming(shared):
+    body = json.dumps(json.loads(CHAT) | {"stream": True}).encode()
+    answer = await shared.raw(post(body, version="1.0", headers=b""))
+    head, _, data = answer.partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head.lower()
+    assert data.startswith(b"data: {")
+    assert data.endswith(b"data: [DONE]\n\n")
+
+
+async def test_head(shared):
+    for path in ("/", "/healthz", "/readyz", "/api/tags", "/api/version"):
+        answer = await shared.raw(b"HEAD %b HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n" % path.encode())
+        assert answer.startswith(b"HTTP/1.1 200 "), path
+        assert answer.endswith(b"\r\n\r\n"), path
+    answer = await shared.raw(b"HEAD /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+    assert answer.split()[1] in (b"404", b"405")
+
+
+async def test_other_methods_and_paths(shared):
+    for method in ("GET", "PUT", "DELETE"):
+        async with shared.http.request(method, f"{shared.url}/v1/chat/completions") as response:
+            assert response.status in (404, 405)
+            assert (await response.json())["error"]["code"] in ("not_found", "method_not_allowed")
+    assert (await shared.get("/v1/nothing"))[0] == 404
+    assert isinstance((await shared.get("/api/nothing"))[1]["error"], str)
+
+
+async def test_expect_100_continue(shared):
+    reader, writer = await asyncio.open_connection("127.0.0.1", shared.port)
+    try:
+        head, body = post(CHAT, headers=b"expect: 100-continue\r\nconnection: close\r\n").split(
+            b"\r\n\r\n", 1
+        )
+        writer.write(head + b"\r\n\r\n")
+        async with asyncio.timeout(10):
+            assert (await reader.readline()).startswith(b"HTTP/1.1 100 ")
+            writer.write(body)
+            assert b"HTTP/1.1 200 OK" in await reader.read()
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_a_chunked_request_and_a_body_with_a_bom(shared):
+    async def pieces():
+        for at in range(0, len(CHAT), 7):
+            yield CHAT[at : at + 7]
+
+    async with shared.http.post(f"{shared.url}/v1/chat/completions", data=pieces()) as response:
+        assert response.status == 200
+    async with shared.http.post(f"{shared.url}/v1/chat/completions", data=b"\xef\xbb\xbf" + CHAT) as response:
+        assert response.status == 400
+
+
+async def test_bodies_of_the_control_plane_are_bounded_too(tmp_path_factory):
+    async with live(tmp_path_factory.mktemp("small"), vllm("a"), limits={"max_body_mb": 0.5}) as gw:
+
+        async def pieces():
+            yield b'{"model": "'
+            for _ in range(20):
+                yield b"x" * 65536
+
+        for path in ("/v1/routing/predict", "/v1/feedback", "/api/show", "/admin/instances"):
+            async with gw.http.post(gw.url + path, data=pieces()) as response:
+                assert response.status == 413, path
+                error = (await response.json())["error"]
+                assert isinstance(error, str) or error["code"] == "request_too_large"
+
+
+async def test_many_clients_leave_at_any_moment(tmp_path_factory):
+    async with live(tmp_path_factory.mktemp("leaving"), vllm("a"), vllm("b")) as gw:
+        for delay_s in (0.0, 0.001, 0.005, 0.01, 0.02, 0.05):
+            for stream in (False, True):
+                body = json.loads(CHAT) | {"stream": stream, "max_tokens": 100, "ignore_eos": True}
+                request = asyncio.create_task(gw.http.post(f"{gw.url}/v1/chat/completions", json=body))
+                await asyncio.sleep(delay_s)
+                request.cancel()
+                for found in await asyncio.gather(request, return_exceptions=True):
+                    if not isinstance(found, BaseException):
+                        found.close()
+        await gw.until(lambda: gw.gateway.runner.scheduler.live == 0)
+        assert all(instance.in_flight == 0 for instance in gw.instances.values())
+        await gw.until(lambda: not any(engine.app.live for engine in gw.engines.values()))
+        assert {row["outcome"] for row in await gw.rows()} <= {"ok", "client_cancelled"}

@@ -1,0 +1,304 @@
+"""Every refusal of the contract that comes before an engine is asked: status, code, headers, row."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.integration.gateway.live import MODELS, Live, bearer, key, live, ollama, vllm
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def refused(
+    gw: Live, status: int, code: str, outcome: str, param: str | None = None, **body: Any
+) -> Mapping[str, str]:
+    """Ask, and check OpenAI's error shape and the row; gives the headers."""
+    got, headers, answer = await gw.chat(**body)
+    assert (got, list(answer)) == (status, ["error"]), answer
+    error = answer["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert (error["code"], error["param"]) == (code, param), error
+    row = await gw.row(headers["x-request-id"])
+    assert (row["outcome"], row["error_code"], row["decoded"]) == (outcome, code, False)
+    assert (row["output_tokens"] or 0, row["cost_usd"] or 0, row["attempts"] or 0) == (0, 0, 0)
+    return headers
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"routing": {"policy": "fastest"}}, "routing.policy"),
+        ({"routing": {"slo": {"ttft_ms": -1}}}, "routing.slo.ttft_ms"),
+        ({"routing": {"slo": {"ttft_s": 1}}}, "routing.slo.ttft_s"),
+        ({"routing": {"max_cost_usd": "1"}}, "routing.max_cost_usd"),
+        ({"routing": {"min_quality": 2}}, "routing.min_quality"),
+        ({"routing": {"models": ["nobody"]}}, "routing.models"),
+        ({"routing": {"priority": 1.5}}, "routing.priority"),
+        ({"routing": {"speed": 1}}, "routing.speed"),
+        ({"routing": "fast"}, "routing"),
+        ({"headers": {"x-headway-policy": "fastest"}}, "x-headway-policy"),
+        ({"headers": {"x-headway-ttft-ms": "nan"}}, "x-headway-ttft-ms"),
+        ({"headers": {"x-headway-models": "nobody"}}, "x-headway-models"),
+        ({"headers": {"x-llm-d-slo-tpot-ms": "soon"}}, "x-llm-d-slo-tpot-ms"),
+        ({"model": "llama-3.1-8b:fastest"}, "model"),
+        ({"model": "small:fastest"}, "model"),
+        ({"model": "auto:fastest"}, "model"),
+        ({"model": 7}, "model"),
+        ({"messages": []}, "messages"),
+        ({"messages": "Hello"}, "messages"),
+        ({"messages": [{"role": "user", "content": 7}]}, "messages[0].content"),
+        ({"messages": [{"content": "x"}]}, "messages[0].role"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": "4"}, "max_tokens"),
+        ({"n": 1000}, "n"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"stream": "yes"}, "stream"),
+        ({"stop": [1]}, "stop"),
+    ],
+)
+async def test_bad_wishes_and_bad_bodies_are_400s_that_name_the_field(shared, body, param):
+    await refused(shared, 400, "invalid_request", "rejected_invalid", param, **body)
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"7", b'"x"', b"null", b'{"model": }', b"\xff\xfe{}"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/api/chat"])
+async def test_what_is_no_json_object_is_a_400_with_a_row(shared, path, body):
+    async with shared.http.post(shared.url + path, data=body) as response:
+        answer = await response.json()
+        assert response.status == 400
+        if path.startswith("/api"):
+            assert isinstance(answer["error"], str)
+        else:
+            assert answer["error"]["code"] == "invalid_request"
+        row = await shared.row(response.headers["x-request-id"])
+    assert (row["outcome"], row["error_code"]) == ("rejected_invalid", "invalid_request")
+
+
+async def test_unknown_models(shared):
+    await refused(shared, 404, "model_not_found", "rejected_invalid", "model", model="gpt-9")
+    await refused(shared, 404, "model_not_found", "rejected_invalid", "model", model="gpt-9:latency")
+    for path in ("chat", "generate", "embed"):
+        body = {"model": "gpt-9", "messages": [{"role": "user", "content": "x"}], "prompt": "x", "input": "x"}
+        async with shared.http.post(f"{shared.url}/api/{path}", json=body) as response:
+            assert (response.status, await response.json()) == (404, {"error": "model 'gpt-9' not found"})
+            row = await shared.row(response.headers["x-request-id"])
+        assert (row["outcome"], row["error_code"]) == ("rejected_invalid", "model_not_found")
+        assert row["model_requested"] == "gpt-9"
+
+
+async def test_a_prompt_over_every_context(shared):
+    headers = await refused(
+        shared,
+        400,
+        "context_length_exceeded",
+        "rejected_invalid",
+        "messages",
+        messages=[{"role": "user", "content": "word " * 20_000}],
+    )
+    assert "retry-after" not in {name.lower() for name in headers}
+
+
+async def test_money_and_quality_out_of_reach(shared):
+    await refused(
+        shared,
+        400,
+        "budget_unattainable",
+        "rejected_budget",
+        "routing.max_cost_usd",
+        routing={"max_cost_usd": 1e-9},
+    )
+    await refused(
+        shared,
+        400,
+        "quality_unattainable",
+        "rejected_invalid",
+        "routing.min_quality",
+        routing={"min_quality": 0.99},
+    )
+    status, _, answer = await shared.chat(routing={"min_quality": 0.55})
+    assert (status, answer["model"]) == (200, "qwen2.5-7b")
+
+
+async def test_a_hard_slo_out_of_reach(shared):
+    for policy in ("latency", "round_robin"):
+        headers = await refused(
+            shared,
+            429,
+            "slo_unattainable",
+            "rejected_slo",
+            "routing.slo",
+            routing={"policy": policy, "slo": {"ttft_ms": 0.01}, "on_miss": "reject"},
+        )
+        assert int(headers["Retry-After"]) >= 1
+        assert headers["x-should-retry"] == "false"
+        row = await shared.row(headers["x-request-id"])
+        assert (row["slo_met"], row["slo_ttft_s"]) == (False, pytest.approx(1e-5))
+
+
+async def test_a_soft_slo_never_ends_a_request(shared):
+    status, headers, answer = await shared.chat(routing={"slo": {"ttft_ms": 0.01}})
+    assert (status, answer["headway"]["outcome"], answer["headway"]["slo_met"]) == (200, "late", False)
+    row = await shared.row(headers["x-request-id"])
+    assert (row["outcome"], row["slo_met"]) == ("late", False)
+
+
+async def test_a_body_over_the_limit(tmp_path):
+    async with live(tmp_path, vllm("a"), limits={"max_body_mb": 1}) as gw:
+
+        async def refused_413(body: Any) -> None:
+            async with gw.http.post(f"{gw.url}/v1/chat/completions", data=body) as response:
+                assert response.status == 413
+                assert (await response.json())["error"]["code"] == "request_too_large"
+                row = await gw.row(response.headers["x-request-id"])
+            assert (row["outcome"], row["error_code"]) == ("rejected_invalid", "request_too_large")
+
+        async def pieces():
+            for _ in range(40):
+                yield b"x" * 65536
+
+        await refused_413(io.BytesIO(b"x" * 1_100_000))
+        await refused_413(pieces())  # chunked: its length is not told
+        async with gw.http.post(f"{gw.url}/api/chat", data=io.BytesIO(b"x" * 1_100_000)) as response:
+            assert response.status == 413
+            assert isinstance((await response.json())["error"], str)
+        assert (await gw.chat())[0] == 200
+
+
+async def test_forty_megabytes_against_the_default_limit(shared):
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
+    answer = await shared.raw(head % (40 << 20))  # refused by the length alone
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b'"request_too_large"' in answer
+
+
+async def test_missing_and_wrong_keys(tmp_path):
+    async with live(tmp_path, vllm("a"), auth={"keys": [key("sesame")]}) as gw:
+        for headers in (
+            None,
+            bearer("wrong"),
+            {"Authorization": "Basic c2VzYW1l"},
+            {"Authorization": "Bearer"},
+        ):
+            got = await refused(gw, 401, "invalid_api_key", "rejected_auth", headers=headers)
+            assert got["www-authenticate"] == "Bearer"
+        body = {"model": "small", "messages": [{"role": "user", "content": "x"}]}
+        async with gw.http.post(f"{gw.url}/api/chat", json=body) as response:
+            assert response.status == 401
+            assert isinstance((await response.json())["error"], str)
+            row = await gw.row(response.headers["x-request-id"])
+        assert (row["outcome"], row["key_name"]) == ("rejected_auth", None)
+        for path in (
+            "/v1/models",
+            "/v1/models/small",
+            "/v1/routing/x",
+            "/api/tags",
+            "/api/ps",
+            "/api/version",
+        ):
+            assert (await gw.get(path))[0] == 401, path
+            assert (await gw.get(path, headers=bearer("sesame")))[0] == (404 if "routing" in path else 200), (
+                path
+            )
+        for path in ("/v1/routing/predict", "/v1/feedback", "/api/show"):
+            assert (await gw.post(path, {}))[0] == 401, path
+        for path in ("/healthz", "/readyz"):
+            assert (await gw.get(path))[0] == 200
+        async with gw.http.get(f"{gw.url}/metrics") as response:
+            assert response.status == 200
+        status, headers, _ = await gw.chat(headers=bearer("sesame"))
+        assert status == 200
+        assert (await gw.row(headers["x-request-id"]))["key_name"] == "sesame"
+
+
+async def test_three_a_minute_are_three_at_once(tmp_path):
+    keys = [key("slow", requests_per_minute=3), key("words", tokens_per_minute=1000), key("free")]
+    async with live(tmp_path, vllm("a"), auth={"keys": keys}) as gw:
+        answers = await asyncio.gather(*(gw.chat(headers=bearer("slow")) for _ in range(3)))
+        assert [status for status, _, _ in answers] == [200] * 3
+        headers = answers[0][1]
+        assert headers["x-ratelimit-limit-requests"] == "3"
+        assert {h["x-ratelimit-remaining-requests"] for _, h, _ in answers} == {"0", "1", "2"}
+        assert "x-ratelimit-reset-requests" in headers
+        headers = await refused(gw, 429, "rate_limit_exceeded", "rejected_rate", headers=bearer("slow"))
+        assert 1 <= int(headers["Retry-After"]) <= 20
+        assert headers["x-ratelimit-remaining-requests"] == "0"
+        assert "x-should-retry" not in headers
+        assert (await gw.chat(headers=bearer("free")))[0] == 200
+        status, headers, _ = await gw.chat(headers=bearer("words"))
+        assert (status, headers["x-ratelimit-limit-tokens"]) == (200, "1000")
+        await refused(  # an estimate beyond the bucket takes all of it, but the bucket must be full
+            gw, 429, "rate_limit_exceeded", "rejected_rate", max_tokens=5000, headers=bearer("words")
+        )
+        body = {"model": "small", "messages": [{"role": "user", "content": "x"}]}
+        async with gw.http.post(f"{gw.url}/api/chat", json=body, headers=bearer("slow")) as response:
+            assert (response.status, response.headers["Retry-After"] >= "1") == (429, True)
+            assert isinstance((await response.json())["error"], str)
+
+
+@pytest.mark.parametrize("max_queue", [0, 1])
+async def test_a_full_queue(tmp_path, max_queue):
+    async with live(
+        tmp_path,
+        vllm("a", speed=1.0),
+        instance={"a": {"max_concurrency": 1}},
+        limits={"max_queue": max_queue},
+    ) as gw:
+        async with gw.stream(model="small"):
+            waiting = [asyncio.create_task(gw.chat(model="small")) for _ in range(max_queue)]
+            await gw.until(lambda: gw.gateway.runner.scheduler.queue_depth == max_queue)
+            headers = await refused(gw, 503, "server_overloaded", "rejected_overload", model="small")
+            assert int(headers["Retry-After"]) >= 1
+            body = {"model": "small", "messages": [{"role": "user", "content": "x"}]}
+            async with gw.http.post(f"{gw.url}/api/chat", json=body) as response:
+                assert response.status == 503
+                assert isinstance((await response.json())["error"], str)
+        for status, headers, _ in await asyncio.gather(*waiting):
+            assert status == 200
+            assert (await gw.row(headers["x-request-id"]))["queue_wait_s"] > 0
+
+
+async def test_no_live_instance_and_no_instance_at_all(tmp_path):
+    async with live(tmp_path, vllm("a"), probes={"interval_s": 0.05, "eject_after": 1}) as gw:
+        headers = await refused(gw, 503, "no_instance", "rejected_no_instance", model="qwen2.5-7b")
+        assert int(headers["Retry-After"]) >= 1
+        gw.engines["a"].kill()
+        await gw.until(lambda: not gw.instances["a"].healthy)
+        await refused(gw, 503, "no_instance", "rejected_no_instance", model="small")
+        status, answer = await gw.post("/api/generate", {"model": "small", "prompt": "Hi"})
+        assert (status, list(answer)) == (503, ["error"])
+
+
+async def test_while_draining(tmp_path):
+    async with (
+        live(tmp_path, vllm("a", speed=1.0)) as gw,
+        gw.stream(model="small", max_tokens=60) as response,
+    ):
+        gw.gateway.draining = True
+        headers = await refused(gw, 503, "no_instance", "rejected_no_instance")
+        assert int(headers["Retry-After"]) >= 1
+        assert (await gw.get("/readyz"))[0] == 503
+        assert (await gw.get("/healthz"))[0] == 200
+        assert "[DONE]" in await response.text()  # what was under way goes on
+
+
+async def test_fallbacks_are_tried_in_order(tmp_path):
+    models = [MODELS[0] | {"fallbacks": ["qwen2.5-7b"]}, MODELS[1]]
+    async with live(
+        tmp_path,
+        vllm("a"),
+        ollama("b", "qwen2.5-7b"),
+        models=models,
+        probes={"interval_s": 0.05, "eject_after": 1},
+    ) as gw:
+        assert (await gw.chat(model="small"))[2]["model"] == "llama-3.1-8b"
+        gw.engines["a"].kill()
+        await gw.until(lambda: not gw.instances["a"].healthy)
+        status, headers, answer = await gw.chat(model="small")
+        assert (status, answer["model"], headers["x-headway-instance"]) == (200, "qwen2.5-7b", "b")
+        row = await gw.row(headers["x-request-id"])
+        assert (row["model_requested"], row["model"]) == ("small", "qwen2.5-7b")
