@@ -153,8 +153,5 @@ def _warn(config: FleetConfig) -> None:
     """Say what an operator should not learn by accident."""
     if not config.auth.keys:
         logger.warning("no keys are configured: anyone who reaches the port may use the models")
-    budgets = [key.name for key in config.auth.keys if key.budget_usd_per_day is not None]
-    if budgets:
-        logger.warning("budget_usd_per_day is not enforced by this version (keys: %s)", ", ".join(budgets))
     if config.scheduling.hedge.enabled:
         logger.warning("scheduling.hedge is not done by this version")

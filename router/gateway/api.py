@@ -108,6 +108,8 @@ class Api:
                     responder.whole(200, lines, load_answer(route, translated))
                     return
             request, whole = await self._request(rules, terms, headers, api, body, stream, record)
+            if terms is not None and terms.name is not None:
+                gateway.spend.check(terms.name, rules.budgets.get(terms.name), record.received_at)
             tokens = request.prompt_tokens + (request.max_tokens or 0) * request.choices
             await rules.keys.admit(record, tokens, gateway.runner.clock(), extra)
         except Refusal as refusal:

@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from router import __version__
-from router.config import ConfigError, InstanceConfig, parse_instance, with_instances
+from router.config import ConfigError, FleetConfig, InstanceConfig, parse_instance, with_instances
 from router.core.errors import Refusal, invalid_request
 from router.core.types import Outcome
 from router.explain import describe, described_candidates
@@ -413,11 +413,15 @@ def _admin(gateway: Gateway) -> APIRouter:
     async def add_instance(body: dict[str, Any]) -> dict[str, Any]:
         """Add one instance, given as in the fleet file."""
         added = parse_instance(body)
-        if gateway.config.instance(added.name) is not None:
-            raise Refusal(
-                409, "name_taken", f"An instance {added.name} is there already", Outcome.REJECTED_INVALID
-            )
-        await gateway.apply(with_instances(gateway.config, (*gateway.config.instances, added)))
+
+        def edit(config: FleetConfig) -> FleetConfig:
+            if config.instance(added.name) is not None:
+                raise Refusal(
+                    409, "name_taken", f"An instance {added.name} is there already", Outcome.REJECTED_INVALID
+                )
+            return with_instances(config, (*config.instances, added))
+
+        await gateway.change(edit)
         return _instance(gateway, added, gateway.runner.clock())
 
     @router.delete("/instances/{name}")

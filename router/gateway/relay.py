@@ -89,6 +89,10 @@ class Relay:
         """Relay to the end; `connection.on_disconnect` is set meanwhile."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 (ASGI applications run in tasks)
+        if connection.transport.is_closing():  # gone while its prompt was counted: the hook would never fire
+            self._note(Outcome.CLIENT_CANCELLED, None)
+            self._gateway.finish(self._record)
+            return
         ticket = self._ticket = self._runner.submit(self._request, task)
         connection.on_disconnect = lambda: self._runner.leave(ticket)
         try:
@@ -485,6 +489,6 @@ def respond_refusal(
         headers.append((b"x-should-retry", b"false"))
     if refusal.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    if refusal.status == 413:
-        responder.close_after()
+    # A 413 keeps the connection: what is left of the body is read and dropped. To close now would reset the
+    # connection, and the client, still sending, would lose the answer.
     responder.whole(refusal.status, header_lines(headers), front.error(refusal))

@@ -85,9 +85,18 @@ class GatewayProtocol(HttpToolsProtocol):
         cycle: RequestResponseCycle | None = self.cycle
         return cycle is None or cycle.response_complete
 
+    @property
+    def _answering(self) -> bool:
+        """Whether a response is on its way, so that nothing else may be written."""
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is not None and cycle.response_started and not cycle.response_complete
+
     def sweep(self, now: float) -> None:
         """Close a connection whose request comes too slowly (called about once a second)."""
         began_at = self._began_at
+        if began_at is not None and self._answering:  # the next request waits for this one's answer
+            self._began_at, self._received = now, 0
+            return
         if began_at is None or now - began_at < SLOW_AFTER_S or self.transport.is_closing():
             return
         if self._received < (now - began_at) * MIN_BYTES_PER_S:
@@ -95,6 +104,9 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _refuse(self, status: int, message: bytes) -> None:
         if self.transport.is_closing():
+            return
+        if self._answering:
+            self.transport.close()
             return
         body = (
             b'{"error":{"message":"'
@@ -176,10 +188,6 @@ class Responder:
         closing = b"" if cycle.keep_alive else b"connection: close\r\n"
         common = b"".join([b"%b: %b\r\n" % header for header in cycle.default_headers])
         return b"%b%b%b%b" % (STATUS_LINE[status], common, headers, closing)
-
-    def close_after(self) -> None:
-        """The connection is not used again after this response (call before it starts)."""
-        self._cycle.keep_alive = False
 
     def _end(self) -> None:
         cycle = self._cycle

@@ -16,6 +16,7 @@ from router.core.interfaces import Backend, Call
 from router.core.profile import EngineProfile
 from router.core.state import Instance
 from router.core.types import Candidate, Request
+from router.gateway.budgets import DailySpend, midnight
 from router.gateway.keys import KeyRing
 from router.gateway.metrics import Metrics
 from router.gateway.monitor import Monitor
@@ -40,6 +41,7 @@ class Rules:
     wishes: WishRules
     keys: KeyRing
     terms: dict[str, KeyTerms]  # by key name
+    budgets: dict[str, float]  # USD a day, by key name
     fallbacks: dict[str, tuple[str, ...]]  # by model
     created: int
     least_context_tokens: int | None
@@ -73,6 +75,7 @@ class Gateway:
         self._tokenizers: dict[str, PromptTokenizer] = {}
         self._predictor = predictor
         self.backends: dict[str, Backend] = {}
+        self.spend = DailySpend()
         self.draining = False
         self.started_at = time.time()
         self._make_backend = make_backend
@@ -103,6 +106,8 @@ class Gateway:
 
     # --- life ----------------------------------------------------------------------------------------
     async def start(self) -> None:
+        now = time.time()
+        self.spend.load(await self.store.spend_by_key(midnight(now)), now)
         await self._apply_fleet(self.config, None)
 
     async def stop(self) -> None:
@@ -125,33 +130,48 @@ class Gateway:
 
     async def apply(self, config: FleetConfig) -> None:
         """Apply a changed fleet. Requests under way go on where they are."""
+        await self.change(lambda _: config)
+
+    async def change(self, edit: Callable[[FleetConfig], FleetConfig]) -> None:
+        """Apply what `edit` makes of the fleet as it is when its turn comes, so that of two changes at once
+        neither undoes the other."""
         async with self._fleet_lock:
             old = self.config
+            config = edit(old)
+            rules = self._rules(config)
             await self._apply_fleet(config, old)
-            self.rules = self._rules(config)
+            self.rules = rules
 
     async def _apply_fleet(self, config: FleetConfig, old: FleetConfig | None) -> None:
         scheduler = self.runner.scheduler
         tokenizers = self._load_tokenizers(config)
         known = {} if old is None else {each.name: (each, old.candidates(each)) for each in old.instances}
-        instances: list[Instance] = []
+        plan: list[tuple[InstanceConfig, dict[str, Candidate], bool]] = []  # whether it stays as it is
         gone: list[Backend] = []
         backends: dict[str, Backend] = {}
         same_limits = old is not None and old.limits == config.limits
         try:
             for each in config.instances:
                 candidates = config.candidates(each)
-                if same_limits and known.get(each.name) == (each, candidates) and each.name in self.backends:
-                    instances.append(scheduler.instances[each.name])
-                    backends[each.name] = self.backends[each.name]
-                    continue
-                backends[each.name] = await self._make_backend(each, config)
-                instances.append(self._instance(each, candidates, scheduler.instances.get(each.name)))
+                same = (
+                    same_limits and known.get(each.name) == (each, candidates) and each.name in self.backends
+                )
+                plan.append((each, candidates, same))
+                backends[each.name] = (
+                    self.backends[each.name] if same else await self._make_backend(each, config)
+                )
         except BaseException:
             for name, backend in backends.items():
                 if self.backends.get(name) is not backend:
                     await backend.aclose()
             raise
+        # From here on nothing fails: instances that are in use may be changed.
+        instances = [
+            scheduler.instances[each.name]
+            if same
+            else self._instance(each, candidates, scheduler.instances.get(each.name))
+            for each, candidates, same in plan
+        ]
         for name, backend in self.backends.items():
             if backends.get(name) is not backend:
                 gone.append(backend)
@@ -193,8 +213,9 @@ class Gateway:
 
     async def remove_instance(self, name: str) -> None:
         """Take an instance out of the fleet now; what it carries runs to its end."""
-        config = self.config
-        await self.apply(with_instances(config, [each for each in config.instances if each.name != name]))
+        await self.change(
+            lambda config: with_instances(config, [each for each in config.instances if each.name != name])
+        )
 
     def _in_background(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)
@@ -253,6 +274,11 @@ class Gateway:
             WishRules(names, server, models),
             KeyRing(config.auth.keys, self._state),
             terms,
+            {
+                key.name: key.budget_usd_per_day
+                for key in config.auth.keys
+                if key.budget_usd_per_day is not None
+            },
             {model.name: model.fallbacks for model in config.models},
             int(time.time()),
             min(
@@ -330,4 +356,5 @@ class Gateway:
         """A request has ended: count it and keep it."""
         self.metrics.record(record)
         self.rules.keys.settle(record)
+        self.spend.charge(record)
         self.store.writer.put(record)

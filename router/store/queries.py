@@ -301,6 +301,17 @@ class Store:
             by_policy.setdefault(row["policy"] or "", []).append(row)
         return [_summarised(policy, by_policy[policy]) for policy in sorted(by_policy)]
 
+    async def spend_by_key(self, since: float) -> dict[str, float]:
+        """USD that each key has spent since a time in seconds since the epoch."""
+        columns = tables.requests.c
+        query = (
+            select(columns.key_name, func.sum(columns.cost_usd).label("usd"))
+            .where(columns.received_at >= since, columns.key_name.is_not(None))
+            .group_by(columns.key_name)
+        )
+        await self._flush()
+        return {row["key_name"]: float(row["usd"] or 0.0) for row in await self._rows(query)}
+
     async def runs(self) -> list[dict[str, Any]]:
         """All runs, oldest first."""
         return await self._rows(select(tables.runs).order_by(tables.runs.c.id))
