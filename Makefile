@@ -33,7 +33,7 @@ bench: dev ## measure what the gateway itself costs a request (ARGS= goes to the
 	$(BIN)/python -m benchmarks.overhead $(ARGS)
 
 test-engines: dev ## run the engine tests against a real vLLM on CPU (installs it on the first run)
-	$(BIN)/python -m pytest -m engines tests/engines $(ARGS)
+	HEADWAY_TEST_ENGINES=1 $(BIN)/python -m pytest -m engines tests/engines $(ARGS)
 
 install: $(VENV)/.runtime ## .venv with what the service needs
 dev: $(VENV)/.dev ## .venv with the development tools too

@@ -81,7 +81,8 @@ class BestFit:
 
 
 def _occupancy(option: Option, hourly: bool) -> tuple[float, float]:
-    """How dear it is to occupy an option: its price, then its speed (negated step time in seconds)."""
+    """How dear it is to occupy an option: its price (to three digits: less is no difference
+    that a prediction can tell), then its speed (negated step time in seconds)."""
     instance, prediction = option.instance, option.prediction
     cost_usd = instance.usd_per_hour if hourly else (prediction.cost_usd if prediction else None)
     profile = instance.profiles.get(option.candidate.model)
@@ -89,4 +90,4 @@ def _occupancy(option: Option, hourly: bool) -> tuple[float, float]:
         step_s = profile.step_s(0, 1, 0.0) / instance.speed
     else:
         step_s = (prediction.tpot_s if prediction else None) or 0.0
-    return (0.0 if cost_usd is None else cost_usd), -step_s
+    return (0.0 if cost_usd is None else float(f"{cost_usd:.3g}")), -step_s
