@@ -139,6 +139,10 @@ class Scheduler:
     def queue_depth(self) -> int:
         return len(self._queue)
 
+    def knows(self, request_id: str) -> bool:
+        """Whether a request is queued or under way."""
+        return request_id in self._live
+
     def queued_by_model(self) -> Counter[str]:
         """Queued requests by the model wanted first."""
         return Counter(self._live[request_id].request.models[0] for _, request_id in self._queue)

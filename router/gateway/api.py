@@ -13,12 +13,14 @@ from typing import Any
 from router.core.errors import Refusal, invalid_request
 from router.core.types import Outcome, Request
 from router.gateway import body as bodies
+from router.gateway.answer import respond_refusal
 from router.gateway.fronts import Front, OpenAIFront
 from router.gateway.ollama_endpoint import OLLAMA_ROUTES, OllamaFront, OllamaRoute, load_answer
 from router.gateway.prompt import PromptFacts, prompt_facts, prompt_texts
-from router.gateway.relay import Exchange, Relay, respond_refusal
+from router.gateway.relay import Exchange, Relay
+from router.gateway.rules import Rules
 from router.gateway.server import Responder
-from router.gateway.service import Gateway, Rules
+from router.gateway.service import Gateway
 from router.gateway.wish import KeyTerms, Wish, from_body, from_headers
 from router.store.records import RequestRecord
 

@@ -12,19 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil
 from typing import TYPE_CHECKING, Any
-
-import orjson
 
 from router.core.errors import Refusal, UpstreamError, UpstreamRejected
 from router.core.events import Dispatch, Ended, FirstToken, Refuse
 from router.core.interfaces import Batch, Call, Stream
 from router.core.outcome import answered, tpot_s
-from router.core.types import EndedHow, Outcome, Prediction, Request
-from router.explain import PREDICTED
+from router.core.types import EndedHow, Outcome, Request
+from router.gateway.answer import header_lines, headway_object, length_event, respond_refusal
 from router.gateway.assemble import Assembler
 from router.gateway.fronts import Front
 from router.gateway.runner import Ticket
@@ -170,7 +167,7 @@ class Relay:
         self._bound = None
         if dispatch.budget_bound and dispatch.max_output_tokens is not None:
             self._bound = dispatch.max_output_tokens * self._request.choices
-        backend = self._gateway.backends[dispatch.candidate.instance]
+        backend = self._gateway.backend(dispatch.candidate.instance)
         stream = self._stream = await backend.stream(self._call(dispatch))
         last = b""
         try:
@@ -242,7 +239,7 @@ class Relay:
 
     async def _pass_whole(self, dispatch: Dispatch) -> None:
         """One attempt that the engine answers in one piece."""
-        answer = await self._gateway.backends[dispatch.candidate.instance].complete(self._call(dispatch))
+        answer = await self._gateway.backend(dispatch.candidate.instance).complete(self._call(dispatch))
         answer["model"] = dispatch.candidate.model
         self._usage = answer.get("usage")
         choices = answer.get("choices")
@@ -340,7 +337,7 @@ class Relay:
                 self._prompt_tokens(),
                 restartable=restartable,
                 refusal=None,
-                fault=refusal is None and (status is None or status >= 500),
+                fault=refusal is None and status != 429,  # busy is no fault; a wrong key or model is
             ),
             ticket,
         )
@@ -428,67 +425,3 @@ class Relay:
 
     def _respond(self, body: bytes, dispatch: Dispatch) -> None:
         self._responder.whole(200, self._head(self._exchange.front.body_type, dispatch), body)
-
-
-def header_lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    return b"".join([b"%b: %b\r\n" % header for header in headers])
-
-
-def length_event(api: str, model: str, request: Request) -> bytes:
-    """The event that ends every choice of an answer which the router cut at its bound."""
-    kind, said = ("chat.completion.chunk", "delta") if api == "chat" else ("text_completion", "text")
-    choices = [
-        {"index": index, said: {} if api == "chat" else "", "finish_reason": "length"}
-        for index in range(request.choices)
-    ]
-    chunk = {
-        "id": request.id,
-        "object": kind,
-        "created": int(time.time()),
-        "model": model,
-        "choices": choices,
-    }
-    return b"data: " + orjson.dumps(chunk) + b"\n\n"
-
-
-def headway_object(record: RequestRecord, dispatch: Dispatch | None) -> dict[str, Any]:
-    """The `headway` member of an answer."""
-    return {
-        "request_id": record.id,
-        "policy": record.policy,
-        "model": record.model,
-        "instance": record.instance,
-        "attempts": record.attempts,
-        "ttft_ms": None if record.ttft_s is None else round(record.ttft_s * 1000, 3),
-        "e2e_ms": None if record.e2e_s is None else round(record.e2e_s * 1000, 3),
-        "cost_usd": record.cost_usd,
-        "predicted": None if dispatch is None else predicted_object(dispatch.prediction),
-        "slo_met": record.slo_met,
-        "outcome": record.outcome,
-        "queue_wait_ms": None if record.queue_wait_s is None else round(record.queue_wait_s * 1000, 3),
-    }
-
-
-def predicted_object(prediction: Prediction) -> dict[str, float | None]:
-    """The `predicted` member of an answer."""
-    return {name: getattr(prediction, name) for name in PREDICTED}
-
-
-def respond_refusal(
-    responder: Responder,
-    front: Front,
-    refusal: Refusal,
-    request_id: str,
-    extra: Iterable[tuple[bytes, bytes]],
-) -> None:
-    """Send an error response with the headers its row of the contract asks for."""
-    headers = [(b"content-type", b"application/json"), (b"x-request-id", request_id.encode()), *extra]
-    if refusal.retry_after_s is not None:
-        headers.append((b"retry-after", b"%d" % max(1, ceil(refusal.retry_after_s))))
-    if not refusal.should_retry:
-        headers.append((b"x-should-retry", b"false"))
-    if refusal.status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
-    # A 413 keeps the connection: what is left of the body is read and dropped. To close now would reset the
-    # connection, and the client, still sending, would lose the answer.
-    responder.whole(refusal.status, header_lines(headers), front.error(refusal))

@@ -91,8 +91,11 @@ class Runner:
             ticket.task.cancel()
 
     def close(self, ticket: Ticket) -> None:
-        """The request has ended; no instruction will reach it any more."""
-        self._tickets.pop(ticket.request.id, None)
+        """The request has ended, whatever way; no instruction will reach it any more."""
+        request_id = ticket.request.id
+        self._tickets.pop(request_id, None)
+        if self.scheduler.knows(request_id):  # its task was ended from outside, or failed
+            self.apply(Left(request_id))
 
     def apply(self, event: Event, origin: Ticket | None = None) -> None:
         """Feed one event and deliver what comes of it. `origin` is the ticket whose task calls."""

@@ -6,7 +6,6 @@ import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from predictors.serving import PhysicalPredictor
@@ -17,34 +16,18 @@ from router.core.profile import EngineProfile
 from router.core.state import Instance
 from router.core.types import Candidate, Request
 from router.gateway.budgets import DailySpend, midnight
-from router.gateway.keys import KeyRing
 from router.gateway.metrics import Metrics
 from router.gateway.monitor import Monitor
+from router.gateway.rules import Rules
 from router.gateway.runner import Runner
 from router.gateway.scaling import scaling
 from router.gateway.tokenizer import PromptTokenizer
-from router.gateway.wish import Defaults, KeyTerms, ModelNames, WishRules
 from router.store.queries import Store
 from router.store.records import RequestRecord
 from router.store.state import State
 
 BackendFactory = Callable[[InstanceConfig, FleetConfig], Awaitable[Backend]]
 ProfileLookup = Callable[[str], EngineProfile | None]
-
-
-@dataclass(slots=True)
-class Rules:
-    """What a fleet file fixes for the reading of requests; replaced as a whole on a reload."""
-
-    config: FleetConfig
-    names: ModelNames
-    wishes: WishRules
-    keys: KeyRing
-    terms: dict[str, KeyTerms]  # by key name
-    budgets: dict[str, float]  # USD a day, by key name
-    fallbacks: dict[str, tuple[str, ...]]  # by model
-    created: int
-    least_context_tokens: int | None
 
 
 class Gateway:
@@ -85,7 +68,7 @@ class Gateway:
         self._headers: dict[tuple[str, str], bytes] = {}
         self._fleet_lock = asyncio.Lock()
         self._background: set[asyncio.Task[None]] = set()  # tasks must be held somewhere
-        self.rules = self._rules(config)
+        self.rules = Rules.of(config, policies, state)
         scheduler = runner.scheduler
         runner.on_decision = metrics.observe_decision
         metrics.watch(
@@ -138,7 +121,7 @@ class Gateway:
         async with self._fleet_lock:
             old = self.config
             config = edit(old)
-            rules = self._rules(config)
+            rules = Rules.of(config, self.policies, self._state)
             await self._apply_fleet(config, old)
             self.rules = rules
 
@@ -253,45 +236,6 @@ class Gateway:
         instance.draining = False
         return instance
 
-    def _rules(self, config: FleetConfig) -> Rules:
-        names = ModelNames(
-            [model.name for model in config.models],
-            {alias: model.name for model in config.models for alias in model.aliases},
-            self.policies,
-        )
-        defaults = config.defaults
-        server = Defaults(defaults.policy, defaults.slo.slo() if defaults.slo else None, defaults.on_miss)
-        models = {model.name: Defaults(slo=model.slo.slo()) for model in config.models if model.slo}
-        terms = {
-            key.name: KeyTerms(
-                key.name, key.policy, key.locked, key.max_cost_usd, key.min_quality, key.max_priority
-            )
-            for key in config.auth.keys
-        }
-        return Rules(
-            config,
-            names,
-            WishRules(names, server, models),
-            KeyRing(config.auth.keys, self._state),
-            terms,
-            {
-                key.name: key.budget_usd_per_day
-                for key in config.auth.keys
-                if key.budget_usd_per_day is not None
-            },
-            {model.name: model.fallbacks for model in config.models},
-            int(time.time()),
-            min(
-                (
-                    candidate.context_tokens
-                    for each in config.instances
-                    for candidate in config.candidates(each).values()
-                    if candidate.context_tokens is not None
-                ),
-                default=None,
-            ),
-        )
-
     def prediction_quality(self, instance: str) -> dict[str, float | None] | None:
         """How well predictions for an instance have held lately; None before the first."""
         return self._predictor.coverage().get(instance)
@@ -303,6 +247,13 @@ class Gateway:
             noise = secrets.token_bytes(8 * 256)  # one system call for many ids
             self._randomness = [noise[at : at + 8].hex() for at in range(0, len(noise), 8)]
         return f"req_{int(time.time() * 1000):011x}{self._randomness.pop()}"
+
+    def backend(self, instance: str) -> Backend:
+        """The adapter of an instance; UpstreamError if it has left the fleet since the decision."""
+        backend = self.backends.get(instance)
+        if backend is None:
+            raise UpstreamError("the instance has left the fleet")
+        return backend
 
     def candidate_headers(self, candidate: Candidate) -> bytes:
         """The header lines that name a candidate."""

@@ -1,0 +1,137 @@
+"""The admin API: the fleet, recorded requests, reload and scaling."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
+
+from router.config import FleetConfig, InstanceConfig, parse_instance, with_instances
+from router.core.errors import Refusal
+from router.core.types import Outcome
+from router.explain import describe
+from router.gateway.access import admin_only, not_found
+from router.gateway.scaling import scaling
+from router.gateway.service import Gateway
+
+
+def admin_routes(gateway: Gateway) -> APIRouter:
+    """All of /admin; each call needs the admin key, or a program on this machine where none is set."""
+
+    def allowed(request: Request) -> None:
+        admin_only(gateway, request)
+
+    router = APIRouter(prefix="/admin", tags=["admin"], dependencies=[Depends(allowed)])
+
+    @router.get("/fleet")
+    async def fleet() -> dict[str, Any]:
+        """Instances with health, load and what they serve."""
+        scheduler = gateway.runner.scheduler
+        now = gateway.runner.clock()
+        return {
+            "models": [model.model_dump(mode="json") for model in gateway.config.models],
+            "instances": [_instance(gateway, each, now) for each in gateway.config.instances],
+            "queue_depth": scheduler.queue_depth,
+            "live_requests": scheduler.live,
+            "draining": gateway.draining,
+        }
+
+    @router.post("/instances", status_code=201, responses={409: {}, 422: {}})
+    async def add_instance(body: dict[str, Any]) -> dict[str, Any]:
+        """Add one instance, given as in the fleet file."""
+        added = parse_instance(body)
+
+        def edit(config: FleetConfig) -> FleetConfig:
+            if config.instance(added.name) is not None:
+                raise Refusal(
+                    409, "name_taken", f"An instance {added.name} is there already", Outcome.REJECTED_INVALID
+                )
+            return with_instances(config, (*config.instances, added))
+
+        await gateway.change(edit)
+        return _instance(gateway, added, gateway.runner.clock())
+
+    @router.delete("/instances/{name}")
+    async def remove_instance(name: str, drain: bool = False) -> dict[str, Any]:
+        """Take an instance out: at once, or with `drain=true` when its last request has ended."""
+        if gateway.config.instance(name) is None:
+            raise not_found("There is no such instance")
+        if drain:
+            gateway.drain_instance(name)
+            return {"name": name, "draining": True}
+        await gateway.remove_instance(name)
+        return {"name": name, "removed": True}
+
+    @router.get("/requests")
+    async def requests(
+        since: Annotated[float | None, Query(allow_inf_nan=False)] = None,
+        outcome: Outcome | None = None,
+        policy: str | None = None,
+        model: str | None = None,
+        instance: str | None = None,
+        key: str | None = None,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+        cursor: str | None = None,
+    ) -> dict[str, Any]:
+        """Recorded requests, newest first."""
+        page = await gateway.store.requests(
+            since=since,
+            outcome=None if outcome is None else outcome.value,
+            policy=policy,
+            model=model,
+            instance=instance,
+            key=key,
+            limit=limit,
+            cursor=cursor,
+        )
+        return {"requests": page.requests, "next_cursor": page.next_cursor}
+
+    @router.get("/requests/{request_id}")
+    async def request(request_id: str) -> dict[str, Any]:
+        """One request with every candidate and every attempt."""
+        row = await gateway.store.request(request_id, any_key=True)
+        if row is None:
+            raise not_found("There is no such request")
+        return await describe(gateway.store, row)
+
+    @router.post("/reload", responses={422: {}})
+    async def reload() -> dict[str, Any]:
+        """Read the fleet file again; a bad one is refused and the old one stays."""
+        config = await gateway.reload()
+        return {"instances": len(config.instances), "models": len(config.models)}
+
+    @router.get("/scaling")
+    async def get_scaling() -> dict[str, Any]:
+        """How many replicas each model wants, from what is in flight and queued now."""
+        return {
+            "models": [
+                asdict(each)
+                for each in scaling(gateway.runner.scheduler, [model.name for model in gateway.config.models])
+            ]
+        }
+
+    return router
+
+
+def _instance(gateway: Gateway, config: InstanceConfig, now: float) -> dict[str, Any]:
+    instance = gateway.runner.scheduler.instances[config.name]
+    report = instance.report
+    return {
+        "name": instance.name,
+        "kind": config.kind,
+        "url": config.url,
+        "hardware": instance.hardware,
+        "serves": {name: candidate.upstream_model for name, candidate in instance.candidates.items()},
+        "healthy": instance.healthy,
+        "draining": instance.draining,
+        "ejections": instance.ejections,
+        "in_flight": instance.in_flight,
+        "awaiting_first_token": instance.awaiting_first_token,
+        "max_concurrency": instance.max_concurrency,
+        "running": report.running,
+        "waiting": report.waiting,
+        "kv_usage": report.kv_usage,
+        "report_age_s": None if instance.reported_at is None else round(now - instance.reported_at, 3),
+        "prediction": gateway.prediction_quality(instance.name),
+    }
