@@ -24,7 +24,6 @@ RUN useradd --system --uid 10001 --user-group --no-create-home headway \
     && install --directory --owner=headway --group=headway /var/lib/headway /etc/headway
 USER 10001:10001
 WORKDIR /var/lib/headway
-VOLUME /var/lib/headway
 EXPOSE 8080
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=10s CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8080/healthz', timeout=2)"]

@@ -73,6 +73,10 @@ class OllamaBackend:
                 name = local_name(candidate.upstream_model)
                 self._num_ctx[name] = max(self._num_ctx.get(name, 0), candidate.context_tokens)
 
+    @property
+    def busy(self) -> int:
+        return self.pool.busy_connections
+
     async def stream(self, call: Call) -> EngineStream:
         body = self._body(call, stream=True)
         connection = await post_json(self.pool, self._heads[call.api], call.request_id, body)

@@ -124,6 +124,10 @@ class OpenAIBackend:
         self._metrics = MetricsReader()
         self._skip_scrapes = 0
 
+    @property
+    def busy(self) -> int:
+        return self.pool.busy_connections
+
     async def stream(self, call: Call) -> EngineStream:
         body = generation_body(call, self._flavour.chat_bound)
         connection = await self._post(self._heads[call.api], call.request_id, body)

@@ -158,7 +158,7 @@ class PhysicalPredictor:
         # Output length: min(Y, cap), for each of the choices.
         cap = request.max_tokens
         if candidate.context_tokens is not None:
-            room = max(candidate.context_tokens - request.prompt_tokens, 1)
+            room = max(candidate.context_tokens - (request.longest_prompt_tokens or request.prompt_tokens), 1)
             cap = room if cap is None or cap > room else cap
         p50, p90, mean = output.p50, output.p90, output.mean
         if cap is not None:

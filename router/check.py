@@ -1,7 +1,8 @@
 """`headway check`: read a fleet file as the gateway would, and say what it found.
 
-Errors (exit 2) are what stops a start. Warnings are what a start survives: a secret that this environment
-does not have, a file that is not here, a model that nothing serves.
+Errors (exit 2) are faults of the file. Warnings are what may differ where the gateway will run: a secret that
+this environment does not have or a file that is not here (there a start would stop), a model that nothing
+serves.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -27,6 +28,8 @@ from router.gateway.service import Gateway
 from router.gateway.tokenizer import PromptTokenizer
 from router.store.queries import Store
 from router.store.state import MemoryState
+
+logger = logging.getLogger("headway")
 
 
 def find_profile(name: str) -> EngineProfile | None:
@@ -58,7 +61,7 @@ async def open_gateway(
     admin_variable = config.auth.admin_key_env
     admin_key = environment.get(admin_variable or "HEADWAY_ADMIN_KEY") or None
     if admin_variable is not None and admin_key is None:
-        secret(admin_variable, environment, "auth.admin_key_env")
+        logger.warning("%s is not set: /admin answers on loopback only", admin_variable)
     if config.server.workers != 1:
         raise ConfigError("server", [Problem(("workers",), "this version serves with one worker")])
     if config.state.url != "memory://":
@@ -88,7 +91,9 @@ async def open_gateway(
         predictor = PhysicalPredictor()
         chosen = policies.create_all(
             policies.PolicySettings(
-                confidence=config.scheduling.confidence, cached_tokens=predictor.cached_tokens
+                confidence=config.scheduling.confidence,
+                ttft_weight=config.scheduling.ttft_weight,
+                cached_tokens=predictor.cached_tokens,
             )
         )
         scheduler = Scheduler(

@@ -141,12 +141,13 @@ class HedgeConfig(Section):
 
 
 class SchedulingConfig(Section):
-    """`confidence` is 1 - epsilon of the SLO-aware policies, `explore` the share of requests that try
-    another candidate so that predictions stay honest."""
+    """`confidence` is 1 - epsilon of the SLO-aware policies, `explore` the share of requests that try another
+    candidate so that predictions stay honest, `ttft_weight` the weight of TTFT beside E2E in `latency`."""
 
     confidence: Annotated[Float, Field(gt=0, lt=1)] = 0.9
     hedge: HedgeConfig = HedgeConfig()
     explore: Share = 0.01
+    ttft_weight: Share = 0.0
 
 
 class ProbesConfig(Section):

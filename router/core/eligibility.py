@@ -57,7 +57,7 @@ def eligible(
     out: list[tuple[Candidate, str]] = []
     fits = good = affordable = False
     # By the best estimate: an upper bound would refuse prompts that fit. The engine has the last word.
-    need_tokens = request.prompt_tokens + (1 if request.decodes else 0)
+    need_tokens = (request.longest_prompt_tokens or request.prompt_tokens) + (1 if request.decodes else 0)
     for model in models:
         for instance in instances_by_model.get(model, {}).values():
             candidate = instance.candidates[model]

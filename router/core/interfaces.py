@@ -144,6 +144,11 @@ class Backend(Protocol):
 
     kind: str
 
+    @property
+    def busy(self) -> int:
+        """Calls under way."""
+        ...
+
     async def stream(self, call: Call) -> Stream:
         """Send a generation request, streamed upstream; returns once the 2xx head is here."""
         ...

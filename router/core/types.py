@@ -102,7 +102,8 @@ class Request:
 
     `arrived_at` and `expires_at` are on the runner's clock in seconds. `models` are the names it may be
     served by, `fallbacks` those tried in order when none of `models` can take it. `prompt_tokens` is the
-    best estimate, `prompt_tokens_bound` an upper bound that caps and context checks use. `hard` says that
+    best estimate over all prompts of the request, `prompt_tokens_bound` an upper bound that money caps use,
+    `longest_prompt_tokens` the longest of several prompts (None: one prompt). `hard` says that
     a missed SLO refuses or ends it. `prefix` are hashes of the prompt's leading blocks, shortest first.
     """
 
@@ -113,6 +114,7 @@ class Request:
     fallbacks: tuple[str, ...] = ()
     prompt_tokens: int = 0
     prompt_tokens_bound: int = 0
+    longest_prompt_tokens: int | None = None
     max_tokens: int | None = None
     slo: Slo | None = None
     hard: bool = False

@@ -5,6 +5,7 @@ Everything else (models, routing, operations) is FastAPI's, to which unknown pat
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from router.core.errors import Refusal, invalid_request
 from router.core.types import Outcome, Request
 from router.gateway import body as bodies
 from router.gateway.answer import respond_refusal
-from router.gateway.fronts import Front, OpenAIFront
+from router.gateway.fronts import Front, OpenAIFront, openai_error
 from router.gateway.ollama_endpoint import OLLAMA_ROUTES, OllamaFront, OllamaRoute, load_answer
 from router.gateway.prompt import PromptFacts, prompt_facts, prompt_texts
 from router.gateway.relay import Exchange, Relay
@@ -24,12 +25,14 @@ from router.gateway.service import Gateway
 from router.gateway.wish import KeyTerms, Wish, from_body, from_headers
 from router.store.records import RequestRecord
 
+logger = logging.getLogger("headway")
+
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 App = Callable[[dict[str, Any], Receive, Any], Awaitable[None]]
 
 #: What an engine cannot stream: passed through whole.
-_WHOLE_ONLY = ("prompt_logprobs", "use_beam_search", "best_of")
+_WHOLE_ONLY = ("prompt_logprobs", "use_beam_search")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,11 @@ class Api:
             if route is not None:
                 await self._serve(route, scope, receive, send)
                 return
+        elif scope["type"] == "http" and scope["path"] in ROUTES:
+            lines = b"content-type: application/json\r\nallow: POST\r\n"
+            refusal = Refusal(405, "method_not_allowed", "Method Not Allowed", Outcome.REJECTED_INVALID)
+            Responder(send).whole(405, lines, openai_error(refusal))
+            return
         await self._other(scope, receive, send)
 
     async def _serve(
@@ -128,7 +136,14 @@ class Api:
             gateway.finish(record)
             return
         exchange = Exchange(api, body, front, stream, whole, request, record, extra)
-        await Relay(gateway, exchange, responder).run(scope["state"]["connection"])
+        try:
+            await Relay(gateway, exchange, responder).run(scope["state"]["connection"])
+        except Exception:
+            logger.exception("request %s failed inside the gateway", record.id)
+            if responder.started:
+                responder.abort()
+            else:
+                respond_refusal(responder, front, internal_error(), record.id, extra)
 
     def _authenticate(
         self, rules: Rules, headers: dict[bytes, bytes], record: RequestRecord
@@ -163,7 +178,7 @@ class Api:
         )
         facts = prompt_facts(api, body)
         request = build_request(rules, record, wish, api, body, facts)
-        whole = api == "embeddings" or any(body.get(name) for name in _WHOLE_ONLY)
+        whole = api == "embeddings" or needs_whole(body)
         if whole and stream:
             raise invalid_request("An engine cannot stream this request; ask without stream.", "stream")
         await self._gateway.count_tokens(request, api, body)
@@ -171,6 +186,12 @@ class Api:
         if rules.config.store.keep_prompts:
             record.prompt = "\n".join(prompt_texts(api, body))
         return request, whole
+
+
+def needs_whole(body: Mapping[str, Any]) -> bool:
+    """Whether an engine can answer this only in one piece."""
+    best_of = body.get("best_of") or 1
+    return best_of > (body.get("n") or 1) or any(body.get(name) is not None for name in _WHOLE_ONLY)
 
 
 def build_request(
@@ -196,6 +217,7 @@ def build_request(
         fallbacks=fallbacks,
         prompt_tokens=facts.tokens,
         prompt_tokens_bound=facts.tokens_bound,
+        longest_prompt_tokens=facts.longest_tokens,
         max_tokens=record.max_tokens,
         slo=wish.slo,
         hard=wish.hard,
@@ -211,7 +233,13 @@ def build_request(
     )
 
 
+def internal_error() -> Refusal:
+    """What a client is told of a fault of ours."""
+    return Refusal(500, "internal_error", "The gateway failed on this request.", Outcome.BACKEND_ERROR)
+
+
 def draining() -> Refusal:
+    """What a new request is told while the gateway shuts down."""
     return Refusal(
         503, "no_instance", "The gateway is shutting down.", Outcome.REJECTED_NO_INSTANCE, retry_after_s=5
     )

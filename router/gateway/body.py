@@ -36,6 +36,8 @@ _TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
 }
 _AT_LEAST_ONE = ("max_tokens", "max_completion_tokens", "n", "dimensions")
 MAX_CHOICES = 128
+#: Levels of nesting; what is sent on must be written as JSON again, which has its own limit.
+MAX_DEPTH = 100
 
 
 def parse_json(data: bytes) -> dict[str, Any]:
@@ -46,7 +48,23 @@ def parse_json(data: bytes) -> dict[str, Any]:
         raise invalid_request(f"The body is not valid JSON: {str(error).split(':', 1)[0]}.") from None
     if not isinstance(body, dict):
         raise invalid_request("The body must be a JSON object.")
+    if data.count(b"[") + data.count(b"{") > MAX_DEPTH and _deeper_than(MAX_DEPTH, body):
+        raise invalid_request(f"The body is nested more than {MAX_DEPTH} levels deep.")
     return body
+
+
+def _deeper_than(limit: int, value: Any) -> bool:
+    level: list[Any] = [value]
+    for _ in range(limit):
+        level = [
+            member
+            for each in level
+            for member in (each.values() if isinstance(each, dict) else each)
+            if isinstance(member, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
 
 
 def check(api: str, body: Mapping[str, Any]) -> None:

@@ -27,11 +27,13 @@ MAX_PREFIX_BLOCKS = 64
 @dataclass(frozen=True, slots=True)
 class PromptFacts:
     """`tokens`: best estimate; `tokens_bound`: upper bound; `prefix`: hashes of the leading blocks, each
-    chained to those before it."""
+    chained to those before it. `longest_tokens`: of several prompts in one request the longest, which is the
+    one that must fit a context (None: there is only one)."""
 
     tokens: int
     tokens_bound: int
     prefix: tuple[int, ...]
+    longest_tokens: int | None = None
 
 
 def prompt_facts(api: str, body: Mapping[str, Any]) -> PromptFacts:
@@ -44,9 +46,17 @@ def prompt_facts(api: str, body: Mapping[str, Any]) -> PromptFacts:
     if isinstance(prompt, str):
         return _facts([prompt], 0, 8)
     if isinstance(prompt[0], str):
-        return _facts(prompt, 0, 8 * len(prompt))
-    tokens = len(prompt) if isinstance(prompt[0], int) else sum(len(ids) for ids in prompt)
-    return PromptFacts(max(1, tokens), max(1, tokens), ())
+        every = [_facts([text], 0, 8) for text in prompt]
+        return PromptFacts(
+            sum(facts.tokens for facts in every),
+            sum(facts.tokens_bound for facts in every),
+            every[0].prefix if len(every) == 1 else (),
+            max(facts.tokens for facts in every),
+        )
+    if isinstance(prompt[0], int):
+        return PromptFacts(len(prompt), len(prompt), ())
+    lengths = [max(1, len(ids)) for ids in prompt]
+    return PromptFacts(sum(lengths), sum(lengths), (), max(lengths))
 
 
 def prompt_texts(api: str, body: Mapping[str, Any]) -> list[str]:

@@ -233,7 +233,11 @@ class Relay:
 
     async def _catch_up(self) -> None:
         """Let the engine's stream go on when the client has read what was written."""
-        await self._responder.drain()
+        try:
+            async with asyncio.timeout(self._gateway.config.limits.request_timeout_s):
+                await self._responder.drain()
+        except TimeoutError:
+            self._responder.abort()  # it has stopped reading; its connection's end ends the request
         if self._stream is not None:
             self._stream.resume()
 
@@ -337,7 +341,7 @@ class Relay:
                 self._prompt_tokens(),
                 restartable=restartable,
                 refusal=None,
-                fault=refusal is None and status != 429,  # busy is no fault; a wrong key or model is
+                fault=refusal is None and status not in (429, 503),  # to be busy is no fault
             ),
             ticket,
         )
@@ -378,7 +382,7 @@ class Relay:
         record.e2e_s = self._clock() - request.arrived_at if e2e_s is None else e2e_s
         if self._first_at is not None:
             record.ttft_s = self._first_at - request.arrived_at
-        record.decoded = self._first_at is not None
+        record.decoded = any(attempt.first_token_at is not None for attempt in record.attempt_records)
         record.attempts = len(record.attempt_records)
         record.cost_usd = sum(a.cost_usd or 0.0 for a in record.attempt_records)
         if request.max_cost_usd is not None:

@@ -103,9 +103,11 @@ class Runner:
             ticket = self._tickets.get(instruction.request_id)
             if ticket is not None:
                 ticket.deliver(instruction, current=ticket is origin)
+        if self.scheduler.queue_depth:
+            self._arm()  # a returning instance takes more as time passes
 
     def _arm(self) -> None:
-        """Set the timer. Only an arrival can make the next deadline earlier; a retry or a token cannot."""
+        """Set the timer. Without a queue only an arrival makes the next deadline earlier."""
         at = self.scheduler.wake_at
         if at is None or self._wakes_at <= at:
             return  # an early timer does no harm: it asks again

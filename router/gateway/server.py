@@ -75,7 +75,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._began_at = None
-        self._received = 0
+        self._received = self._head_bytes = 0
         if not self.transport.is_closing():
             super().on_message_complete()
 
@@ -147,7 +147,12 @@ class Responder:
         return self._flow.write_paused and not self._cycle.disconnected
 
     async def drain(self) -> None:
+        """Wait until the client has read most of what was written."""
         await self._flow.drain()
+
+    def abort(self) -> None:
+        """Cut the connection."""
+        self._cycle.transport.abort()
 
     def whole(self, status: int, headers: bytes, body: bytes) -> None:
         """The whole response in one write."""

@@ -11,6 +11,7 @@ from typing import Any
 from predictors.serving import PhysicalPredictor
 from router.config import FleetConfig, InstanceConfig, with_instances
 from router.core.errors import UpstreamError
+from router.core.events import Tick
 from router.core.interfaces import Backend, Call
 from router.core.profile import EngineProfile
 from router.core.state import Instance
@@ -165,6 +166,7 @@ class Gateway:
         self._tokenizers = tokenizers
         self._headers.clear()
         scheduler.set_instances(instances)
+        self.runner.apply(Tick())  # queued requests may go to what has come, or must be told what has gone
         self.metrics.set_fleet(
             policies=self.policies,
             models=[model.name for model in config.models],
@@ -185,6 +187,7 @@ class Gateway:
         if instance.draining:
             return
         instance.draining = True
+        self.runner.apply(Tick())
 
         async def leave() -> None:
             while instance.in_flight and instance.draining:  # noqa: ASYNC110 (rare; an event would cost)
@@ -206,11 +209,13 @@ class Gateway:
         task.add_done_callback(self._background.discard)
 
     def _close_later(self, backend: Backend) -> None:
-        """A backend that left the fleet lives as long as a request may that it still carries."""
+        """A backend that left the fleet lives until the last request that it carries has ended."""
 
         async def close() -> None:
             try:
-                await asyncio.sleep(self.config.limits.request_timeout_s)
+                await asyncio.sleep(1)  # a decision of this moment may still be on its way to it
+                while backend.busy:  # noqa: ASYNC110 (rare; an event would cost each request)
+                    await asyncio.sleep(1)
             finally:
                 await backend.aclose()
 
@@ -273,6 +278,8 @@ class Gateway:
             if tokenizer is not None:
                 request.prompt_tokens, request.prompt_tokens_bound = await tokenizer.count(api, body)
                 return
+        if request.longest_prompt_tokens is not None:
+            return  # of many prompts the estimate must do: each would take a call
         least = self.rules.least_context_tokens
         if request.max_cost_usd is None and (least is None or request.prompt_tokens_bound < least):
             return

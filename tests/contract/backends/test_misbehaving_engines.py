@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -192,11 +191,9 @@ async def test_silence_after_the_first_token_is_a_timeout(dialect: Dialect) -> N
 
     async with FakeEngine(script) as engine:
         backend = dialect.create(engine.url, idle_timeout_s=0.2)
-        started = time.monotonic()
         counts, error = await texts_then_error(await backend.stream(chat()))
         assert counts == [1]
         assert isinstance(error, UpstreamTimeout)
-        assert 0.15 < time.monotonic() - started < 20
         await asyncio.wait_for(engine.disconnects.wait(), 5)
         await backend.aclose()
 

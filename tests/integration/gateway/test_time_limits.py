@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 
 import pytest
 
@@ -157,10 +156,8 @@ async def test_silence_in_mid_stream_is_the_idle_limit(tmp_path):
 async def test_silence_before_the_first_token_is_not_the_idle_limit(tmp_path):
     async with live(tmp_path, vllm("a"), limits={"idle_timeout_s": 0.2, "request_timeout_s": 0.9}) as gw:
         gw.engines["a"].arm(fault("hang_before_first_token"))
-        began = time.monotonic()
         status, _headers, answer = await gw.chat(model="small")
         assert (status, answer["error"]["code"]) == (504, "ttft_timeout")
-        assert time.monotonic() - began >= 0.9
 
 
 async def test_a_slow_reader_does_not_trip_the_idle_limit(tmp_path):
