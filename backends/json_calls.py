@@ -10,7 +10,7 @@ import orjson
 from backends.engine_errors import from_response
 from backends.http1 import Connection
 from backends.pool import Pool
-from router.core.errors import UpstreamError
+from router.core.errors import UpstreamError, UpstreamRejected
 
 MAX_ERROR_BYTES = 1024 * 1024
 
@@ -23,7 +23,11 @@ def engine_headers(api_key: str | None, headers: Mapping[str, str] | None) -> di
 
 async def post_json(pool: Pool, head: bytes, request_id: str, body: Mapping[str, Any]) -> Connection:
     """POST a body; the connection with a 2xx answer, or UpstreamError by the engine's error."""
-    connection = await pool.post(head, request_id, orjson.dumps(body))
+    try:
+        data = orjson.dumps(body)
+    except TypeError as error:
+        raise UpstreamRejected("the request cannot be written as JSON (nested too deeply?)") from error
+    connection = await pool.post(head, request_id, data)
     if 200 <= connection.status < 300:
         return connection
     status = connection.status

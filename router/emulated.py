@@ -27,7 +27,7 @@ class EmulatedEngines:
     """Starts emulated engines and ends them on exit."""
 
     def __init__(self) -> None:
-        self._urls: dict[str, tuple[InstanceConfig, str]] = {}
+        self._urls: dict[str, tuple[InstanceConfig, str, asyncio.subprocess.Process]] = {}
         self._children: list[asyncio.subprocess.Process] = []
 
     async def __aenter__(self) -> Self:
@@ -49,7 +49,7 @@ class EmulatedEngines:
     async def url(self, instance: InstanceConfig) -> str:
         """Where an instance listens; it is started if it does not run as configured."""
         known = self._urls.get(instance.name)
-        if known is None or _engine(known[0]) != _engine(instance):
+        if known is None or _engine(known[0]) != _engine(instance) or known[2].returncode is not None:
             await self.start([instance])
         return self._urls[instance.name][1]
 
@@ -77,7 +77,7 @@ class EmulatedEngines:
         if not answer:
             raise ConfigError("instances", [Problem((), "the emulated engines did not start")])
         for each, url in zip(instances, orjson.loads(answer), strict=True):
-            self._urls[each.name] = (each, url)
+            self._urls[each.name] = (each, url, child)
 
 
 def _engine(instance: InstanceConfig) -> dict[str, Any]:

@@ -107,6 +107,8 @@ async def _serve(
         def stop() -> None:
             if gateway.draining:
                 server.should_exit = server.force_exit = True
+                for task in list(server.server_state.tasks):
+                    task.cancel()
             else:
                 tasks.add(asyncio.create_task(_drain(gateway, server), name="drain"))
 

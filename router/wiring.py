@@ -20,11 +20,11 @@ from predictors.serving import PhysicalPredictor
 from router.config import ConfigError, FleetConfig, InstanceConfig, Problem
 from router.core.interfaces import Backend
 from router.core.profile import EngineProfile
-from router.core.scheduler import Scheduler, SchedulerSettings
+from router.core.scheduler import Scheduler
 from router.emulated import EmulatedEngines
 from router.gateway.metrics import Metrics
 from router.gateway.runner import Runner
-from router.gateway.service import Gateway
+from router.gateway.service import Gateway, scheduler_settings
 from router.gateway.tokenizer import PromptTokenizer
 from router.store.queries import Store
 from router.store.state import MemoryState
@@ -100,13 +100,7 @@ async def open_gateway(
             (),
             chosen,
             predictor,
-            SchedulerSettings(
-                confidence=config.scheduling.confidence,
-                max_queue=config.limits.max_queue,
-                max_attempts=config.limits.max_attempts,
-                eject_after=config.probes.eject_after,
-                return_after=config.probes.return_after,
-            ),
+            scheduler_settings(config),
             Random(seed),
         )
         gateway = Gateway(
@@ -146,7 +140,7 @@ def load_tokenizers(config: FleetConfig) -> dict[str, PromptTokenizer]:
         if instance.tokenizer not in by_file:
             try:
                 by_file[instance.tokenizer] = PromptTokenizer.from_file(instance.tokenizer)
-            except ValueError as error:
+            except (ValueError, ModuleNotFoundError) as error:
                 raise ConfigError("instances", [Problem((instance.name, "tokenizer"), str(error))]) from error
         for model in instance.serves:
             found.setdefault(model, by_file[instance.tokenizer])
@@ -186,14 +180,17 @@ def create_backend(
         for name, variable in instance.headers_env.items()
     }
     limits = fleet.limits
-    return backends.create(
-        instance.protocol,
-        url=url,
-        candidates=list(fleet.candidates(instance).values()),
-        api_key=api_key,
-        headers=headers,
-        ca_file=instance.ca_file,
-        connect_timeout_s=limits.connect_timeout_s,
-        idle_timeout_s=limits.idle_timeout_s,
-        session=session,
-    )
+    try:
+        return backends.create(
+            instance.protocol,
+            url=url,
+            candidates=list(fleet.candidates(instance).values()),
+            api_key=api_key,
+            headers=headers,
+            ca_file=instance.ca_file,
+            connect_timeout_s=limits.connect_timeout_s,
+            idle_timeout_s=limits.idle_timeout_s,
+            session=session,
+        )
+    except (OSError, ValueError) as error:
+        raise ConfigError(place, [Problem((), str(error))]) from error

@@ -181,12 +181,15 @@ class Scheduler:
     def _arrived(self, event: Arrived, now: float) -> list[Instruction]:
         self._seq += 1
         live = _Live(event.request, self._seq)
+        # Slots of a returning instance open as time passes: those who wait come first.
+        ramping = bool(self._queue) and any(i.returned_at is not None for i in self.instances.values())
+        first = self._drain(now) if ramping else []
         try:
-            return [self._place(live, now)]
+            return [*first, self._place(live, now)]
         except _Queued:
-            return []
+            return first
         except Refusal as refusal:
-            return [Refuse(live.request.id, refusal)]
+            return [*first, Refuse(live.request.id, refusal)]
 
     def _first_token(self, event: FirstToken, now: float) -> list[Instruction]:
         live = self._live.get(event.request_id)
@@ -279,7 +282,12 @@ class Scheduler:
         while self._deadlines and self._deadlines[0][0] <= now:
             _, request_id = heapq.heappop(self._deadlines)
             live = self._live.get(request_id)
-            if live is not None and (due := self._hard_deadline(live)) is not None:
+            if live is None:
+                continue
+            due = self._hard_deadline(live)
+            if request_id in self._awaiting:
+                due = min(live.request.expires_at, math.inf if due is None else due)
+            if due is not None:
                 if due <= now:
                     instructions.append(self._expire(live, now))
                 else:
@@ -414,8 +422,13 @@ class Scheduler:
             )
             if affordable is not None:
                 affordable //= request.choices
-                if bound is None or affordable < bound:
-                    bound, by_budget = affordable, True
+                context = candidate.context_tokens
+                if context is not None:
+                    # An answer never outgrows the context, and engines refuse a larger bound.
+                    room = max(1, context - request.prompt_tokens)
+                    affordable = None if affordable >= context else min(affordable, room)
+            if affordable is not None and (bound is None or affordable < bound):
+                bound, by_budget = affordable, True
         return bound, by_budget
 
     def _retry(self, live: _Live, now: float) -> list[Instruction]:
@@ -510,6 +523,9 @@ class Scheduler:
             self._live[request_id] = live
             if (due := self._hard_deadline(live)) is not None:
                 heapq.heappush(self._deadlines, (due, request_id))
+        newest = next(reversed(self._awaiting.values()), None)
+        if newest is not None and newest.request.expires_at > live.request.expires_at:
+            heapq.heappush(self._deadlines, (live.request.expires_at, request_id))  # out of order: a retry
         self._awaiting[request_id] = live
 
     @staticmethod

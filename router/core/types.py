@@ -39,6 +39,9 @@ class EndedHow(StrEnum):
     HEDGE_LOST = "hedge_lost"
 
 
+_NO_BOUND_TOKENS = 1e12  # more is no bound in practice, nor one that JSON can carry
+
+
 @dataclass(frozen=True, slots=True)
 class Price:
     """The tariff of one attempt; input and output tokens are priced apart (USD per million tokens)."""
@@ -51,14 +54,15 @@ class Price:
 
     def affordable_output_tokens(self, prompt_tokens: int, budget_usd: float) -> int | None:
         """Most output tokens that `budget_usd` buys after the prompt; negative if the prompt alone is
-        too dear, None when output is free."""
+        too dear, None when it buys any answer."""
         left_usd = budget_usd * 1e6 - prompt_tokens * self.input_usd_per_mtok
         if left_usd < 0:
             return -1
         if self.output_usd_per_mtok == 0:
             return None
         # The small term keeps an exactly affordable token affordable in floating point.
-        return int(left_usd / self.output_usd_per_mtok + 1e-9)
+        tokens = left_usd / self.output_usd_per_mtok + 1e-9
+        return int(tokens) if tokens < _NO_BOUND_TOKENS else None
 
 
 @dataclass(frozen=True, slots=True)

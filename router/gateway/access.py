@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 from math import ceil
+from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -77,7 +78,17 @@ def _is_local(request: Request) -> bool:
     """Whether a program on this machine asks: not through a proxy, and not a page of some web site."""
     if request.client is None or not _is_loopback(request.client.host):
         return False
+    if not _names_this_machine(request.headers.get("host", "")):
+        return False  # a web page whose name was pointed here
     return not any(name in request.headers for name in ("origin", "forwarded", "x-forwarded-for"))
+
+
+def _names_this_machine(host: str) -> bool:
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return False
+    return name in {"", "localhost"} or name.endswith(".localhost") or _is_loopback(name)
 
 
 def _is_loopback(host: str) -> bool:

@@ -41,6 +41,9 @@ def admin_routes(gateway: Gateway) -> APIRouter:
     async def add_instance(body: dict[str, Any]) -> dict[str, Any]:
         """Add one instance, given as in the fleet file."""
         added = parse_instance(body)
+        if gateway.admin_key is None and (added.api_key_env or added.headers_env):
+            # Else whoever is on this machine could have any secret of ours sent to a URL of theirs.
+            raise Refusal(401, "invalid_api_key", "Secrets need an admin key.", Outcome.REJECTED_AUTH)
 
         def edit(config: FleetConfig) -> FleetConfig:
             if config.instance(added.name) is not None:

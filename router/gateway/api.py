@@ -17,6 +17,7 @@ from router.gateway import body as bodies
 from router.gateway.answer import respond_refusal
 from router.gateway.fronts import Front, OpenAIFront, openai_error
 from router.gateway.ollama_endpoint import OLLAMA_ROUTES, OllamaFront, OllamaRoute, load_answer
+from router.gateway.ollama_front import refusal_body
 from router.gateway.prompt import PromptFacts, prompt_facts, prompt_texts
 from router.gateway.relay import Exchange, Relay
 from router.gateway.rules import Rules
@@ -30,9 +31,6 @@ logger = logging.getLogger("headway")
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 App = Callable[[dict[str, Any], Receive, Any], Awaitable[None]]
-
-#: What an engine cannot stream: passed through whole.
-_WHOLE_ONLY = ("prompt_logprobs", "use_beam_search")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,8 @@ class Api:
         elif scope["type"] == "http" and scope["path"] in ROUTES:
             lines = b"content-type: application/json\r\nallow: POST\r\n"
             refusal = Refusal(405, "method_not_allowed", "Method Not Allowed", Outcome.REJECTED_INVALID)
-            Responder(send).whole(405, lines, openai_error(refusal))
+            body = refusal_body(refusal, "") if scope["path"].startswith("/api/") else openai_error(refusal)
+            Responder(send).whole(405, lines, b"" if scope["method"] == "HEAD" else body)
             return
         await self._other(scope, receive, send)
 
@@ -135,6 +134,12 @@ class Api:
             record.e2e_s = gateway.runner.clock() - arrived_at
             gateway.finish(record)
             return
+        except BaseException as error:  # a fault of ours, or the shutdown
+            record.outcome = Outcome.BACKEND_ERROR
+            record.error_code = "internal_error" if isinstance(error, Exception) else "shutdown"
+            record.e2e_s = gateway.runner.clock() - arrived_at
+            gateway.finish(record)
+            raise
         exchange = Exchange(api, body, front, stream, whole, request, record, extra)
         try:
             await Relay(gateway, exchange, responder).run(scope["state"]["connection"])
@@ -190,8 +195,10 @@ class Api:
 
 def needs_whole(body: Mapping[str, Any]) -> bool:
     """Whether an engine can answer this only in one piece."""
-    best_of = body.get("best_of") or 1
-    return best_of > (body.get("n") or 1) or any(body.get(name) is not None for name in _WHOLE_ONLY)
+    if body.get("prompt_logprobs") is not None or body.get("use_beam_search"):
+        return True
+    best_of: int = body.get("best_of") or 1
+    return best_of > (body.get("n") or 1)
 
 
 def build_request(

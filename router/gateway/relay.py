@@ -50,6 +50,10 @@ class Exchange:
     headers: list[tuple[bytes, bytes]]
 
 
+#: Statuses that say something of the request or of the load, not of the instance's health.
+NO_FAULT = frozenset({408, 413, 414, 415, 429, 431, 503})
+
+
 class _Cut(Exception):
     """The answer has reached the bound that its money cap sets."""
 
@@ -90,7 +94,12 @@ class Relay:
             self._note(Outcome.CLIENT_CANCELLED, None)
             self._gateway.finish(self._record)
             return
-        ticket = self._ticket = self._runner.submit(self._request, task)
+        try:
+            ticket = self._ticket = self._runner.submit(self._request, task)
+        except Exception:
+            self._note(Outcome.BACKEND_ERROR, "internal_error")
+            self._gateway.finish(self._record)
+            raise
         connection.on_disconnect = lambda: self._runner.leave(ticket)
         try:
             await self._attempt_until_done(ticket)
@@ -103,6 +112,7 @@ class Relay:
             if ticket.refusal is not None and not ticket.left:
                 self._refuse(ticket.refusal)
             elif ticket.left:
+                self._responder.gone()
                 self._note(Outcome.CLIENT_CANCELLED, None)
             else:  # the server is shutting down and has run out of patience
                 self._note(Outcome.BACKEND_ERROR, "shutdown")
@@ -331,7 +341,10 @@ class Relay:
             )
         restartable = not self._responder.started and refusal is None
         status = error.status
-        self._settle(dispatch, EndedHow.FAILED, str(error)[:300])
+        told = str(error)[:300]
+        if isinstance(error, UpstreamRejected):  # its words are for the client: they may quote the request
+            told = f"the engine refused the request ({status})"
+        self._settle(dispatch, EndedHow.FAILED, told)
         self._runner.apply(
             Ended(
                 self._request.id,
@@ -341,13 +354,15 @@ class Relay:
                 self._prompt_tokens(),
                 restartable=restartable,
                 refusal=None,
-                fault=refusal is None and status not in (429, 503),  # to be busy is no fault
+                fault=refusal is None and status not in NO_FAULT,
             ),
             ticket,
         )
         if refusal is not None:
             raise refusal
-        if not restartable:
+        if restartable:
+            self._first_at = None  # the client has seen nothing of it
+        else:
             raise Refusal(502, "upstream_error", "The engine failed in mid-answer.", Outcome.BACKEND_ERROR)
 
     def _give_up_attempt(self, how: EndedHow, error: str | None) -> None:

@@ -9,9 +9,9 @@ from math import inf
 from time import monotonic, perf_counter
 
 from router.core.errors import Refusal
-from router.core.events import Arrived, Dispatch, Event, Instruction, Left, Refuse, Tick
+from router.core.events import Arrived, Dispatch, Ended, Event, Instruction, Left, Refuse, Tick
 from router.core.scheduler import Scheduler
-from router.core.types import Request
+from router.core.types import EndedHow, Request
 
 
 class Ticket:
@@ -77,7 +77,11 @@ class Runner:
         """Bring a request in; its first instruction is read from the ticket."""
         ticket = self._tickets[request.id] = Ticket(request, task)
         began = perf_counter()
-        self.apply(Arrived(request), ticket)
+        try:
+            self.apply(Arrived(request), ticket)
+        except BaseException:
+            self.close(ticket)
+            raise
         self._arm()
         if self.on_decision is not None:
             self.on_decision(request.policy, perf_counter() - began)
@@ -103,11 +107,11 @@ class Runner:
             ticket = self._tickets.get(instruction.request_id)
             if ticket is not None:
                 ticket.deliver(instruction, current=ticket is origin)
-        if self.scheduler.queue_depth:
-            self._arm()  # a returning instance takes more as time passes
+        if self.scheduler.queue_depth or (type(event) is Ended and event.how is EndedHow.FAILED):
+            self._arm()  # a returning instance takes more as time passes; a retry waits for its token anew
 
     def _arm(self) -> None:
-        """Set the timer. Without a queue only an arrival makes the next deadline earlier."""
+        """Set the timer. But for a queue and retries only an arrival makes the next deadline earlier."""
         at = self.scheduler.wake_at
         if at is None or self._wakes_at <= at:
             return  # an early timer does no harm: it asks again

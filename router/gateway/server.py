@@ -89,7 +89,11 @@ class GatewayProtocol(HttpToolsProtocol):
     def _answering(self) -> bool:
         """Whether a response is on its way, so that nothing else may be written."""
         cycle: RequestResponseCycle | None = self.cycle
-        return cycle is not None and cycle.response_started and not cycle.response_complete
+        if self.pipeline:
+            return True
+        if cycle is None or cycle.response_complete:
+            return False
+        return cycle.response_started or not cycle.more_body
 
     def sweep(self, now: float) -> None:
         """Close a connection whose request comes too slowly (called about once a second)."""
@@ -149,6 +153,10 @@ class Responder:
     async def drain(self) -> None:
         """Wait until the client has read most of what was written."""
         await self._flow.drain()
+
+    def gone(self) -> None:
+        """The client has left: nothing more is written for it."""
+        self._cycle.disconnected = True
 
     def abort(self) -> None:
         """Cut the connection."""

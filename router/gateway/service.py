@@ -14,6 +14,7 @@ from router.core.errors import UpstreamError
 from router.core.events import Tick
 from router.core.interfaces import Backend, Call
 from router.core.profile import EngineProfile
+from router.core.scheduler import SchedulerSettings
 from router.core.state import Instance
 from router.core.types import Candidate, Request
 from router.gateway.budgets import DailySpend, midnight
@@ -29,6 +30,17 @@ from router.store.state import State
 
 BackendFactory = Callable[[InstanceConfig, FleetConfig], Awaitable[Backend]]
 ProfileLookup = Callable[[str], EngineProfile | None]
+
+
+def scheduler_settings(config: FleetConfig) -> SchedulerSettings:
+    """The scheduler's part of a fleet file."""
+    return SchedulerSettings(
+        confidence=config.scheduling.confidence,
+        max_queue=config.limits.max_queue,
+        max_attempts=config.limits.max_attempts,
+        eject_after=config.probes.eject_after,
+        return_after=config.probes.return_after,
+    )
 
 
 class Gateway:
@@ -128,7 +140,7 @@ class Gateway:
 
     async def _apply_fleet(self, config: FleetConfig, old: FleetConfig | None) -> None:
         scheduler = self.runner.scheduler
-        tokenizers = self._load_tokenizers(config)
+        tokenizers = await asyncio.to_thread(self._load_tokenizers, config)
         known = {} if old is None else {each.name: (each, old.candidates(each)) for each in old.instances}
         plan: list[tuple[InstanceConfig, dict[str, Candidate], bool]] = []  # whether it stays as it is
         gone: list[Backend] = []
@@ -166,6 +178,7 @@ class Gateway:
         self._tokenizers = tokenizers
         self._headers.clear()
         scheduler.set_instances(instances)
+        scheduler.settings = scheduler_settings(config)
         self.runner.apply(Tick())  # queued requests may go to what has come, or must be told what has gone
         self.metrics.set_fleet(
             policies=self.policies,
@@ -276,7 +289,7 @@ class Gateway:
         for model in request.models:
             tokenizer = self._tokenizers.get(model)
             if tokenizer is not None:
-                request.prompt_tokens, request.prompt_tokens_bound = await tokenizer.count(api, body)
+                self._counted(request, *await tokenizer.count(api, body))
                 return
         if request.longest_prompt_tokens is not None:
             return  # of many prompts the estimate must do: each would take a call
@@ -293,7 +306,14 @@ class Gateway:
         except (UpstreamError, TimeoutError):
             return  # the estimate and its bound hold
         if count is not None:
-            request.prompt_tokens = request.prompt_tokens_bound = count
+            self._counted(request, count, count)
+
+    @staticmethod
+    def _counted(request: Request, tokens: int, bound: int) -> None:
+        """Take over a count by one model's tokenizer; another model's may count more."""
+        request.prompt_tokens = tokens
+        if len({*request.models, *request.fallbacks}) == 1:
+            request.prompt_tokens_bound = bound
 
     def _tokenizing(self, request: Request) -> tuple[Backend, Candidate] | None:
         """A live engine that can count the request's tokens, where a candidate's context leaves doubt."""

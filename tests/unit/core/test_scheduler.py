@@ -364,3 +364,37 @@ def test_wake_at_is_the_nearest_deadline():
     s.handle(Left("r1"), 1.0)
     assert s.wake_at is None
     assert math.isfinite(s.drain_s())
+
+
+@pytest.mark.parametrize(
+    ("cap_usd", "bound"),
+    [(0.000600, 100), (0.0022, 900), (0.1, None), (1e303, None)],
+)
+def test_a_money_cap_never_asks_for_more_than_the_context(cap_usd, bound):
+    # 400 USD/Mtok of prompt bound, 2 USD/Mtok of output, 1000 tokens of context of which 100 are the prompt
+    s = scheduler(instance("a", price=CHEAP, context_tokens=1000))
+    sent = dispatched(s.handle(Arrived(request(max_cost_usd=cap_usd)), 0.0))
+    assert (sent.max_output_tokens, sent.budget_bound) == (bound, bound is not None)
+
+
+def test_those_who_wait_come_before_newcomers_when_a_returning_instance_opens_slots():
+    s = scheduler(instance("a", slots=100), eject_after=1, return_after=1)
+    s.handle(Probed("a", False), 0.0)
+    s.handle(Probed("a", True), 1.0)
+    for n in range(3):
+        s.handle(Arrived(request(f"r{n}", at=1.0)), 1.0)
+    assert s.queue_depth == 2  # one slot so far
+    out = s.handle(Arrived(request("late", at=1.15)), 1.15)
+    assert [i.request_id for i in out] == ["r1"]  # two slots now
+    assert s.queue_depth == 2
+
+
+def test_a_retry_keeps_its_own_time_limit():
+    s = scheduler(instance("a"), instance("b"))
+    s.handle(Arrived(request("old", expires_at=600.0)), 0.0)
+    s.handle(FirstToken("old", 1), 1.0)
+    s.handle(Arrived(request("young", at=300.0, expires_at=900.0)), 300.0)
+    s.handle(Ended("old", 1, FAILED, output_tokens=1, restartable=True), 301.0)
+    assert s.wake_at == 600.0
+    assert refused(s.handle(Tick(), 600.0)).outcome is Outcome.EXPIRED_BEFORE_FIRST_TOKEN
+    assert s.wake_at == 900.0
