@@ -46,12 +46,14 @@ async def test_an_instance_is_added_and_taken_out(tmp_path):
                 entry(extra, name="c", colour="red"),
                 entry(extra, name="c", serves={"unknown-model": "x"}),
                 entry(extra, name="c", max_concurrency=0),
-                entry(extra, name="c", api_key_env="NO_SUCH_VARIABLE"),
                 {"name": "c", "kind": "emulated", "profile": "no@thing", "serves": {"llama-3.1-8b": "x"}},
                 {},
             ):
                 status, answer = await gw.post("/admin/instances", bad)
                 assert (status, bool(answer["error"]["message"])) == (422, True), bad
+            # Without an admin key nobody may have a secret of the environment sent to a URL of theirs.
+            secret = entry(extra, name="c", api_key_env="PATH")
+            assert (await gw.post("/admin/instances", secret))[0] == 401
             async with gw.http.post(f"{gw.url}/admin/instances", data=b"{") as response:
                 assert response.status in (400, 422)
             assert set(gw.instances) == {"a", "b"}
