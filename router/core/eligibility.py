@@ -87,10 +87,26 @@ def eligible(
                 busy.append(Option(candidate, instance))
             else:
                 free.append(Option(candidate, instance))
+    if request.max_tokens is not None:
+        free = _roomy(free, request.prompt_tokens + request.max_tokens, out)
     refusal = None
     if not free and not busy:
         refusal = _refusal(request, bool(out), fits, good, affordable)
     return Eligible(free, busy, out, refusal)
+
+
+def _roomy(free: list[Option], tokens: int, out: list[tuple[Candidate, str]]) -> list[Option]:
+    """Those whose context holds the prompt and all the output asked for, if there are any: an engine refuses
+    a longer wish, although the answer might be short."""
+    tight = [
+        option
+        for option in free
+        if option.candidate.context_tokens is not None and tokens > option.candidate.context_tokens
+    ]
+    if not tight or len(tight) == len(free):
+        return free
+    out += [(option.candidate, "context holds the prompt, but not max_tokens too") for option in tight]
+    return [option for option in free if option not in tight]
 
 
 def _refusal(request: Request, known: bool, fits: bool, good: bool, affordable: bool) -> Refusal:

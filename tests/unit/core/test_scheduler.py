@@ -398,3 +398,11 @@ def test_a_retry_keeps_its_own_time_limit():
     assert s.wake_at == 600.0
     assert refused(s.handle(Tick(), 600.0)).outcome is Outcome.EXPIRED_BEFORE_FIRST_TOKEN
     assert s.wake_at == 900.0
+
+
+def test_a_context_that_holds_all_the_output_asked_for_is_preferred():
+    s = scheduler(instance("a", context_tokens=1000), instance("b", context_tokens=8000))
+    assert dispatched(s.handle(Arrived(request("r1", max_tokens=2000)), 0.0)).candidate.instance == "b"
+    assert dispatched(s.handle(Arrived(request("r2", max_tokens=500)), 0.0)).candidate.instance == "a"
+    # Nobody holds it: the engine has the last word.
+    assert dispatched(s.handle(Arrived(request("r3", max_tokens=9000)), 0.0)).candidate.instance == "a"
