@@ -92,7 +92,7 @@ def _operations(gateway: Gateway) -> APIRouter:
             return Response('{"status":"no live instance"}', 503, media_type="application/json")
         return Response('{"status":"ready"}', media_type="application/json")
 
-    @router.get("/metrics")
+    @router.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Prometheus."""
         return Response(gateway.metrics.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -109,10 +109,14 @@ _PATHS: dict[str, tuple[str, str, list[str], dict[str, Any]]] = {
 _STATUSES = {
     400: "bad request, or a wish that no candidate can meet",
     401: "no or wrong key",
-    404: "unknown model",
+    404: "unknown model, or no such thing",
+    405: "method not allowed",
+    409: "the name is taken",
     408: "the request came too slowly",
     413: "the body is too large",
+    422: "what was given does not validate",
     429: "rate limit, budget, or a hard SLO that cannot be met now",
+    500: "a fault of the gateway",
     502: "every attempt failed upstream",
     503: "no live instance, or the queue is full",
     504: "a time limit passed",
@@ -126,12 +130,32 @@ def add_generation_paths(app: FastAPI) -> None:
         if app.openapi_schema is None:
             schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
             schema.setdefault("components", {}).setdefault("schemas", {}).update(_SCHEMAS)
+            for path, operations in schema["paths"].items():
+                for operation in operations.values():
+                    _document_errors(path, operation)
             for path, (summary, tag, required, members) in _PATHS.items():
                 schema["paths"][path] = {"post": _operation(path, summary, tag, required, members)}
             app.openapi_schema = schema
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _document_errors(path: str, operation: dict[str, Any]) -> None:
+    """What FastAPI does not know: faulty input is a 400 here, and every error has the contract's shape."""
+    name = "OllamaError" if path.startswith("/api/") else "Error"
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+    responses = operation["responses"]
+    documented = {status for status in responses if status[0] in "45" and status != "422"}
+    if path.startswith("/admin"):
+        documented.add("422")
+    responses.pop("422", None)
+    guarded = path.startswith(("/v1/", "/api/", "/admin"))
+    known = ("400", "401", "404", "405", "413", "503") if guarded else ("405",)
+    for status in sorted(documented | set(known)):
+        if status == "503" and path == "/readyz":
+            continue  # its own answer
+        responses[status] = {"description": _STATUSES.get(int(status), "an error"), "content": content}
 
 
 def _operation(
