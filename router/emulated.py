@@ -67,7 +67,7 @@ class EmulatedEngines:
         )
         self._children.append(child)
         assert child.stdin is not None  # noqa: S101 (both are pipes)
-        assert child.stdout is not None  # noqa: S101
+        assert child.stdout is not None  # noqa: S101 (as above)
         child.stdin.write(orjson.dumps([_engine(each) for each in instances]) + b"\n")
         try:
             async with asyncio.timeout(START_TIMEOUT_S):

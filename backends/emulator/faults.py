@@ -18,7 +18,7 @@ class FaultKind(StrEnum):
 
     STATUS = "status"  # answer with `status` (default 500) before any work
     ERROR_BEFORE_FIRST_TOKEN = "error_before_first_token"  # noqa: S105 (no password)
-    HANG_BEFORE_FIRST_TOKEN = "hang_before_first_token"  # noqa: S105
+    HANG_BEFORE_FIRST_TOKEN = "hang_before_first_token"  # noqa: S105 (no password)
     HANG_MID_STREAM = "hang_mid_stream"  # silence after `after_tokens`, the connection stays open
     ERROR_MID_STREAM = "error_mid_stream"  # the engine's own error event after `after_tokens`
     TRUNCATE = "truncate_without_done"  # a clean end of the body without the engine's end mark

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,8 @@ class _Comparison:
 def _comparison(args: argparse.Namespace) -> _Comparison:
     if args.url is None:
         raise WorkloadError("give --url: policies are compared against a live gateway")
+    if find_spec("matplotlib") is None:  # told before the runs, not after them
+        raise WorkloadError("the report needs matplotlib: pip install 'headway[bench]'")
     for name in ("policies", "workload", "out"):
         if getattr(args, name) is None:
             raise WorkloadError(f"--{name} is needed")

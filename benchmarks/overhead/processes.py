@@ -107,7 +107,7 @@ def upstream(cores: Cores) -> Iterator[Target]:
     """The canned engine, two instances of it."""
     command = [sys.executable, "-m", "benchmarks.overhead.upstream"]
     with pinned(cores.upstream):
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603 (our own program)
     with process:
         try:
             ports = orjson.loads(_line(process, "the canned engine"))["ports"]
@@ -140,7 +140,7 @@ def gateway(engine: Target, directory: Path, cores: Cores) -> Iterator[Target]:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     log = directory / "headway.log"
     with log.open("wb") as errors, pinned(cores.target):
-        process = subprocess.Popen(  # noqa: S603
+        process = subprocess.Popen(  # noqa: S603 (our own program)
             command, stdout=subprocess.PIPE, stderr=errors, cwd=directory, env=environment
         )
     with process:
@@ -164,7 +164,7 @@ def nginx(engine: Target, directory: Path, cores: Cores) -> Iterator[Target]:
     log = directory / "nginx.log"
     command = [program, "-p", str(directory), "-e", "stderr", "-c", str(configuration)]
     with log.open("wb") as errors, pinned(cores.target):
-        process = subprocess.Popen(command, stdout=errors, stderr=errors)  # noqa: S603
+        process = subprocess.Popen(command, stdout=errors, stderr=errors)  # noqa: S603 (our own program)
     with process:
         try:
             _wait_for_port(process, port, "nginx", log)

@@ -117,5 +117,5 @@ def _pss_kib(pid: int) -> int | None:
 
 
 def _ps(*arguments: str) -> str:
-    run = subprocess.run(["ps", *arguments], capture_output=True, text=True, check=False)  # noqa: S603, S607
+    run = subprocess.run(["ps", *arguments], capture_output=True, text=True, check=False)  # noqa: S603, S607 (fixed arguments)
     return run.stdout

@@ -211,9 +211,9 @@ class _Builder:
             own = pool[place]
             # A text that comes again is numbered: two requests share no prefix by accident.
             text = f"[{turn + 1}] {own.prompt}" if turn else (own.prompt or "")
-            request = replace(request, prompt=text, prefix_hashes=None, quality=own.quality)  # noqa: PLW2901
+            request = replace(request, prompt=text, prefix_hashes=None, quality=own.quality)  # noqa: PLW2901 (the item, changed)
             if self._options.length_wins == "prompts":
-                request = replace(  # noqa: PLW2901
+                request = replace(  # noqa: PLW2901 (the item, changed)
                     request, prompt_tokens=text_tokens(text), output_tokens=own.output_tokens
                 )
             mixed.append(request)

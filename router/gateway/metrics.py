@@ -471,6 +471,7 @@ class _Families(Collector):
             ("headway_records", "Records taken.", counts.finished),
             ("headway_records_written", "Records committed.", counts.recorded),
             ("headway_records_dropped", "Records dropped since the buffer was full.", counts.dropped),
+            ("headway_store_retries", "Writes that the database did not take at once.", counts.retries),
         ):
             yield CounterMetricFamily(name, text, value=value)
         yield GaugeMetricFamily("headway_records_pending", "Records not yet committed.", value=counts.pending)

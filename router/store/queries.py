@@ -45,6 +45,7 @@ class RecordCounts:
     dropped: int
     pending: int
     lost: Lost
+    retries: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,9 @@ class Store:
         if self._writer is None or self._counts is None:
             return RecordCounts(0, 0, 0, 0, self._lost)
         counts, writer = self._counts, self._writer
-        return RecordCounts(counts.finished, writer.recorded, counts.dropped, writer.pending, self._lost)
+        return RecordCounts(
+            counts.finished, writer.recorded, counts.dropped, writer.pending, self._lost, writer.retries
+        )
 
     async def add_feedback(self, request_id: str, quality: float, key_name: str | None) -> bool:
         """Keep a caller's judgement (quality in [0, 1]) of an answer; False if the key has no such request."""

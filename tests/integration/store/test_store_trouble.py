@@ -90,19 +90,13 @@ async def test_a_full_buffer_drops_and_counts(
     store = await Store.open(f"sqlite:///{tmp_path / 'headway.db'}")
     engine = create_engine(url)
     counts = Counts("other", None)
-    tries = 0
-
-    def stuck() -> None:
-        nonlocal tries
-        tries += 1
-
     other = sqlite3.connect(tmp_path / "headway.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    writer = Writer(url, engine, counts, max_pending=100, on_stuck=stuck)
+    writer = Writer(url, engine, counts, max_pending=100)
     for number in range(130):
         writer.put(make_record(number))
     assert (counts.finished, counts.dropped, writer.pending) == (130, 30, 100)
-    await until(lambda: tries > 0)
+    await until(lambda: writer.retries > 0)
     other.execute("ROLLBACK")
     other.close()
     assert await writer.close() == 0

@@ -54,7 +54,7 @@ def test_nothing_outlives_the_demo(
     request = Request(  # noqa: S310 (our own loopback URL)
         f"{url}/v1/chat/completions", json.dumps(question).encode(), {"content-type": "application/json"}
     )
-    with urlopen(request, timeout=30) as response:  # noqa: S310
+    with urlopen(request, timeout=30) as response:  # noqa: S310 (own server)
         assert json.load(response)["headway"]["outcome"] == "ok"
     process.send_signal(end)
     # The engines share the demo's standard error, so its end is read only when all of them have ended.
