@@ -22,7 +22,7 @@ import math
 from bisect import insort
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -45,6 +45,7 @@ from router.core.events import (
     Tick,
 )
 from router.core.interfaces import Choice, Option, Policy, Predictor
+from router.core.live import Attempt, Live
 from router.core.state import Instance
 from router.core.types import Candidate, EndedHow, Outcome, Prediction, Request
 
@@ -59,29 +60,6 @@ class SchedulerSettings:
     max_attempts: int = 3
     eject_after: int = 3
     return_after: int = 2
-
-
-@dataclass(slots=True)
-class _Attempt:
-    number: int
-    candidate: Candidate
-    instance: Instance
-    prediction: Prediction
-    dispatched_at: float
-    prompt_tokens: int
-    expected_output_tokens: int
-    first_token_at: float | None = None
-
-
-@dataclass(slots=True)
-class _Live:
-    request: Request
-    seq: int
-    attempt: _Attempt | None = None
-    attempts: int = 0
-    spent_usd: float = 0.0
-    tried: set[tuple[str, str]] = field(default_factory=set)
-    queued_as: tuple[float, float, int] | None = None
 
 
 class Scheduler:
@@ -101,8 +79,8 @@ class Scheduler:
         self.instances: dict[str, Instance] = {}
         self._by_model: dict[str, dict[str, Instance]] = {}
         self._rng = rng or Random()
-        self._live: dict[str, _Live] = {}
-        self._awaiting: OrderedDict[str, _Live] = OrderedDict()  # no first token yet, oldest first
+        self._live: dict[str, Live] = {}
+        self._awaiting: OrderedDict[str, Live] = OrderedDict()  # no first token yet, oldest first
         self._queue: list[tuple[tuple[float, float, int], str]] = []
         self._deadlines: list[tuple[float, str]] = []  # hard SLOs; entries of ended requests are skipped
         self._seq = 0
@@ -173,14 +151,14 @@ class Scheduler:
 
     def decide(self, request: Request, now: float) -> Decision:
         """A dry run: what would be done with `request` now. Changes nothing. Raises Refusal."""
-        found = self._eligible(_Live(request, 0), now)
+        found = self._eligible(Live(request, 0), now)
         if found.refusal is not None:
             raise found.refusal
         return self._choose(request, found.free or found.busy, found.passed_over, now, predict_all=True)[0]
 
     def _arrived(self, event: Arrived, now: float) -> list[Instruction]:
         self._seq += 1
-        live = _Live(event.request, self._seq)
+        live = Live(event.request, self._seq)
         # Slots of a returning instance open as time passes: those who wait come first.
         ramping = bool(self._queue) and any(i.returned_at is not None for i in self.instances.values())
         first = self._drain(now) if ramping else []
@@ -284,7 +262,7 @@ class Scheduler:
             live = self._live.get(request_id)
             if live is None:
                 continue
-            due = self._hard_deadline(live)
+            due = live.hard_deadline()
             if request_id in self._awaiting:
                 due = min(live.request.expires_at, math.inf if due is None else due)
             if due is not None:
@@ -302,7 +280,7 @@ class Scheduler:
         return instructions
 
     # --- deciding ------------------------------------------------------------------------------------
-    def _eligible(self, live: _Live, now: float) -> Eligible:
+    def _eligible(self, live: Live, now: float) -> Eligible:
         """Candidates of the wanted models, else of the first fallback that has any."""
         request = live.request
         found = eligible(request, request.models, self._by_model, live.spent_usd, live.tried, now)
@@ -314,7 +292,7 @@ class Scheduler:
                     return other
         return found
 
-    def _place(self, live: _Live, now: float) -> Dispatch:
+    def _place(self, live: Live, now: float) -> Dispatch:
         """Dispatch or queue a request; raises Refusal, or _Queued."""
         request = live.request
         found = self._eligible(live, now)
@@ -389,14 +367,14 @@ class Scheduler:
         return min(60.0, max(1.0, gap_s * (len(self._queue) + 1)))
 
     def _dispatch(
-        self, live: _Live, option: Option, prediction: Prediction, decision: Decision, now: float
+        self, live: Live, option: Option, prediction: Prediction, decision: Decision, now: float
     ) -> Dispatch:
         request = live.request
         candidate, instance = option.candidate, option.instance
-        bound, budget_bound = self._output_bound(live, candidate)
+        bound, budget_bound = live.output_bound(candidate)
         live.attempts += 1
         expected = prediction.output_tokens_p50 or 0.0
-        live.attempt = _Attempt(
+        live.attempt = Attempt(
             live.attempts, candidate, instance, prediction, now, request.prompt_tokens, int(expected)
         )
         live.tried.add((candidate.instance, candidate.model))
@@ -409,29 +387,7 @@ class Scheduler:
         self.policies[request.policy].taken(request, option)
         return Dispatch(request.id, live.attempts, candidate, bound, budget_bound, prediction, decision)
 
-    @staticmethod
-    def _output_bound(live: _Live, candidate: Candidate) -> tuple[int | None, bool]:
-        """Output tokens (for each choice) that the client's cap and its money allow."""
-        request = live.request
-        if not request.decodes:
-            return None, False
-        bound, by_budget = request.max_tokens, False
-        if request.max_cost_usd is not None:
-            affordable = candidate.price.affordable_output_tokens(
-                request.prompt_tokens_bound, request.max_cost_usd - live.spent_usd
-            )
-            if affordable is not None:
-                affordable //= request.choices
-                context = candidate.context_tokens
-                if context is not None:
-                    # An answer never outgrows the context, and engines refuse a larger bound.
-                    room = max(1, context - request.prompt_tokens)
-                    affordable = None if affordable >= context else min(affordable, room)
-            if affordable is not None and (bound is None or affordable < bound):
-                bound, by_budget = affordable, True
-        return bound, by_budget
-
-    def _retry(self, live: _Live, now: float) -> list[Instruction]:
+    def _retry(self, live: Live, now: float) -> list[Instruction]:
         request = live.request
         failed = Refusal(
             502,
@@ -439,7 +395,7 @@ class Scheduler:
             f"Every attempt failed upstream ({live.attempts} tried).",
             Outcome.BACKEND_ERROR,
         )
-        due = self._hard_deadline(live)
+        due = live.hard_deadline()
         if live.attempts >= self.settings.max_attempts or now >= min(request.expires_at, due or math.inf):
             self._forget(live)
             return [Refuse(request.id, failed)]
@@ -452,7 +408,7 @@ class Scheduler:
             return [Refuse(request.id, failed)]
 
     # --- queue ---------------------------------------------------------------------------------------
-    def _enqueue(self, live: _Live, found: Eligible, now: float) -> None:
+    def _enqueue(self, live: Live, found: Eligible, now: float) -> None:
         request = live.request
         if len(self._queue) >= self.settings.max_queue:
             raise Refusal(
@@ -467,18 +423,9 @@ class Scheduler:
             floors = [self.predictor.ttft_floor_s(request, o.candidate, o.instance) for o in found.busy]
             if limits and (self._release_gap_s or 0.0) * (len(self._queue) + 1) + min(floors) > min(limits):
                 raise self._unattainable("The hard SLO would pass while the request is queued.")
-        live.queued_as = (-float(request.priority), self._slack_deadline(request), live.seq)
+        live.queued_as = (-float(request.priority), live.slack_deadline(), live.seq)
         insort(self._queue, (live.queued_as, request.id))
         self._register(live)
-
-    @staticmethod
-    def _slack_deadline(request: Request) -> float:
-        """When the first token is due; the queue is in this order inside a priority."""
-        slo = request.slo
-        if slo is None:
-            return request.expires_at
-        targets = [s for s in (slo.ttft_s, slo.e2e_s) if s is not None]
-        return request.arrived_at + min(targets) if targets else request.expires_at
 
     def _drain(self, now: float) -> list[Instruction]:
         """Give free slots to queued requests in order; refuse those whose last instance has gone."""
@@ -517,29 +464,18 @@ class Scheduler:
         return bool(alive) and all(free_slots(instance, now) < 1 for instance in alive)
 
     # --- bookkeeping ---------------------------------------------------------------------------------
-    def _register(self, live: _Live) -> None:
+    def _register(self, live: Live) -> None:
         request_id = live.request.id
         if request_id not in self._live:
             self._live[request_id] = live
-            if (due := self._hard_deadline(live)) is not None:
+            if (due := live.hard_deadline()) is not None:
                 heapq.heappush(self._deadlines, (due, request_id))
         newest = next(reversed(self._awaiting.values()), None)
         if newest is not None and newest.request.expires_at > live.request.expires_at:
             heapq.heappush(self._deadlines, (live.request.expires_at, request_id))  # out of order: a retry
         self._awaiting[request_id] = live
 
-    @staticmethod
-    def _hard_deadline(live: _Live) -> float | None:
-        """When a hard SLO ends this request: its TTFT until the first token, its E2E always."""
-        request = live.request
-        if not request.hard or request.slo is None:
-            return None
-        decoding = live.attempt is not None and live.attempt.first_token_at is not None
-        targets = [request.slo.e2e_s, None if decoding else request.slo.ttft_s]
-        due = min((t for t in targets if t is not None), default=None)
-        return None if due is None else request.arrived_at + due
-
-    def _expire(self, live: _Live, now: float) -> Refuse:
+    def _expire(self, live: Live, now: float) -> Refuse:
         request = live.request
         decoding = live.attempt is not None and live.attempt.first_token_at is not None
         by_e2e = (
@@ -562,7 +498,7 @@ class Scheduler:
         message = f"The time for the {what} passed after {now - request.arrived_at:.2f} s."
         return Refuse(request.id, Refusal(504, code, message, outcome, should_retry=False))
 
-    def _release(self, live: _Live, now: float) -> None:
+    def _release(self, live: Live, now: float) -> None:
         """Take an attempt's work off its instance."""
         attempt = live.attempt
         if attempt is None:
@@ -582,7 +518,7 @@ class Scheduler:
             self._release_gap_s = gap_s if mean is None else mean + 0.05 * (gap_s - mean)
         self._released_at = now
 
-    def _forget(self, live: _Live) -> None:
+    def _forget(self, live: Live) -> None:
         request_id = live.request.id
         self._live.pop(request_id, None)
         self._awaiting.pop(request_id, None)
