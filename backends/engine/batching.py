@@ -11,15 +11,16 @@ sequence and step. A sequence's context is `offset + steps`; it ends at a step k
 decode (`_ends`), and needs a new KV block in every `block_tokens`-th step (`_growing`). A step without
 prefill costs O(1) beside the list of tokens given out, and with `every_token=False` a whole stretch of such
 steps is one computation: its length is known (next end, or no more blocks) and its time is an arithmetic
-series, since step time is linear in the KV tokens read.
+series (`backends.engine.series`).
 """
 
 from __future__ import annotations
 
 import heapq
-import math
 from collections import OrderedDict
+from collections.abc import Callable
 
+from backends.engine import series
 from backends.engine.kv import KvBlocks
 from backends.engine.sequence import Finish, Progress, PromptTooLong, QueueFull, Sequence
 from router.core.profile import EngineProfile
@@ -48,7 +49,7 @@ class _Active:
         self.generated = 0  # up to date unless it decodes
         self.computed = 0  # tokens in KV memory, while it prefills
         self.target = seq.prompt_tokens  # tokens to have in KV memory before it decodes
-        self.held: list[int] = []  # hashed blocks it holds, a prefix of seq.prefix or a part of it
+        self.held: list[int] = []  # hashed units it holds, a prefix of seq.prefix or a part of it
         self.offset = 0
         self.end_step: int | None = None  # set while it decodes
         self.preempted = False
@@ -59,7 +60,8 @@ class Engine:
 
     `max_queued` bounds the waiting sequences (None: no bound). `context_tokens` bounds prompt and output
     together, beside KV memory. With `every_token=False` progress is told for the first and the last token
-    of a sequence only; times then agree to rounding with those of single steps.
+    of a sequence only; times then agree to rounding with those of single steps. All sequences with hashes
+    have the same `prefix_tokens`.
     """
 
     def __init__(
@@ -85,12 +87,16 @@ class Engine:
         self.kv = KvBlocks(profile.kv_capacity_tokens // block)
         fits = self.kv.total * block
         self.limit_tokens = fits if context_tokens is None else min(fits, context_tokens)
+        #: Hears gaps between tokens as they come to an end: their mean in seconds, and how many they are
+        #: (those of a jump are told together; a preemption's long gap is not told).
+        self.on_gaps: Callable[[float, int], None] | None = None
         self.preemptions_total = 0
         self.prefix_queries_total = 0
         self.prefix_hits_total = 0
         self.prompt_tokens_total = 0
         self.generation_tokens_total = 0
         self._block = block
+        self._unit: int | None = None  # tokens of a hash, set by the first sequence that has some
         self._all: dict[str, _Active] = {}
         self._waiting: OrderedDict[str, _Active] = OrderedDict()
         self._running: dict[str, _Active] = {}  # in order of admission
@@ -105,6 +111,7 @@ class Engine:
         # The stretch under way: `_stretch` equal steps but for KV growth; 0 when nothing runs.
         self._stretch = 0
         self._start_s = 0.0
+        self._end_s = 0.0
         self._first_s = 0.0
         self._slope_s = 0.0
         self._chunks: list[tuple[_Active, int]] = []
@@ -128,7 +135,7 @@ class Engine:
 
     def submit(self, seq: Sequence, now: float) -> None:
         """Queue a sequence; it may join the step that starts at `now`. Raises QueueFull, PromptTooLong,
-        and ValueError for an id in use or lengths that make no sense."""
+        and ValueError for an id in use, lengths that make no sense or another `prefix_tokens`."""
         self._catch_up(now)
         if seq.id in self._all:
             raise ValueError(f"sequence {seq.id!r} is in the engine already")
@@ -137,14 +144,20 @@ class Engine:
         room = self.limit_tokens - seq.prompt_tokens
         if room < min(1, seq.output_tokens):
             raise PromptTooLong(seq.prompt_tokens, self.limit_tokens)
+        unit = seq.unit_tokens(self._block) if self.prefix_caching and seq.prefix else self._unit
+        if unit != self._unit and self._unit is not None:
+            raise ValueError(f"hashes cover {self._unit} tokens in this engine, not {unit}")
         if self.max_queued is not None and len(self._waiting) >= self.max_queued:
             self._plan_if_idle()  # those about to be admitted do not fill the queue
             if len(self._waiting) >= self.max_queued:
                 raise QueueFull(f"{len(self._waiting)} sequences are waiting")
         if not self._all:
             self._idle_from_s = now
-        if self._stretch > 1:
-            self._cut_stretch()
+        if unit is not None and self._unit is None:
+            self._unit = unit
+            self.kv.unit = unit // self._block
+        if self._stretch > 1 and not self._waiting and len(self._running) < self.profile.max_seqs:
+            self._cut_stretch()  # it may come in: no seat or no block is free where others wait
         active = _Active(
             seq, min(seq.output_tokens, room), seq.finish if seq.output_tokens <= room else "length"
         )
@@ -152,23 +165,25 @@ class Engine:
         self._all[seq.id] = active
         self._waiting[seq.id] = active
 
-    def abort(self, seq_id: str, now: float) -> None:
+    def abort(self, seq_id: str, now: float) -> int:
         """Take a sequence out and free its blocks. One that has ended by `now`, or is not known, is left
-        alone. The step under way keeps its length."""
+        alone. The step under way keeps its length. Returns the tokens that it had generated, 0 if it was not
+        there."""
         self._catch_up(now)
         active = self._all.get(seq_id)
         if active is None:
-            return
+            return 0
         if self._stretch > 1:
             self._cut_stretch()
         if self._waiting.pop(seq_id, None) is None:
             self._leave(active, in_step=self._stretch > 0)
         del self._all[seq_id]
+        return active.generated
 
     def next_at(self) -> float | None:
         """When the running step (or stretch of steps) ends; None when idle."""
         self._plan_if_idle()
-        return self._start_s + self._span_s(self._stretch) if self._stretch else None
+        return self._end_s if self._stretch else None
 
     def advance(self, now: float) -> list[Progress]:
         """All that the steps ended by `now` gave out, in order of time."""
@@ -187,11 +202,10 @@ class Engine:
                 if not self._all or self._idle_from_s >= now:
                     return
                 self._plan()
-            if self._start_s + self._span_s(self._stretch) <= now:
-                self._finish_steps(self._stretch)
-            else:
+            if self._end_s > now:
                 self._settle(now)
                 return
+            self._finish_steps(self._stretch)
 
     def _plan_if_idle(self) -> None:
         if not self._stretch and self._all:
@@ -203,33 +217,34 @@ class Engine:
         profile = self.profile
         preempted = self._make_room_for_decodes()
         self.kv.take(len(self._growing[self._steps % self._block]))
-        budget = profile.max_batched_tokens - len(self._decoding)
+        decoding = len(self._decoding)
+        budget = left = profile.max_batched_tokens - decoding
         pairs = 0.0
         self._chunks = []
         # At most one prefill is under way, the last one admitted: it got all that was left of the budget.
         for active in list(self._prefilling.values()):
-            count = min(budget, active.target - active.computed)
+            count = min(left, active.target - active.computed)
             if self._blocks(active.computed + count) - self._blocks(active.computed) > self.kv.free:
                 self._preempt_last()
                 preempted = True
             else:
                 pairs += self._schedule_chunk(active, count)
-                budget -= count
-        while self._waiting and not preempted and budget > 0 and len(self._running) < profile.max_seqs:
-            count = self._admit(next(iter(self._waiting.values())), budget)
+                left -= count
+        while self._waiting and not preempted and left > 0 and len(self._running) < profile.max_seqs:
+            active = next(iter(self._waiting.values()))
+            count = self._admit(active, left)
             if not count:
                 break
-            pairs += self._schedule_chunk(next(reversed(self._running.values())), count)
-            budget -= count
-        decoding = len(self._decoding)
-        prefill = sum(count for _, count in self._chunks)
+            pairs += self._schedule_chunk(active, count)
+            left -= count
         self._start_s = self._idle_from_s
-        self._first_s = profile.step_s(prefill, decoding, self._context_sum, pairs)
+        self._first_s = profile.step_s(budget - left, decoding, self._context_sum, pairs)
         self._slope_s = 0.0
         self._stretch = 1
         if not self.every_token and not self._chunks and not preempted:
             self._stretch = self._stretch_steps()
             self._slope_s = decoding * profile.per_kv_token_s
+        self._end_s = self._start_s + self._span_s(self._stretch)
 
     def _make_room_for_decodes(self) -> bool:
         """Preempt until every decoding sequence that needs a block in this step can have one."""
@@ -244,20 +259,18 @@ class Engine:
         """Give the first waiting sequence a seat and blocks for as many tokens as `budget` allows. Returns
         those tokens, 0 if blocks are short."""
         seq = active.seq
-        hits = 0
-        if self.prefix_caching and seq.prefix:
+        found: list[int] = []
+        cached = 0
+        if self._unit and seq.prefix:
             # The last token is always computed: its output is what the next one is sampled from.
-            hits = self.kv.match(
-                seq.prefix, min(seq.prompt_tokens // self._block, (active.target - 1) // self._block)
-            )
-        cached = hits * self._block
+            found = self.kv.match(seq.prefix, min(seq.prompt_tokens, active.target - 1) // self._unit)
+            cached = len(found) * self._unit
         count = min(budget, active.target - cached)
-        need = self._blocks(cached + count) - hits
-        found = seq.prefix[:hits]
+        need = self._blocks(cached + count) - cached // self._block
         if need + self.kv.idle_among(found) > self.kv.free:
             return 0
         self.kv.hold(found)
-        active.held = list(found)
+        active.held = found
         active.computed = cached
         del self._waiting[seq.id]
         self._running[seq.id] = self._prefilling[seq.id] = active
@@ -273,13 +286,12 @@ class Engine:
         before = active.computed
         after = before + count
         self.kv.take(self._blocks(after) - self._blocks(before))
-        if self.prefix_caching:
+        seq = active.seq
+        if self._unit and seq.prefix:
             # As in vLLM, a block can be found from the moment it is scheduled.
-            for block in active.seq.prefix[
-                before // self._block : min(after, active.seq.prompt_tokens) // self._block
-            ]:
-                if self.kv.name(block):
-                    active.held.append(block)
+            full = min(after, seq.prompt_tokens) // self._unit
+            if full > before // self._unit:
+                active.held += self.kv.name(seq.prefix[before // self._unit : full])
         active.computed = after
         self._chunks.append((active, count))
         return count * (before + (count + 1) / 2)
@@ -309,7 +321,7 @@ class Engine:
             # The newest token is in KV memory only after the step that it is the input of.
             tokens = context if in_step else context - 1
             self._stop_decoding(active, context)
-        self.kv.give(self._blocks(tokens) - len(active.held))
+        self.kv.give(self._blocks(tokens) - len(active.held) * self.kv.unit)
         self.kv.drop(active.held)
         active.held = []
         active.computed = 0
@@ -348,6 +360,8 @@ class Engine:
         more = count < self._stretch
         self._grow(count if more else count - 1)
         decoding = len(self._decoding)
+        if decoding and self.on_gaps is not None:
+            self.on_gaps((at_s - self._start_s) / count, count * decoding)
         self._steps += count
         self._context_sum += count * decoding
         self.generation_tokens_total += count * decoding
@@ -368,6 +382,7 @@ class Engine:
             self._start_s = at_s
             self._first_s += count * self._slope_s
             self._stretch -= count
+            self._end_s = at_s + self._span_s(self._stretch)
         else:
             self._chunks = []
             self._stretch = 0
@@ -397,7 +412,7 @@ class Engine:
 
     def _span_s(self, count: int) -> float:
         """Seconds that the first `count` steps of the stretch take."""
-        return count * self._first_s + self._slope_s * (count * (count - 1) / 2)
+        return series.span_s(self._first_s, self._slope_s, count)
 
     def _stretch_steps(self) -> int:
         """How many steps from now on are alike: until a sequence ends, or blocks run out. Nobody who waits
@@ -430,16 +445,7 @@ class Engine:
         """Do those steps of the stretch that have ended by `now`."""
         if self._stretch <= 1:
             return
-        spent = now - self._start_s
-        slope, linear = self._slope_s / 2, self._first_s - self._slope_s / 2
-        done = (
-            2 * spent / (linear + math.sqrt(linear * linear + 4 * slope * spent)) if spent > 0 else 0.0
-        )  # the root of slope * n^2 + linear * n = spent
-        count = min(int(done), self._stretch - 1)
-        while count > 0 and self._span_s(count) > spent:
-            count -= 1
-        while count + 1 < self._stretch and self._span_s(count + 1) <= spent:
-            count += 1
+        count = series.count_within(self._first_s, self._slope_s, now - self._start_s, self._stretch - 1)
         if count > 0:
             self._finish_steps(count)
 
@@ -447,3 +453,4 @@ class Engine:
         """Something changed: the batch is made afresh after the step under way."""
         self._stretch = 1
         self._slope_s = 0.0
+        self._end_s = self._start_s + self._first_s

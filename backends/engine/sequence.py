@@ -35,9 +35,11 @@ class Sequence:
 
     `output_tokens` is the length to generate, with `max_tokens` applied by the caller, who says in `finish`
     why it ends there; 0 means prefill only (an embedding). `prefix` are the hashes of the prompt's full
-    leading blocks of the profile's `block_tokens`, each one covering all before it. The fields after
-    `finish` are filled in by the engine: tokens found in the prefix cache, when the model was in memory
-    (`runner_at_s`), when it first got a seat in the batch, and when its first token was there.
+    leading units of `prefix_tokens` tokens, each one covering all before it. A unit is a KV block of the
+    profile (None) or a multiple of it: cached, matched and evicted as a whole, at the cost of one block.
+    The fields after `prefix_tokens` are filled in by the engine: tokens found in the prefix cache, when the
+    model was in memory (`runner_at_s`), when it first got a seat in the batch, and when its first token was
+    there.
     """
 
     id: str
@@ -46,11 +48,20 @@ class Sequence:
     prefix: tuple[int, ...] = ()
     model: str = ""
     finish: Finish = "stop"
+    prefix_tokens: int | None = None
     cached_tokens: int = 0
     submitted_at_s: float | None = None
     runner_at_s: float | None = None
     admitted_at_s: float | None = None
     first_token_at_s: float | None = None
+
+    def unit_tokens(self, block_tokens: int) -> int:
+        """Tokens that one hash of `prefix` covers, where KV blocks have `block_tokens`. Raises ValueError if
+        that is no multiple of a block."""
+        unit = block_tokens if self.prefix_tokens is None else self.prefix_tokens
+        if unit < 1 or unit % block_tokens:
+            raise ValueError(f"prefix_tokens {unit} is no multiple of a KV block of {block_tokens}")
+        return unit
 
 
 class Progress(NamedTuple):

@@ -10,21 +10,26 @@ One step is one llama.cpp batch of one model: a token for each slot that decodes
 prompts. A slot keeps the KV cache of its last prompt, and a new prompt reuses the leading blocks that it has
 in common with it. Models in memory share the hardware: their steps alternate.
 
+With `every_token=False` steps that are alike are jumped over. While every slot with work decodes, a *round*,
+one step of each model that has work, differs from the one before only in the KV tokens read, so that the
+time of many rounds is an arithmetic series. The jump ends before the round in which a sequence ends, or when
+a slot gets or loses its work.
+
 Facts from the Ollama and llama.cpp sources (both MIT): default limits, FIFO loads, slot choice by the longest
 common prefix.
 """
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from backends.engine.sequence import Finish, Progress, PromptTooLong, QueueFull, Sequence, UnknownModel
+from backends.engine import series
+from backends.engine.runner import NO_BATCH, Batch, Runner, Slot, Work, choose_slot, make_batch
+from backends.engine.sequence import Progress, PromptTooLong, QueueFull, Sequence, UnknownModel
 from router.core.profile import EngineProfile
-
-#: A free slot is chosen for its cached prompt when it has at least this share of the new one.
-SLOT_SIMILARITY = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,54 +44,14 @@ class LoadedModel:
     context_tokens: int
 
 
-class _Work:
-    __slots__ = ("computed", "finish", "generated", "output", "seq")
-
-    def __init__(self, seq: Sequence, output: int, finish: Finish) -> None:
-        self.seq = seq
-        self.output = output
-        self.finish: Finish = finish
-        self.generated = 0
-        self.computed = 0
-
-
-class _Slot:
-    __slots__ = ("cached", "used_at_s", "work")
-
-    def __init__(self) -> None:
-        self.work: _Work | None = None
-        self.cached: tuple[int, ...] = ()
-        self.used_at_s = float("-inf")
-
-
-class _Runner:
-    """A model that is in memory."""
-
-    __slots__ = ("keep_alive_s", "loaded_at_s", "profile", "queue", "slots", "used_at_s")
-
-    def __init__(self, profile: EngineProfile, slots: int, now: float, keep_alive_s: float) -> None:
-        self.profile = profile
-        self.slots = [_Slot() for _ in range(slots)]
-        self.queue: OrderedDict[str, _Work] = OrderedDict()
-        self.loaded_at_s = now
-        self.used_at_s = now  # when its last request ended
-        self.keep_alive_s = keep_alive_s
-
-    @property
-    def active(self) -> int:
-        return sum(slot.work is not None for slot in self.slots)
-
-    @property
-    def idle(self) -> bool:
-        return not self.queue and not any(slot.work for slot in self.slots)
-
-
 class SlotEngine:
     """An Ollama server that may hold the models of `profiles` (by the name a request uses).
 
     `slots` (None: the profile's) is OLLAMA_NUM_PARALLEL, `context_tokens` num_ctx, the context of one slot,
     bounded by what KV memory gives each. `model_bytes` with `memory_bytes` bound loaded models by memory
-    beside their number. All times are seconds of the profiles, on the caller's clock.
+    beside their number. All times are seconds of the profiles, on the caller's clock. With
+    `every_token=False` progress is told for the first and the last token of a sequence only; times then agree
+    to rounding with those of single steps.
     """
 
     def __init__(
@@ -100,6 +65,7 @@ class SlotEngine:
         keep_alive_s: float = 300.0,
         model_bytes: Mapping[str, int] | None = None,
         memory_bytes: int | None = None,
+        every_token: bool = True,
     ) -> None:
         if max_loaded_models < 1 or (slots is not None and slots < 1):
             raise ValueError("an Ollama server loads at least one model with at least one slot")
@@ -111,6 +77,7 @@ class SlotEngine:
         self.keep_alive_s = keep_alive_s
         self.model_bytes = dict(model_bytes or {})
         self.memory_bytes = memory_bytes
+        self.every_token = every_token
         if memory_bytes is not None:
             for model in self.profiles:
                 if self.model_bytes.get(model, 0) > memory_bytes:
@@ -121,14 +88,21 @@ class SlotEngine:
         self.prefix_hits_total = 0
         self.loads_total = 0
         self.unloads_total = 0
-        self._runners: dict[str, _Runner] = {}
+        self._runners: dict[str, Runner] = {}
         self._keep_alive: dict[str, float] = {}  # as last asked for, by model
-        self._pending: OrderedDict[str, _Work] = OrderedDict()
+        self._pending: OrderedDict[str, Work] = OrderedDict()
         self._model_of: dict[str, str] = {}  # every sequence in the engine
         self._loading: tuple[str, float] | None = None  # model, when it is in memory
         self._step: tuple[str, float] | None = None  # model, when the step ends
-        self._chunks: list[tuple[_Slot, _Work, int]] = []
-        self._decoding: list[tuple[_Slot, _Work]] = []
+        self._batch = NO_BATCH  # of that step
+        # The jump before that step: `_rounds` rounds over the models of `_round` from `_start_s` on, in which
+        # nobody ends; the first round takes `_round_s`, each next one `_slope_s` more.
+        self._rounds = 0
+        self._rounds_done = 0
+        self._round: dict[str, Batch] = {}
+        self._start_s = 0.0
+        self._round_s = 0.0
+        self._slope_s = 0.0
         self._turn: list[str] = []  # loaded models, the one that ran longest ago first
         self._free_at_s = 0.0  # when the hardware can start the next step
         self._out: list[Progress] = []
@@ -183,13 +157,14 @@ class SlotEngine:
         """Take a sequence for `seq.model`. `keep_alive_s` replaces that model's keep-alive (infinite: never
         unload, 0: as soon as it is idle). A sequence of no prompt only loads the model, and its one Progress
         has no tokens. Raises UnknownModel, QueueFull (pending sequences only), PromptTooLong, and ValueError
-        for an id in use."""
+        for an id in use or lengths that make no sense."""
         self._catch_up(now)
         if seq.id in self._model_of:
             raise ValueError(f"sequence {seq.id!r} is in the engine already")
         if seq.prompt_tokens < 0 or seq.output_tokens < 0 or (seq.output_tokens and not seq.prompt_tokens):
             raise ValueError("a sequence that generates has at least one prompt token")
         limit = self.slot_context_tokens(seq.model)
+        seq.unit_tokens(self.profiles[seq.model].block_tokens)
         room = limit - seq.prompt_tokens
         if room < min(1, seq.output_tokens):
             raise PromptTooLong(seq.prompt_tokens, limit)
@@ -200,7 +175,7 @@ class SlotEngine:
             self._keep_alive[seq.model] = keep_alive_s
             if runner is not None:
                 runner.keep_alive_s = keep_alive_s
-        work = _Work(seq, min(seq.output_tokens, room), seq.finish if seq.output_tokens <= room else "length")
+        work = Work(seq, min(seq.output_tokens, room), seq.finish if seq.output_tokens <= room else "length")
         seq.submitted_at_s = now
         self._model_of[seq.id] = seq.model
         if self._step is None:
@@ -212,20 +187,24 @@ class SlotEngine:
             self._enter(runner, work, now)
             self._after_release(seq.model, now)
 
-    def abort(self, seq_id: str, now: float) -> None:
+    def abort(self, seq_id: str, now: float) -> int:
         """Take a sequence out; one that has ended by `now`, or is not known, is left alone. A load that was
-        started for it goes on."""
+        started for it goes on. Returns the tokens that it had generated, 0 if it was not there."""
         self._catch_up(now)
         model = self._model_of.pop(seq_id, None)
         if model is None or self._pending.pop(seq_id, None) is not None:
-            return
+            return 0
         runner = self._runners[model]
+        generated = 0
         if runner.queue.pop(seq_id, None) is None:
             for slot in runner.slots:
                 if slot.work is not None and slot.work.seq.id == seq_id:
+                    generated = slot.work.generated
+                    self._cut_jump()
                     self._release(runner, slot, now)
                     break
         self._after_release(model, now)
+        return generated
 
     def unload(self, model: str, now: float) -> None:
         """Unload a model as soon as it is idle (keep-alive 0)."""
@@ -282,7 +261,7 @@ class SlotEngine:
         self._loading = None
         self.loads_total += 1
         profile = self.profiles[model]
-        runner = _Runner(
+        runner = Runner(
             profile, self.slots or profile.slots, now, self._keep_alive.get(model, self.keep_alive_s)
         )
         self._runners[model] = runner
@@ -315,7 +294,7 @@ class SlotEngine:
 
     # Slots -----------------------------------------------------------------------------------------
 
-    def _enter(self, runner: _Runner, work: _Work, now: float) -> None:
+    def _enter(self, runner: Runner, work: Work, now: float) -> None:
         work.seq.runner_at_s = now
         if not work.seq.prompt_tokens:
             runner.used_at_s = now
@@ -324,26 +303,29 @@ class SlotEngine:
         runner.queue[work.seq.id] = work
         self._fill_slots(runner, now)
 
-    def _fill_slots(self, runner: _Runner, now: float) -> None:
+    def _fill_slots(self, runner: Runner, now: float) -> None:
         free = [slot for slot in runner.slots if slot.work is None]
         while runner.queue and free:
             _, work = runner.queue.popitem(last=False)
-            slot, common = _choose(free, work.seq, runner.profile.block_tokens)
+            slot, common = choose_slot(free, work.seq, runner.profile.block_tokens)
             free.remove(slot)
+            self._cut_jump()
             seq = work.seq
             slot.work = work
             work.computed = seq.cached_tokens = common
-            slot.cached = seq.prefix[: common // runner.profile.block_tokens]  # the rest is overwritten
+            slot.prefix = seq.prefix
+            slot.unit_tokens = seq.unit_tokens(runner.profile.block_tokens)
+            slot.cached = common  # the rest is overwritten
             seq.admitted_at_s = now
             self.prefix_queries_total += seq.prompt_tokens
             self.prefix_hits_total += common
 
-    def _release(self, runner: _Runner, slot: _Slot, now: float) -> None:
+    def _release(self, runner: Runner, slot: Slot, now: float) -> None:
         slot.work = None
         slot.used_at_s = runner.used_at_s = now
         self._fill_slots(runner, now)
 
-    def _end(self, work: _Work, new_tokens: int, at_s: float) -> None:
+    def _end(self, work: Work, new_tokens: int, at_s: float) -> None:
         self._out.append(Progress(work.seq.id, at_s, new_tokens, work.finish))
         del self._model_of[work.seq.id]
 
@@ -354,9 +336,11 @@ class SlotEngine:
             if self._step is None and self._free_at_s < now:
                 self._plan()
             ends = [one[1] for one in (self._step, self._loading) if one is not None]
-            if not ends or min(ends) > now:
+            at_s = min(ends, default=math.inf)
+            if self._settle(min(at_s, now)):
+                continue
+            if at_s > now:
                 break
-            at_s = min(ends)
             self._expire(at_s)
             if self._loading is not None and self._loading[1] == at_s:
                 self._end_load()
@@ -373,91 +357,106 @@ class SlotEngine:
             if runner.active:
                 self._turn.remove(model)
                 self._turn.append(model)
-                self._step = (model, self._free_at_s + self._batch(runner))
+                self._batch = make_batch(runner)
+                self._step = (model, self._free_at_s + self._batch.step_s)
+                if not self.every_token and not self._batch.chunks:
+                    self._plan_jump(model)
                 return
-
-    def _batch(self, runner: _Runner) -> float:
-        """Make the batch of one step; returns the seconds it takes."""
-        profile = runner.profile
-        budget = profile.max_batched_tokens
-        prompts: list[tuple[_Slot, _Work]] = []
-        self._decoding = []
-        self._chunks = []
-        context = 0
-        pairs = 0.0
-        for slot in runner.slots:
-            work = slot.work
-            if work is None:
-                continue
-            if work.computed < work.seq.prompt_tokens:
-                prompts.append((slot, work))
-            else:
-                self._decoding.append((slot, work))
-                context += work.seq.prompt_tokens + work.generated
-        budget -= len(self._decoding)
-        for slot, work in prompts:
-            count = min(budget, work.seq.prompt_tokens - work.computed)
-            if count <= 0:
-                break
-            pairs += count * (work.computed + (count + 1) / 2)
-            self._chunks.append((slot, work, count))
-            budget -= count
-        prefill = sum(count for _, _, count in self._chunks)
-        return profile.step_s(prefill, len(self._decoding), context, pairs)
 
     def _finish_step(self) -> None:
         assert self._step is not None  # noqa: S101 (the caller has looked)
         model, at_s = self._step
+        self._rounds = self._rounds_done = 0  # `_settle` has done them
         self._step = None
         self._free_at_s = at_s
         runner = self._runners.get(model)
         if runner is None:  # all its work was aborted in mid-step, and it was unloaded
             return
-        for slot, work in self._decoding:
+        for slot, work in self._batch.decoding:
             if slot.work is work:  # not aborted
                 self._give_token(runner, slot, work, at_s)
-        for slot, work, count in self._chunks:
+        for slot, work, new in self._batch.chunks:
             if slot.work is not work:
                 continue
-            work.computed += count
-            seq = work.seq
-            slot.cached = seq.prefix[: min(work.computed, seq.prompt_tokens) // runner.profile.block_tokens]
-            if work.computed >= seq.prompt_tokens:
-                seq.first_token_at_s = at_s
-                self.prompt_tokens_total += seq.prompt_tokens
+            work.computed += new
+            slot.cached = work.computed
+            if work.computed >= work.seq.prompt_tokens:
+                work.seq.first_token_at_s = at_s
+                self.prompt_tokens_total += work.seq.prompt_tokens
                 self._give_token(runner, slot, work, at_s)
         self._after_release(model, at_s)
 
-    def _give_token(self, runner: _Runner, slot: _Slot, work: _Work, at_s: float) -> None:
+    def _give_token(self, runner: Runner, slot: Slot, work: Work, at_s: float) -> None:
+        first = not work.generated
         new = min(1, work.output)
         work.generated += new
         self.generation_tokens_total += new
         if work.generated >= work.output:
-            self._end(work, new, at_s)
+            self._end(work, new if first or self.every_token else work.output - 1, at_s)
             self._release(runner, slot, at_s)
-        else:
+        elif first or self.every_token:
             self._out.append(Progress(work.seq.id, at_s, new, None))
 
+    # Jumps over rounds that are alike --------------------------------------------------------------
 
-def _choose(free: list[_Slot], seq: Sequence, block_tokens: int) -> tuple[_Slot, int]:
-    """The free slot for a prompt and the tokens it has of it already: the one with the longest common prefix
-    if that is a fair share of the prompt, else the one used least recently."""
-    best, common = free[0], -1
-    for slot in free:
-        found = _common_tokens(slot, seq, block_tokens)
-        if found > common:
-            best, common = slot, found
-    if common <= SLOT_SIMILARITY * seq.prompt_tokens:
-        best = min(free, key=lambda slot: slot.used_at_s)
-        common = _common_tokens(best, seq, block_tokens)
-    return best, common
+    def _plan_jump(self, model: str) -> None:
+        """Put before the step just planned as many rounds as nobody ends in, if all that have work decode."""
+        batches = {model: self._batch}
+        for other in self._turn:
+            if other != model and self._runners[other].active:
+                batches[other] = batch = make_batch(self._runners[other])
+                if batch.chunks:
+                    return
+        left = (work.output - work.generated for batch in batches.values() for _, work in batch.decoding)
+        rounds = min(left) - 1
+        if not rounds:
+            return
+        self._round = batches
+        self._rounds = rounds
+        self._start_s = self._free_at_s
+        self._round_s = sum(batch.step_s for batch in batches.values())
+        self._slope_s = sum(batch.slope_s for batch in batches.values())
+        self._step = (model, self._step_end_s(rounds))
 
+    def _step_end_s(self, rounds: int) -> float:
+        """When the first step after so many rounds of the jump ends."""
+        return (
+            self._start_s
+            + series.span_s(self._round_s, self._slope_s, rounds)
+            + self._batch.step_s
+            + rounds * self._batch.slope_s
+        )
 
-def _common_tokens(slot: _Slot, seq: Sequence, block_tokens: int) -> int:
-    blocks = 0
-    for mine, theirs in zip(slot.cached, seq.prefix, strict=False):
-        if mine != theirs:
-            break
-        blocks += 1
-    # The last token is always computed: its output is what the next one is sampled from.
-    return min(blocks * block_tokens, (seq.prompt_tokens - 1) // block_tokens * block_tokens)
+    def _finish_rounds(self, done: int) -> None:
+        """So many rounds of the jump are over: count their tokens."""
+        new = done - self._rounds_done
+        if not new:
+            return
+        self._rounds_done = done
+        for batch in self._round.values():
+            for _, work in batch.decoding:
+                work.generated += new
+            self.generation_tokens_total += new * len(batch.decoding)
+        if len(self._round) > 1:  # the others had their turns too before the step under way
+            model, *others = self._round
+            for one in (*others, model):
+                self._turn.remove(one)
+                self._turn.append(one)
+
+    def _settle(self, now: float) -> bool:
+        """Do those rounds of the jump that have ended by `now`. True if the next step has ended too, so that
+        the jump is cut: in a round under way models step one by one."""
+        if self._rounds == self._rounds_done:
+            return False
+        spent_s = now - self._start_s
+        self._finish_rounds(series.count_within(self._round_s, self._slope_s, spent_s, self._rounds))
+        if self._rounds == self._rounds_done or self._step_end_s(self._rounds_done) > now:
+            return False
+        self._cut_jump()
+        return True
+
+    def _cut_jump(self) -> None:
+        """Something changes: the next batch is made afresh after the step under way."""
+        if self._rounds > self._rounds_done and self._step is not None:
+            self._step = (self._step[0], self._step_end_s(self._rounds_done))
+            self._rounds = self._rounds_done

@@ -270,7 +270,8 @@ def test_abort_of_a_decoding_sequence() -> None:
         at = engine.next_at()
         assert at is not None
         engine.advance(at)
-    engine.abort("a", at)
+    assert engine.abort("a", at) == 3  # tokens that it had
+    assert engine.abort("a", at) == 0
     out = run(engine)
     assert {one.seq_id for one in out} == {"b"}
     assert engine.kv_usage == 0.0

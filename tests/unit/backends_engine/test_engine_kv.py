@@ -16,21 +16,21 @@ def test_blocks_without_a_hash_are_counted() -> None:
 def test_named_blocks_stay_findable_when_let_go() -> None:
     kv = KvBlocks(4)
     kv.take(2)
-    assert kv.name(1)
-    assert kv.name(2)
-    assert not kv.name(2)
+    assert list(kv.name([1])) == [1]
+    assert list(kv.name([1, 2])) == [2]
+    assert not kv.name([2])
     kv.drop([1, 2])
     assert kv.free == 4
-    assert kv.match((1, 2, 3), most=3) == 2
-    assert kv.match((1, 2, 3), most=1) == 1
-    assert kv.match((2, 1), most=2) == 2
-    assert kv.match((3, 1), most=2) == 0
+    assert kv.match((1, 2, 3), most=3) == [1, 2]
+    assert kv.match((1, 2, 3), most=1) == [1]
+    assert kv.match((2, 1), most=2) == [2, 1]
+    assert kv.match((3, 1), most=2) == []
 
 
 def test_holders_are_counted() -> None:
     kv = KvBlocks(4)
     kv.take(1)
-    kv.name(1)
+    kv.name([1])
     kv.hold([1])
     kv.drop([1])
     assert kv.free == 3
@@ -46,14 +46,31 @@ def test_the_tail_of_the_prefix_used_least_recently_is_evicted_first() -> None:
     kv = KvBlocks(4)
     for first, second in ((1, 2), (3, 4)):
         kv.take(2)
-        kv.name(first)
-        kv.name(second)
+        kv.name([first, second])
         kv.drop([first, second])
     kv.hold([1, 2])
     kv.drop([1, 2])  # used again: 3 and 4 are now the older ones
     kv.take(1)
-    assert kv.match((3, 4), most=2) == 1
-    assert kv.match((1, 2), most=2) == 2
+    assert kv.match((3, 4), most=2) == [3]
+    assert kv.match((1, 2), most=2) == [1, 2]
     kv.take(2)
-    assert kv.match((3, 4), most=2) == 0
-    assert kv.match((1, 2), most=2) == 1
+    assert kv.match((3, 4), most=2) == []
+    assert kv.match((1, 2), most=2) == [1]
+
+
+def test_a_unit_weighs_its_blocks() -> None:
+    kv = KvBlocks(10, unit=4)
+    kv.take(9)  # two units and one block without a hash
+    kv.name([1, 2])
+    assert kv.free == 1
+    kv.drop([1, 2])
+    kv.give(1)
+    assert (kv.free, kv.usage) == (10, 0.0)
+    assert kv.idle_among([1, 2, 3]) == 8
+    kv.take(3)  # two plain blocks, and one of the unit evicted for it
+    assert kv.free == 7
+    assert kv.match((1, 2), most=2) == [1]
+    kv.take(3)  # what was left of that unit
+    assert kv.match((1, 2), most=2) == [1]
+    kv.hold([1])
+    assert kv.free == 0

@@ -235,6 +235,15 @@ def test_a_slot_reuses_the_prompt_it_has_in_common() -> None:
     assert again.cached_tokens == 160
 
 
+def test_the_last_token_of_a_cached_prompt_is_computed() -> None:
+    engine = server()
+    for at in (0.0, 10.0):
+        one = seq(str(at), 32, 1, prefix=(1, 2))
+        engine.submit(one, at)
+        run(engine)
+    assert one.cached_tokens == 16
+
+
 def test_aborts() -> None:
     engine = server()
     for number in range(4):
