@@ -31,7 +31,7 @@ from predictors.prefix_index import PrefixIndex
 from predictors.residuals import ResidualWindow, Shrinkage, StratifiedResiduals
 from router.core.profile import EngineProfile
 from router.core.state import Instance
-from router.core.types import Candidate, Prediction, Request, Slo
+from router.core.types import PREFIX_TOKENS, Candidate, Prediction, Request, Slo
 
 #: Log standard deviations before anything is seen: of a profiled estimate's bias, of the generic one's,
 #: and of single observations. A choice, wide on purpose: P(miss) shall not be sure of what nobody has seen.
@@ -336,7 +336,7 @@ class PhysicalPredictor:
         if not prefix:
             return 0.0
         matched = self.prefixes.matched_blocks(instance, prefix)
-        return request.prompt_tokens * matched / len(prefix) if matched else 0.0
+        return min(request.prompt_tokens, PREFIX_TOKENS) * matched / len(prefix) if matched else 0.0
 
     def coverage(self) -> dict[str, dict[str, float | None]]:
         """By instance: share of actual values within predicted quantiles and mean absolute log errors."""

@@ -22,9 +22,10 @@ from router.core.interfaces import Backend
 from router.core.profile import EngineProfile
 from router.core.scheduler import Scheduler
 from router.emulated import EmulatedEngines
+from router.gateway.fleet import scheduler_settings
 from router.gateway.metrics import Metrics
 from router.gateway.runner import Runner
-from router.gateway.service import Gateway, scheduler_settings
+from router.gateway.service import Gateway
 from router.gateway.tokenizer import PromptTokenizer
 from router.store.queries import Store
 from router.store.state import MemoryState
@@ -43,6 +44,19 @@ def secret(variable: str, environment: Mapping[str, str], place: str) -> str:
     if not value:
         raise ConfigError(place, [Problem((), f"the environment variable {variable} is not set")])
     return value
+
+
+def create_scheduler(config: FleetConfig, predictor: PhysicalPredictor, rng: Random) -> Scheduler:
+    """The scheduler of a fleet file with every registered policy, and no instance yet. The gateway runs it,
+    and so does the simulator."""
+    chosen = policies.create_all(
+        policies.PolicySettings(
+            confidence=config.scheduling.confidence,
+            ttft_weight=config.scheduling.ttft_weight,
+            cached_tokens=predictor.cached_tokens,
+        )
+    )
+    return Scheduler((), chosen, predictor, scheduler_settings(config), rng)
 
 
 @asynccontextmanager
@@ -89,26 +103,13 @@ async def open_gateway(
             return create_backend(instance, fleet, url, environment, session)
 
         predictor = PhysicalPredictor()
-        chosen = policies.create_all(
-            policies.PolicySettings(
-                confidence=config.scheduling.confidence,
-                ttft_weight=config.scheduling.ttft_weight,
-                cached_tokens=predictor.cached_tokens,
-            )
-        )
-        scheduler = Scheduler(
-            (),
-            chosen,
-            predictor,
-            scheduler_settings(config),
-            Random(seed),
-        )
+        scheduler = create_scheduler(config, predictor, Random(seed))
         gateway = Gateway(
             config,
             Runner(scheduler),
             store,
             Metrics(),
-            tuple(chosen),
+            tuple(scheduler.policies),
             make_backend,
             find_profile,
             predictor,

@@ -100,6 +100,10 @@ class Candidate:
     family: str | None = None
 
 
+#: Leading tokens of a prompt that `Request.prefix` covers at most.
+PREFIX_TOKENS = 16_384
+
+
 @dataclass(slots=True)
 class Request:
     """One request as the scheduler sees it (no text).
@@ -108,7 +112,8 @@ class Request:
     served by, `fallbacks` those tried in order when none of `models` can take it. `prompt_tokens` is the
     best estimate over all prompts of the request, `prompt_tokens_bound` an upper bound that money caps use,
     `longest_prompt_tokens` the longest of several prompts (None: one prompt). `hard` says that
-    a missed SLO refuses or ends it. `prefix` are hashes of the prompt's leading blocks, shortest first.
+    a missed SLO refuses or ends it. `prefix` are hashes of the prompt's leading blocks, shortest first,
+    over its first PREFIX_TOKENS tokens at most.
     """
 
     id: str

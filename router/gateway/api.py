@@ -205,38 +205,21 @@ def build_request(
     rules: Rules, record: RequestRecord, wish: Wish, api: str, body: Mapping[str, Any], facts: PromptFacts
 ) -> Request:
     """What the scheduler gets; the wishes are noted in the record."""
-    models = wish.models
-    arrived_at = record.arrived_at or 0.0
-    fallbacks = tuple(
-        dict.fromkeys(name for model in models for name in rules.fallbacks[model] if name not in models)
-    )
     record.policy = wish.policy
     record.max_tokens = bodies.output_cap(body)
     record.max_cost_usd = wish.max_cost_usd
     record.prefix = facts.prefix
     if wish.slo is not None:
         record.set_slo(wish.slo)
-    return Request(
-        id=record.id,
-        arrived_at=arrived_at,
-        policy=wish.policy,
-        models=models,
-        fallbacks=fallbacks,
-        prompt_tokens=facts.tokens,
-        prompt_tokens_bound=facts.tokens_bound,
-        longest_prompt_tokens=facts.longest_tokens,
+    return rules.request(
+        wish,
+        facts,
+        request_id=record.id,
+        arrived_at=record.arrived_at or 0.0,
         max_tokens=record.max_tokens,
-        slo=wish.slo,
-        hard=wish.hard,
-        max_cost_usd=wish.max_cost_usd,
-        min_quality=wish.min_quality,
-        priority=wish.priority,
-        seed=wish.seed,
         key=record.key_name,
-        expires_at=arrived_at + rules.config.limits.request_timeout_s,
         decodes=api != "embeddings",
         choices=body.get("n") or 1,
-        prefix=facts.prefix,
     )
 
 

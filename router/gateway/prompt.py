@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
+from router.core.types import PREFIX_TOKENS
+
 BYTES_PER_TOKEN = 4
 #: Upper bound of what a chat template adds for one message, and once.
 TEMPLATE_TOKENS_PER_MESSAGE = 16
@@ -21,7 +23,7 @@ IMAGE_TOKENS = 1024
 IMAGE_TOKENS_BOUND = 16384
 #: Prefix hashes: one for each leading block of this many bytes, at most so many.
 PREFIX_BLOCK_BYTES = 1024
-MAX_PREFIX_BLOCKS = 64
+MAX_PREFIX_BLOCKS = PREFIX_TOKENS * BYTES_PER_TOKEN // PREFIX_BLOCK_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Self
 
 from router.config import FleetConfig
+from router.core.types import Request
 from router.gateway.keys import KeyRing
-from router.gateway.wish import Defaults, KeyTerms, ModelNames, WishRules
+from router.gateway.prompt import PromptFacts
+from router.gateway.wish import Defaults, KeyTerms, ModelNames, Wish, WishRules
 from router.store.state import State
 
 
@@ -63,4 +65,44 @@ class Rules:
             fallbacks={model.name: model.fallbacks for model in config.models},
             created=int(time.time()),
             least_context_tokens=min(contexts, default=None),
+        )
+
+    def request(
+        self,
+        wish: Wish,
+        facts: PromptFacts,
+        *,
+        request_id: str,
+        arrived_at: float,
+        max_tokens: int | None,
+        key: str | None = None,
+        decodes: bool = True,
+        choices: int = 1,
+    ) -> Request:
+        """What the scheduler gets of a request; `arrived_at` in seconds on the runner's clock."""
+        models = wish.models
+        fallbacks = tuple(
+            dict.fromkeys(name for model in models for name in self.fallbacks[model] if name not in models)
+        )
+        return Request(
+            id=request_id,
+            arrived_at=arrived_at,
+            policy=wish.policy,
+            models=models,
+            fallbacks=fallbacks,
+            prompt_tokens=facts.tokens,
+            prompt_tokens_bound=facts.tokens_bound,
+            longest_prompt_tokens=facts.longest_tokens,
+            max_tokens=max_tokens,
+            slo=wish.slo,
+            hard=wish.hard,
+            max_cost_usd=wish.max_cost_usd,
+            min_quality=wish.min_quality,
+            priority=wish.priority,
+            seed=wish.seed,
+            key=key,
+            expires_at=arrived_at + self.config.limits.request_timeout_s,
+            decodes=decodes,
+            choices=choices,
+            prefix=facts.prefix,
         )

@@ -13,11 +13,9 @@ from router.config import FleetConfig, InstanceConfig, with_instances
 from router.core.errors import UpstreamError
 from router.core.events import Tick
 from router.core.interfaces import Backend, Call
-from router.core.profile import EngineProfile
-from router.core.scheduler import SchedulerSettings
-from router.core.state import Instance
 from router.core.types import Candidate, Request
 from router.gateway.budgets import DailySpend, midnight
+from router.gateway.fleet import ProfileLookup, instance_of, scheduler_settings
 from router.gateway.metrics import Metrics
 from router.gateway.monitor import Monitor
 from router.gateway.rules import Rules
@@ -29,18 +27,6 @@ from router.store.records import RequestRecord
 from router.store.state import State
 
 BackendFactory = Callable[[InstanceConfig, FleetConfig], Awaitable[Backend]]
-ProfileLookup = Callable[[str], EngineProfile | None]
-
-
-def scheduler_settings(config: FleetConfig) -> SchedulerSettings:
-    """The scheduler's part of a fleet file."""
-    return SchedulerSettings(
-        confidence=config.scheduling.confidence,
-        max_queue=config.limits.max_queue,
-        max_attempts=config.limits.max_attempts,
-        eject_after=config.probes.eject_after,
-        return_after=config.probes.return_after,
-    )
 
 
 class Gateway:
@@ -165,7 +151,7 @@ class Gateway:
         instances = [
             scheduler.instances[each.name]
             if same
-            else self._instance(each, candidates, scheduler.instances.get(each.name))
+            else instance_of(each, candidates, self._profile, scheduler.instances.get(each.name))
             for each, candidates, same in plan
         ]
         for name, backend in self.backends.items():
@@ -233,26 +219,6 @@ class Gateway:
                 await backend.aclose()
 
         self._in_background(close(), "close backend")
-
-    def _instance(
-        self, config: InstanceConfig, candidates: dict[str, Candidate], old: Instance | None
-    ) -> Instance:
-        profiles = {}
-        for model in candidates:
-            name = config.profile_name(model)
-            profile = None if name is None else self._profile(name)
-            if profile is not None:
-                profiles[model] = profile
-        instance = old or Instance(name=config.name, kind=config.protocol, candidates=candidates)
-        instance.kind = config.protocol
-        instance.candidates = candidates
-        instance.max_concurrency = config.max_concurrency
-        instance.hardware = config.hardware_name
-        instance.speed = config.speed
-        instance.profiles = profiles
-        instance.usd_per_hour = config.usd_per_hour
-        instance.draining = False
-        return instance
 
     def prediction_quality(self, instance: str) -> dict[str, float | None] | None:
         """How well predictions for an instance have held lately; None before the first."""
