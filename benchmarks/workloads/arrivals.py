@@ -1,13 +1,15 @@
 """Arrival times: Poisson, bursty (Gamma gaps), day cycle; and the rescaling of times that are there.
 
-All are endless streams of times in seconds from 0, drawn from the generator that is handed in.
+The processes are endless streams of times in seconds from 0, drawn from the generator that is handed in.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
-from collections.abc import Iterator
+from array import array
+from collections.abc import Callable, Iterator
 
 
 def poisson(random_: random.Random, rate_per_s: float) -> Iterator[float]:
@@ -43,3 +45,20 @@ def day_cycle(
         rate = rate_per_s * (1 - depth * math.cos(2 * math.pi * at_s / period_s))
         if random_.random() * peak < rate:
             yield at_s
+
+
+def spread(random_: random.Random, count: int, gap: Callable[[], float], length_s: float) -> list[float]:
+    """`count` times in [0, length_s), rising, whose gaps are draws of `gap` stretched to fill the length.
+
+    The gaps go round a circle that is cut at a random place, so that no part of the length is favoured and
+    neither the first nor the last gap is a special one. Only the shape of `gap` matters, not its scale.
+    """
+    gaps = array("d", (gap() for _ in range(count)))
+    total = math.fsum(gaps)
+    if not total > 0:  # gaps so uneven that all are below what a float holds: one burst
+        return [random_.random() * length_s] * count
+    offset_s = random_.random() * length_s
+    scale = length_s / total
+    around = (offset_s + elapsed * scale for elapsed in itertools.accumulate(gaps))
+    # Rounding must not put a time at the very end, which belongs to the next stretch.
+    return sorted(min(at_s % length_s, math.nextafter(length_s, 0.0)) for at_s in around)

@@ -4,106 +4,191 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Any
 
-from benchmarks.measures import mean_rate
+from benchmarks.workloads import streams
 from benchmarks.workloads.fetch import Loaded, load
 from benchmarks.workloads.format import Header, WorkloadError, WorkloadRequest
-from benchmarks.workloads.mixes import Wishes
-from benchmarks.workloads.restrict import Bounds, restrict
+from benchmarks.workloads.heading import header
+from benchmarks.workloads.options import BuildOptions
+from benchmarks.workloads.restrict import restrict
 from benchmarks.workloads.sources import SOURCES
-from benchmarks.workloads.sources.generators import PROCESSES, Lengths, Process, generate
-from benchmarks.workloads.sources.source import Choices, Source
-from benchmarks.workloads.text import text_tokens
+from benchmarks.workloads.sources.generators import PROCESSES, Process, conversations, generate
+from benchmarks.workloads.sources.source import Choices, Source, Traffic
+from benchmarks.workloads.streams import Stream, Survey, Workload, survey
 
 #: Without a duration or a limit a generator stops here.
 DEFAULT_REQUESTS = 1000
 DEFAULT_RATE_PER_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class BuildOptions:
-    """Everything that shapes a workload. Times in seconds of the trace's own clock, before any scaling."""
-
-    seed: int = 0
-    files: Mapping[str, Sequence[Path]] = field(default_factory=dict)  # by source name
-    choices: Choices = Choices()
-    rate_per_s: float | None = None
-    rate_scale: float | None = None
-    start_s: float = 0.0
-    duration_s: float | None = None
-    limit: int | None = None
-    arrivals: str | None = None  # a process or a timed source
-    cv: float = 4.0
-    period_s: float = 86400.0
-    depth: float = 0.6
-    prompts: str | None = None  # a source with texts
-    lengths: str | None = None  # a source whose lengths are taken
-    generator_lengths: Lengths = Lengths()
-    length_wins: Literal["workload", "prompts"] = "workload"
-    bounds: Bounds = Bounds()
-    max_tokens: int | Literal["auto", "exact"] = "auto"
-    wishes: Wishes = Wishes()
-
-    def __post_init__(self) -> None:
-        for option, value in (
-            ("--rate", self.rate_per_s),
-            ("--rate-scale", self.rate_scale),
-            ("--duration", self.duration_s),
-            ("--limit", self.limit),
-        ):
-            if value is not None and not value > 0:
-                raise WorkloadError(f"{option}: must be above 0")
-        if self.start_s < 0:
-            raise WorkloadError("--start: must be at least 0")
-        if self.rate_per_s is not None and self.rate_scale is not None:
-            raise WorkloadError("--rate and --rate-scale cannot both be given")
-        if self.length_wins == "prompts" and self.prompts is None:
-            raise WorkloadError("--length-wins prompts needs --prompts")
+#: More than this is drawn from a trace's aggregates only when a limit is given.
+MOST_DRAWN = 5_000_000
 
 
 def build(
     name: str, options: BuildOptions, environment: Mapping[str, str]
 ) -> tuple[Header, list[WorkloadRequest]]:
-    """The workload `name` (a source or a generator) under `options`."""
-    return _Builder(name, options, environment).build()
+    """The workload `name` (a source or a generator) under `options`, all of it in memory."""
+    workload = plan(name, options, environment)
+    return workload.header, list(workload)
+
+
+def plan(name: str, options: BuildOptions, environment: Mapping[str, str]) -> Workload:
+    """The workload `name` under `options`, to be gone through as a stream. Sets are read, requests are not
+    kept."""
+    return _Builder(name, options, environment).workload()
 
 
 class _Builder:
     """One build: loads sets at most once and gathers what the header tells."""
 
     def __init__(self, name: str, options: BuildOptions, environment: Mapping[str, str]) -> None:
-        if name not in SOURCES and name not in PROCESSES:
-            raise WorkloadError(
-                f"unknown workload {name!r} (known: {', '.join([*SOURCES, *PROCESSES])})",
-            )
         self._name = name
         self._options = options
         self._environment = environment
         self._loaded: dict[str, Loaded] = {}
         self._details: dict[str, Any] = {}
-        unused = sorted(set(options.files) - {name, options.prompts, options.lengths, options.arrivals})
+        for part in (name, *options.mix):
+            if part not in SOURCES and part not in PROCESSES:
+                raise WorkloadError(f"unknown workload {part!r} (known: {', '.join([*SOURCES, *PROCESSES])})")
+        texts = options.prompts or name
+        self._own_texts = texts in SOURCES and SOURCES[texts].texts
+        if options.length_wins == "prompts" and not (
+            options.prompts or (self._own_texts and options.lengths)
+        ):
+            raise WorkloadError("--length-wins prompts needs --prompts (or a set of texts with --lengths)")
+        used = {name, options.prompts, options.lengths, options.arrivals, *options.mix}
+        unused = sorted(set(options.files) - used)
         if unused:
             raise WorkloadError(f"--file {unused[0]}=...: that set is not part of this workload")
 
-    def build(self) -> tuple[Header, list[WorkloadRequest]]:
-        options = self._options
-        requests, timed = self._timed_requests()
-        if options.lengths is not None:
-            requests = self._with_lengths_of(options.lengths, requests)
-        if options.prompts is not None:
-            requests = self._with_prompts_of(options.prompts, requests)
-        requests = list(restrict(requests, options.bounds))
-        requests = requests[: options.limit]
-        if not requests:
+    def workload(self) -> Workload:
+        stream = self._mixed() if self._options.mix else self._alone()
+        seen = survey(stream)
+        if not seen.requests:
             raise WorkloadError(f"{self._name}: no request is left after the cuts")
-        if timed:
-            requests = self._at_rate(requests)
-        requests = list(options.wishes.apply(self._with_max_tokens(requests), options.seed))
-        return self._header(requests), requests
+        stream = self._with_max_tokens(stream, seen)
+        wishes, seed, mean = self._options.wishes, self._options.seed, seen.mean_output_tokens
+        told = header(self._name, self._options, self._loaded, self._details, seen.requests)
+        return Workload(told, lambda: wishes.apply(stream(), seed, mean))
+
+    # --- one workload, or several as one ------------------------------------------------------------------
+    def _alone(self) -> Stream:
+        options = self._options
+        stream, scalable = self._base(options.rate_per_s or DEFAULT_RATE_PER_S * (options.rate_scale or 1.0))
+        stream = streams.cut(self._restricted(stream), options.limit)
+        factor = options.rate_scale
+        if scalable and options.rate_per_s is not None:
+            factor = options.rate_per_s / self._own_rate(stream, self._name)
+        if not scalable or factor is None:
+            return stream
+        self._details["time_divided_by"] = round(factor, 9)
+        return streams.faster(stream, factor)
+
+    def _mixed(self) -> Stream:
+        """The base and the further workloads, each at its share of the whole rate and with its own arrivals."""
+        options = self._options
+        shares = self._shares()
+        whole = options.rate_per_s
+        if whole is None:
+            whole = self._base_rate() * (options.rate_scale or 1.0) / shares[self._name]
+        parts: list[Stream] = []
+        for place, (name, share) in enumerate(shares.items()):
+            rate = whole * share
+            stream, scalable = self._base(rate) if name == self._name else self._further(name, rate)
+            stream = self._restricted(stream)
+            if scalable:
+                stream = streams.faster(stream, rate / self._own_rate(stream, name))
+            parts.append(streams.apart(stream, place, len(shares)))
+        self._details["mix"] = {
+            name: {"share": share, "rate_per_s": whole * share} for name, share in shares.items()
+        }
+        return streams.cut(streams.interleave(parts), options.limit)
+
+    def _shares(self) -> dict[str, float]:
+        """The base first; it has what the others leave where it is not named itself."""
+        mix = {name: share for name, share in self._options.mix.items() if share > 0}
+        rest = 1 - sum(share for name, share in mix.items() if name != self._name)
+        own = mix.get(self._name, rest)
+        if not (own > 0 and abs(rest - own) < 1e-6):
+            raise WorkloadError(f"--mix: the shares and that of {self._name} must add up to 1")
+        return {self._name: own, **{name: share for name, share in mix.items() if name != self._name}}
+
+    def _base_rate(self) -> float:
+        """The rate that the base has by itself, with the default one for what has no times."""
+        timed = self._options.arrivals or self._name
+        if timed not in SOURCES or not SOURCES[timed].timed:
+            return DEFAULT_RATE_PER_S
+        _, loaded = self._source(timed)
+        if loaded.traffic is not None:
+            return loaded.traffic.mean_rate_per_s(*self._span(loaded.traffic))
+        return self._own_rate(self._restricted(self._base(DEFAULT_RATE_PER_S)[0]), self._name)
+
+    # --- parts --------------------------------------------------------------------------------------------
+    def _base(self, rate_per_s: float) -> tuple[Stream, bool]:
+        """The base with its texts and lengths; whether its times are still to be scaled to the rate. Only a
+        trace's are: what is drawn is drawn at the rate."""
+        stream, scalable = self._timed(rate_per_s)
+        if self._options.lengths is not None:
+            stream = self._with_lengths_of(self._options.lengths, stream)
+        if self._options.prompts is not None:
+            stream = self._with_prompts_of(self._options.prompts, stream)
+        return stream, scalable
+
+    def _timed(self, rate_per_s: float) -> tuple[Stream, bool]:
+        options, name = self._options, self._name
+        arrivals = options.arrivals
+        if name in PROCESSES:
+            if arrivals is not None:
+                raise WorkloadError(f"{name} is an arrival process itself; --arrivals does not go with it")
+            most = None
+            if options.duration_s is None and not (options.mix and options.limit):
+                # Length bounds may drop some of them; they are drawn before the limit is applied.
+                most = options.limit or DEFAULT_REQUESTS
+            times = self._process_times(name, rate_per_s, most, options.seed)
+            return streams.at(self._generated(name, options.seed), times), False
+        source, loaded = self._source(name)
+        if arrivals is None and source.timed:
+            if loaded.traffic is not None:
+                return self._drawn(name, loaded.traffic, rate_per_s), False
+            return self._sliced(loaded.requests), True
+        if loaded.traffic is not None:
+            raise WorkloadError(f"--arrivals: requests of {name} are drawn with their times")
+        requests = self._shuffled(loaded.requests, options.seed)
+        process = arrivals or "poisson"
+        if process in PROCESSES:
+            times = self._process_times(process, rate_per_s, len(requests), options.seed)
+            return streams.at(lambda: iter(requests), times), False
+        other, trace = self._source(process)
+        if not other.timed:
+            raise WorkloadError(f"--arrivals {process}: this set has no arrival times")
+        self._details["arrivals_from"] = process
+        if trace.traffic is not None:
+            timed = self._drawn(process, trace.traffic, rate_per_s)
+        else:
+            timed = self._sliced(trace.requests)
+        times = _times_of(timed)
+        return streams.at(lambda: iter(requests), times), trace.traffic is None
+
+    def _further(self, name: str, rate_per_s: float) -> tuple[Stream, bool]:
+        """A part of a mix that is not the base: from its beginning, with its own lengths and arrivals (a set
+        without times: Poisson)."""
+        seed = _seed_of_part(self._options.seed, name)
+        if name in PROCESSES:
+            times = self._times(Process(name, rate_per_s, *self._shape()), seed, 0.0, float("inf"), None)
+            return streams.at(self._generated(name, seed), times), False
+        source, loaded = self._source(name)
+        traffic = loaded.traffic
+        if traffic is not None:
+            factor = rate_per_s / traffic.mean_rate_per_s(0.0, traffic.end_s)
+            return lambda: traffic.draw(seed, 0.0, traffic.end_s, factor), False
+        if source.timed:
+            return lambda: iter(loaded.requests), True
+        requests = self._shuffled(loaded.requests, seed)
+        times = self._times(Process("poisson", rate_per_s), seed, 0.0, float("inf"), len(requests))
+        return streams.at(lambda: iter(requests), times), False
 
     def _source(self, name: str) -> tuple[Source, Loaded]:
         source = SOURCES.get(name)
@@ -116,204 +201,130 @@ class _Builder:
             self._loaded[name] = load(source, files, choices, self._environment)
         return source, self._loaded[name]
 
-    def _timed_requests(self) -> tuple[list[WorkloadRequest], bool]:
-        """The base requests with their arrival times; whether the times are a trace's (and may be scaled)."""
-        options = self._options
-        arrivals = options.arrivals
-        if self._name in PROCESSES:
-            if arrivals is not None:
-                raise WorkloadError(
-                    f"{self._name} is an arrival process itself; --arrivals does not go with it"
-                )
-            times = self._process_times(self._name, None)
-            return _at(
-                generate(self._name, len(times), options.generator_lengths, options.seed), times
-            ), False
-        source, loaded = self._source(self._name)
-        if arrivals is None and source.timed:
-            return self._slice(loaded.requests), True
-        process = arrivals or "poisson"
-        if process in PROCESSES:
-            times = self._process_times(process, len(loaded.requests))
-            return _at(self._shuffled(loaded.requests), times), False
-        other, trace = self._source(process)
-        if not other.timed:
-            raise WorkloadError(f"--arrivals {process}: this set has no arrival times")
-        times = [request.arrival_s for request in self._slice(trace.requests)]
-        self._details["arrivals_from"] = process
-        return _at(self._shuffled(loaded.requests), times), True
+    def _generated(self, name: str, seed: int) -> Stream:
+        lengths, turns = self._options.generator_lengths, self._options.turns
+        if turns <= 1:
+            return lambda: generate(name, lengths, seed)
+        self._details["turns"] = turns
+        return lambda: conversations(generate(name, lengths, seed), turns, seed)
 
-    def _shuffled(self, requests: Sequence[WorkloadRequest]) -> list[WorkloadRequest]:
+    def _shuffled(self, requests: Sequence[WorkloadRequest], seed: int) -> list[WorkloadRequest]:
         """A seeded order that depends on each request's id alone, so that a part of a set keeps its order."""
-        draws = {
-            request.id: random.Random(f"{self._options.seed}/order/{request.id}").random()
-            for request in requests
-        }
+        draws = {request.id: random.Random(f"{seed}/order/{request.id}").random() for request in requests}
         return sorted(requests, key=lambda request: draws[request.id])
 
-    def _process_times(self, name: str, most: int | None) -> list[float]:
-        options = self._options
-        rate = options.rate_per_s or DEFAULT_RATE_PER_S * (options.rate_scale or 1.0)
-        process = Process(name, rate, options.cv, options.period_s, options.depth)
+    # --- times --------------------------------------------------------------------------------------------
+    def _shape(self) -> tuple[float, float, float]:
+        return self._options.cv, self._options.period_s, self._options.depth
+
+    def _process_times(
+        self, name: str, rate_per_s: float, most: int | None, seed: int
+    ) -> Callable[[], Iterator[float]]:
+        process = Process(name, rate_per_s, *self._shape())
         self._details["arrivals"] = process.told()
-        if most is None and options.duration_s is None:
-            # Length bounds may drop some of them; they are drawn before the limit is applied.
-            most = options.limit or DEFAULT_REQUESTS
-        end_s = None if options.duration_s is None else options.start_s + options.duration_s
-        times: list[float] = []
-        for at_s in process.times(options.seed):
-            if (end_s is not None and at_s >= end_s) or (most is not None and len(times) >= most):
-                break
-            if at_s >= options.start_s:
-                times.append(at_s - options.start_s)
-        if not times:
-            raise WorkloadError(f"{self._name}: no arrival in that window at {rate:g} requests/s")
+        return self._times(process, seed, self._options.start_s, self._options.end_s, most)
+
+    def _times(
+        self, process: Process, seed: int, start_s: float, end_s: float, most: int | None
+    ) -> Callable[[], Iterator[float]]:
+        def times() -> Iterator[float]:
+            begun = itertools.dropwhile(lambda at_s: at_s < start_s, process.times(seed))
+            inside = itertools.takewhile(lambda at_s: at_s < end_s, begun)
+            at_s = None
+            for at_s in itertools.islice(inside, most):
+                yield at_s - start_s
+            if at_s is None:
+                raise WorkloadError(
+                    f"{self._name}: no arrival in that window at {process.rate_per_s:g} requests/s"
+                )
+
         return times
 
-    def _slice(self, requests: Sequence[WorkloadRequest]) -> list[WorkloadRequest]:
-        start_s, duration_s = self._options.start_s, self._options.duration_s
-        end_s = float("inf") if duration_s is None else start_s + duration_s
-        inside = [
-            replace(request, arrival_s=request.arrival_s - start_s)
-            for request in requests
-            if start_s <= request.arrival_s < end_s
-        ]
+    def _sliced(self, requests: Sequence[WorkloadRequest]) -> Stream:
+        start_s, end_s = self._options.start_s, self._options.end_s
+        inside = [request for request in requests if start_s <= request.arrival_s < end_s]
         if not inside:
             raise WorkloadError(
                 f"{self._name}: nothing arrives in the window from {start_s:g} s"
                 f" (the trace ends at {requests[-1].arrival_s:g} s)"
             )
-        return inside
+        return lambda: (replace(request, arrival_s=request.arrival_s - start_s) for request in inside)
 
-    def _with_lengths_of(self, name: str, requests: Sequence[WorkloadRequest]) -> list[WorkloadRequest]:
-        _, loaded = self._source(name)
-        pool = self._shuffled(loaded.requests)
-        self._details["lengths_from"] = name
-        return [
-            replace(
-                request,
-                prompt_tokens=own.prompt_tokens,
-                output_tokens=own.output_tokens,
-                prefix_hashes=None,
+    def _span(self, traffic: Traffic) -> tuple[float, float]:
+        return self._options.start_s, min(self._options.end_s, traffic.end_s)
+
+    def _drawn(self, name: str, traffic: Traffic, rate_per_s: float) -> Stream:
+        """Requests drawn from aggregates, at the rate if one was asked for, else at the published one."""
+        options = self._options
+        start_s, end_s = self._span(traffic)
+        published = traffic.mean_rate_per_s(start_s, end_s)
+        if not published > 0:
+            raise WorkloadError(
+                f"{name}: nothing arrives in the window from {start_s:g} s (the trace ends at {traffic.end_s:g} s)"
             )
-            for request, own in zip(requests, itertools.cycle(pool), strict=False)
-        ]
+        if options.rate_per_s is not None or options.mix:
+            factor = rate_per_s / published
+        else:
+            factor = options.rate_scale or 1.0
+        expected = published * factor * (end_s - start_s)
+        if options.limit is None and expected > MOST_DRAWN:
+            raise WorkloadError(
+                f"{name}: about {expected:,.0f} requests; give --rate, --rate-scale, --duration or --limit"
+            )
+        self._details["rates_multiplied_by"] = factor
+        self._details["published_rate_per_s"] = published
+        return lambda: traffic.draw(options.seed, start_s, end_s, factor)
 
-    def _with_prompts_of(self, name: str, requests: Sequence[WorkloadRequest]) -> list[WorkloadRequest]:
+    def _own_rate(self, stream: Stream, name: str) -> float:
+        rate = survey(stream).rate_per_s
+        if rate is None:
+            raise WorkloadError(f"{name}: --rate needs at least two different arrival times")
+        return rate
+
+    # --- texts and lengths --------------------------------------------------------------------------------
+    def _with_lengths_of(self, name: str, stream: Stream) -> Stream:
+        _, loaded = self._source(name)
+        if loaded.traffic is not None:
+            raise WorkloadError(f"--lengths {name}: its lengths are drawn with its arrivals")
+        self._details["lengths_from"] = name
+        pool = self._shuffled(loaded.requests, self._options.seed)
+        prompts_too = self._options.length_wins == "workload" or self._options.prompts is not None
+        return streams.with_lengths(stream, pool, prompts_too=prompts_too)
+
+    def _with_prompts_of(self, name: str, stream: Stream) -> Stream:
         source, loaded = self._source(name)
         if not source.texts:
             raise WorkloadError(f"--prompts {name}: this set has no texts")
-        pool = self._shuffled(loaded.requests)
         self._details["prompts_from"] = name
-        mixed = []
-        for index, request in enumerate(requests):
-            turn, place = divmod(index, len(pool))
-            own = pool[place]
-            # A text that comes again is numbered: two requests share no prefix by accident.
-            text = f"[{turn + 1}] {own.prompt}" if turn else (own.prompt or "")
-            request = replace(request, prompt=text, prefix_hashes=None, quality=own.quality)  # noqa: PLW2901 (the item, changed)
-            if self._options.length_wins == "prompts":
-                request = replace(  # noqa: PLW2901 (the item, changed)
-                    request, prompt_tokens=text_tokens(text), output_tokens=own.output_tokens
-                )
-            mixed.append(request)
-        return mixed
+        pool = self._shuffled(loaded.requests, self._options.seed)
+        return streams.with_prompts(stream, pool, own_lengths=self._options.length_wins == "prompts")
 
-    def _at_rate(self, requests: list[WorkloadRequest]) -> list[WorkloadRequest]:
-        factor = self._options.rate_scale
-        if self._options.rate_per_s is not None:
-            own = mean_rate([request.arrival_s for request in requests])
-            if own is None:
-                raise WorkloadError("--rate needs at least two different arrival times")
-            factor = self._options.rate_per_s / own
-        if factor is None:
-            return requests
-        self._details["time_divided_by"] = round(factor, 9)
-        return [replace(request, arrival_s=request.arrival_s / factor) for request in requests]
+    def _restricted(self, stream: Stream) -> Stream:
+        return lambda: restrict(stream(), self._options.bounds)
 
-    def _with_max_tokens(self, requests: Iterable[WorkloadRequest]) -> list[WorkloadRequest]:
+    def _with_max_tokens(self, stream: Stream, seen: Survey) -> Stream:
         """`max_tokens` of each request. One value for all by default: a client does not know how long its
         answer will be, and a router that is told would have an easy life."""
-        requests = list(requests)
         choice, bound = self._options.max_tokens, self._options.bounds.max_output_tokens
         if choice == "exact":
             self._details["max_tokens"] = "each request's own output_tokens"
-            return [replace(request, max_tokens=request.longest_output_tokens()) for request in requests]
+            return streams.each(
+                stream, lambda request: replace(request, max_tokens=request.longest_output_tokens())
+            )
+        value: int | None
         if choice == "auto":
-            longest = max((request.longest_output_tokens() or 0 for request in requests), default=0)
+            longest = seen.longest_output
             value = bound or (max(16, 1 << (longest - 1).bit_length()) if longest else None)
         else:
             value = min(choice, bound) if bound else choice
         self._details["max_tokens"] = value
-        return [replace(request, max_tokens=value) for request in requests]
-
-    def _header(self, requests: Sequence[WorkloadRequest]) -> Header:
-        options = self._options
-        sliced = {
-            "start_s": options.start_s or None,
-            "duration_s": options.duration_s,
-            "limit": options.limit,
-        }
-        cuts = {
-            **options.bounds.told(),
-            **{name: value for name, value in sliced.items() if value is not None},
-        }
-        names = [self._name, *(name for name in self._loaded if name != self._name)]
-        licences = {name: SOURCES[name].licence for name in names if name in SOURCES}
-        files = {
-            name: {"route": loaded.route, "sha256": dict(loaded.sha256)}
-            for name, loaded in self._loaded.items()
-        }
-        models = {
-            name: {
-                ours: list(theirs)
-                for ours, theirs in (options.choices.models or SOURCES[name].models).items()
-            }
-            for name in self._lengths_of()
-            if name in SOURCES and SOURCES[name].models
-        }
-        if self._name in PROCESSES and options.lengths is None:
-            lengths = options.generator_lengths
-            self._details["lengths"] = {
-                "distribution": "log-normal",
-                "prompt_median": lengths.prompt_median,
-                "prompt_sigma": lengths.prompt_sigma,
-                "output_median": lengths.output_median,
-                "output_sigma": lengths.output_sigma,
-            }
-        return Header(
-            source=" + ".join(names),
-            licence="; ".join(f"{name}: {licence}" for name, licence in licences.items()) or None,
-            seed=options.seed,
-            requests=len(requests),
-            cuts=cuts,
-            length_wins=self._length_wins(),
-            details={
-                **self._details,
-                **({"files": files} if files else {}),
-                **({"output_tokens_of_models": models} if models else {}),
-                **options.wishes.told(),
-            },
-        )
-
-    def _lengths_of(self) -> tuple[str, ...]:
-        """The sets that answer lengths come from."""
-        options = self._options
-        if options.prompts is not None and options.length_wins == "prompts":
-            return (options.prompts,)
-        return (options.lengths or self._name,)
-
-    def _length_wins(self) -> str | None:
-        options = self._options
-        if options.prompts is None:
-            return (
-                None if options.lengths is None else f"{options.lengths}: prompts are made up to its lengths"
-            )
-        if options.length_wins == "prompts":
-            return f"{options.prompts}: its own prompt and answer lengths are kept"
-        return f"{options.lengths or self._name}: prompts of {options.prompts} are lengthened or cut to prompt_tokens"
+        return streams.each(stream, lambda request: replace(request, max_tokens=value))
 
 
-def _at(requests: Sequence[WorkloadRequest], times: Sequence[float]) -> list[WorkloadRequest]:
-    """The requests at these times, as many as there are of both."""
-    return [replace(request, arrival_s=at_s) for request, at_s in zip(requests, times, strict=False)]
+def _times_of(stream: Stream) -> Callable[[], Iterator[float]]:
+    return lambda: (request.arrival_s for request in stream())
+
+
+def _seed_of_part(seed: int, name: str) -> int:
+    """Parts of a mix draw independently of each other."""
+    return int.from_bytes(blake2b(f"{seed}/mix/{name}".encode(), digest_size=8).digest(), "big")

@@ -5,125 +5,20 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 
 import orjson
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks.workloads import describe
-from benchmarks.workloads.build import BuildOptions, build
-from benchmarks.workloads.format import WorkloadError, read, read_header, write
-from benchmarks.workloads.mixes import Wishes
-from benchmarks.workloads.restrict import Bounds
-from benchmarks.workloads.sources import SOURCES
-from benchmarks.workloads.sources.generators import PROCESSES, Lengths
-from benchmarks.workloads.sources.source import Choices
+from benchmarks.workloads import arguments, describe, figure
+from benchmarks.workloads.build import plan
+from benchmarks.workloads.format import WorkloadError, WorkloadRequest, read, read_header, write
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `headway workload`."""
-    actions = parser.add_subparsers(dest="workload_action", required=True, metavar="build|show")
-    _add_build(
-        actions.add_parser(
-            "build",
-            help="make a workload file from a public set or a generator",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            epilog="sets:\n"
-            + "\n".join(f"  {name:<24}{source.title}" for name, source in SOURCES.items())
-            + "\ngenerators:\n"
-            + "\n".join(f"  {name:<24}{what}" for name, what in PROCESSES.items())
-            + "\n\nA set is read from --file, else from the folder HEADWAY_DATA, else downloaded.",
-        )
-    )
-    show = actions.add_parser("show", help="the numbers of a workload file, and plots")
-    show.add_argument("file", type=Path, help="a workload file")
-    show.add_argument("--out", type=Path, metavar="FILE", help="write a plot (.png, .svg or .pdf)")
-    show.add_argument("--json", action="store_true", help="print JSON")
-
-
-def _add_build(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", help="the set or generator, see below")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the workload file to write")
-    parser.add_argument(
-        "--file",
-        action="append",
-        default=[],
-        metavar="[SET=]PATH",
-        help="a published original file (or folder of them) to read; may be repeated",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="everything random follows from it (default 0)")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    times = parser.add_argument_group("times")
-    times.add_argument("--rate", type=float, metavar="R", help="scale to R requests/s")
-    times.add_argument("--rate-scale", type=float, metavar="F", help="scale the rate by F")
-    times.add_argument("--start", type=float, default=0.0, metavar="S", help="begin S seconds into the trace")
-    times.add_argument("--duration", type=float, metavar="S", help="take S seconds of the trace")
-    times.add_argument("--limit", type=int, metavar="N", help="at most N requests")
-    times.add_argument("--arrivals", metavar="NAME", help="arrival times of a generator or another set")
-    times.add_argument("--cv", type=float, default=4.0, help="gamma: CV of the gaps (default 4)")
-    times.add_argument(
-        "--period", type=float, default=86400.0, metavar="S", help="daycycle: its length (default 86400)"
-    )
-    times.add_argument("--depth", type=float, default=0.6, help="daycycle: swing, 0 to 1 (default 0.6)")
-    lengths = parser.add_argument_group("texts and lengths")
-    lengths.add_argument("--prompts", metavar="SET", help="texts of this set")
-    lengths.add_argument("--lengths", metavar="SET", help="lengths of this set")
-    lengths.add_argument(
-        "--length-wins",
-        choices=("workload", "prompts"),
-        default="workload",
-        help="with --prompts: fit texts to the workload's lengths (default), or keep the texts' own lengths",
-    )
-    lengths.add_argument("--min-prompt-tokens", type=int, metavar="N")
-    lengths.add_argument("--max-prompt-tokens", type=int, metavar="N")
-    lengths.add_argument("--min-output-tokens", type=int, metavar="N")
-    lengths.add_argument(
-        "--max-output-tokens", type=int, metavar="N", help="also lowers word-count wishes in prompts to fit"
-    )
-    lengths.add_argument(
-        "--on-long", choices=("cut", "drop"), default="cut", help="what to do with longer ones (default cut)"
-    )
-    lengths.add_argument(
-        "--max-tokens",
-        default="auto",
-        metavar="auto|exact|N",
-        help="the requests' max_tokens: one round value above all lengths (default), each one's own length, or N",
-    )
-    lengths.add_argument(
-        "--models",
-        metavar="OURS=THEIRS,...",
-        help="whose answers give the lengths in a set with many models",
-    )
-    lengths.add_argument(
-        "--native-lengths", action="store_true", help="tokenizer counts where HEADWAY_DATA has them"
-    )
-    lengths.add_argument("--quality", action="store_true", help="judged quality where HEADWAY_DATA has it")
-    for name, value in (("prompt-median", 1020.0), ("prompt-sigma", 0.77)):
-        lengths.add_argument(f"--{name}", type=float, default=value, help=f"generators (default {value:g})")
-    for name, value in (("output-median", 129.0), ("output-sigma", 0.93)):
-        lengths.add_argument(f"--{name}", type=float, default=value, help=f"generators (default {value:g})")
-    wishes = parser.add_argument_group("wishes")
-    wishes.add_argument(
-        "--slo", metavar="ttft_ms=..,tpot_ms=..,e2e_ms=..", help="targets (in a mix: of `normal`)"
-    )
-    wishes.add_argument(
-        "--slo-mix",
-        metavar="CLASS=SHARE,...",
-        help="e.g. tight=0.2,normal=0.5,loose=0.2,none=0.1 (x0.5, x1, x3)",
-    )
-    wishes.add_argument(
-        "--slo-class",
-        action="append",
-        default=[],
-        metavar="NAME=FACTOR|NAME:ttft_ms=..",
-        help="define a class of the mix; may be repeated",
-    )
-    wishes.add_argument("--on-miss", choices=("reject", "best_effort"))
-    wishes.add_argument("--budget-mix", metavar="USD=SHARE,...", help="e.g. 0.001=0.3,none=0.7")
-    wishes.add_argument("--min-quality", type=float)
-    wishes.add_argument("--policy")
+    arguments.add(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -136,10 +31,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _build(args: argparse.Namespace) -> int:
-    header, requests = build(args.name, _options(args), os.environ)
+    workload = plan(args.name, arguments.options(args), os.environ)
+    header = workload.header
+    told = describe.Description()
+
+    def written(requests: Iterable[WorkloadRequest]) -> Iterator[WorkloadRequest]:
+        nonlocal told
+        told = yield from describe.passing(requests)
+
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
-        write(args.out, header, progress.track(requests, description="writing"))
-    told = describe.describe(requests)
+        tracked = progress.track(workload, total=header.requests, description="writing")
+        write(args.out, header, written(tracked))
     if args.json:
         _print_json({"file": str(args.out), "header": header.as_dict(), **told.as_dict()})
     else:
@@ -159,7 +61,7 @@ def _show(args: argparse.Namespace) -> int:
     else:
         print(describe.text(header, told))
     if args.out is not None:
-        describe.plot(args.out, header, told)
+        figure.plot(args.out, header, told)
         if not args.json:
             print(f"plot written to {args.out}")
     return 0
@@ -167,86 +69,3 @@ def _show(args: argparse.Namespace) -> int:
 
 def _print_json(data: object) -> None:
     print(orjson.dumps(data, option=orjson.OPT_INDENT_2).decode())
-
-
-def _options(args: argparse.Namespace) -> BuildOptions:
-    max_tokens = args.max_tokens
-    if max_tokens not in ("auto", "exact"):
-        if not max_tokens.isdigit() or int(max_tokens) < 1:
-            raise WorkloadError(f"--max-tokens: expected auto, exact or a number, not {max_tokens!r}")
-        max_tokens = int(max_tokens)
-    for name in ("min_prompt_tokens", "max_prompt_tokens", "min_output_tokens", "max_output_tokens"):
-        value = getattr(args, name)
-        if value is not None and value < 1:
-            raise WorkloadError(f"--{name.replace('_', '-')}: must be at least 1")
-    if args.min_quality is not None and not 0 <= args.min_quality <= 1:
-        raise WorkloadError("--min-quality: must be in [0, 1]")
-    for name in ("prompt_median", "output_median"):
-        if getattr(args, name) < 1:
-            raise WorkloadError(f"--{name.replace('_', '-')}: must be at least 1")
-    for name in ("prompt_sigma", "output_sigma"):
-        if getattr(args, name) < 0:
-            raise WorkloadError(f"--{name.replace('_', '-')}: must be at least 0")
-    return BuildOptions(
-        seed=args.seed,
-        files=_files(args.name, args.file),
-        choices=Choices(_models(args.models), args.native_lengths, args.quality),
-        rate_per_s=args.rate,
-        rate_scale=args.rate_scale,
-        start_s=args.start,
-        duration_s=args.duration,
-        limit=args.limit,
-        arrivals=args.arrivals,
-        cv=args.cv,
-        period_s=args.period,
-        depth=args.depth,
-        prompts=args.prompts,
-        lengths=args.lengths,
-        generator_lengths=Lengths(
-            args.prompt_median, args.prompt_sigma, args.output_median, args.output_sigma
-        ),
-        length_wins=args.length_wins,
-        bounds=Bounds(
-            max_prompt_tokens=args.max_prompt_tokens,
-            max_output_tokens=args.max_output_tokens,
-            min_prompt_tokens=args.min_prompt_tokens,
-            min_output_tokens=args.min_output_tokens,
-            on_long=args.on_long,
-        ),
-        max_tokens=max_tokens,
-        wishes=Wishes.of(
-            slo=args.slo,
-            slo_mix=args.slo_mix,
-            slo_class=args.slo_class,
-            budget_mix=args.budget_mix,
-            policy=args.policy,
-            on_miss=args.on_miss,
-            min_quality=args.min_quality,
-        ),
-    )
-
-
-def _files(name: str, given: Sequence[str]) -> dict[str, list[Path]]:
-    """`--file PATH` belongs to the workload itself, `--file SET=PATH` to that set."""
-    files: dict[str, list[Path]] = {}
-    for item in given:
-        before, equals, after = item.partition("=")
-        if equals and before in SOURCES:
-            files.setdefault(before, []).append(Path(after))
-        elif name in SOURCES:
-            files.setdefault(name, []).append(Path(item))
-        else:
-            raise WorkloadError(f"--file: {name} is a generator and reads no file")
-    return files
-
-
-def _models(given: str | None) -> dict[str, tuple[str, ...]] | None:
-    if given is None:
-        return None
-    models: dict[str, tuple[str, ...]] = {}
-    for item in given.split(","):
-        ours, equals, theirs = item.partition("=")
-        if not ours.strip():
-            raise WorkloadError(f"--models: expected OURS=THEIRS[,OURS=THEIRS...], got {given!r}")
-        models[ours.strip()] = ((theirs if equals else ours).strip(),)
-    return models

@@ -1,81 +1,154 @@
-"""What a workload looks like: quantiles of its lengths, its rate, the CV of its gaps, its wishes; plots."""
+"""What a workload looks like: quantiles of its lengths, its rate, the CV of its gaps, its wishes; what is known
+of the models; the same by source where several are mixed."""
 
 from __future__ import annotations
 
+import itertools
+import math
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
-from benchmarks.measures import Summary, coefficient_of_variation, mean_rate
-from benchmarks.workloads.format import Header, WorkloadError, WorkloadRequest
+from benchmarks.measures import Summary, mean_rate
+from benchmarks.workloads import sketch
+from benchmarks.workloads.format import Header, WorkloadRequest
+
+_SPARK_WIDTH = 60
+
+
+@dataclass(slots=True)
+class Mean:
+    """A running mean."""
+
+    count: int = 0
+    total: float = 0.0
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        self.total += value
+
+    def told(self) -> dict[str, float | int]:
+        return {"count": self.count, "mean": self.total / self.count}
 
 
 @dataclass(slots=True)
 class Description:
-    """The numbers of a workload, and the values that plots need."""
+    """The numbers of a workload, and the values that plots need (16 bytes a request)."""
 
     requests: int = 0
     with_prompt: int = 0
     with_slo: int = 0
     with_budget: int = 0
+    budget_usd: float = 0.0
     blocks: int = 0
     blocks_seen_before: int = 0
-    arrivals_s: list[float] = field(default_factory=list)
-    prompt_tokens: list[int] = field(default_factory=list)
-    output_tokens: list[int] = field(default_factory=list)
+    arrivals_s: array[float] = field(default_factory=lambda: array("d"))
+    prompt_tokens: array[int] = field(default_factory=lambda: array("I"))
+    output_tokens: array[int] = field(default_factory=lambda: array("I"))
     policies: Counter[str] = field(default_factory=Counter)
+    tokens_by_model: dict[str, Mean] = field(default_factory=dict)
+    quality_by_model: dict[str, Mean] = field(default_factory=dict)
+    sources: dict[str, Description] = field(default_factory=dict)
+
+    def add(self, request: WorkloadRequest) -> None:
+        """Take in one request, later than those before."""
+        self.requests += 1
+        self.arrivals_s.append(request.arrival_s)
+        self.prompt_tokens.append(request.prompt_tokens)
+        output_tokens = request.longest_output_tokens()
+        if output_tokens is not None:
+            self.output_tokens.append(output_tokens)
+        if isinstance(request.output_tokens, Mapping):
+            for model, tokens in request.output_tokens.items():
+                self.tokens_by_model.setdefault(model, Mean()).add(tokens)
+        for model, quality in (request.quality or {}).items():
+            self.quality_by_model.setdefault(model, Mean()).add(quality)
+        self.with_prompt += request.prompt is not None
+        routing = request.routing or {}
+        self.with_slo += "slo" in routing
+        if "max_cost_usd" in routing:
+            self.with_budget += 1
+            self.budget_usd += routing["max_cost_usd"]
+        if "policy" in routing:
+            self.policies[routing["policy"]] += 1
 
     def as_dict(self) -> dict[str, Any]:
-        """For `--json`: counts, rate, gaps, lengths in tokens."""
-        gaps_s = [
-            later - earlier for earlier, later in zip(self.arrivals_s, self.arrivals_s[1:], strict=False)
-        ]
-        return {
+        """For `--json`: counts, rate, gaps, lengths in tokens, means by model, each source."""
+        told: dict[str, Any] = {
             "requests": self.requests,
             "span_s": self.arrivals_s[-1] - self.arrivals_s[0] if self.arrivals_s else None,
             "rate_per_s": mean_rate(self.arrivals_s),
-            "gap_cv": coefficient_of_variation(gaps_s),
+            "gap_cv": _gap_cv(self.arrivals_s),
             "prompt_tokens": asdict(Summary.of(self.prompt_tokens)),
             "output_tokens": asdict(Summary.of(self.output_tokens)),
+            "output_tokens_by_model": _told(self.tokens_by_model),
+            "quality_by_model": _told(self.quality_by_model),
             "with_prompt": self.with_prompt,
             "with_slo": self.with_slo,
             "with_budget": self.with_budget,
+            "mean_budget_usd": self.budget_usd / self.with_budget if self.with_budget else None,
             "policies": dict(self.policies),
             "prefix_blocks": self.blocks or None,
             "prefix_blocks_seen_before_share": self.blocks_seen_before / self.blocks if self.blocks else None,
         }
+        if self.sources:
+            told["sources"] = {name: each.as_dict() for name, each in self.sources.items()}
+        return told
+
+
+def _told(means: Mapping[str, Mean]) -> dict[str, Any] | None:
+    return {model: mean.told() for model, mean in means.items()} or None
+
+
+def _gap_cv(arrivals_s: Sequence[float]) -> float | None:
+    """Standard deviation over mean of the gaps; None below two gaps or without any time between."""
+    gaps = len(arrivals_s) - 1
+    if gaps < 2 or arrivals_s[-1] <= arrivals_s[0]:
+        return None
+    mean_s = (arrivals_s[-1] - arrivals_s[0]) / gaps
+    squares = math.fsum((later - earlier - mean_s) ** 2 for earlier, later in itertools.pairwise(arrivals_s))
+    return math.sqrt(squares / gaps) / mean_s
 
 
 def describe(requests: Iterable[WorkloadRequest]) -> Description:
-    """Read through a workload once."""
-    description = Description()
+    """Read through a workload once. `sources` is filled where there is more than one."""
+    return _exhausted(passing(requests))
+
+
+def passing(requests: Iterable[WorkloadRequest]) -> Generator[WorkloadRequest, None, Description]:
+    """The same requests, one by one; the description is what the generator returns."""
+    whole = Description()
+    sources: dict[str, Description] = {}
     seen: set[int] = set()
     for request in requests:
-        description.requests += 1
-        description.arrivals_s.append(request.arrival_s)
-        description.prompt_tokens.append(request.prompt_tokens)
-        output_tokens = request.longest_output_tokens()
-        if output_tokens is not None:
-            description.output_tokens.append(output_tokens)
-        description.with_prompt += request.prompt is not None
-        routing = request.routing or {}
-        description.with_slo += "slo" in routing
-        description.with_budget += "max_cost_usd" in routing
-        if "policy" in routing:
-            description.policies[routing["policy"]] += 1
+        own = sources.setdefault(request.source, Description())
+        for description in (whole, own):
+            description.add(request)
         for block in request.prefix_hashes or ():
-            description.blocks += 1
-            if block in seen:
-                description.blocks_seen_before += 1
+            before = block in seen
+            for description in (whole, own):
+                description.blocks += 1
+                description.blocks_seen_before += before
             seen.add(block)
-    return description
+        yield request
+    if len(sources) > 1:
+        whole.sources = dict(sorted(sources.items()))
+    return whole
+
+
+def _exhausted(requests: Generator[WorkloadRequest, None, Description]) -> Description:
+    while True:
+        try:
+            next(requests)
+        except StopIteration as end:
+            described: Description = end.value
+            return described
 
 
 def text(header: Header, description: Description) -> str:
-    """The numbers as lines for a person."""
-    told = description.as_dict()
+    """The numbers as lines for a person, with plots of arrivals and lengths."""
     lines = [f"source     {header.source}"]
     if header.licence:
         lines.append(f"licence    {header.licence}")
@@ -84,23 +157,51 @@ def text(header: Header, description: Description) -> str:
         lines.append("cuts       " + ", ".join(f"{name} {value}" for name, value in header.cuts.items()))
     if header.length_wins:
         lines.append(f"length     {header.length_wins}")
-    lines.append(
+    lines += _numbers(description)
+    if description.requests:
+        lines += ["", _arrivals(description), ""]
+        lines += sketch.histograms({"input": description.prompt_tokens, "output": description.output_tokens})
+    for name, own in description.sources.items():
+        lines += [
+            "",
+            f"--- {name or 'no source told'}: {100 * own.requests / description.requests:.1f} % of requests",
+        ]
+        lines += [*_numbers(own), _arrivals(own)]
+        lines += [_spark(side, values) for side, values in _lengths(own) if values]
+    return "\n".join(lines)
+
+
+def _numbers(description: Description) -> list[str]:
+    told = description.as_dict()
+    lines = [
         f"requests   {description.requests:,}"
         + ("" if told["span_s"] is None else f" in {told['span_s']:,.1f} s")
         + ("" if told["rate_per_s"] is None else f", {told['rate_per_s']:.3f}/s")
-        + ("" if told["gap_cv"] is None else f", CV of gaps {told['gap_cv']:.2f}")
-    )
-    lines.append(_line("input", told["prompt_tokens"]))
-    lines.append(_line("output", told["output_tokens"]))
-    lines.append(
-        f"texts      {description.with_prompt:,} of {description.requests:,} (the others are made up when sent)"
-    )
-    lines.append(f"SLO        {description.with_slo:,} requests; budget {description.with_budget:,}")
-    if description.blocks:
+        + ("" if told["gap_cv"] is None else f", CV of gaps {told['gap_cv']:.2f}"),
+        _line("input", told["prompt_tokens"]),
+        _line("output", told["output_tokens"]),
+    ]
+    for model, mean in sorted(description.tokens_by_model.items()):
+        quality = description.quality_by_model.get(model)
         lines.append(
-            f"prefixes   {description.blocks:,} blocks, {100 * told['prefix_blocks_seen_before_share']:.1f} % seen before"
+            f"  {model:<24} mean output {mean.told()['mean']:,.0f} tokens"
+            + ("" if quality is None else f", mean quality {quality.told()['mean']:.3f}")
+            + f" ({mean.count:,} answers)"
         )
-    return "\n".join(lines)
+    for model, quality in sorted(description.quality_by_model.items()):
+        if model not in description.tokens_by_model:
+            lines.append(
+                f"  {model:<24} mean quality {quality.told()['mean']:.3f} ({quality.count:,} answers)"
+            )
+    budget = "" if not description.with_budget else f", mean {told['mean_budget_usd']:.3g} USD"
+    lines += [
+        f"texts      {description.with_prompt:,} of {description.requests:,} (the others are made up when sent)",
+        f"SLO        {description.with_slo:,} requests; budget {description.with_budget:,}{budget}",
+    ]
+    if description.blocks:
+        share = told["prefix_blocks_seen_before_share"]
+        lines.append(f"prefixes   {description.blocks:,} blocks, {100 * share:.1f} % seen before")
+    return lines
 
 
 def _line(name: str, summary: dict[str, Any]) -> str:
@@ -110,52 +211,17 @@ def _line(name: str, summary: dict[str, Any]) -> str:
     return f"{name:<10} mean {summary['mean']:,.0f}, {quantiles} tokens"
 
 
-def plot(path: Path, header: Header, description: Description) -> None:
-    """Arrivals over time and lengths as one figure; the format follows the file's ending (.png, .svg, .pdf)."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise WorkloadError("plots need matplotlib: pip install 'headway[bench]'") from error
-    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise WorkloadError(f"{path}: plots are written as .png, .svg or .pdf")
-    figure = Figure(figsize=(9, 6.5), layout="constrained")
-    axes = figure.subplot_mosaic([["arrivals", "arrivals"], ["prompt", "output"]])
-    _plot_arrivals(axes["arrivals"], description.arrivals_s)
-    for name, title, values in (
-        ("prompt", "Input tokens", description.prompt_tokens),
-        ("output", "Output tokens", description.output_tokens),
-    ):
-        _plot_lengths(axes[name], title, values)
-    figure.suptitle(f"{header.source}: {description.requests:,} requests")
-    try:
-        figure.savefig(path, dpi=150)
-    except OSError as error:
-        raise WorkloadError(f"cannot write {path}: {error.strerror or error}") from error
+def _arrivals(description: Description) -> str:
+    rates, width_s = sketch.per_second(description.arrivals_s, _SPARK_WIDTH)
+    return f"arrivals   {sketch.sparkline(rates)}  {min(rates):.3g} to {max(rates):.3g}/s over {width_s:.3g} s each"
 
 
-def _plot_arrivals(axes: Any, arrivals_s: Sequence[float]) -> None:
-    span_s = max(arrivals_s[-1] - arrivals_s[0], 1e-9) if arrivals_s else 1.0
-    bins = min(200, max(10, len(arrivals_s) // 20))
-    counts = [0] * bins
-    for at_s in arrivals_s:
-        counts[min(bins - 1, int((at_s - arrivals_s[0]) / span_s * bins))] += 1
-    width_s = span_s / bins
-    edges = (
-        [arrivals_s[0] + index * width_s for index in range(bins + 1)] if arrivals_s else [0.0] * (bins + 1)
-    )
-    axes.stairs([count / width_s for count in counts], edges, fill=True, alpha=0.6)
-    axes.set(
-        title=f"Arrivals (mean over {width_s:.3g} s)", xlabel="time (s)", ylabel="requests/s", ylim=(0, None)
-    )
+def _lengths(description: Description) -> list[tuple[str, Sequence[int]]]:
+    return [("input", description.prompt_tokens), ("output", description.output_tokens)]
 
 
-def _plot_lengths(axes: Any, title: str, values: Sequence[int]) -> None:
-    if not values:
-        axes.set(title=f"{title}: unknown")
-        return
-    ordered = sorted(values)
-    step = max(1, len(ordered) // 2000)
-    points = [*range(0, len(ordered), step), len(ordered) - 1]
-    axes.plot([ordered[at] for at in points], [(at + 1) / len(ordered) for at in points])
-    axes.set(title=title, xscale="log", xlabel="tokens", ylabel="share at or below", ylim=(0, 1))
-    axes.grid(alpha=0.3)
+def _spark(side: str, values: Sequence[int]) -> str:
+    counts = sketch.doublings(values)
+    low, high = min(counts), max(counts)
+    line = sketch.sparkline([counts.get(power, 0) for power in range(low, high + 1)])
+    return f"{side:<10} {line}  {1 << low:,} to {(2 << high) - 1:,} tokens, a block a doubling"

@@ -17,25 +17,31 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from benchmarks.workloads.format import WorkloadError, WorkloadRequest
-from benchmarks.workloads.sources.source import Choices, Source
+from benchmarks.workloads.sources.source import Choices, Source, Traffic
 
 _CHUNK_BYTES = 1 << 16
 _TIMEOUT_S = 30.0
+#: A header names the checksums of this many files one by one.
+_MOST_NAMED = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The requests of a source and, for the header, the route they came by and their files' checksums."""
+    """What a source holds: its requests, or the traffic to draw them from; and, for the header, the route it
+    came by, its files' checksums, and whether lengths are estimates where native ones were asked for."""
 
     requests: list[WorkloadRequest]
     route: str  # "file", "folder" or "download"
     sha256: Mapping[str, str]
+    traffic: Traffic | None = None
+    lengths_estimated: bool = False
 
 
 def load(source: Source, files: Sequence[Path], choices: Choices, environment: Mapping[str, str]) -> Loaded:
-    """Read a source by the first route that is open: `files`, HEADWAY_DATA, download."""
+    """Read a source by the first route that is open: `files`, HEADWAY_DATA, download. Only the data folder has
+    native lengths; other routes estimate them and say so."""
     if files:
-        paths = _given(files)
+        paths = _given(files, source.patterns)
         reader, route = source.read_original, "file"
         if _same_names(paths, source.folder_files):
             reader = source.read_folder
@@ -43,26 +49,42 @@ def load(source: Source, files: Sequence[Path], choices: Choices, environment: M
     elif (folder := _folder(source, environment)) is not None:
         paths, reader, route = folder, source.read_folder, "folder"
     else:
-        if choices.native_lengths or choices.quality:
-            raise WorkloadError(
-                f"{source.name}: --native-lengths and --quality need the data folder (set HEADWAY_DATA)"
-            )
+        _check_original(source, choices)
         paths = [download(url, source.sha256.get(url), environment) for url in source.urls(choices)]
         reader, route = source.read_original, "download"
-    requests = reader(paths, choices)
-    if not requests:
+    if route == "file" and reader == source.read_original:
+        _check_original(source, choices)
+    contents = reader(paths, choices)
+    if not isinstance(contents, list):
+        return Loaded([], route, _checksums(paths), contents)
+    if not contents:
         raise WorkloadError(f"{paths[0]}: no requests in it")
-    return Loaded(requests, route, {path.name: _checksum(path) for path in paths})
+    estimated = choices.native_lengths and reader == source.read_original and not source.lengths_unknown
+    return Loaded(contents, route, _checksums(paths), lengths_estimated=estimated)
 
 
-def _given(files: Sequence[Path]) -> list[Path]:
-    """The files as given, a folder standing for the JSON files in it."""
+def _check_original(source: Source, choices: Choices) -> None:
+    """Whether the published files tell the quality that is asked for."""
+    if choices.quality and not source.original_quality:
+        raise WorkloadError(f"{source.name}: --quality needs the data folder (set HEADWAY_DATA)")
+
+
+def _checksums(paths: Sequence[Path]) -> dict[str, str]:
+    """Checksums by file name; of many files one checksum over all of theirs, in the order of reading."""
+    sums = [_checksum(path) for path in paths]
+    if len(paths) > _MOST_NAMED:
+        return {f"{len(paths)} files": sha256("".join(sums).encode()).hexdigest()}
+    return {path.name: checksum for path, checksum in zip(paths, sums, strict=True)}
+
+
+def _given(files: Sequence[Path], patterns: Sequence[str]) -> list[Path]:
+    """The files as given, a folder standing for those in it that match `patterns`."""
     paths: list[Path] = []
     for path in files:
         if path.is_dir():
-            inside = sorted(path.rglob("*.json"))
+            inside = sorted(found for pattern in patterns for found in path.rglob(pattern))
             if not inside:
-                raise WorkloadError(f"{path}: no .json files in this folder")
+                raise WorkloadError(f"{path}: no {' or '.join(patterns)} files in this folder")
             paths.extend(inside)
         elif path.is_file():
             paths.append(path)

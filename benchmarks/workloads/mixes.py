@@ -1,5 +1,9 @@
 """What requests wish for: SLO classes, budgets, a policy. Drawn for each request by a hash of seed and id,
-so that a request keeps its wish whatever else is in the workload."""
+so that a request keeps its wish whatever else is in the workload.
+
+A budget is an amount of USD, or a class: a multiple of what such a request is expected to cost, which is its
+prompt and the workload's mean answer at a told tariff. (Its own answer's length is nothing a client knows.)
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from benchmarks.workloads.format import WorkloadError, WorkloadRequest
 _TARGETS = ("ttft_ms", "tpot_ms", "e2e_ms")
 #: Targets that classes multiply when none are given: an interactive chat's.
 DEFAULT_SLO: Mapping[str, float] = {"ttft_ms": 2000.0, "tpot_ms": 80.0}
-#: What the named classes multiply the targets by.
+#: What the named classes multiply the targets, or the expected cost, by.
 CLASS_FACTORS: Mapping[str, float] = {"tight": 0.5, "normal": 1.0, "loose": 3.0}
 
 
@@ -36,14 +40,20 @@ def parse_slo(text: str) -> dict[str, float]:
 
 def parse_shares(text: str, option: str) -> dict[str, float]:
     """`tight=0.2,none=0.8` as shares that add up to 1."""
+    shares = parse_amounts(text, option)
+    if abs(math.fsum(shares.values()) - 1) > 1e-6:
+        raise WorkloadError(f"{option}: the shares add up to {math.fsum(shares.values()):g}, not to 1")
+    return shares
+
+
+def parse_amounts(text: str, option: str) -> dict[str, float]:
+    """`sharegpt=0.2,arxiv=0.1` as shares of at least 0, whatever they add up to."""
     shares: dict[str, float] = {}
     for name, value in _pairs(text, option):
         share = _number(value, f"{option} {name}")
         if share < 0:
             raise WorkloadError(f"{option}: the share of {name!r} is below 0")
         shares[name] = share
-    if abs(math.fsum(shares.values()) - 1) > 1e-6:
-        raise WorkloadError(f"{option}: the shares add up to {math.fsum(shares.values()):g}, not to 1")
     return shares
 
 
@@ -89,6 +99,13 @@ def _positive(text: str, what: str) -> float:
     return number
 
 
+def _tariff(text: str) -> tuple[float, float]:
+    prices = [_positive(price, "--budget-tariff") for price in text.split(",")]
+    if len(prices) != 2:
+        raise WorkloadError(f"--budget-tariff: expected INPUT,OUTPUT in USD per million tokens, got {text!r}")
+    return prices[0], prices[1]
+
+
 @dataclass(frozen=True, slots=True)
 class Wishes:
     """What is added to requests. `slo_shares` and `budget_shares` are drawn from; `slo` alone is for all."""
@@ -96,10 +113,14 @@ class Wishes:
     slo: Mapping[str, float] | None = None
     slo_shares: Mapping[str, float] | None = None
     slo_classes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    budget_shares: Mapping[str, float] | None = None  # {"0.001": 0.3, "none": 0.7}, USD
+    budget_shares: Mapping[str, float] | None = (
+        None  # {"0.001": 0.3, "tight": 0.2, "none": 0.5}, USD or class
+    )
+    tariff_usd_per_mtok: tuple[float, float] | None = None  # of input and output, for budget classes
     policy: str | None = None
     on_miss: str | None = None
     min_quality: float | None = None
+    quality_shares: Mapping[str, float] | None = None  # {"0.7": 0.3, "none": 0.7}, floors
 
     @classmethod
     def of(
@@ -109,9 +130,11 @@ class Wishes:
         slo_mix: str | None = None,
         slo_class: Iterable[str] = (),
         budget_mix: str | None = None,
+        budget_tariff: str | None = None,
         policy: str | None = None,
         on_miss: str | None = None,
         min_quality: float | None = None,
+        quality_mix: str | None = None,
     ) -> Wishes:
         """Wishes from the options as they are typed."""
         given = parse_slo(slo) if slo else None
@@ -128,10 +151,22 @@ class Wishes:
                     f"--slo-mix: unknown class {name!r}; define it with --slo-class {name}=FACTOR"
                 )
         budgets = parse_shares(budget_mix, "--budget-mix") if budget_mix else None
+        tariff = _tariff(budget_tariff) if budget_tariff else None
         for amount in budgets or ():
-            if amount != "none":
+            if amount in CLASS_FACTORS:
+                if tariff is None:
+                    raise WorkloadError(
+                        f"--budget-mix: {amount} needs --budget-tariff INPUT,OUTPUT (USD per million tokens)"
+                    )
+            elif amount != "none":
                 _positive(amount, "--budget-mix")
-        return cls(given, shares, classes, budgets, policy, on_miss, min_quality)
+        floors = parse_shares(quality_mix, "--quality-mix") if quality_mix else None
+        if floors and min_quality is not None:
+            raise WorkloadError("--min-quality and --quality-mix cannot both be given")
+        for floor in floors or ():
+            if floor != "none" and _positive(floor, "--quality-mix") > 1:
+                raise WorkloadError(f"--quality-mix: {floor} is above 1")
+        return cls(given, shares, classes, budgets, tariff, policy, on_miss, min_quality, floors)
 
     def told(self) -> dict[str, Any]:
         """What is set, for a header."""
@@ -145,18 +180,25 @@ class Wishes:
             told["slo"] = dict(self.slo)
         if self.budget_shares is not None:
             told["budget_mix_usd"] = dict(self.budget_shares)
+        if self.tariff_usd_per_mtok is not None:
+            told["budget_tariff_usd_per_mtok"] = list(self.tariff_usd_per_mtok)
+        if self.quality_shares is not None:
+            told["quality_mix"] = dict(self.quality_shares)
         for name in ("policy", "on_miss", "min_quality"):
             if getattr(self, name) is not None:
                 told[name] = getattr(self, name)
         return told
 
-    def apply(self, requests: Iterable[WorkloadRequest], seed: int) -> Iterator[WorkloadRequest]:
-        """The requests with their wishes added."""
+    def apply(
+        self, requests: Iterable[WorkloadRequest], seed: int, mean_output_tokens: float | None = None
+    ) -> Iterator[WorkloadRequest]:
+        """The requests with their wishes added. Budget classes need the workload's mean answer, in tokens."""
         for request in requests:
-            wishes = self._drawn(request.id, seed)
+            wishes = self._drawn(request, seed, mean_output_tokens)
             yield request.with_routing(**wishes) if wishes else request
 
-    def _drawn(self, identity: str, seed: int) -> dict[str, Any]:
+    def _drawn(self, request: WorkloadRequest, seed: int, mean_output_tokens: float | None) -> dict[str, Any]:
+        identity = request.id
         wishes: dict[str, Any] = {}
         if self.policy is not None:
             wishes["policy"] = self.policy
@@ -170,11 +212,25 @@ class Wishes:
             wishes["on_miss"] = self.on_miss
         if self.budget_shares is not None:
             amount = _choice(self.budget_shares, unit_draw(seed, "budget", identity))
-            if amount != "none":
+            if amount in CLASS_FACTORS:
+                wishes["max_cost_usd"] = CLASS_FACTORS[amount] * self._expected_usd(
+                    request, mean_output_tokens
+                )
+            elif amount != "none":
                 wishes["max_cost_usd"] = float(amount)
         if self.min_quality is not None:
             wishes["min_quality"] = self.min_quality
+        elif self.quality_shares is not None:
+            floor = _choice(self.quality_shares, unit_draw(seed, "quality", identity))
+            if floor != "none":
+                wishes["min_quality"] = float(floor)
         return wishes
+
+    def _expected_usd(self, request: WorkloadRequest, mean_output_tokens: float | None) -> float:
+        if mean_output_tokens is None:
+            raise WorkloadError("--budget-mix: a class needs a workload whose answer lengths are known")
+        input_usd, output_usd = self.tariff_usd_per_mtok or (0.0, 0.0)
+        return (input_usd * request.prompt_tokens + output_usd * mean_output_tokens) / 1e6
 
 
 def _choice(shares: Mapping[str, float], draw: float) -> str:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from benchmarks.workloads.sources import alpaca_eval, azure, mooncake, sharegpt, zeroeval
+from benchmarks.workloads.sources import (
+    alpaca_eval,
+    arena,
+    azure,
+    length_pairs,
+    llmrouter,
+    mooncake,
+    servegen,
+    zeroeval,
+)
 from benchmarks.workloads.sources.source import Source
 
 SOURCES: Mapping[str, Source] = {
@@ -14,8 +23,12 @@ SOURCES: Mapping[str, Source] = {
         azure.CODE,
         mooncake.CONVERSATION,
         mooncake.SYNTHETIC,
-        sharegpt.SHAREGPT,
+        *servegen.SERVEGEN,
+        length_pairs.SHAREGPT,
+        length_pairs.ARXIV,
         alpaca_eval.ALPACA_EVAL,
         zeroeval.ZEROEVAL,
+        arena.ARENA,
+        llmrouter.LLMROUTER,
     )
 }

@@ -63,7 +63,7 @@ def _read_folder(paths: Sequence[Path], choices: Choices) -> list[WorkloadReques
         judged = row.get("win_vs_gpt4t_weighted")
         if choices.quality and judged:
             answers.quality[model] = min(1.0, max(0.0, float(judged)))
-    return to_requests(_NAME, sets, names_for(choices.models, MODELS, known))
+    return to_requests(_NAME, sets, names_for(choices.models, MODELS, known), choices)
 
 
 def _read_original(paths: Sequence[Path], choices: Choices) -> list[WorkloadRequest]:
@@ -79,7 +79,7 @@ def _read_original(paths: Sequence[Path], choices: Choices) -> list[WorkloadRequ
             known.add(model)
             answers = sets.setdefault(prompt_id(prompt), Answers(prompt))
             answers.tokens[model] = tokens_of_characters(len(output), CHARACTERS_PER_TOKEN)
-    return to_requests(_NAME, sets, names_for(choices.models, MODELS, known))
+    return to_requests(_NAME, sets, names_for(choices.models, MODELS, known), choices)
 
 
 def _urls(choices: Choices) -> Sequence[str]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 
 from benchmarks.workloads import arrivals
-from benchmarks.workloads.format import WorkloadError, WorkloadRequest
+from benchmarks.workloads.format import PREFIX_BLOCK_TOKENS, WorkloadError, WorkloadRequest
 
 #: What each process is; the names are what `workload build` and `--arrivals` take.
 PROCESSES: Mapping[str, str] = {
@@ -76,20 +78,53 @@ class Lengths:
             max(1, round(random_.lognormvariate(math.log(self.output_median), self.output_sigma))),
         )
 
+    def told(self) -> dict[str, str | float]:
+        """The settings, for a header."""
+        return {"distribution": "log-normal", **asdict(self)}
 
-def generate(name: str, count: int, lengths: Lengths, seed: int) -> list[WorkloadRequest]:
-    """`count` requests without arrival times."""
+
+def generate(name: str, lengths: Lengths, seed: int) -> Iterator[WorkloadRequest]:
+    """Endless requests without arrival times."""
     random_ = random.Random(f"{seed}/lengths")
-    requests = []
-    for index in range(count):
+    for index in itertools.count():
         prompt_tokens, output_tokens = lengths.draw(random_)
-        requests.append(
-            WorkloadRequest(
-                id=f"{name}-{index}",
-                arrival_s=0.0,
-                prompt_tokens=prompt_tokens,
-                output_tokens=output_tokens,
-                source=name,
-            )
+        yield WorkloadRequest(
+            id=f"{name}-{index}",
+            arrival_s=0.0,
+            prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
+            source=name,
         )
-    return requests
+
+
+#: Conversations that go on side by side, and where one ends because its prompt has become too long.
+OPEN_CONVERSATIONS = 16
+MOST_CONTEXT_TOKENS = 120_000
+
+
+@dataclass(slots=True)
+class _Conversation:
+    name: str
+    tokens: int = 0  # prompt and answer of the last turn
+    blocks: tuple[int, ...] = ()
+
+
+def conversations(requests: Iterable[WorkloadRequest], turns: float, seed: int) -> Iterator[WorkloadRequest]:
+    """The requests as turns of conversations, `turns` on average (a geometric number): a request's own prompt
+    is what is said anew, and before it stands all that was said. `prefix_hashes` tell which blocks a prompt
+    shares with the turn before, `session` names the conversation. Of those open the one that has waited
+    longest goes on; one that has ended makes room for a new one."""
+    random_ = random.Random(f"{seed}/turns")
+    waiting: deque[_Conversation] = deque()
+    block = 0
+    for number, request in enumerate(requests):
+        full = len(waiting) >= OPEN_CONVERSATIONS
+        talk = waiting.popleft() if full else _Conversation(f"{request.source}-talk-{number}")
+        prompt_tokens = talk.tokens + request.prompt_tokens
+        fresh = prompt_tokens // PREFIX_BLOCK_TOKENS - len(talk.blocks)
+        talk.blocks += tuple(range(block, block + fresh))
+        block += fresh
+        talk.tokens = prompt_tokens + (request.longest_output_tokens() or 0)
+        if talk.tokens < MOST_CONTEXT_TOKENS and random_.random() < 1 - 1 / turns:
+            waiting.append(talk)
+        yield replace(request, prompt_tokens=prompt_tokens, prefix_hashes=talk.blocks, session=talk.name)

@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import TypeVar
 
 from benchmarks.workloads.format import WorkloadError, WorkloadRequest
-from benchmarks.workloads.sources.source import ModelNames
+from benchmarks.workloads.sources.source import Choices, ModelNames
 from benchmarks.workloads.text import text_tokens
 
 Value = TypeVar("Value", int, float)
@@ -33,36 +33,54 @@ class Answers:
     prompt: str
     tokens: dict[str, int] = field(default_factory=dict)
     quality: dict[str, float] = field(default_factory=dict)
-    session: str | None = None
 
 
-def to_requests(source: str, sets: Mapping[str, Answers], names: ModelNames) -> list[WorkloadRequest]:
-    """One request for each prompt, in the order of ids, with lengths (and quality) under our model names."""
+def to_requests(
+    source: str, sets: Mapping[str, Answers], names: ModelNames, choices: Choices
+) -> list[WorkloadRequest]:
+    """One request for each prompt, in the order of ids, with lengths under our model names; with quality and
+    without incomplete prompts as `choices` says."""
+    has_lengths = any(answers.tokens for answers in sets.values())
     requests = []
     for identity in sorted(sets):
         answers = sets[identity]
+        quality = answers.quality if choices.quality else {}
+        found = {ours: _source_of(theirs, answers.tokens, quality) for ours, theirs in names.items()}
+        tokens = _renamed(answers.tokens, found)
+        qualities = _renamed(quality, found)
+        if choices.complete and (
+            (has_lengths and len(tokens) < len(names)) or (choices.quality and len(qualities) < len(names))
+        ):
+            continue
         requests.append(
             WorkloadRequest(
                 id=f"{source}-{identity}",
                 arrival_s=0.0,
                 prompt=answers.prompt,
                 prompt_tokens=text_tokens(answers.prompt),
-                output_tokens=renamed(answers.tokens, names) or None,
-                quality=renamed(answers.quality, names) or None,
-                session=answers.session,
+                output_tokens=tokens or None,
+                quality=qualities or None,
                 source=source,
             )
         )
+    if not requests and sets:
+        raise WorkloadError(f"{source}: --complete leaves no prompt, not all of {', '.join(names)} are known")
     return requests
 
 
-def renamed(values: Mapping[str, Value], names: ModelNames) -> dict[str, Value]:
-    """The values of the wanted models under our names; of several names in the set the first one found."""
-    return {
-        ours: values[found]
-        for ours, theirs in names.items()
-        if (found := next((name for name in theirs if name in values), None)) is not None
-    }
+def _source_of(
+    theirs: tuple[str, ...], tokens: Mapping[str, int], quality: Mapping[str, float]
+) -> str | None:
+    """Which of several names in the set stands for a model: the one of which most is known, else the first.
+    Length and quality are so of one and the same answer."""
+    known = {name: (name in tokens) + (name in quality) for name in theirs}
+    best = max(theirs, key=lambda name: known[name])
+    return best if known[best] else None
+
+
+def _renamed(values: Mapping[str, Value], found: Mapping[str, str | None]) -> dict[str, Value]:
+    """The values of the wanted models under our names."""
+    return {ours: values[name] for ours, name in found.items() if name is not None and name in values}
 
 
 def wanted(names: ModelNames) -> frozenset[str]:

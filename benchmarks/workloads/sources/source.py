@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -22,14 +23,34 @@ ModelNames = Mapping[str, tuple[str, ...]]
 class Choices:
     """What a reader may be told. `models`: whose answers give the lengths ({our name: names in the set}; None:
     the set's default). `native_lengths`: token counts of the models' own tokenizers where the data folder
-    has them, in place of characters / a constant. `quality`: keep judged quality where the folder has it."""
+    has them, in place of characters / a constant. `quality`: keep true quality by model where it is known.
+    `complete`: leave out prompts that lack one of the models, or its quality where that is kept."""
 
     models: ModelNames | None = None
     native_lengths: bool = False
     quality: bool = False
+    complete: bool = False
 
 
-Reader = Callable[[Sequence[Path], Choices], list[WorkloadRequest]]
+class Traffic(Protocol):
+    """What a trace published as aggregates knows: requests are drawn from it, lazily and in order of time."""
+
+    @property
+    def end_s(self) -> float:
+        """Where the trace ends, in seconds from its start."""
+        ...
+
+    def mean_rate_per_s(self, start_s: float, end_s: float) -> float:
+        """The published rate, averaged over a span."""
+        ...
+
+    def draw(self, seed: int, start_s: float, end_s: float, factor: float) -> Iterator[WorkloadRequest]:
+        """The requests of a span, times counted from `start_s`, all rates multiplied by `factor`."""
+        ...
+
+
+Contents = list[WorkloadRequest] | Traffic
+Reader = Callable[[Sequence[Path], Choices], Contents]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +58,9 @@ class Source:
     """A public set. `timed` says whether it has arrival times, `texts` whether it has prompts.
 
     `folder_files` are its files under HEADWAY_DATA (all are needed), `urls` gives the published originals
-    (commits are pinned, so the content is too), `sha256` their checksums where known.
+    (commits are pinned, so the content is too), `sha256` their checksums where known. A folder that is given
+    stands for the files in it that match `patterns`. `original_quality`: the originals tell quality too.
+    `lengths_unknown`: there are prompts, but no lengths of answers.
     """
 
     name: str
@@ -51,6 +74,9 @@ class Source:
     urls: Callable[[Choices], Sequence[str]]
     sha256: Mapping[str, str] = field(default_factory=dict)
     models: ModelNames = field(default_factory=dict)
+    patterns: tuple[str, ...] = ("*.json",)
+    original_quality: bool = False
+    lengths_unknown: bool = False
 
 
 def open_text(path: Path) -> io.TextIOWrapper:
@@ -122,3 +148,15 @@ def whole_number(value: Any, path: Path, line: int, name: str, least: int = 0) -
             f"{path}, line {line}: {name} must be a whole number of at least {least}, not {value!r}"
         )
     return number
+
+
+def number(value: Any, path: Path, line: int, name: str, low: float = 0.0, high: float = math.inf) -> float:
+    """A field as a finite number in [low, high]; a WorkloadError names file, line and field."""
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        found = math.nan
+    if not (math.isfinite(found) and low <= found <= high):
+        bounds = f"of at least {low:g}" if high == math.inf else f"in [{low:g}, {high:g}]"
+        raise WorkloadError(f"{path}, line {line}: {name} must be a number {bounds}, not {value!r}")
+    return found

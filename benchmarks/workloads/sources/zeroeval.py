@@ -1,7 +1,8 @@
 """ZeroEval: GSM8K, MATH level 5 and CRUXEval questions and greedy answers of many models.
 
-WildEval/ZeroEval, result_dirs/TASK/MODEL.json: [{"question" or "problem", "output": [text], "dataset", ...}].
-The prompt is the bare question; lengths are those of answers that reason in JSON first.
+WildEval/ZeroEval, result_dirs/TASK/MODEL.json: [{"question" or "problem", "output": [text], "answer" (the right
+one), "dataset", ...}]. The prompt is the bare question; lengths are those of answers that reason in JSON first.
+Quality is 1 for a right answer and 0 for a wrong one, of the published files by our own reading of the outputs.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ from benchmarks.workloads.sources.source import (
     csv_rows,
     json_lines,
     json_list,
+    number,
     whole_number,
 )
+from benchmarks.workloads.sources.zeroeval_scoring import is_right
 
 _COMMIT = "8c1485edf12c6efb5f69135a562927c5ad484059"
 _URL = f"https://raw.githubusercontent.com/WildEval/ZeroEval/{_COMMIT}/result_dirs/{{}}/{{}}.json"
@@ -37,18 +40,16 @@ CHARACTERS_PER_TOKEN: Mapping[str, float] = {"gsm": 3.39, "math-l5": 2.75, "crux
 MODELS: ModelNames = {
     "llama-3.1-8b": ("Meta-Llama-3.1-8B-Instruct",),
     "llama-3.1-70b": ("Meta-Llama-3.1-70B-Instruct",),
-    # Qwen2.5 was not run on GSM8K.
-    "qwen2.5-7b": ("Qwen2.5-7B-Instruct", "Qwen2-7B-Instruct"),
-    "qwen2.5-72b": ("Qwen2.5-72B-Instruct", "Qwen2-72B-Instruct"),
+    # Qwen2.5 was not run on GSM8K; Qwen2 was run on all three tasks.
+    "qwen2-7b": ("Qwen2-7B-Instruct",),
+    "qwen2-72b": ("Qwen2-72B-Instruct",),
 }
 #: The runs' own bound on an answer; answers that ran away end here.
 MAX_OUTPUT_TOKENS = 4096
-#: Which tasks have a file of a model; the others have all three.
+#: Models that were not run on all three tasks.
 _TASKS_OF = {
     "Qwen2.5-7B-Instruct": ("math-l5", "crux"),
     "Qwen2.5-72B-Instruct": ("math-l5", "crux"),
-    "Qwen2-7B-Instruct": ("gsm",),
-    "Qwen2-72B-Instruct": ("gsm",),
 }
 
 
@@ -59,7 +60,7 @@ def _read_folder(paths: Sequence[Path], choices: Choices) -> list[WorkloadReques
     for _, data in json_lines(prompts):
         identity = str(data["prompt_id"])
         tasks[identity] = str(data["task"])
-        sets[identity] = Answers(str(data["prompt"]), session=None)
+        sets[identity] = Answers(str(data["prompt"]))
     known: set[str] = set()
     keep = wanted(choices.models or MODELS)
     for line, row in csv_rows(
@@ -76,8 +77,8 @@ def _read_folder(paths: Sequence[Path], choices: Choices) -> list[WorkloadReques
             else _tokens(whole_number(row["out_chars"], responses, line, "out_chars"), tasks[identity])
         )
         if choices.quality and row["correct"] != "":
-            answers.quality[model] = float(row["correct"])
-    return to_requests(_NAME, sets, names_for(choices.models, MODELS, known))
+            answers.quality[model] = number(row["correct"], responses, line, "correct", 0, 1)
+    return to_requests(_NAME, sets, names_for(choices.models, MODELS, known), choices)
 
 
 def _read_original(paths: Sequence[Path], choices: Choices) -> list[WorkloadRequest]:
@@ -86,21 +87,23 @@ def _read_original(paths: Sequence[Path], choices: Choices) -> list[WorkloadRequ
     for path in paths:
         model = path.stem
         known.add(model)
-        for number, item in enumerate(json_list(path), start=1):
+        for place, item in enumerate(json_list(path), start=1):
             task = str(item.get("dataset"))
             if task not in CHARACTERS_PER_TOKEN:
                 raise WorkloadError(
-                    f"{path}, item {number}: dataset {task!r} is none of {', '.join(CHARACTERS_PER_TOKEN)}"
+                    f"{path}, item {place}: dataset {task!r} is none of {', '.join(CHARACTERS_PER_TOKEN)}"
                 )
             prompt = _question(item)
             output = item.get("output")
             if isinstance(output, list):
                 output = output[0] if output else None
             if prompt is None or not isinstance(output, str):
-                raise WorkloadError(f"{path}, item {number}: question or problem, and output, must be texts")
+                raise WorkloadError(f"{path}, item {place}: question or problem, and output, must be texts")
             answers = sets.setdefault(prompt_id(prompt), Answers(prompt))
             answers.tokens[model] = _tokens(len(output), task)
-    return to_requests(_NAME, sets, names_for(choices.models, MODELS, known))
+            if choices.quality and item.get("answer") is not None:
+                answers.quality[model] = float(is_right(task, output, str(item["answer"])))
+    return to_requests(_NAME, sets, names_for(choices.models, MODELS, known), choices)
 
 
 def _tokens(characters: int, task: str) -> int:
@@ -134,4 +137,5 @@ ZEROEVAL = Source(
     read_original=_read_original,
     urls=_urls,
     models=MODELS,
+    original_quality=True,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import tracemalloc
 from pathlib import Path
 
 import orjson
@@ -10,8 +11,9 @@ import pytest
 
 from benchmarks.measures import mean_rate
 from benchmarks.workloads import command
-from benchmarks.workloads.build import BuildOptions, build
-from benchmarks.workloads.format import WorkloadError, read, read_header
+from benchmarks.workloads.build import build, plan
+from benchmarks.workloads.format import WorkloadError, read, read_header, write
+from benchmarks.workloads.options import BuildOptions
 from benchmarks.workloads.restrict import Bounds
 
 
@@ -94,6 +96,11 @@ def test_max_tokens_tells_nothing_of_the_answer_unless_asked(trace: Path) -> Non
         (("poisson", "--max-prompt-tokens", "0"), "--max-prompt-tokens: must be at least 1"),
         (("poisson", "--slo-mix", "tight=2"), "add up to 2"),
         (("poisson", "--length-wins", "prompts"), "needs --prompts"),
+        (("poisson", "--mix", "gamma"), "--mix: expected NAME=NUMBER"),
+        (("poisson", "--mix", "gamma=-1"), "--mix: the share of 'gamma' is below 0"),
+        (("poisson", "--mix", "gamma=2"), "must add up to 1"),
+        (("poisson", "--mix", "nothing=0.5"), "unknown workload 'nothing'"),
+        (("poisson", "--budget-mix", "tight=1"), "needs --budget-tariff"),
         (("poisson", "--prompts", "nothing"), "unknown set 'nothing'"),
         (("poisson", "--limit", "5", "--min-prompt-tokens", "900000"), "no request is left"),
         (("poisson", "--rate", "1", "--duration", "0.0001"), "no arrival in that window"),
@@ -126,3 +133,38 @@ def test_show_of_no_workload(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_sets_without_texts_cannot_give_prompts(trace: Path) -> None:
     with pytest.raises(WorkloadError, match="this set has no texts"):
         build("azure_conv", BuildOptions(files={"azure_conv": [trace]}, prompts="azure_conv"), {})
+
+
+def test_a_mix_as_it_is_typed(tmp_path: Path, trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "w.jsonl"
+    words = ("--mix", "azure_conv=0.25,gamma=0.25", "--rate", "4", "--file", f"azure_conv={trace}")
+    budgets = ("--budget-mix", "tight=0.5,none=0.5", "--budget-tariff", "0.1,0.4")
+    assert run("build", "poisson", "--out", str(out), "--cv", "1", "--json", *words, *budgets) == 0
+    told = orjson.loads(capsys.readouterr().out)
+    assert set(told["sources"]) == {"poisson", "azure_conv", "gamma"}
+    assert told["header"]["details"]["mix"]["poisson"]["share"] == pytest.approx(0.5)
+    assert 0 < told["with_budget"] < told["requests"]
+    assert told["requests"] == len(list(read(out)))
+
+
+def test_several_names_of_a_model(tmp_path: Path) -> None:
+    answers = tmp_path / "model_outputs.json"
+    answers.write_bytes(
+        orjson.dumps([{"instruction": "Why?", "output": "a" * 439, "generator": "b", "dataset": "d"}])
+    )
+    out = tmp_path / "w.jsonl"
+    words = ("--file", str(answers), "--models", "m=a|b")
+    assert run("build", "alpaca_eval", "--out", str(out), *words) == 0
+    assert [request.output_tokens for request in read(out)] == [{"m": 100}]
+
+
+def test_a_long_workload_is_not_held_in_memory(tmp_path: Path) -> None:
+    tracemalloc.start()
+    try:
+        workload = plan("daycycle", BuildOptions(rate_per_s=12, limit=8000), {})
+        write(tmp_path / "w.jsonl", workload.header, workload)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert workload.header.requests == 8000
+    assert peak_bytes < 8000 * 50  # a request is some 300 bytes

@@ -122,3 +122,15 @@ def test_a_broken_writer_leaves_the_old_file(tmp_path: Path) -> None:
         write(path, Header("test"), broken())
     assert list(read(path)) == [PLAIN]
     assert [name.name for name in tmp_path.iterdir()] == ["w.jsonl"]
+
+
+def test_a_second_pass_need_not_remember_ids(tmp_path: Path) -> None:
+    path = tmp_path / "w.jsonl"
+    write(path, Header("test"), [PLAIN, PLAIN])
+    with pytest.raises(WorkloadError, match="line 3: id 'b' occurs twice"):
+        list(read(path))
+    assert list(read(path, check_ids=False)) == [PLAIN, PLAIN]
+    with path.open("a") as out:
+        out.write("{")
+    with pytest.raises(WorkloadError, match="line 4: not valid JSON"):
+        list(read(path, check_ids=False))

@@ -9,9 +9,10 @@ from pathlib import Path
 import orjson
 import pytest
 
-from benchmarks.workloads.build import BuildOptions, build
+from benchmarks.workloads.build import build
 from benchmarks.workloads.fetch import download, load
 from benchmarks.workloads.format import WorkloadError, WorkloadRequest
+from benchmarks.workloads.options import BuildOptions
 from benchmarks.workloads.sources import SOURCES
 from benchmarks.workloads.sources.prompt_sets import prompt_id
 from benchmarks.workloads.sources.source import Choices
@@ -84,6 +85,21 @@ def test_sharegpt_is_known_by_its_row(tmp_path: Path) -> None:
     whole = {request.id: request for request in from_files("sharegpt", [original])}
     part = from_folder("sharegpt", tmp_path)
     assert len(whole) == 3
+    assert [whole[request.id] for request in part] == part
+
+
+def test_arxiv_is_known_by_its_row(tmp_path: Path) -> None:
+    original = put(
+        tmp_path / "arxiv_summarization_stats_llama2_tokenizer_filtered_v2.csv",
+        "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\n3772,54,3826,69.8\n10,9,19,1.1\n3858,133,3991,29.0\n",
+    )
+    put(
+        tmp_path / "sharegpt_lengths/arxiv_summarization.csv.gz",
+        "row,in_tokens,out_tokens\n0,3772,54\n2,3858,133\n",
+    )
+    whole = {request.id: request for request in from_files("arxiv", [original])}
+    part = from_folder("arxiv", tmp_path)
+    assert [request.id for request in part] == ["arxiv-0", "arxiv-2"]
     assert [whole[request.id] for request in part] == part
 
 
@@ -166,6 +182,162 @@ def test_zeroeval_is_the_same_by_both_routes(tmp_path: Path) -> None:
     assert [request.quality for request in judged] == [{"llama-3.1-8b": 1.0}] * 2
 
 
+def arena_originals(root: Path) -> Path:
+    """Two questions, the answers of two models, the grades of one (one of them unreadable)."""
+    models = {"Llama-2-70b-chat": "x" * 399, "vicuna-33b-v1.3": "y" * 9000}
+    put(
+        root / "question.jsonl",
+        "".join(
+            orjson.dumps({"question_id": f"q{place}", "category": "c", "turns": [prompt]}).decode() + "\n"
+            for place, prompt in enumerate(PROMPTS)
+        ),
+    )
+    for model, answer in models.items():
+        put(
+            root / "model_answer" / f"{model}.jsonl",
+            "".join(
+                orjson.dumps(
+                    {
+                        "question_id": f"q{place}",
+                        "model_id": model,
+                        "choices": [{"index": 0, "turns": [answer]}],
+                    }
+                ).decode()
+                + "\n"
+                for place in range(2)
+            ),
+        )
+    put(
+        root / "model_judgment" / "Llama-2-70b-chat.jsonl",
+        '{"question_id": "q0", "model": "Llama-2-70b-chat", "judgment": "", "score": 10}\n'
+        '{"question_id": "q1", "model": "Llama-2-70b-chat", "judgment": "", "score": -1}\n',
+    )
+    return root
+
+
+def test_arena_is_the_same_by_both_routes(tmp_path: Path) -> None:
+    published = arena_originals(tmp_path / "arena-bench-v1")
+    put(
+        tmp_path / "arena_2023/prompts.jsonl.gz",
+        "".join(
+            orjson.dumps({"prompt_id": prompt_id(prompt), "prompt": prompt}).decode() + "\n"
+            for prompt in PROMPTS
+        ),
+    )
+    first, second = (prompt_id(prompt) for prompt in PROMPTS)
+    put(
+        tmp_path / "arena_2023/responses.csv.gz",
+        "prompt_id,model,collection,out_tokens,out_tokens_cl100k,out_chars,gpt4_score_1_10\n"
+        # the other collection's answer gives way to the graded one
+        f"{first},Llama-2-70b-chat,1k,5,5,20,\n"
+        f"{first},Llama-2-70b-chat,bench,90,90,399,10\n"
+        f"{first},vicuna-33b-v1.3,bench,1025,990,9000,\n"
+        f"{second},Llama-2-70b-chat,bench,91,91,399,\n"
+        f"{second},vicuna-33b-v1.3,1k,0,0,9000,\n"
+        f"{second},vicuna-33b-v1.3,bench,7,7,21,\n",
+    )
+    quality = Choices(quality=True)
+    requests = from_files("arena", [published], quality)
+    assert requests == from_folder("arena", tmp_path, quality)
+    queue = next(request for request in requests if request.prompt == PROMPTS[0])
+    assert queue.output_tokens == {"llama-2-70b": 100, "vicuna-33b": 1024}
+    assert queue.quality == {"llama-2-70b": 1.0}
+    assert [request.quality for request in requests if request is not queue] == [None]
+    native = {one.prompt: one for one in from_folder("arena", tmp_path, Choices(native_lengths=True))}
+    assert native[PROMPTS[0]].output_tokens == {"llama-2-70b": 90, "vicuna-33b": 1025}
+    assert native[PROMPTS[1]].output_tokens == {"llama-2-70b": 91, "vicuna-33b": 1}
+    assert native[PROMPTS[0]].quality is None
+
+
+def test_arena_is_downloaded_for_models_whose_files_are_known() -> None:
+    urls = SOURCES["arena"].urls
+    assert len(urls(Choices())) == 5
+    assert len(urls(Choices(quality=True))) == 9
+    with pytest.raises(WorkloadError, match="must be given with --file"):
+        urls(Choices(models={"x": ("gpt-4-0314",)}))
+
+
+def test_llmrouter_is_the_same_by_both_routes(tmp_path: Path) -> None:
+    scores = {"gemma-2-9b-it": 1.0, "qwen2.5-7b-instruct": 0.25}
+    originals = [
+        put(tmp_path / f"{part}.json", orjson.dumps([{"question": prompt, "scores": scores}]).decode())
+        for part, prompt in zip(("train", "test"), PROMPTS, strict=True)
+    ]
+    put(
+        tmp_path / "llmrouter/prompts.jsonl.gz",
+        "".join(
+            orjson.dumps({"prompt_id": prompt_id(prompt), "prompt": prompt, "task": "t"}).decode() + "\n"
+            for prompt in PROMPTS
+        ),
+    )
+    put(
+        tmp_path / "llmrouter/responses.csv.gz",
+        "prompt_id,model,score\n"
+        + "".join(
+            f"{prompt_id(prompt)},{model},{score}\n" for prompt in PROMPTS for model, score in scores.items()
+        ),
+    )
+    requests = from_files("llmrouter", originals, Choices(quality=True))
+    assert requests == from_folder("llmrouter", tmp_path, Choices(quality=True))
+    assert [request.quality for request in requests] == [{"qwen2.5-7b": 0.25, "gemma-2-9b": 1.0}] * 2
+    assert [request.output_tokens for request in requests] == [None, None]
+
+
+def test_length_and_quality_are_of_one_answer(tmp_path: Path) -> None:
+    """Of several names for a model the one counts of which most is known, for both."""
+    prompt = "How many eggs?"
+    put(
+        tmp_path / "zeroeval/prompts.jsonl.gz",
+        orjson.dumps({"prompt_id": prompt_id(prompt), "prompt": prompt, "task": "gsm"}).decode() + "\n",
+    )
+    put(
+        tmp_path / "zeroeval/responses.csv.gz",
+        "prompt_id,task,model,out_tokens,out_chars,correct\n"
+        f"{prompt_id(prompt)},gsm,one,10,30,\n{prompt_id(prompt)},gsm,two,20,60,1\n",
+    )
+    models = {"m": ("one", "two")}
+    plain = from_folder("zeroeval", tmp_path, Choices(models=models, native_lengths=True))
+    assert plain[0].output_tokens == {"m": 10}
+    judged = from_folder("zeroeval", tmp_path, Choices(models=models, native_lengths=True, quality=True))
+    assert (judged[0].output_tokens, judged[0].quality) == ({"m": 20}, {"m": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "text", "reason"),
+    [
+        ("arena", "question.jsonl", '{"question_id": "q"}', "line 1: turns must be a list of texts"),
+        (
+            "arena",
+            "a.jsonl",
+            '{"question_id": "q", "model": "m", "score": 11}',
+            r"score must be a number in \[1, 10\]",
+        ),
+        ("arena", "a.jsonl", '{"question_id": "q", "choices": []}', "line 1: turns must be"),
+        ("llmrouter", "t.json", '[{"question": 1, "scores": {}}]', "item 1: question must be a text"),
+        ("llmrouter", "t.json", '[{"question": "q", "scores": {"m": 2}}]', "scores.m must be a number"),
+    ],
+)
+def test_broken_originals_are_named(tmp_path: Path, name: str, file: str, text: str, reason: str) -> None:
+    with pytest.raises(WorkloadError, match=reason) as caught:
+        from_files(name, [put(tmp_path / file, text)])
+    assert file in str(caught.value)
+
+
+def test_many_files_have_one_checksum(tmp_path: Path) -> None:
+    paths = [
+        put(
+            tmp_path / f"{place}.json", orjson.dumps([{"question": f"{place}?", "scores": {"m": 1}}]).decode()
+        )
+        for place in range(17)
+    ]
+    named = load(SOURCES["llmrouter"], paths[:16], DEFAULT, NOWHERE).sha256
+    assert len(named) == 16
+    one = load(SOURCES["llmrouter"], [tmp_path], DEFAULT, NOWHERE).sha256
+    assert list(one) == ["17 files"]
+    put(paths[3], orjson.dumps([{"question": "other", "scores": {"m": 1}}]).decode())
+    assert load(SOURCES["llmrouter"], [tmp_path], DEFAULT, NOWHERE).sha256 != one
+
+
 def test_other_models_may_be_chosen(tmp_path: Path) -> None:
     path = put(
         tmp_path / "model_outputs.json",
@@ -215,7 +387,7 @@ def test_routes_that_are_closed_say_so_in_one_line(tmp_path: Path) -> None:
         from_files("azure_conv", [tmp_path / "nothing.csv"])
     with pytest.raises(WorkloadError, match="no such folder"):
         load(SOURCES["azure_conv"], [], Choices(), {"HEADWAY_DATA": str(tmp_path / "nothing")})
-    with pytest.raises(WorkloadError, match="need the data folder"):
+    with pytest.raises(WorkloadError, match="--quality needs the data folder"):
         load(SOURCES["zeroeval"], [], Choices(quality=True), {"XDG_CACHE_HOME": str(tmp_path)})
     with pytest.raises(WorkloadError, match=r"cannot download .*give the published file with --file"):
         download("http://127.0.0.1:1/trace.csv", None, {"XDG_CACHE_HOME": str(tmp_path)})

@@ -1,0 +1,161 @@
+"""Chatbot Arena prompts of 2023, hard ones, and the answers of many models, most of them graded by GPT-4.
+
+Two collections that share prompts: lmarena/arena-hard-auto, data/arena-bench-v1 (graded), and lm-sys/FastChat,
+llm_judge/data/arena_hard_1k (lengths only). Both are written as FastChat's judge writes: question.jsonl
+{"question_id", "turns": [text]}, model_answer/MODEL.jsonl {"question_id", "model_id", "choices": [{"turns": [text]}]},
+model_judgment/MODEL.jsonl {"question_id", "model", "score": 1..10}. Answers ended at 1024 tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.workloads.format import WorkloadError, WorkloadRequest
+from benchmarks.workloads.sources.prompt_sets import (
+    Answers,
+    names_for,
+    prompt_id,
+    to_requests,
+    tokens_of_characters,
+)
+from benchmarks.workloads.sources.source import (
+    Choices,
+    ModelNames,
+    Source,
+    csv_rows,
+    json_lines,
+    number,
+    whole_number,
+)
+
+_URL = "https://raw.githubusercontent.com/lmarena/arena-hard-auto/{}/data/arena-bench-v1/{}.jsonl"
+_NAME = "arena"
+#: Characters of an answer for one of its tokens, over 8,460 answers of 22 models by their own tokenizers.
+CHARACTERS_PER_TOKEN = 3.99
+#: The runs' own bound: lengths pile up here, the true ones are longer.
+MAX_OUTPUT_TOKENS = 1024
+MODELS: ModelNames = {
+    "llama-2-70b": ("Llama-2-70b-chat",),
+    "mixtral-8x7b": ("Mixtral-8x7B-Instruct-v0.1",),
+    "mistral-7b": ("Mistral-7B-Instruct-v0.1",),
+    "vicuna-33b": ("vicuna-33b-v1.3",),
+}
+#: Commits that hold the files: the collection was moved away later and no one commit is known to have all.
+_QUESTIONS_AT = "0c5cb3850225db2352cf09ac3c0f4c1060ece0d5"
+_ANSWERS_AT = {
+    "Llama-2-70b-chat": "9783beb04f83993357f0afda5bb338752d774134",
+    "Mistral-7B-Instruct-v0.1": "37a9d217a442d6c7d0fb02a704de2e2b6e9f9a4c",
+    "Mixtral-8x7B-Instruct-v0.1": "ac4ad9a93a452cb256e83fe6d89957676c64f19b",
+    "vicuna-33b-v1.3": "ecbe8b63f4d50ec9e4f63e68b8ffed6c3e9910e5",
+    "Starling-LM-7B-alpha": "2ed85b3a5dd59c0c2aa6c322b0dc83e210b2c645",
+}
+_JUDGMENTS_AT = {
+    "Llama-2-70b-chat": "9783beb04f83993357f0afda5bb338752d774134",
+    "Mistral-7B-Instruct-v0.1": "328eb8ad0b0bcafd2cc62396b5dcfc3de3425eee",
+    "Mixtral-8x7B-Instruct-v0.1": "ac4ad9a93a452cb256e83fe6d89957676c64f19b",
+    "vicuna-33b-v1.3": "9783beb04f83993357f0afda5bb338752d774134",
+    "Starling-LM-7B-alpha": "2ed85b3a5dd59c0c2aa6c322b0dc83e210b2c645",
+}
+
+
+def _tokens(characters: int) -> int:
+    return min(MAX_OUTPUT_TOKENS, tokens_of_characters(characters, CHARACTERS_PER_TOKEN))
+
+
+def _quality(score: float) -> float:
+    """GPT-4's grade of 1 to 10 as 0 to 1."""
+    return (score - 1) / 9
+
+
+def _read_folder(paths: Sequence[Path], choices: Choices) -> list[WorkloadRequest]:
+    prompts, responses = paths
+    sets = {str(data["prompt_id"]): Answers(str(data["prompt"])) for _, data in json_lines(prompts)}
+    known: set[str] = set()
+    for line, row in csv_rows(
+        responses, ("prompt_id", "model", "out_tokens", "out_chars", "gpt4_score_1_10")
+    ):
+        model, answers = row["model"], sets.get(row["prompt_id"])
+        known.add(model)
+        graded = row["gpt4_score_1_10"] != ""
+        # One answer of a model to a prompt: a graded one if there is one, else the first.
+        if answers is None or model in answers.quality or (model in answers.tokens and not graded):
+            continue
+        answers.tokens[model] = (
+            max(1, whole_number(row["out_tokens"], responses, line, "out_tokens"))
+            if choices.native_lengths
+            else _tokens(whole_number(row["out_chars"], responses, line, "out_chars"))
+        )
+        if graded:
+            score = number(row["gpt4_score_1_10"], responses, line, "gpt4_score_1_10", 1, 10)
+            answers.quality[model] = _quality(score)
+    return to_requests(_NAME, sets, names_for(choices.models, MODELS, known), choices)
+
+
+def _read_original(paths: Sequence[Path], choices: Choices) -> list[WorkloadRequest]:
+    questions: dict[str, Answers] = {}
+    lengths: dict[tuple[str, str], int] = {}
+    grades: dict[tuple[str, str], float] = {}
+    for path in paths:
+        for line, data in json_lines(path):
+            question = str(data.get("question_id"))
+            if isinstance(data.get("choices"), list):
+                text = _text(data["choices"][0] if data["choices"] else {}, path, line)
+                lengths.setdefault((question, str(data.get("model_id"))), _tokens(len(text)))
+            elif "score" in data:
+                if data["score"] != -1:  # a grade that could not be read from the judge's words
+                    score = number(data["score"], path, line, "score", 1, 10)
+                    grades[question, str(data.get("model"))] = _quality(score)
+            else:
+                questions.setdefault(question, Answers(_text(data, path, line)))
+    sets: dict[str, Answers] = {}
+    for answers in questions.values():
+        sets.setdefault(prompt_id(answers.prompt), answers)
+    for (question, model), tokens in lengths.items():
+        if question in questions:
+            questions[question].tokens[model] = tokens
+    for (question, model), quality in grades.items():
+        if question in questions and (question, model) in lengths:
+            questions[question].quality[model] = quality
+    known = {model for _, model in lengths}
+    return to_requests(_NAME, sets, names_for(choices.models, MODELS, known), choices)
+
+
+def _text(data: Mapping[str, Any], path: Path, line: int) -> str:
+    """The first turn of a question or an answer."""
+    turns = data.get("turns")
+    if not isinstance(turns, list) or not turns or not isinstance(turns[0], str):
+        raise WorkloadError(
+            f"{path}, line {line}: turns must be a list of texts (FastChat's llm_judge files)"
+        )
+    return turns[0]
+
+
+def _urls(choices: Choices) -> Sequence[str]:
+    urls = [_URL.format(_QUESTIONS_AT, "question")]
+    for ours, theirs in (choices.models or MODELS).items():
+        if theirs[0] not in _ANSWERS_AT:
+            raise WorkloadError(
+                f"--models: the files of {theirs[0]!r} ({ours}) must be given with --file, or set HEADWAY_DATA"
+            )
+        urls.append(_URL.format(_ANSWERS_AT[theirs[0]], f"model_answer/{theirs[0]}"))
+        if choices.quality:
+            urls.append(_URL.format(_JUDGMENTS_AT[theirs[0]], f"model_judgment/{theirs[0]}"))
+    return urls
+
+
+ARENA = Source(
+    name=_NAME,
+    title="Chatbot Arena prompts of 2023 with answer lengths and GPT-4's grades by model",
+    licence="CC-BY-4.0 (prompts), CC-BY-NC-4.0 (answers: only lengths and grades are kept)",
+    timed=False,
+    texts=True,
+    folder_files=("arena_2023/prompts.jsonl.gz", "arena_2023/responses.csv.gz"),
+    read_folder=_read_folder,
+    read_original=_read_original,
+    urls=_urls,
+    models=MODELS,
+    patterns=("*.jsonl",),
+    original_quality=True,
+)
