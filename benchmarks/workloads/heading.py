@@ -33,7 +33,12 @@ def header(
         told["lengths"] = options.generator_lengths.told()
     if loaded:
         told["files"] = {
-            each: {"route": files.route, "sha256": dict(files.sha256)} for each, files in loaded.items()
+            each: {
+                "route": files.route,
+                "sha256": dict(files.sha256),
+                **({"lengths": "estimated"} if files.lengths_estimated else {}),
+            }
+            for each, files in loaded.items()
         }
     own_lengths = options.prompts is not None and options.length_wins == "prompts"
     lengths_of = options.prompts if own_lengths else options.lengths or name
