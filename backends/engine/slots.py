@@ -437,11 +437,10 @@ class SlotEngine:
             for _, work in batch.decoding:
                 work.generated += new
             self.generation_tokens_total += new * len(batch.decoding)
-        if len(self._round) > 1:  # the others had their turns too before the step under way
-            model, *others = self._round
-            for one in (*others, model):
-                self._turn.remove(one)
-                self._turn.append(one)
+        model, *others = self._round  # all had their turns before the step under way
+        for one in (*others, model):
+            self._turn.remove(one)
+            self._turn.append(one)
 
     def _settle(self, now: float) -> bool:
         """Do those rounds of the jump that have ended by `now`. True if the next step has ended too, so that

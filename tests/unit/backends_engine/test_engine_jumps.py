@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends.engine import Engine, Progress, QueueFull, Sequence, SlotEngine
+from backends.engine import Engine, Progress, QueueFull, Sequence, SlotEngine, profile
 from backends.engine.series import count_within, span_s
 from router.core.profile import EngineProfile
 
@@ -27,6 +27,7 @@ PROFILE = EngineProfile(
     load_s=1.0,
     slots=2,
 )
+MODELS_OF_A_DESKTOP = {"a": "llama-3.1-8b-q4", "b": "qwen2.5-7b-q4"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,3 +222,18 @@ def test_steps_within_a_time(first_s: float, slope_s: float, count: int, part: f
     assert count_within(first_s, slope_s, spent_s, 10_000) == count
     assert count_within(first_s, slope_s, spent_s, 7) == min(count, 7)
     assert count_within(first_s, slope_s, -1.0, 7) == 0
+
+
+def test_a_model_that_loads_during_a_jump_has_its_turn() -> None:
+    first_tokens_s = []
+    for every_token in (True, False):
+        models = {name: profile(f"{model}@rtx-4090") for name, model in MODELS_OF_A_DESKTOP.items()}
+        engine = SlotEngine(models, every_token=every_token)
+        engine.submit(Sequence("a1", 100, 800, model="a"), 0.0)
+        engine.submit(Sequence("b1", 100, 50, model="b"), 3.2)
+        engine.abort("b1", 3.3)
+        late = Sequence("b2", 100, 50, model="b")
+        engine.submit(late, 7.0)
+        engine.advance(60.0)
+        first_tokens_s.append(late.first_token_at_s)
+    assert first_tokens_s[1] == pytest.approx(first_tokens_s[0], rel=1e-9)

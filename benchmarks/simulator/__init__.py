@@ -1,0 +1,25 @@
+"""The simulator: any policy over any workload and fleet on virtual time, with the code that serves.
+
+fleet = open_fleet(load_fleet("fleets/mixed-8b.yaml"))
+result = simulate(fleet, arrivals(read(path), fleet, policy="slo"))
+"""
+
+from benchmarks.simulator.arrivals import Arrival, arrivals, check
+from benchmarks.simulator.fleet import Fleet, open_fleet
+from benchmarks.simulator.outcomes import COLUMNS, OUTCOMES, LoadSample, Result
+from benchmarks.simulator.simulation import InstanceLoss, Simulation, simulate
+
+__all__ = [
+    "COLUMNS",
+    "OUTCOMES",
+    "Arrival",
+    "Fleet",
+    "InstanceLoss",
+    "LoadSample",
+    "Result",
+    "Simulation",
+    "arrivals",
+    "check",
+    "open_fleet",
+    "simulate",
+]

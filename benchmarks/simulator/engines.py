@@ -1,0 +1,196 @@
+"""One instance of a simulated fleet: the pure engine model in the simulator's seconds.
+
+The model's time is the simulator's time x `speed`. Decode stretches are jumped over: progress is told for
+the first and the last token of a sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from backends.engine import (
+    Engine,
+    LoadedModel,
+    Progress,
+    PromptTooLong,
+    QueueFull,
+    Sequence,
+    SlotEngine,
+    profiles,
+)
+from benchmarks.simulator.outcomes import Gaps
+from benchmarks.workloads.format import PREFIX_BLOCK_TOKENS
+from router.core.profile import EngineProfile
+from router.core.types import Candidate, LoadReport
+
+__all__ = ["OLLAMA_CONTEXT_TOKENS", "PromptTooLong", "QueueFull", "SimulatedEngine"]
+
+#: Context of an Ollama model for which the fleet names none.
+OLLAMA_CONTEXT_TOKENS = 32_768
+
+
+class SimulatedEngine:
+    """The engine of one instance. `profiles_` are by the fleet's model names, `kind` is the engine kind:
+    `ollama` has slots and loads models, any other kind batches continuously and serves one model.
+
+    `down` is set while the instance is lost: it answers nothing.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        candidates: Mapping[str, Candidate],
+        profiles_: Mapping[str, EngineProfile],
+        speed: float = 1.0,
+    ) -> None:
+        self.name = name
+        self.kind = kind
+        self.speed = speed
+        self.down = False
+        #: When the simulator will look at it next, as last told by `next_at`.
+        self.due: float | None = None
+        self._candidates = candidates
+        self._profiles = profiles_
+        self._due_engine_s = 0.0
+        self._gaps: Gaps | None = None
+        self._batching: Engine | None = None
+        self._slots: SlotEngine | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        """An empty engine: nothing runs, nothing is cached or loaded."""
+        if self.kind == "ollama":
+            self._slots = SlotEngine(
+                self._profiles,
+                context_tokens=max(
+                    each.context_tokens or OLLAMA_CONTEXT_TOKENS for each in self._candidates.values()
+                ),
+                model_bytes=_weights_bytes(self._profiles),
+                memory_bytes=_memory_bytes(self._profiles),
+                keep_alive_s=300.0 * self.speed,
+                every_token=False,
+            )
+        else:
+            ((model, profile),) = self._profiles.items()
+            self._batching = Engine(
+                profile, context_tokens=self._candidates[model].context_tokens, every_token=False
+            )
+            self.on_gaps(self._gaps)
+
+    def on_gaps(self, gaps: Gaps | None) -> None:
+        """Count the gaps between tokens there (an engine with slots tells none of its own)."""
+        self._gaps = gaps
+        if self._batching is not None and gaps is not None:
+            speed = self.speed
+            self._batching.on_gaps = lambda gap_s, count: gaps.add(gap_s / speed, count)
+
+    @property
+    def tells_gaps(self) -> bool:
+        return self._batching is not None
+
+    @property
+    def running(self) -> int:
+        return self._engine.running
+
+    @property
+    def waiting(self) -> int:
+        return self._engine.waiting
+
+    @property
+    def kv_usage(self) -> float | None:
+        return None if self._batching is None else self._batching.kv_usage
+
+    @property
+    def _engine(self) -> Engine | SlotEngine:
+        engine = self._batching or self._slots
+        assert engine is not None  # noqa: S101 (restart made one)
+        return engine
+
+    def submit(
+        self,
+        seq_id: str,
+        model: str,
+        prompt_tokens: int,
+        output_tokens: int,
+        prefix_hashes: tuple[int, ...],
+        now: float,
+    ) -> int:
+        """Queue a request; returns the prompt tokens that the engine counts. `prefix_hashes` cover
+        PREFIX_BLOCK_TOKENS tokens each. Raises QueueFull and PromptTooLong; an Ollama cuts a prompt that is
+        too long, as a real one does."""
+        if self._slots is not None:
+            limit = self._slots.slot_context_tokens(model)
+            if prompt_tokens >= limit:
+                prompt_tokens = max(1, limit - min(output_tokens, max(1, limit // 2)))
+                prefix_hashes = ()  # the head is what is cut
+        self._engine.submit(
+            Sequence(
+                seq_id,
+                prompt_tokens,
+                output_tokens,
+                prefix_hashes,
+                model,
+                prefix_tokens=PREFIX_BLOCK_TOKENS,
+            ),
+            now * self.speed,
+        )
+        return prompt_tokens
+
+    def abort(self, seq_id: str, now: float) -> int:
+        """Give up a request; returns the tokens that it had generated."""
+        return self._engine.abort(seq_id, now * self.speed)
+
+    def next_at(self) -> float | None:
+        """When something ends next, in the simulator's seconds; None when idle."""
+        due = self._engine.next_at()
+        if due is None:
+            self.due = None
+        else:
+            self._due_engine_s = due
+            self.due = due / self.speed
+        return self.due
+
+    def advance(self, now: float) -> list[Progress]:
+        """What was given out by `now`."""
+        at_s = now * self.speed
+        if self.due is not None and now >= self.due and at_s < self._due_engine_s:
+            at_s = self._due_engine_s  # division and multiplication by the speed need not cancel
+        return self._engine.advance(at_s)
+
+    def report(self, now: float) -> LoadReport:
+        """What the instance tells of itself at `now`, as its adapter would read it."""
+        if self._slots is not None:
+            loaded = self._slots.loaded(now * self.speed)
+            return LoadReport(loaded_models=self._upstream_names(loaded))
+        engine = self._batching
+        assert engine is not None  # noqa: S101 (restart made one)
+        queries = engine.prefix_queries_total
+        return LoadReport(
+            running=engine.running,
+            waiting=engine.waiting,
+            kv_usage=engine.kv_usage,
+            prefix_hit_rate=engine.prefix_hits_total / queries if queries else None,
+            preemptions_total=engine.preemptions_total,
+            kv_capacity_tokens=engine.kv.total * engine.profile.block_tokens,
+        )
+
+    def _upstream_names(self, loaded: list[LoadedModel]) -> frozenset[str]:
+        return frozenset(self._candidates[each.model].upstream_model for each in loaded)
+
+
+def _weights_bytes(found: Mapping[str, EngineProfile]) -> dict[str, int]:
+    known = profiles.names()
+    return {
+        model: profiles.weights_bytes(profile.name)
+        for model, profile in found.items()
+        if profile.name in known
+    }
+
+
+def _memory_bytes(found: Mapping[str, EngineProfile]) -> int | None:
+    """Memory of the hardware that the profiles name; None (no bound) when one is unknown."""
+    known = profiles.names()
+    if any(profile.name not in known for profile in found.values()):
+        return None
+    return max(profiles.memory_bytes(profile.name) for profile in found.values())

@@ -1,0 +1,213 @@
+"""What became of a simulated run's requests: typed columns, some 100 bytes a request, however long the run."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import log, nan
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from router.core.types import Outcome, Request
+
+OUTCOMES: tuple[str, ...] = tuple(outcome.value for outcome in Outcome)
+_CODE = {outcome: code for code, outcome in enumerate(Outcome)}
+
+#: Columns and their type codes. Times in seconds; unknown is NaN; `instance` and `model` index the run's
+#: names, with their count for none; `met` is 1, 0, or 2 for no SLO.
+COLUMNS: dict[str, str] = {
+    "index": "q",  # place in the workload
+    "arrival_s": "d",
+    "outcome": "B",
+    "met": "B",
+    "hard": "B",
+    "instance": "H",
+    "model": "H",
+    "attempts": "B",
+    "prompt_tokens": "i",
+    "output_tokens": "i",
+    "ttft_s": "d",
+    "tpot_s": "f",
+    "e2e_s": "d",
+    "queue_wait_s": "f",
+    "cost_usd": "d",
+    "max_cost_usd": "f",
+    "budget_overrun_usd": "f",
+    "quality": "f",  # true quality of the answer that was given; NaN if unknown or none was
+    "slo_ttft_s": "f",
+    "slo_tpot_s": "f",
+    "slo_e2e_s": "f",
+    "predicted_ttft_s_p50": "f",
+    "predicted_ttft_s_p95": "f",
+    "predicted_e2e_s_p50": "f",
+    "p_miss": "f",
+}
+_NUMPY = {"q": np.int64, "d": np.float64, "B": np.uint8, "H": np.uint16, "i": np.int32, "f": np.float32}
+
+
+class Log:
+    """Rows in the order in which requests end."""
+
+    def __init__(self, instances: Sequence[str], models: Sequence[str]) -> None:
+        self.instances = tuple(instances)
+        self.models = tuple(models)
+        self._instance = {name: index for index, name in enumerate(self.instances)}
+        self._model = {name: index for index, name in enumerate(self.models)}
+        self._columns = {name: array(code) for name, code in COLUMNS.items()}
+        self._append: list[Callable[[Any], None]] = [column.append for column in self._columns.values()]
+
+    def add(
+        self,
+        index: int,
+        request: Request,
+        outcome: Outcome,
+        met: bool | None,
+        instance: str | None,
+        model: str | None,
+        attempts: int,
+        output_tokens: int,
+        ttft_s: float,
+        tpot_s: float | None,
+        e2e_s: float,
+        queue_wait_s: float,
+        cost_usd: float,
+        quality: float,
+        predicted: tuple[float, float, float, float],
+    ) -> None:
+        """One request has ended. `ttft_s` is NaN if there was no first token."""
+        slo, cap = request.slo, request.max_cost_usd
+        values = (
+            index,
+            request.arrived_at,
+            _CODE[outcome],
+            2 if met is None else met,
+            request.hard,
+            len(self.instances) if instance is None else self._instance[instance],
+            len(self.models) if model is None else self._model[model],
+            attempts,
+            request.prompt_tokens,
+            output_tokens,
+            ttft_s,
+            nan if tpot_s is None else tpot_s,
+            e2e_s,
+            queue_wait_s,
+            cost_usd,
+            nan if cap is None else cap,
+            nan if cap is None else max(0.0, cost_usd - cap),
+            quality,
+            nan if slo is None or slo.ttft_s is None else slo.ttft_s,
+            nan if slo is None or slo.tpot_s is None else slo.tpot_s,
+            nan if slo is None or slo.e2e_s is None else slo.e2e_s,
+            *predicted,
+        )
+        for append, value in zip(self._append, values, strict=True):
+            append(value)
+
+    def __len__(self) -> int:
+        return len(self._columns["index"])
+
+    def columns(self) -> dict[str, npt.NDArray[Any]]:
+        """The columns in the workload's order."""
+        order = np.argsort(np.frombuffer(self._columns["index"], dtype=np.int64), kind="stable")
+        return {
+            name: np.frombuffer(self._columns[name], dtype=_NUMPY[code])[order]
+            for name, code in COLUMNS.items()
+        }
+
+
+class Gaps:
+    """Gaps between tokens, counted in bins of one per cent."""
+
+    _BINS_A_LOG = 100
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+
+    def add(self, gap_s: float, count: int) -> None:
+        place = round(log(gap_s) * self._BINS_A_LOG)
+        self._counts[place] = self._counts.get(place, 0) + count
+
+    def arrays(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+        """Gaps in seconds, rising, and how many there were of each."""
+        places = sorted(self._counts)
+        gaps_s = np.exp(np.array(places, dtype=np.float64) / self._BINS_A_LOG)
+        return gaps_s, np.array([self._counts[place] for place in places], dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSample:
+    """One instance at one moment. `in_flight` is the router's count; `kv_usage` None where there is none."""
+
+    at_s: float
+    instance: int
+    in_flight: int
+    running: int
+    waiting: int
+    kv_usage: float | None
+
+
+@dataclass(slots=True)
+class Timeline:
+    """Load by instance over time, thinned so that it stays below `most` moments."""
+
+    most: int = 600
+    every: int = 1  # rounds between two moments that are kept
+    moments: list[list[LoadSample]] = field(default_factory=list)
+    _rounds: int = 0
+
+    def wanted(self) -> bool:
+        """Whether the round that comes is kept."""
+        self._rounds += 1
+        return (self._rounds - 1) % self.every == 0
+
+    def add(self, samples: list[LoadSample]) -> None:
+        self.moments.append(samples)
+        if len(self.moments) >= self.most:
+            self.moments = self.moments[::2]
+            self.every *= 2
+
+    def __iter__(self) -> Iterator[LoadSample]:
+        return (sample for samples in self.moments for sample in samples)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A finished simulation. `columns` as in COLUMNS, in the workload's order; `decision_s` are wall-clock
+    seconds of a sample of arrivals' decisions, `wall_s` of the whole run, `events` its number of events."""
+
+    instances: tuple[str, ...]
+    models: tuple[str, ...]
+    columns: dict[str, npt.NDArray[Any]]
+    timeline: Timeline
+    gaps: Gaps
+    decision_s: tuple[float, ...]
+    wall_s: float
+    end_s: float
+    events: int
+
+    def __len__(self) -> int:
+        return len(self.columns["index"])
+
+    def save(self, path: Path) -> None:
+        """Keep names and columns as plain arrays (.npz); the file is there whole or not at all."""
+        part = path.with_name(f".{path.name}.part.npz")
+        np.savez_compressed(
+            part,
+            allow_pickle=False,
+            instances=np.array(self.instances),
+            models=np.array(self.models),
+            **self.columns,
+        )
+        part.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """What `save` kept; the timeline and timings are empty."""
+        with np.load(path, allow_pickle=False) as data:
+            columns = {name: data[name] for name in COLUMNS}
+            instances, models = (tuple(map(str, data[name])) for name in ("instances", "models"))
+        return cls(instances, models, columns, Timeline(), Gaps(), (), 0.0, 0.0, 0)
