@@ -88,6 +88,7 @@ class StepCosts:
         "pair_s",
         "profile",
         "seats",
+        "seq_s",
         "speed",
         "token_s",
     )
@@ -99,6 +100,7 @@ class StepCosts:
         self.floor_s = profile.floor_s / speed
         self.token_s = profile.per_token_s / speed
         self.extra_s = profile.per_token_extra_s / speed
+        self.seq_s = profile.per_seq_s / speed
         self.kv_token_s = profile.per_kv_token_s / speed
         self.pair_s = profile.per_pair_s / speed
         self.load_s = profile.load_s / speed
@@ -156,7 +158,7 @@ def estimate(
         kv_tokens += (decoding - own_decoding) * (mean_prompt_tokens + 0.5 * mean_output_tokens)
         if report.kv_usage is not None:
             kv_tokens = report.kv_usage * (report.kv_capacity_tokens or costs.kv_capacity_tokens)
-    fixed_s = costs.overhead_s + kv_tokens * costs.kv_token_s
+    fixed_s = costs.overhead_s + kv_tokens * costs.kv_token_s + decoding * costs.seq_s
 
     ttft_s = 0.0
     stratum = 0
@@ -218,6 +220,7 @@ def estimate(
         fixed_s
         + linear_s
         + batch * token_cost_s
+        + (batch - decoding) * costs.seq_s
         + (pending_tokens + prompt_tokens + 0.5 * output_tokens) * costs.kv_token_s
     )
     if prefill_tokens_per_s:

@@ -20,6 +20,8 @@ EXTRAS = {
     "asyncpg": "postgres",
     "matplotlib": "bench",
     "numpy": "bench",
+    "ray": "ray",
+    "scipy": "bench",
     "tokenizers": "tokenizers",
     "torch": "train",
 }
@@ -40,7 +42,8 @@ COMMANDS = {
     "check": Command("router.check", "check a fleet file, or print its JSON schema"),
     "workload": Command("benchmarks.workloads.command", "build or show a workload"),
     "replay": Command("benchmarks.replay.command", "send a workload to a URL at its own times"),
-    "compare": Command("benchmarks.compare.command", "run policies one after another over one workload"),
+    "compare": Command("benchmarks.compare.command", "compare policies, in simulation or on a live gateway"),
+    "calibrate": Command("benchmarks.calibrate.command", "fit an engine profile to measured requests"),
     "explain": Command("router.explain", "show what was decided for a request and what happened"),
 }
 

@@ -70,11 +70,13 @@ def _check_original(source: Source, choices: Choices) -> None:
 
 
 def _checksums(paths: Sequence[Path]) -> dict[str, str]:
-    """Checksums by file name; of many files one checksum over all of theirs, in the order of reading."""
+    """Checksums by file name (with its folder where names repeat); of many files one checksum over all of theirs, in the order of reading."""
     sums = [_checksum(path) for path in paths]
     if len(paths) > _MOST_NAMED:
         return {f"{len(paths)} files": sha256("".join(sums).encode()).hexdigest()}
-    return {path.name: checksum for path, checksum in zip(paths, sums, strict=True)}
+    unique = len({path.name for path in paths}) == len(paths)
+    names = [path.name if unique else f"{path.parent.name}/{path.name}" for path in paths]
+    return dict(zip(names, sums, strict=True))
 
 
 def _given(files: Sequence[Path], patterns: Sequence[str]) -> list[Path]:

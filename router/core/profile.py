@@ -7,6 +7,8 @@ The model of a step is a roofline with attention beside it:
            + decode_kv_tokens * per_kv_token_s          decode attention reads the KV cache
            + prefill_pairs * per_pair_s                 prefill attention, new tokens x context tokens
            + tokens * per_token_extra_s                 what grows with tokens beside the linear layers
+           + decode_seqs * per_seq_s                    what a server does for each answer: sampling,
+                                                        detokenising, a message to its client
 
 `tokens` are all tokens of the step: prefill tokens and one for each decoding sequence. The constants are
 fitted by `backends.engine` (see its sources); the predictors and the emulator use the same formula.
@@ -34,6 +36,7 @@ class EngineProfile:
     per_pair_s: float
     kv_capacity_tokens: int
     per_token_extra_s: float = 0.0
+    per_seq_s: float = 0.0
     max_batched_tokens: int = 2048
     max_seqs: int = 256
     block_tokens: int = 16
@@ -52,6 +55,7 @@ class EngineProfile:
             + decode_kv_tokens * self.per_kv_token_s
             + prefill_pairs * self.per_pair_s
             + tokens * self.per_token_extra_s
+            + decode_seqs * self.per_seq_s
         )
 
     def prefill_s(self, prompt_tokens: int, cached_tokens: int = 0) -> float:

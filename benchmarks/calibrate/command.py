@@ -1,0 +1,201 @@
+"""`headway calibrate`: fit an engine profile to measured requests."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import yaml
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from backends.engine import UnknownProfile, profile
+from benchmarks.calibrate.errors import TARGETS
+from benchmarks.calibrate.fit import fit, guess
+from benchmarks.calibrate.measured import CalibrationError, Level
+from benchmarks.calibrate.profile import LIMITS, STEP_CONSTANTS, Constants
+from benchmarks.calibrate.replayed import read_any
+from benchmarks.calibrate.report import REPORT_KEY, Result, profiles, result_of, text
+from benchmarks.calibrate.sources import SOURCES
+from benchmarks.calibrate.study import Splitter, Study, by_load, splitter
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `headway calibrate`."""
+    parser.add_argument(
+        "files",
+        nargs="*",
+        type=Path,
+        metavar="FILE",
+        help="measurements, or row files of `headway replay`, one a level",
+    )
+    parser.add_argument("--source", choices=sorted(SOURCES), help="published measurements instead of files")
+    parser.add_argument(
+        "--data", type=Path, default=os.environ.get("HEADWAY_DATA"), help="their folder (HEADWAY_DATA)"
+    )
+    parser.add_argument("--engine", metavar="NAME", help="only this engine of the source")
+    parser.add_argument(
+        "--name", metavar="MODEL@HARDWARE", help="what to call the profile of the files (default: engine)"
+    )
+    parser.add_argument("--fit", type=_names, metavar="LEVELS", help="levels to fit, with commas between")
+    parser.add_argument(
+        "--test", type=_names, metavar="LEVELS", help="levels to hold out (default: every third by load)"
+    )
+    parser.add_argument("--start", metavar="PROFILE", help="start from this profile of the registry")
+    parser.add_argument(
+        "--limit",
+        action="append",
+        default=[],
+        metavar="NAME=N[,N..]",
+        help=f"a limit of the engine, of several the best: {', '.join(LIMITS)}",
+    )
+    parser.add_argument("--evaluations", type=int, default=400, metavar="N", help="simulations at most (400)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write report.json, report.txt, profile.yaml")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def _names(value: str) -> tuple[str, ...]:
+    return tuple(each.strip() for each in value.split(",") if each.strip())
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit status: 0, or 2 with one line on stderr for bad input. A missed target is no failure."""
+    try:
+        if args.evaluations < 1:
+            raise CalibrationError("--evaluations: must be at least 1")
+        limits = parse_limits(args.limit)
+        studies = _studies(args)
+        results = [_calibrate(study, limits, args) for study in studies]
+        shown = text(results)
+        report = orjson.dumps(
+            {REPORT_KEY: 1, "results": [result.as_dict() for result in results]}, option=orjson.OPT_INDENT_2
+        )
+        if args.out is not None:
+            _write(args.out, report, shown, results)
+    except CalibrationError as error:
+        print(f"headway calibrate: {error}", file=sys.stderr)
+        return 2
+    print(report.decode() if args.json else shown)
+    return 0
+
+
+def parse_limits(given: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """{limit: values}. A CalibrationError for what is no NAME=N[,N..]."""
+    limits: dict[str, tuple[int, ...]] = {}
+    for each in given:
+        name, equals, values = each.partition("=")
+        if name not in LIMITS or not equals:
+            raise CalibrationError(
+                f"--limit {each}: expected NAME=N[,N..] with a name of {', '.join(LIMITS)}"
+            )
+        try:
+            limits[name] = tuple(int(value) for value in values.split(","))
+        except ValueError:
+            raise CalibrationError(f"--limit {each}: {values!r} is no whole number") from None
+        if min(limits[name]) < 1:
+            raise CalibrationError(f"--limit {each}: must be at least 1")
+    return limits
+
+
+def _studies(args: argparse.Namespace) -> list[Study]:
+    split = splitter(args.fit, args.test)
+    if args.source is None:
+        if args.engine is not None:
+            raise CalibrationError("--engine: goes with --source")
+        return [study_of_files(args.files, split, args.name or "engine")]
+    if args.name is not None:
+        raise CalibrationError("--name: goes with files; engines of a source have names")
+    if args.files:
+        raise CalibrationError("give files or --source, not both")
+    if args.data is None:
+        raise CalibrationError("--source needs --data DIR or HEADWAY_DATA")
+    return _of_engine(SOURCES[args.source], Path(args.data), split, args.engine)
+
+
+def _of_engine(
+    read: Callable[[Path, Splitter], list[Study]], data: Path, split: Splitter, engine: str | None
+) -> list[Study]:
+    studies = read(data, split)
+    chosen = [study for study in studies if engine in (None, study.name)]
+    if not chosen:
+        raise CalibrationError(f"--engine {engine}: there are {', '.join(study.name for study in studies)}")
+    return chosen
+
+
+def study_of_files(files: Sequence[Path], split: Splitter, name: str = "engine") -> Study:
+    """One engine's study of all levels in `files`."""
+    if not files:
+        raise CalibrationError("nothing to fit: give files or --source")
+    found: dict[str, list[Level]] = defaultdict(list)
+    for path in files:
+        for level in read_any(path):
+            found[level.name].append(level)
+    levels = by_load([level for same in found.values() for level in same])
+    return Study(name, {level.name: level for level in levels}, split([level.name for level in levels]))
+
+
+def _calibrate(study: Study, given: Mapping[str, Sequence[int]], args: argparse.Namespace) -> Result:
+    start = guess(study)
+    if near := args.start or study.start:
+        start = _from_registry(near, start)
+    limits = {**study.limits, **given}
+    with ExitStack() as stack:
+        bar = stack.enter_context(
+            Progress(
+                TextColumn("fitting {task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("loss {task.fields[loss]}"),
+                console=Console(stderr=True),
+                transient=True,
+                disable=not sys.stderr.isatty(),
+            )
+        )
+        combinations = 1
+        for values in limits.values():
+            combinations *= len(values)
+        task = bar.add_task(study.name, total=args.evaluations * combinations, loss="-")
+        fitted = fit(
+            study,
+            start,
+            limits,
+            evaluations=args.evaluations,
+            on_evaluation=lambda loss: bar.update(task, advance=1, loss=f"{loss:.4f}"),
+        )
+    return result_of(study, fitted)
+
+
+def _from_registry(name: str, first: Constants) -> Constants:
+    """A registered profile's constants and limits; what it does not have stays as guessed from the data."""
+    try:
+        known = profile(name)
+    except UnknownProfile as error:
+        raise CalibrationError(f"--start: {error}") from None
+    step: dict[str, Any] = {
+        each: value for each in STEP_CONSTANTS if (value := getattr(known, each, 0.0)) > 0
+    }
+    limits = {each: getattr(known, each) for each in LIMITS}
+    return replace(first, profile=replace(first.profile, **step, **limits))
+
+
+def _write(folder: Path, report: bytes, shown: str, results: Sequence[Result]) -> None:
+    found = yaml.safe_dump(profiles(results), sort_keys=False)
+    aims = ", ".join(f"{metric} {target:.0%}" for metric, target in TARGETS.items())
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "report.json").write_bytes(report + b"\n")
+        (folder / "report.txt").write_text(shown + "\n", encoding="utf-8")
+        (folder / "profile.yaml").write_text(
+            f"# Fitted by headway calibrate. Aims on levels held out: {aims}; see report.txt.\n{found}",
+            encoding="utf-8",
+        )
+    except OSError as error:
+        raise CalibrationError(f"cannot write {folder}: {error.strerror or error}") from error

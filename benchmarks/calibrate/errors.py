@@ -1,0 +1,173 @@
+"""How far a simulation is from what was measured: the loss of the fit and the errors of the report.
+
+Relative errors, |simulated / measured - 1|. The loss is of their logarithms, robust, each metric on the scale
+of the error that we want of it, so that no metric is bought with another one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from benchmarks.calibrate.measured import Level, Measured
+from benchmarks.calibrate.profile import Constants
+from benchmarks.calibrate.simulate import simulate
+from benchmarks.calibrate.study import Study
+from benchmarks.measures import quantile
+
+#: The median relative error that is aimed at on levels that were not fitted.
+TARGETS: Mapping[str, float] = {"ttft": 0.15, "e2e": 0.10, "tpot": 0.08}
+#: Quantiles that stand for a distribution where requests cannot be compared one by one.
+_QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
+_QUEUE_SAMPLES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A request as measured and as simulated, the client's own time included."""
+
+    measured: Measured
+    simulated: Measured
+
+
+def pairs(study: Study, level: Level, constants: Constants) -> list[Pair]:
+    """Every request of a level beside its simulation."""
+    served = simulate(constants.profile, level.requests, prefix_caching=study.prefix_caching)
+    clients_s = [constants.client_s(one.streams) for one in served]
+    return [
+        Pair(
+            each,
+            Measured(
+                each.arrival_s,
+                each.prompt_tokens,
+                each.output_tokens,
+                one.first_token_at_s - each.arrival_s + client_s,
+                one.ended_at_s - each.arrival_s + client_s,
+            ),
+        )
+        for each, one, client_s in zip(level.requests, served, clients_s, strict=True)
+    ]
+
+
+def ratios(found: Sequence[Pair], metric: str, *, paired: bool) -> list[float]:
+    """Simulated over measured: one a request that was measured, or one a quantile of the distributions."""
+    name = f"{metric}_s"
+    values = [
+        (simulated, measured)
+        for each in found
+        if (measured := getattr(each.measured, name))
+        and each.measured.e2e_s is not None
+        and (simulated := getattr(each.simulated, name))
+    ]
+    if paired:
+        return [simulated / measured for simulated, measured in values]
+    simulated_sorted, measured_sorted = (
+        (sorted(column) for column in zip(*values, strict=True)) if values else ([], [])
+    )
+    return [
+        (quantile(simulated_sorted, q) or 0.0) / (quantile(measured_sorted, q) or 1.0)
+        for q in (_QUANTILES if values else ())
+    ]
+
+
+def residuals(study: Study, levels: Sequence[Level], constants: Constants) -> list[float]:
+    """What a fit makes small: signed, and weighted so that the sum of squares is the mean over levels and metrics
+    of sqrt(1 + (log ratio / target)^2) - 1. Every level weighs the same, however many requests it has; one
+    far off weighs by its distance, not by its square."""
+    blocks = []
+    for level in levels:
+        found = pairs(study, level, constants)
+        for metric, scale in TARGETS.items():
+            logs = [math.log(max(each, 1e-9)) / scale for each in ratios(found, metric, paired=study.paired)]
+            if logs:
+                blocks.append([math.copysign(math.sqrt((math.hypot(1, z) - 1) / len(logs)), z) for z in logs])
+    weight = 1 / math.sqrt(len(blocks))
+    return [weight * each for block in blocks for each in block]
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """Relative errors of one metric: median and 90th percentile of their size, and the median with its sign."""
+
+    count: int
+    median: float
+    p90: float
+    bias: float
+
+
+@dataclass(frozen=True, slots=True)
+class LevelErrors:
+    """A level's errors by metric (ttft, e2e, tpot), its distributions and its queue.
+
+    `quantiles` are {metric: {p50: [measured, simulated], ...}} in seconds. The queue is the number of
+    requests that have arrived and have no first token: [measured, simulated], at its highest and on average.
+    """
+
+    level: str
+    requests: int
+    rate_per_s: float
+    errors: dict[str, Error]
+    quantiles: dict[str, dict[str, tuple[float, float]]]
+    queue_peak: tuple[int, int]
+    queue_mean: tuple[float, float]
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def error_of(values: Sequence[float]) -> Error | None:
+    """The error of these ratios; None of nothing."""
+    sizes, signed = sorted(abs(each - 1) for each in values), sorted(each - 1 for each in values)
+    median, p90, bias = quantile(sizes, 0.5), quantile(sizes, 0.9), quantile(signed, 0.5)
+    if median is None or p90 is None or bias is None:
+        return None
+    return Error(len(values), median, p90, bias)
+
+
+def level_errors(
+    study: Study, level: Level, constants: Constants
+) -> tuple[LevelErrors, dict[str, list[float]]]:
+    """The errors of one level, and the ratios that they come from by metric."""
+    found = pairs(study, level, constants)
+    raw = {metric: ratios(found, metric, paired=study.paired) for metric in TARGETS}
+    errors = {metric: error for metric, values in raw.items() if (error := error_of(values))}
+    measured, simulated = (list(_queue(found, side)) for side in ("measured", "simulated"))
+    return (
+        LevelErrors(
+            level=level.name,
+            requests=sum(each.e2e_s is not None for each in level.requests),
+            rate_per_s=level.rate_per_s,
+            errors=errors,
+            quantiles={metric: _quantiles(found, metric) for metric in errors},
+            queue_peak=(max(measured), max(simulated)),
+            queue_mean=(sum(measured) / len(measured), sum(simulated) / len(simulated)),
+        ),
+        raw,
+    )
+
+
+def _quantiles(found: Sequence[Pair], metric: str) -> dict[str, tuple[float, float]]:
+    known = [
+        each for each in found if getattr(each.measured, f"{metric}_s") is not None and each.measured.e2e_s
+    ]
+    columns = [
+        sorted(getattr(getattr(each, side), f"{metric}_s") for each in known)
+        for side in ("measured", "simulated")
+    ]
+    return {
+        f"p{round(100 * q)}": (quantile(columns[0], q) or 0.0, quantile(columns[1], q) or 0.0)
+        for q in (0.1, 0.5, 0.9, 0.99)
+    }
+
+
+def _queue(found: Sequence[Pair], side: str) -> Iterator[int]:
+    """Requests without a first token at instants spread over the measured run."""
+    known = [each for each in found if each.measured.ttft_s is not None and each.measured.e2e_s is not None]
+    first = min(each.measured.arrival_s for each in known)
+    last = max(each.measured.arrival_s + (each.measured.ttft_s or 0.0) for each in known)
+    spans = [(one.arrival_s, one.arrival_s + one.ttft_s) for one in (getattr(each, side) for each in known)]
+    for index in range(_QUEUE_SAMPLES):
+        at_s = first + (last - first) * (index + 0.5) / _QUEUE_SAMPLES
+        yield sum(start <= at_s < end for start, end in spans)

@@ -1,0 +1,115 @@
+"""The report of a calibration: as an object for JSON, as a table for a person, as a profile to use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from benchmarks.calibrate.errors import TARGETS, Error, LevelErrors, error_of, level_errors
+from benchmarks.calibrate.fit import Fitted
+from benchmarks.calibrate.profile import CLIENT_CONSTANTS, STEP_CONSTANTS, as_dict
+from benchmarks.calibrate.study import Study
+
+REPORT_KEY = "headway_calibration"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One engine: what was fitted, the errors of each level in order of load, and the errors of all requests
+    of the levels held out, by metric."""
+
+    study: Study
+    fitted: Fitted
+    levels: tuple[LevelErrors, ...]
+    held_out: dict[str, Error]
+
+    @property
+    def missed(self) -> list[str]:
+        """Metrics whose median error on the levels held out is above the target."""
+        return [metric for metric, error in self.held_out.items() if error.median > TARGETS[metric]]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "engine": self.study.name,
+            "fitted_levels": self.study.split.fit,
+            "held_out_levels": self.study.split.test,
+            "compared": "requests" if self.study.paired else "distributions",
+            "notes": self.study.notes,
+            **as_dict(self.fitted.constants),
+            "loss": self.fitted.loss,
+            "first_loss": self.fitted.first_loss,
+            "evaluations": self.fitted.evaluations,
+            "targets": dict(TARGETS),
+            "held_out": {metric: asdict(error) for metric, error in self.held_out.items()},
+            "missed": self.missed,
+            "levels": [level.as_dict() for level in self.levels],
+        }
+
+
+def result_of(study: Study, fitted: Fitted) -> Result:
+    """The errors of every level under the fitted constants."""
+    levels, held_out = [], {metric: list[float]() for metric in TARGETS}
+    for name, level in study.levels.items():
+        errors, raw = level_errors(study, level, fitted.constants)
+        levels.append(errors)
+        if name in study.split.test:
+            for metric, values in raw.items():
+                held_out[metric] += values
+    totals = {metric: error for metric, values in held_out.items() if (error := error_of(values))}
+    return Result(study, fitted, tuple(levels), totals)
+
+
+def text(results: Sequence[Result]) -> str:
+    """All results as lines for a person."""
+    return "\n\n".join(_one(result) for result in results)
+
+
+def _one(result: Result) -> str:
+    study, constants = result.study, result.fitted.constants
+    profile = constants.profile
+    lines = [
+        f"{study.name}: fitted on {', '.join(study.split.fit)}; held out {', '.join(study.split.test) or 'nothing'}",
+        *(f"  note: {note}" for note in study.notes),
+        "  " + ", ".join(f"{name} {getattr(profile, name):.3g}" for name in STEP_CONSTANTS),
+        "  "
+        + ", ".join(f"{name} {getattr(constants, name):.3g}" for name in CLIENT_CONSTANTS)
+        + f"; max_batched_tokens {profile.max_batched_tokens}, max_seqs {profile.max_seqs}, "
+        f"kv_capacity_tokens {profile.kv_capacity_tokens}",
+        f"  {'level':<18} {'set':<8} {'rate/s':>7} {'n':>5}"
+        + "".join(f" | {metric.upper():>5} {'p90':>6} {'bias':>6}" for metric in TARGETS)
+        + " | queue peak: measured, simulated",
+    ]
+    for level in result.levels:
+        kind = (
+            "held out"
+            if level.level in study.split.test
+            else "fitted"
+            if level.level in study.split.fit
+            else "-"
+        )
+        lines.append(
+            f"  {level.level:<18} {kind:<8} {level.rate_per_s:>7.3f} {level.requests:>5}"
+            + "".join(f" | {_cells(level.errors.get(metric))}" for metric in TARGETS)
+            + f" | {level.queue_peak[0]}, {level.queue_peak[1]}"
+        )
+    if result.held_out:
+        lines.append(
+            f"  {'all held out':<41}"
+            + "".join(f" | {_cells(result.held_out.get(metric))}" for metric in TARGETS)
+        )
+        told = ", ".join(f"{metric.upper()} {100 * TARGETS[metric]:.0f} %" for metric in TARGETS)
+        missed = ", ".join(metric.upper() for metric in result.missed)
+        lines.append(f"  targets (median): {told}; " + (f"missed: {missed}" if missed else "all met"))
+    return "\n".join(lines)
+
+
+def _cells(error: Error | None) -> str:
+    if error is None:
+        return f"{'-':>5} {'-':>6} {'-':>6}"
+    return f"{100 * error.median:>4.1f}% {100 * error.p90:>5.1f}% {100 * error.bias:>+5.1f}%"
+
+
+def profiles(results: Sequence[Result]) -> dict[str, Any]:
+    """{engine: {profile, client constants}} of all results, for a YAML file."""
+    return {result.study.name: as_dict(result.fitted.constants) for result in results}

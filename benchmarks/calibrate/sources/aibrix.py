@@ -1,0 +1,135 @@
+"""AIBrix's regression runs: Llama-3.1-8B on 8 vLLM replicas, prompts of about 21,000 tokens.
+
+github.com/vllm-project/aibrix e3e10f9, test/regression (Apache-2.0). Which replica served a request is not
+told, so only distributions are compared, of a simulated cluster under a routing that the configuration's name
+tells. Levels of a configuration ran one after another with growing rates, and prefix caches outlive a level:
+the simulation serves the lower levels before each one, as far apart that nothing of them is left but the
+caches. A user's prompt is taken as that user's alone; a later one begins with all of an earlier one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+from backends.engine import profile
+from benchmarks.calibrate.measured import CalibrationError, Level, Measured
+from benchmarks.calibrate.sources.tables import Row, rows
+from benchmarks.calibrate.study import Splitter, Study
+
+FOLDER = "aibrix_vllm_llama31_8b"
+REPLICAS = 8
+#: Large blocks, so that a prompt of 21,000 tokens is some forty ids; a prefix is found up to one block less.
+BLOCK_TOKENS = 512
+#: The A100 runs' own profile, and the H20 runs' nearest.
+NEAREST = "llama-3.1-8b@a100-80g"
+#: KV memory in tokens: the A100's as in its profile; the H20 has 16 GiB more, of which vLLM takes 90 %, and
+#: a token takes 131,072 bytes.
+KV_TOKENS = {
+    "v0.2.1": profile(NEAREST).kv_capacity_tokens,
+    "v0.3.0": profile(NEAREST).kv_capacity_tokens + int(0.9 * 2**34 / 131_072),
+}
+_APART_S = 10_000.0
+_SEED = 1
+_COLUMNS = (
+    "release", "config", "qps", "launch_s", "prompt_tokens", "generation_tokens", "ttft_s", "generation_s", "user_id",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Configuration:
+    """How requests find their replica: `by_user`, or drawn evenly (a plain Kubernetes service)."""
+
+    release: str
+    config: str
+    by_user: bool
+    prefix_caching: bool
+
+
+CONFIGURATIONS = (
+    _Configuration("v0.2.1", "naive", by_user=False, prefix_caching=False),
+    _Configuration("v0.2.1", "ps_naive", by_user=True, prefix_caching=True),
+    _Configuration("v0.3.0", "naive", by_user=False, prefix_caching=True),
+)
+
+
+def read(data: Path, split: Splitter) -> list[Study]:
+    """A study for each configuration whose routing its name tells."""
+    path = data / FOLDER / "requests.csv.gz"
+    runs: dict[tuple[str, str], dict[float, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows(path, _COLUMNS):
+        runs[row.text("release"), row.text("config")][row.number("qps")].append(row)
+    studies = [
+        _study(each, runs[each.release, each.config], split)
+        for each in CONFIGURATIONS
+        if (each.release, each.config) in runs
+    ]
+    if not studies:
+        raise CalibrationError(f"{path}: none of the configurations that can be simulated")
+    return studies
+
+
+def _study(configuration: _Configuration, runs: dict[float, list[Row]], split: Splitter) -> Study:
+    release = configuration.release
+    route = _router(by_user=configuration.by_user)
+    levels: list[Level] = []
+    before: list[Measured] = []
+    for qps, run in sorted(runs.items()):
+        own = sorted((_request(row, route, configuration) for row in run), key=lambda each: each.arrival_s)
+        levels.append(Level(f"{qps:g}", (*before, *own)))
+        if configuration.prefix_caching:
+            shift_s = -_APART_S * (len(runs) - len(levels) + 1)
+            before += [
+                replace(each, arrival_s=each.arrival_s + shift_s, ttft_s=None, e2e_s=None) for each in own
+            ]
+    names = [level.name for level in levels]
+    limits = {
+        "kv_capacity_tokens": (KV_TOKENS[release],),
+        "max_batched_tokens": (2048,),
+        "max_seqs": (256,),
+        "block_tokens": (BLOCK_TOKENS,),
+    }
+    routing = "each user has one replica" if configuration.by_user else "replicas drawn evenly"
+    return Study(
+        f"{release}-{configuration.config}",
+        {level.name: level for level in levels},
+        split(names),
+        limits,
+        start=NEAREST,
+        paired=False,
+        prefix_caching=configuration.prefix_caching,
+        notes=(
+            f"{REPLICAS} replicas, {routing} (assumed from the configuration's name); distributions compared",
+        ),
+    )
+
+
+def _router(*, by_user: bool) -> Callable[[str], int]:
+    """Users take replicas in turn as they first come, or every request draws one."""
+    rng, seats = Random(_SEED), dict[str, int]()
+
+    def route(user: str) -> int:
+        return seats.setdefault(user, len(seats) % REPLICAS) if by_user else rng.randrange(REPLICAS)
+
+    return route
+
+
+def _request(row: Row, route: Callable[[str], int], configuration: _Configuration) -> Measured:
+    user, ttft_s = row.text("user_id"), row.number("ttft_s")
+    prompt = row.count("prompt_tokens")
+    blocks: Sequence[int] = ()
+    if configuration.prefix_caching:
+        number = int(user)
+        blocks = [number << 16 | block for block in range(prompt // BLOCK_TOKENS)]
+    return Measured(
+        row.number("launch_s"),
+        prompt,
+        max(1, row.count("generation_tokens")),
+        ttft_s,
+        ttft_s + row.number("generation_s"),
+        route(user),
+        tuple(blocks),
+    )

@@ -1,0 +1,178 @@
+"""vLLM run logs: Llama-3.2-1B on one 24 GB GPU under BurstGPT arrivals, a level for each speed of the trace.
+
+github.com/liao4s/BurstGPT_test 6088699, example/logs (MIT). The logs have no output tokens. They are told in
+two steps, both from the fitted levels alone:
+
+1. Tokens of a fitted level's answer: the engine's own generation rate for each running sequence
+   (gen_tok_per_s / num_running) over the time from its first token to its end.
+2. Answers are sampled greedily, so equal prompts get equal answers at any speed. A prompt and answer are told
+   by prompt tokens and characters; a text that was seen on fitted levels has the median of its counts there.
+   A text that was not gets the tokens of the nearest one by those two numbers.
+
+A held-out level gives arrivals, prompt tokens and characters, none of its times.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+from benchmarks.calibrate.measured import Level, Measured, State
+from benchmarks.calibrate.sources.tables import Row, rows
+from benchmarks.calibrate.study import Splitter, Study, by_load
+from benchmarks.measures import quantile
+
+FOLDER = "vllm_burst_llama32_1b"
+MAX_TOKENS = 1024
+#: Budgets of a step to choose from: vLLM's defaults for chunked prefill, old and newer.
+BUDGETS = (512, 2048)
+
+_REQUEST_COLUMNS = ("scale", "arrival_s", "in_tokens", "out_chars_with_prompt", "ttft_s", "e2e_s")
+_STATE_COLUMNS = (
+    "scale", "t_s", "prompt_tok_per_s", "gen_tok_per_s", "num_running", "num_pending", "kv_usage",
+)  # fmt: skip
+#: Prompt tokens and characters of prompt and answer.
+Text = tuple[int, int]
+
+
+def read(data: Path, split: Splitter) -> list[Study]:
+    """One study. A CalibrationError for tables that are not as published."""
+    requests: dict[str, list[Row]] = defaultdict(list)
+    for row in rows(data / FOLDER / "requests.csv.gz", _REQUEST_COLUMNS):
+        requests[row.text("scale")].append(row)
+    states: dict[str, list[State]] = defaultdict(list)
+    for row in rows(data / FOLDER / "engine_state.csv.gz", _STATE_COLUMNS):
+        states[row.text("scale")].append(_state(row))
+    plain = by_load(
+        [Level(name, tuple(map(_request, found)), tuple(states[name])) for name, found in requests.items()]
+    )
+    parts = split([level.name for level in plain])
+    texts: dict[Text, list[float]] = defaultdict(list)
+    for name in parts.fit:
+        generated = _generated(states[name])
+        for row in requests[name]:
+            texts[_text(row)].append(_tokens(row, generated))
+    known = {text: max(1, round(quantile(sorted(counts), 0.5) or 1)) for text, counts in texts.items()}
+    unseen = sum(_text(row) not in known for name in parts.test for row in requests[name])
+    of_all = sum(len(requests[name]) for name in parts.test)
+    levels = {
+        level.name: Level(
+            level.name,
+            tuple(
+                Measured(one.arrival_s, one.prompt_tokens, _known(_text(row), known), one.ttft_s, one.e2e_s)
+                for one, row in zip(level.requests, requests[level.name], strict=True)
+            ),
+            level.states,
+        )
+        for level in plain
+    }
+    fitted = [levels[name] for name in parts.fit]
+    limits = {
+        "max_batched_tokens": BUDGETS,
+        "max_seqs": (round(max(state.running for level in fitted for state in level.states)),),
+    }
+    if capacity := _kv_capacity(fitted):
+        limits["kv_capacity_tokens"] = capacity
+    notes = (
+        f"output tokens are told from engine state and characters of the fitted levels; {unseen} of {of_all} "
+        "held-out answers were not seen there",
+        *(_check(level) for level in fitted[:1] + fitted[-1:]),
+    )
+    return [Study("vllm_burst", levels, parts, limits, notes=notes)]
+
+
+def _request(row: Row) -> Measured:
+    return Measured(
+        row.number("arrival_s"), row.count("in_tokens"), None, row.number("ttft_s"), row.number("e2e_s")
+    )
+
+
+def _state(row: Row) -> State:
+    return State(
+        row.number("t_s"),
+        row.number("num_running"),
+        row.number("num_pending"),
+        row.number("gen_tok_per_s"),
+        row.number("prompt_tok_per_s"),
+        row.number("kv_usage") / 100,  # published in per cent
+    )
+
+
+def _text(row: Row) -> Text:
+    return row.count("in_tokens"), row.count("out_chars_with_prompt")
+
+
+def _generated(states: Sequence[State]) -> tuple[list[float], list[float]]:
+    """Times, and tokens that a sequence running since the first of them has got by then. A sample tells the
+    rates of the interval before it."""
+    each = [
+        (state.t_s - before.t_s) * ((state.gen_tok_per_s or 0.0) / state.running if state.running else 0.0)
+        for before, state in pairwise(states)
+    ]
+    return [state.t_s for state in states], [0.0, *accumulate(each)]
+
+
+def _tokens(row: Row, generated: tuple[list[float], list[float]]) -> float:
+    """Output tokens of a request by the engine's rate while it decoded, between 1 and the limit."""
+    arrival_s = row.number("arrival_s")
+    at = [_interpolated(arrival_s + row.number(name), *generated) for name in ("ttft_s", "e2e_s")]
+    return min(float(MAX_TOKENS), 1 + at[1] - at[0])
+
+
+def _interpolated(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
+    index = min(max(bisect_left(xs, x), 1), len(xs) - 1)
+    share = (x - xs[index - 1]) / (xs[index] - xs[index - 1])
+    return ys[index - 1] + min(max(share, 0.0), 1.0) * (ys[index] - ys[index - 1])
+
+
+def _known(text: Text, known: Mapping[Text, int]) -> int:
+    """Tokens of this text, or of the nearest one by the logarithms of its two numbers."""
+    if text in known:
+        return known[text]
+    return known[
+        min(
+            known,
+            key=lambda other: (
+                math.dist(*([math.log(n + 10) for n in each] for each in (text, other))),
+                other,
+            ),
+        )
+    ]
+
+
+def _kv_capacity(levels: Sequence[Level]) -> tuple[int, ...]:
+    """KV memory in tokens: tokens of the requests that were decoding over the share in use, the median of
+    the samples with a large share; empty where the samples do not tell it."""
+    found = []
+    for level in levels:
+        most = max((state.kv_usage or 0.0 for state in level.states), default=0.0)
+        for state in level.states[::5]:
+            if state.kv_usage and state.kv_usage > most / 2:
+                tokens = sum(_held(each, state.t_s) for each in level.requests)
+                if tokens:
+                    found.append(tokens / state.kv_usage)
+    capacity = quantile(sorted(found), 0.5)
+    return () if capacity is None else (round(capacity),)
+
+
+def _held(each: Measured, at_s: float) -> float:
+    """Tokens of context that a request held at an instant, were its tokens evenly spread."""
+    spent_s = at_s - each.arrival_s
+    if each.ttft_s is None or each.e2e_s is None or not each.ttft_s <= spent_s < each.e2e_s:
+        return 0.0
+    share = (spent_s - each.ttft_s) / (each.e2e_s - each.ttft_s)
+    return each.prompt_tokens + share * (each.output_tokens or 0)
+
+
+def _check(level: Level) -> str:
+    tokens = sum(each.output_tokens or 0 for each in level.requests)
+    generated = sum(
+        (state.t_s - before.t_s) * (state.gen_tok_per_s or 0.0) for before, state in pairwise(level.states)
+    )
+    return (
+        f"level {level.name}: {tokens:,} output tokens told, {generated:,.0f} by the engine's generation rate"
+    )

@@ -1,0 +1,80 @@
+"""One engine's measurements, split by load level into those that are fitted and those that are held out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from benchmarks.calibrate.measured import CalibrationError, Level
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Names of the fitted levels and of those held out; no level is in both."""
+
+    fit: tuple[str, ...]
+    test: tuple[str, ...]
+
+
+#: Level names in order of load to a split of them.
+Splitter = Callable[[Sequence[str]], Split]
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """Levels of one engine (or of a cluster of like ones) and how they are to be compared.
+
+    `paired`: each request against its own simulation; else only the distributions of a level, as where it is
+    not known which replica served whom. `limits` are what the source tells of the engine's limits, `start` the
+    registered profile nearest to it.
+    """
+
+    name: str
+    levels: Mapping[str, Level]
+    split: Split
+    limits: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    start: str | None = None
+    paired: bool = True
+    prefix_caching: bool = False
+    notes: tuple[str, ...] = ()
+
+    def part(self, names: Sequence[str]) -> list[Level]:
+        return [self.levels[name] for name in names]
+
+
+def by_load(levels: Sequence[Level]) -> list[Level]:
+    """The levels in order of offered load. A CalibrationError if two have one name."""
+    names = [level.name for level in levels]
+    for name in names:
+        if names.count(name) > 1:
+            raise CalibrationError(f"level {name!r} stands in more than one file")
+    return sorted(levels, key=lambda level: (level.rate_per_s, level.name))
+
+
+def splitter(fit: Sequence[str] | None, test: Sequence[str] | None) -> Splitter:
+    """Split as told; what is not told goes to the other side. Told nothing: of every three levels in order of
+    load the middle one is held out, of two the lower. The splitter raises a CalibrationError for names that do not fit."""
+
+    def split(names: Sequence[str]) -> Split:
+        if fit is None and test is None:
+            held = set(names[1::3] if len(names) > 2 else names[:-1])
+            chosen = Split(
+                tuple(each for each in names if each not in held),
+                tuple(each for each in names if each in held),
+            )
+        else:
+            for each in (*(fit or ()), *(test or ())):
+                if each not in names:
+                    raise CalibrationError(f"no level {each!r}: there are {', '.join(names)}")
+            both = sorted(set(fit or ()) & set(test or ()))
+            if both:
+                raise CalibrationError(f"level {both[0]!r} cannot be fitted and held out")
+            chosen = Split(
+                tuple(fit if fit is not None else (each for each in names if each not in (test or ()))),
+                tuple(test if test is not None else (each for each in names if each not in (fit or ()))),
+            )
+        if not chosen.fit:
+            raise CalibrationError("no level is left to fit")
+        return chosen
+
+    return split

@@ -1,0 +1,194 @@
+"""The command as users call it, and the measuring script against a small server."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+from aiohttp import web
+
+from benchmarks.calibrate import command, measure
+from benchmarks.calibrate.measured import read_file, write_file
+from router.core.profile import EngineProfile
+from tests.unit.benchmarks_calibrate.made import level
+
+
+def calibrate(*words: str) -> int:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return command.run(parser.parse_args(words))
+
+
+@pytest.fixture
+def measurement(tmp_path: Path) -> Path:
+    path = tmp_path / "measurement.jsonl"
+    write_file(path, [level(rate, 40) for rate in (1, 4, 8)], {})
+    return path
+
+
+def test_a_report_a_table_and_a_profile(
+    measurement: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    limits = ("--limit", "max_seqs=16", "--limit", "max_batched_tokens=512,1024")
+    assert calibrate(str(measurement), *limits, "--evaluations", "30", "--out", str(out), "--json") == 0
+    report = orjson.loads(capsys.readouterr().out)
+    assert report == orjson.loads((out / "report.json").read_bytes())
+    (result,) = report["results"]
+    assert (result["fitted_levels"], result["held_out_levels"]) == (["1", "8"], ["4"])
+    assert result["held_out"]["e2e"]["count"] == 40
+    assert [each["level"] for each in result["levels"]] == ["1", "4", "8"]
+    assert result["evaluations"] == 30
+    shown = (out / "report.txt").read_text()
+    assert "held out 4" in shown
+    found = yaml.safe_load((out / "profile.yaml").read_text())["engine"]
+    assert found["profile"] == result["profile"]
+    assert EngineProfile(**found["profile"]).step_s(0, 4, 1000.0) > 0
+    assert found["client_overhead_s"] > 0
+
+
+def test_it_may_start_from_a_registered_profile(
+    measurement: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        calibrate(str(measurement), "--start", "llama-3.1-8b@a100-80g", "--evaluations", "1", "--json") == 0
+    )
+    (result,) = orjson.loads(capsys.readouterr().out)["results"]
+    assert result["profile"]["kv_capacity_tokens"] > 400_000
+    assert result["loss"] == result["first_loss"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "nothing to fit"),
+        (("--engine", "x"), "--engine: goes with --source"),
+        (("{file}", "--source", "helix"), "not both"),
+        (("--source", "helix", "--data", "{folder}"), "cannot read"),
+        (("{file}", "{file}"), "more than one file"),
+        (("{file}", "--fit", "9"), "no level '9': there are 1, 4, 8"),
+        (("{file}", "--start", "no@such"), "--start: unknown profile"),
+        (("{file}", "--limit", "slots=3"), "--limit slots=3: expected NAME=N"),
+        (("{file}", "--limit", "max_seqs=many"), "'many' is no whole number"),
+        (("{file}", "--limit", "max_seqs=0"), "must be at least 1"),
+        (("{file}", "--evaluations", "0"), "--evaluations: must be at least 1"),
+        (("{file}", "--evaluations", "1", "--out", "{file}"), "cannot write"),
+    ],
+)
+def test_wrong_input_is_one_line(
+    measurement: Path, words: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = {"file": str(measurement), "folder": str(measurement.parent)}
+    assert calibrate(*(word.format(**places) for word in words)) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    assert printed.err.startswith("headway calibrate: ")
+    assert told in printed.err
+
+
+# --- measuring -----------------------------------------------------------------------------------------
+
+
+class Server:
+    """Streams as many tokens as `max_tokens` says and keeps the bodies it got."""
+
+    def __init__(self) -> None:
+        self.bodies: list[dict[str, Any]] = []
+        self.url = ""
+        self._ready = threading.Event()
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.bodies.append(body)
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        usage = {"prompt_tokens": 33, "completion_tokens": body["max_tokens"]}
+        for _ in range(body["max_tokens"]):
+            await self.event(response, {"choices": [{"index": 0, "delta": {"content": "x"}}]})
+        await self.event(response, {"choices": [], "usage": usage})
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+    async def event(self, response: web.StreamResponse, data: dict[str, Any]) -> None:
+        await response.write(b"data: " + orjson.dumps(data) + b"\n\n")
+
+    async def metrics(self, _: web.Request) -> web.Response:
+        return web.Response(text="vllm:num_requests_running 2\nvllm:num_requests_waiting 1\n")
+
+    def serve(self, stop: asyncio.Event, loop: asyncio.AbstractEventLoop) -> None:
+        async def run() -> None:
+            app = web.Application()
+            app.router.add_post("/v1/chat/completions", self.answer)
+            app.router.add_get("/metrics", self.metrics)
+            runner = web.AppRunner(app)
+            await runner.setup()
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+            self._ready.set()
+            await stop.wait()
+            await runner.cleanup()
+
+        loop.run_until_complete(run())
+        loop.close()
+
+    def wait(self) -> None:
+        assert self._ready.wait(20)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    loop, stop, served = asyncio.new_event_loop(), asyncio.Event(), Server()
+    thread = threading.Thread(target=served.serve, args=(stop, loop))
+    thread.start()
+    served.wait()
+    yield served
+    loop.call_soon_threadsafe(stop.set)
+    thread.join(20)
+
+
+def test_measuring_asks_for_exact_lengths_and_writes_the_form(server: Server, tmp_path: Path) -> None:
+    words = [
+        "--url",
+        server.url,
+        "--model",
+        "m",
+        "--rates",
+        "20,40",
+        "--seconds",
+        "0.4",
+        "--out",
+        str(tmp_path),
+    ]
+    assert measure.main([*words, "--output-tokens", "6,9"]) == 0
+    low, high = read_file(tmp_path / "measurement.jsonl")
+    assert (low.name, high.name) == ("20", "40")
+    assert len(high.requests) > len(low.requests) > 1
+    assert {each.prompt_tokens for each in low.requests} == {33}
+    assert all(6 <= (each.output_tokens or 0) <= 9 and each.tpot_s is not None for each in low.requests)
+    assert (low.states[0].running, low.states[0].waiting) == (2, 1)
+    for body in server.bodies:
+        assert body["ignore_eos"] is True
+        assert body["min_tokens"] == body["max_tokens"]
+    prompts = [body["messages"][0]["content"] for body in server.bodies]
+    assert len(set(prompts)) == len(prompts)
+
+
+def test_measuring_nothing_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--model", "m", "--rates", "1", "--seconds", "1", "--out", str(tmp_path)]
+    assert measure.main(["--url", "ftp://x", *words]) == 2
+    assert measure.main(["--url", "http://127.0.0.1:9", *words]) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert [each.partition(":")[0] for each in told] == ["measure", "measure"]
+    assert "no answer that can be used" in told[1]
+    with pytest.raises(SystemExit):
+        measure.main(["--url", "http://127.0.0.1:9", "--model", "m", "--rates", "0", "--out", str(tmp_path)])
+    assert "--rates" in capsys.readouterr().err
