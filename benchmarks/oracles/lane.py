@@ -1,0 +1,160 @@
+"""One instance's part of a schedule under search: simulated up to some moment, with checkpoints to go back to."""
+
+from __future__ import annotations
+
+import pickle
+from bisect import bisect_left, insort
+from collections.abc import Iterable
+from math import inf
+from typing import NamedTuple
+
+from benchmarks.oracles.schedule import Job, LoneEngine, Served, met
+from benchmarks.oracles.truth import Truth
+from benchmarks.simulator import Arrival
+
+#: Checkpoints are made after so many jobs.
+_JOBS_APART = 6
+#: And so many are kept: the search goes forward in time, and seldom far back.
+_KEPT = 64
+#: Those who are there when a new answer ends are watched for so many seconds more.
+_WATCHED_S = 20.0
+
+
+class _Checkpoint(NamedTuple):
+    """The engine before job number `taken` is submitted, and before anything after `at_s`."""
+
+    at_s: float
+    taken: int
+    state: bytes
+
+
+class Lane:
+    """`jobs` are in order. `met` says of each job that has ended by the last simulation whether it kept its
+    SLO."""
+
+    def __init__(self, truth: Truth, instance: int, jobs: Iterable[Job] = ()) -> None:
+        self.truth = truth
+        self.instance = instance
+        self.jobs = sorted(jobs)
+        self.met: dict[int, bool] = {}
+        name = truth.fleet.names[instance]
+        lone = LoneEngine(truth.fleet.engines()[name], truth.instances[instance].max_concurrency)
+        self._empty = _Checkpoint(-inf, 0, _state(lone))
+        self._checkpoints = [self._empty]
+
+    def run(self) -> None:
+        """Simulate all jobs to the end."""
+        self.rewind()
+        self.met = {}
+        self.reach(inf)
+
+    def rewind(self) -> None:
+        """The search starts again at the beginning."""
+        self._checkpoints = [self._empty]
+
+    def reach(self, until_s: float) -> None:
+        """Simulate to `until_s`, making checkpoints and telling `met` on the way."""
+        last = self._checkpoints[-1]
+        if last.at_s >= until_s:
+            return
+        lone, jobs, taken = _restore(last), self.jobs, last.taken
+        since = 0
+        while True:
+            due = lone.next_at()
+            job = jobs[taken] if taken < len(jobs) else None
+            if job is not None and job.submit_s <= due:
+                if since >= _JOBS_APART:
+                    self._keep(_Checkpoint(job.submit_s, taken, _state(lone)))
+                    since = 0
+                if job.submit_s >= until_s:
+                    return
+                lone.submit(job, self.truth.arrivals[job.request], job.submit_s)
+                taken += 1
+                since += 1
+            elif due >= until_s:
+                return
+            else:
+                for index, served, ended in lone.advance(due):
+                    if ended:
+                        self.met[index] = met(self.truth.arrivals[index], served)
+
+    def _keep(self, checkpoint: _Checkpoint) -> None:
+        self._checkpoints.append(checkpoint)
+        if len(self._checkpoints) > _KEPT:
+            del self._checkpoints[1 : _KEPT // 2]
+
+    def _before(self, at_s: float) -> _Checkpoint:
+        """The last checkpoint that a change at `at_s` leaves as it is."""
+        return self._checkpoints[bisect_left(self._checkpoints, at_s, key=lambda each: each.at_s) - 1]
+
+    def change(self, remove: Job | None = None, add: Job | None = None) -> None:
+        """Change the schedule. What comes after is simulated anew when it is asked for."""
+        at_s = min(job.submit_s for job in (remove, add) if job is not None)
+        if remove is not None:
+            del self.jobs[bisect_left(self.jobs, remove)]
+            self.met.pop(remove.request, None)
+        if add is not None:
+            insort(self.jobs, add)
+        while self._checkpoints[-1].at_s >= at_s:
+            self._checkpoints.pop()
+
+    def gain(self, remove: Job | None = None, add: Job | None = None, least: int = 1) -> int | None:
+        """By how many more jobs the SLOs would be kept if `add` came in and `remove` went, as those see it who
+        are there while `add` is served; None as soon as it is clear that it is below `least`. Those that come
+        later feel little of it; what they feel is seen when the whole schedule is served."""
+        at_s = min(job.submit_s for job in (remove, add) if job is not None)
+        self.reach(at_s)
+        checkpoint = self._before(at_s)
+        lone, jobs, taken = _restore(checkpoint), self.jobs, checkpoint.taken
+        arrivals, known = self.truth.arrivals, self.met
+        total = 0 if remove is None else -known.get(remove.request, True)
+        pending, hope = add, add is not None
+        until_s = inf if add is not None else at_s + _WATCHED_S
+        while True:
+            job = jobs[taken] if taken < len(jobs) else None
+            if job is not None and job is remove:
+                taken += 1
+                continue
+            if pending is not None and (job is None or pending < job):
+                job = pending
+            due = lone.next_at()
+            if job is not None and job.submit_s <= due:
+                lone.submit(job, arrivals[job.request], job.submit_s)
+                if job is pending:
+                    pending = None
+                else:
+                    taken += 1
+                continue
+            if due > until_s or due == inf:
+                return total if total >= least else None
+            for index, served, ended in lone.advance(due):
+                if add is not None and index == add.request:
+                    if ended:
+                        total += met(arrivals[index], served)
+                        hope = False
+                        until_s = due + _WATCHED_S
+                    elif _too_late(arrivals[index], served):
+                        hope = False
+                elif ended:
+                    total += met(arrivals[index], served) - known.get(index, True)
+            if total + hope < least:
+                return None
+
+
+def _too_late(arrival: Arrival, served: Served) -> bool:
+    """Whether a first token has missed its target."""
+    slo = arrival.request.slo
+    return (
+        slo is not None
+        and slo.ttft_s is not None
+        and served.first_s - arrival.request.arrived_at > slo.ttft_s
+    )
+
+
+def _state(lone: LoneEngine) -> bytes:
+    return pickle.dumps(lone, pickle.HIGHEST_PROTOCOL)
+
+
+def _restore(checkpoint: _Checkpoint) -> LoneEngine:
+    lone: LoneEngine = pickle.loads(checkpoint.state)  # noqa: S301 (made above, never leaves the process)
+    return lone

@@ -1,0 +1,180 @@
+"""All oracles for one workload at one rate over one fleet, as a comparison's report takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+from benchmarks.measures import offered_period_s
+from benchmarks.oracles.bound import goodput_upper_bound
+from benchmarks.oracles.clairvoyant import Effort, search
+from benchmarks.oracles.quality_cost import Frontier, frontier
+from benchmarks.oracles.schedule import Job
+from benchmarks.oracles.solver import require
+from benchmarks.oracles.truth import Truth
+from benchmarks.simulator import Arrival, Fleet, InstanceLoss, Result
+from benchmarks.workloads.format import WorkloadError
+
+
+@dataclass(frozen=True, slots=True)
+class Efforts:
+    """`search` bounds the search, `levels` and `part_requests` are those of the bound, `points` the number of
+    points of the frontier."""
+
+    search: Effort
+    levels: int
+    part_requests: int
+    points: int = 21
+
+
+EFFORTS = {
+    "quick": Efforts(Effort(50_000, 30.0), levels=2, part_requests=4_000),
+    "normal": Efforts(Effort(500_000, 180.0), levels=3, part_requests=8_000),
+    "thorough": Efforts(Effort(5_000_000, 1_800.0), levels=5, part_requests=20_000),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Achieved:
+    """The best schedule known: `met` of `offered` requests keep their SLO when it is served. `start` is the
+    policy that the search started from; `improved` is false where the search found nothing better than it, or
+    did not run."""
+
+    attainment: float | None
+    goodput_per_s: float | None
+    met: int
+    offered: int
+    iterations: int
+    seconds: float
+    start: str | None
+    improved: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+@dataclass(frozen=True, slots=True)
+class Oracles:
+    """What was possible. `goodput_upper_bound_per_s` and `attainment_upper_bound` hold for every schedule,
+    `clairvoyant` is one that can be had; None where no request has an SLO, goodput also where all arrive at
+    once. `bound_parts` is the number of pieces that the bound was made of."""
+
+    goodput_upper_bound_per_s: float | None
+    attainment_upper_bound: float | None
+    bound_met: int
+    bound_parts: int
+    bound_seconds: float
+    clairvoyant: Achieved
+    quality_cost: Frontier
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "goodput_upper_bound_per_s": self.goodput_upper_bound_per_s,
+            "attainment_upper_bound": self.attainment_upper_bound,
+            "bound_met": self.bound_met,
+            "bound_parts": self.bound_parts,
+            "bound_seconds": self.bound_seconds,
+            "clairvoyant": self.clairvoyant.as_dict(),
+            "quality_cost": [point.as_dict() for point in self.quality_cost.points],
+        }
+
+
+def oracles(
+    fleet: Fleet,
+    arrivals: Sequence[Arrival],
+    results_by_policy: Mapping[str, Result],
+    *,
+    effort: str | Efforts = "normal",
+    seed: int = 0,
+    losses: Sequence[InstanceLoss] = (),
+) -> dict[str, Any]:
+    """`Oracles.as_dict` for `arrivals` over `fleet`. `results_by_policy` are runs of the same arrivals: the
+    search starts from the best of them and never ends below it. `effort` is a key of EFFORTS or an own one.
+    With `losses` (those of the runs) the bound is that of a fleet without them, and the best policy stands
+    for the clairvoyant. Raises WorkloadError without scipy, for an unknown effort, and for runs of other
+    workloads."""
+    return measure(fleet, arrivals, results_by_policy, effort=effort, seed=seed, losses=losses).as_dict()
+
+
+def measure(
+    fleet: Fleet,
+    arrivals: Sequence[Arrival],
+    results_by_policy: Mapping[str, Result],
+    *,
+    effort: str | Efforts = "normal",
+    seed: int = 0,
+    losses: Sequence[InstanceLoss] = (),
+) -> Oracles:
+    """As `oracles`, before it is made a dictionary."""
+    require()
+    chosen = EFFORTS.get(effort) if isinstance(effort, str) else effort
+    if chosen is None:
+        raise WorkloadError(f"unknown effort {effort!r} (known: {', '.join(EFFORTS)})")
+    for name, result in results_by_policy.items():
+        if len(result) != len(arrivals):
+            raise WorkloadError(f"the run of {name} has {len(result)} requests, the workload {len(arrivals)}")
+    truth = Truth(fleet, arrivals)
+    began = perf_counter()
+    bound = goodput_upper_bound(truth, part_requests=chosen.part_requests, levels=chosen.levels)
+    bound_seconds = perf_counter() - began
+
+    met_by_policy = {name: _met(result) for name, result in results_by_policy.items()}
+    best = max(sorted(met_by_policy), key=met_by_policy.__getitem__, default=None)
+    best_met = 0 if best is None else met_by_policy[best]
+    began = perf_counter()
+    met, iterations = best_met, 0
+    # Nothing to find where no request has an SLO, or the bound is reached.
+    if not losses and best_met < bound.met:
+        start = {} if best is None else schedule_of(truth, results_by_policy[best])
+        found = search(truth, start, bound.wanted, chosen.search, seed)
+        met, iterations = max(best_met, found.met), found.iterations
+    period_s = offered_period_s(sorted(each.request.arrived_at for each in arrivals))
+    offered = bound.offered
+
+    def per_s(count: int) -> float | None:
+        return count / period_s if offered and period_s else None
+
+    achieved = Achieved(
+        met / offered if offered else None,
+        per_s(met),
+        met,
+        offered,
+        iterations,
+        perf_counter() - began,
+        best,
+        met > best_met,
+    )
+    return Oracles(
+        per_s(bound.met),
+        bound.attainment,
+        bound.met,
+        bound.parts,
+        bound_seconds,
+        achieved,
+        frontier(truth, chosen.points),
+    )
+
+
+def schedule_of(truth: Truth, result: Result) -> dict[int, Job]:
+    """What a policy did, as a schedule: jobs by request, for those that reached an engine."""
+    attempts = [{(each.instance, each.model): each for each in some} for some in truth.attempts]
+    names = result.models
+    place = {name: truth.fleet.names.index(name) for name in result.instances}
+    columns = result.columns
+    found = {}
+    for row in range(len(result)):
+        if columns["instance"][row] >= len(result.instances):
+            continue
+        index = int(columns["index"][row])
+        key = (place[result.instances[columns["instance"][row]]], names[columns["model"][row]])
+        attempt = attempts[index].get(key)
+        if attempt is not None:
+            submit_s = float(columns["arrival_s"][row]) + float(columns["queue_wait_s"][row])
+            found[index] = Job(submit_s, index, attempt)
+    return found
+
+
+def _met(result: Result) -> int:
+    return int((result.columns["met"] == 1).sum())

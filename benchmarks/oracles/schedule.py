@@ -1,0 +1,117 @@
+"""A schedule that is written down beforehand, and what comes of it: each request at a place and a time.
+
+Instances know nothing of each other, so a schedule is served instance by instance, by the same engine model
+that the simulator drives.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from math import inf
+from typing import NamedTuple
+
+from benchmarks.oracles.truth import KnownAttempt, Truth
+from benchmarks.simulator import Arrival
+from benchmarks.simulator.engines import QueueFull, SimulatedEngine
+from router.core.outcome import tpot_s
+
+
+class Job(NamedTuple):
+    """The request at place `request` of the workload goes to `attempt`'s candidate at `submit_s`. Jobs sort by when
+    they are submitted."""
+
+    submit_s: float
+    request: int
+    attempt: KnownAttempt
+
+
+class Served(NamedTuple):
+    """Times on the workload's clock."""
+
+    first_s: float
+    end_s: float
+    output_tokens: int
+
+
+Schedule = Mapping[int, Job]
+
+
+def met(arrival: Arrival, served: Served) -> bool:
+    """Whether an answer kept the SLO of its request; true without one."""
+    request = arrival.request
+    if request.slo is None:
+        return True
+    ttft_s = served.first_s - request.arrived_at
+    e2e_s = served.end_s - request.arrived_at
+    return request.slo.met(ttft_s, tpot_s(ttft_s, e2e_s, served.output_tokens), e2e_s)
+
+
+class LoneEngine:
+    """One instance that serves jobs in order of their submission, with `max_concurrency` as the router keeps
+    it: those beyond wait outside, first come first served. The whole state can be pickled."""
+
+    def __init__(self, engine: SimulatedEngine, max_concurrency: int | None) -> None:
+        self.engine = engine
+        self.most = inf if max_concurrency is None else max_concurrency
+        self.inside: dict[int, tuple[float, int]] = {}  # first token (NaN: none yet) and tokens, by request
+        self.outside: deque[tuple[Job, Arrival]] = deque()
+
+    def next_at(self) -> float:
+        """When something happens by itself; infinite when idle."""
+        due = self.engine.next_at()
+        return inf if due is None else due
+
+    def submit(self, job: Job, arrival: Arrival, now: float) -> None:
+        """Take a job, in the engine or outside it."""
+        if len(self.inside) >= self.most:
+            self.outside.append((job, arrival))
+            return
+        attempt = job.attempt
+        # The engine cuts a prompt by itself, so it gets the one of the request.
+        prompt = arrival.request.prompt_tokens if attempt.cut_prompt else attempt.prompt_tokens
+        try:
+            self.engine.submit(
+                str(job.request), attempt.model, prompt, attempt.output_tokens, arrival.prefix_hashes, now
+            )
+        except QueueFull:
+            self.outside.append((job, arrival))
+        else:
+            self.inside[job.request] = (inf, 0)
+
+    def advance(self, now: float) -> Iterator[tuple[int, Served, bool]]:
+        """Requests that got their first token or ended by `now`, with their times so far, and whether they
+        have ended."""
+        told = self.engine.advance(now)
+        for progress in told:
+            index = int(progress.seq_id)
+            first_s, tokens = self.inside[index]
+            first_s, tokens = min(first_s, now), tokens + progress.new_tokens
+            ended = progress.finished is not None
+            if ended:
+                del self.inside[index]
+                if self.outside:
+                    self.submit(*self.outside.popleft(), now)
+            else:
+                self.inside[index] = (first_s, tokens)
+            yield index, Served(first_s, now, tokens), ended
+
+
+def serve(truth: Truth, schedule: Iterable[Job]) -> dict[int, Served]:
+    """Serve a whole schedule from empty engines to its last answer: the times of each request."""
+    engines = list(truth.fleet.engines().values())
+    by_instance: list[list[Job]] = [[] for _ in engines]
+    for job in sorted(schedule):
+        by_instance[job.attempt.instance].append(job)
+    found: dict[int, Served] = {}
+    for engine, instance, jobs in zip(engines, truth.instances, by_instance, strict=True):
+        lone = LoneEngine(engine, instance.max_concurrency)
+        coming = deque(jobs)
+        while coming or lone.inside:
+            due = lone.next_at()
+            if coming and coming[0].submit_s <= due:
+                job = coming.popleft()
+                lone.submit(job, truth.arrivals[job.request], job.submit_s)
+            else:
+                found.update((index, served) for index, served, ended in lone.advance(due) if ended)
+    return found

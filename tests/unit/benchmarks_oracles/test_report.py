@@ -1,0 +1,82 @@
+"""What a comparison gets: all oracles of one workload at one rate."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks.measures import Judged, attainment, offered_period_s
+from benchmarks.oracles import EFFORTS, Effort, Efforts, measure, oracles
+from benchmarks.simulator import OUTCOMES, InstanceLoss, simulate
+from benchmarks.workloads.format import WorkloadError
+from router.core.types import Slo
+from tests.unit.benchmarks_oracles.cases import CRAMPED, INSTANCES, arrival, fleet, some, with_policy
+
+BRIEF = Efforts(Effort(200), levels=3, part_requests=1000)
+
+
+def test_keys_and_the_bracket() -> None:
+    of = fleet(*INSTANCES[:2], profile=CRAMPED)
+    arrivals = some(60, 8.0, seed=1)
+    results = {name: simulate(of, with_policy(arrivals, name)) for name in ("round_robin", "latency", "slo")}
+    found = oracles(of, arrivals, results, effort=BRIEF)
+    assert json.loads(json.dumps(found)) == found
+    achieved = found["clairvoyant"]
+    period_s = offered_period_s([each.request.arrived_at for each in arrivals])
+    best = 0.0
+    for result in results.values():
+        columns = result.columns
+        rows = [
+            Judged(OUTCOMES[outcome], met != 2, met == 1)
+            for outcome, met in zip(columns["outcome"], columns["met"], strict=True)
+        ]
+        measured = attainment(rows, period_s)
+        assert measured.offered == achieved["offered"]
+        assert measured.goodput_per_s is not None
+        best = max(best, measured.goodput_per_s)
+    assert best <= achieved["goodput_per_s"] <= found["goodput_upper_bound_per_s"]
+    assert achieved["met"] == pytest.approx(achieved["attainment"] * achieved["offered"])
+    assert achieved["attainment"] <= found["attainment_upper_bound"] <= 1
+    assert achieved["improved"]
+    assert achieved["iterations"] > 0
+    (point,) = found["quality_cost"]
+    assert point["quality"] == pytest.approx(0.5)
+
+
+def test_no_search_where_a_policy_reaches_the_bound() -> None:
+    of = fleet(INSTANCES[0])
+    arrivals = [arrival(f"r{at}", float(at), slo=Slo(e2e_s=60.0)) for at in range(5)]
+    found = measure(of, arrivals, {"round_robin": simulate(of, arrivals)}, effort="quick")
+    assert (found.bound_met, found.clairvoyant.met, found.clairvoyant.iterations) == (5, 5, 0)
+    assert found.clairvoyant.start == "round_robin"
+    assert not found.clairvoyant.improved
+
+
+def test_with_losses_the_best_policy_stands_for_the_clairvoyant() -> None:
+    of = fleet(*INSTANCES[:2])
+    arrivals = some(40, 5.0, seed=6)
+    losses = [InstanceLoss("fast", 2.0, 3.0)]
+    result = simulate(of, arrivals, losses=losses)
+    found = measure(of, arrivals, {"round_robin": result}, effort=BRIEF, losses=losses)
+    assert found.clairvoyant.met == int((result.columns["met"] == 1).sum()) <= found.bound_met
+    assert found.clairvoyant.iterations == 0
+
+
+def test_without_slos_there_is_nothing_to_attain() -> None:
+    of = fleet(INSTANCES[0])
+    arrivals = [arrival(f"r{at}", float(at)) for at in range(3)]
+    found = oracles(of, arrivals, {"round_robin": simulate(of, arrivals)}, effort="quick")
+    assert found["attainment_upper_bound"] is None
+    assert found["goodput_upper_bound_per_s"] is None
+    assert found["clairvoyant"]["attainment"] is None
+
+
+def test_wrong_input_is_one_clear_line() -> None:
+    of = fleet(INSTANCES[0])
+    arrivals = some(4, 5.0, seed=6)
+    with pytest.raises(WorkloadError, match="unknown effort 'much'"):
+        oracles(of, arrivals, {}, effort="much")
+    with pytest.raises(WorkloadError, match="the run of slo has 3 requests, the workload 4"):
+        oracles(of, arrivals, {"slo": simulate(of, arrivals[:3])}, effort="quick")
+    assert set(EFFORTS) == {"quick", "normal", "thorough"}
