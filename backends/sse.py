@@ -212,8 +212,8 @@ class SseScanner:
             if is_token:
                 tokens += 1
                 self._learn(event)
-                before = self._before
                 self.started = True
+            before = self._before  # an event written in another way unlearns it
         if self.failure is None and not self.done:
             self.failure = failure
         if out:

@@ -267,6 +267,13 @@ def test_the_outcome_does_not_depend_on_the_reads(
     assert Result([e.replace(b"\n", b"\r\n") if crlf else e for e in [*events, end] if e]).summary() == whole
 
 
+def test_an_event_written_in_another_way_between_two_alike() -> None:
+    spaced = text("x").replace(b'":', b'": ')
+    told = Result([spaced + event({}) + spaced]).summary()
+    assert told == Result([spaced, event({}), spaced]).summary()
+    assert b"engine" not in told[0]
+
+
 @settings(max_examples=150, deadline=None)
 @given(events=st.lists(EVENTS, max_size=8))
 def test_the_text_arrives_unchanged(events: list[bytes]) -> None:
