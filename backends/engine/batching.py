@@ -1,4 +1,4 @@
-"""Continuous batching as vLLM's v1 scheduler does it, as a pure state machine in virtual time.
+"""Continuous batching as vLLM's schedulers do it, as a pure state machine in virtual time.
 
 One step is one forward pass over a batch made afresh. Its token budget goes to decoding sequences first (one
 token each), then to a prefill under way, then to waiting sequences in order of arrival; a prefill that
@@ -6,53 +6,35 @@ does not fit into the rest of the budget is cut into chunks. The step that ends 
 token. When KV blocks run out, the sequence admitted last is preempted: it loses its blocks and goes back to
 the head of the queue, to recompute prompt and output so far.
 
-How it stays fast: every decoding sequence gets exactly one token in every step, so nothing is kept per
-sequence and step. A sequence's context is `offset + steps`; it ends at a step known when it starts to
-decode (`_ends`), and needs a new KV block in every `block_tokens`-th step (`_growing`). A step without
-prefill costs O(1) beside the list of tokens given out, and with `every_token=False` a whole stretch of such
-steps is one computation: its length is known (next end, or no more blocks) and its time is an arithmetic
-series (`backends.engine.series`).
+That is vLLM's v1 scheduler, and the older one (v0) with chunked prefill. Without it (`chunked_prefill` of the
+profile is off) the older one puts prompts first and whole: while waiting sequences fit, in order of arrival,
+into the budget, the seats and the free blocks, a step is a prefill of such prompts and of nothing else, in
+which decoding sequences get no token; else it decodes only. A prompt is let in only if it leaves one block in a
+hundred free, so that it is not preempted at once (`vllm/core/scheduler.py`, `_schedule_default`;
+`can_allocate` of its block manager).
+
+How it stays fast: every decoding sequence gets exactly one token in every step that decodes, and only such
+steps are counted (`_steps`), so nothing is kept per sequence and step. A sequence's context is `offset +
+steps`; it ends at a step known when it starts to decode (`_ends`), and needs a new KV block in every
+`block_tokens`-th step (`_growing`). A step without prefill costs O(1) beside the list of tokens given out, and
+with `every_token=False` a whole stretch of such steps is one computation: its length is known (next end, or no
+more blocks) and its time is an arithmetic series (`backends.engine.series`).
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 
 from backends.engine import series
+from backends.engine.active import Active
 from backends.engine.kv import KvBlocks
-from backends.engine.sequence import Finish, Progress, PromptTooLong, QueueFull, Sequence
+from backends.engine.sequence import Progress, PromptTooLong, QueueFull, Sequence
 from router.core.profile import EngineProfile
 
-
-class _Active:
-    """A sequence inside the engine. While it decodes, `offset + steps` is its context in tokens."""
-
-    __slots__ = (
-        "computed",
-        "end_step",
-        "finish",
-        "generated",
-        "held",
-        "offset",
-        "output",
-        "preempted",
-        "seq",
-        "target",
-    )
-
-    def __init__(self, seq: Sequence, output: int, finish: Finish) -> None:
-        self.seq = seq
-        self.output = output
-        self.finish: Finish = finish
-        self.generated = 0  # up to date unless it decodes
-        self.computed = 0  # tokens in KV memory, while it prefills
-        self.target = seq.prompt_tokens  # tokens to have in KV memory before it decodes
-        self.held: list[int] = []  # hashed units it holds, a prefix of seq.prefix or a part of it
-        self.offset = 0
-        self.end_step: int | None = None  # set while it decodes
-        self.preempted = False
+#: Share of the blocks that an admission leaves free where prompts are not chunked (vLLM's watermark).
+_WATERMARK = 0.01
 
 
 class Engine:
@@ -85,7 +67,10 @@ class Engine:
         self.prefix_caching = prefix_caching
         self.every_token = every_token
         self.kv = KvBlocks(profile.kv_capacity_tokens // block)
-        fits = self.kv.total * block
+        self._spared = 0 if profile.chunked_prefill else int(_WATERMARK * self.kv.total)
+        fits = (self.kv.total - self._spared) * block
+        if not profile.chunked_prefill:
+            fits = min(fits, profile.max_batched_tokens)  # whole, and again so after a preemption
         self.limit_tokens = fits if context_tokens is None else min(fits, context_tokens)
         #: Hears gaps between tokens as they come to an end: their mean in seconds, and how many they are
         #: (those of a jump are told together; a preemption's long gap is not told).
@@ -97,16 +82,18 @@ class Engine:
         self.generation_tokens_total = 0
         self._block = block
         self._unit: int | None = None  # tokens of a hash, set by the first sequence that has some
-        self._all: dict[str, _Active] = {}
-        self._waiting: OrderedDict[str, _Active] = OrderedDict()
-        self._running: dict[str, _Active] = {}  # in order of admission
-        self._prefilling: dict[str, _Active] = {}
-        self._decoding: dict[str, _Active] = {}
+        self._all: dict[str, Active] = {}
+        self._waiting: OrderedDict[str, Active] = OrderedDict()
+        self._running: dict[str, Active] = {}  # in order of admission
+        self._prefilling: dict[str, Active] = {}
+        self._decoding: dict[str, Active] = {}
         self._context_sum = 0  # of decoding sequences, in tokens, at `_steps`
-        self._growing: list[dict[str, _Active]] = [{} for _ in range(block)]  # by step modulo block
-        self._ends: dict[int, dict[str, _Active]] = {}  # decoding sequences by the step of their last token
+        self._growing: list[dict[str, Active]] = [{} for _ in range(block)]  # by step modulo block
+        self._ends: dict[int, dict[str, Active]] = {}  # decoding sequences by the step of their last token
         self._end_steps: list[int] = []  # heap of the keys of `_ends`
-        self._steps = 0  # steps done
+        self._steps = 0  # steps done in which all that decode got a token
+        self._decoded_at_s = 0.0  # when the last of them ended
+        self._prompts_only = False  # the step under way is none of them
         self._idle_from_s = 0.0  # when the next step may start
         # The stretch under way: `_stretch` equal steps but for KV growth; 0 when nothing runs.
         self._stretch = 0
@@ -114,7 +101,7 @@ class Engine:
         self._end_s = 0.0
         self._first_s = 0.0
         self._slope_s = 0.0
-        self._chunks: list[tuple[_Active, int]] = []
+        self._chunks: list[tuple[Active, int]] = []
         self._out: list[Progress] = []
 
     # What an operator sees -----------------------------------------------------------------------
@@ -158,7 +145,7 @@ class Engine:
             self.kv.unit = unit // self._block
         if self._stretch > 1 and not self._waiting and len(self._running) < self.profile.max_seqs:
             self._cut_stretch()  # it may come in: no seat or no block is free where others wait
-        active = _Active(
+        active = Active(
             seq, min(seq.output_tokens, room), seq.finish if seq.output_tokens <= room else "length"
         )
         seq.submitted_at_s = seq.runner_at_s = now
@@ -176,7 +163,7 @@ class Engine:
         if self._stretch > 1:
             self._cut_stretch()
         if self._waiting.pop(seq_id, None) is None:
-            self._leave(active, in_step=self._stretch > 0)
+            self._leave(active, in_step=self._stretch > 0 and not self._prompts_only)
         del self._all[seq_id]
         return active.generated
 
@@ -215,6 +202,12 @@ class Engine:
         """Make the batch of the step that starts at `_idle_from_s`, and with no prefill in it and
         `every_token` off the stretch of like steps that follows."""
         profile = self.profile
+        self._start_s = self._idle_from_s
+        self._slope_s = 0.0
+        self._stretch = 1
+        self._prompts_only = not profile.chunked_prefill and self._plan_prompts()
+        if self._prompts_only:
+            return
         preempted = self._make_room_for_decodes()
         self.kv.take(len(self._growing[self._steps % self._block]))
         decoding = len(self._decoding)
@@ -230,21 +223,36 @@ class Engine:
             else:
                 pairs += self._schedule_chunk(active, count)
                 left -= count
-        while self._waiting and not preempted and left > 0 and len(self._running) < profile.max_seqs:
+        if profile.chunked_prefill and not preempted:
+            left, more = self._admit_waiting(left)
+            pairs += more
+        self._first_s = profile.step_s(budget - left, decoding, self._context_sum, pairs)
+        if not self.every_token and not self._chunks and not preempted:
+            self._stretch = self._stretch_steps()
+            self._slope_s = decoding * profile.per_kv_token_s
+        self._end_s = self._start_s + self._span_s(self._stretch)
+
+    def _plan_prompts(self) -> bool:
+        """Make the step a prefill of whole waiting prompts; False if none can come in."""
+        budget = self.profile.max_batched_tokens
+        self._chunks = []
+        left, pairs = self._admit_waiting(budget)
+        self._first_s = self.profile.step_s(budget - left, 0, 0, pairs)
+        self._end_s = self._start_s + self._first_s
+        return bool(self._chunks)
+
+    def _admit_waiting(self, left: int) -> tuple[int, float]:
+        """Let waiting sequences into the step, of whose budget so much is left. Returns what is left of it
+        then, and their (new, context) token pairs."""
+        pairs = 0.0
+        while self._waiting and left > 0 and len(self._running) < self.profile.max_seqs:
             active = next(iter(self._waiting.values()))
             count = self._admit(active, left)
             if not count:
                 break
             pairs += self._schedule_chunk(active, count)
             left -= count
-        self._start_s = self._idle_from_s
-        self._first_s = profile.step_s(budget - left, decoding, self._context_sum, pairs)
-        self._slope_s = 0.0
-        self._stretch = 1
-        if not self.every_token and not self._chunks and not preempted:
-            self._stretch = self._stretch_steps()
-            self._slope_s = decoding * profile.per_kv_token_s
-        self._end_s = self._start_s + self._span_s(self._stretch)
+        return left, pairs
 
     def _make_room_for_decodes(self) -> bool:
         """Preempt until every decoding sequence that needs a block in this step can have one."""
@@ -255,9 +263,9 @@ class Engine:
             preempted = True
         return preempted
 
-    def _admit(self, active: _Active, budget: int) -> int:
+    def _admit(self, active: Active, budget: int) -> int:
         """Give the first waiting sequence a seat and blocks for as many tokens as `budget` allows. Returns
-        those tokens, 0 if blocks are short."""
+        those tokens, 0 if blocks are short, or the budget for a prompt that may not be cut."""
         seq = active.seq
         found: list[int] = []
         cached = 0
@@ -266,8 +274,10 @@ class Engine:
             found = self.kv.match(seq.prefix, min(seq.prompt_tokens, active.target - 1) // self._unit)
             cached = len(found) * self._unit
         count = min(budget, active.target - cached)
+        if not self.profile.chunked_prefill and cached + count < active.target:
+            return 0
         need = self._blocks(cached + count) - cached // self._block
-        if need + self.kv.idle_among(found) > self.kv.free:
+        if need + self.kv.idle_among(found) > self.kv.free - self._spared:
             return 0
         self.kv.hold(found)
         active.held = found
@@ -281,7 +291,7 @@ class Engine:
             self.prefix_hits_total += cached
         return count
 
-    def _schedule_chunk(self, active: _Active, count: int) -> float:
+    def _schedule_chunk(self, active: Active, count: int) -> float:
         """Take blocks for `count` more tokens of a prefill; returns its (new, context) token pairs."""
         before = active.computed
         after = before + count
@@ -308,7 +318,7 @@ class Engine:
         self._waiting[active.seq.id] = active
         self._waiting.move_to_end(active.seq.id, last=False)
 
-    def _leave(self, active: _Active, *, in_step: bool) -> None:
+    def _leave(self, active: Active, *, in_step: bool) -> None:
         """Take a running sequence out and let go of its blocks. `in_step`: a step is under way, so that a
         decoding sequence has the block that its newest token is written to."""
         seq_id = active.seq.id
@@ -326,7 +336,7 @@ class Engine:
         active.held = []
         active.computed = 0
 
-    def _start_decoding(self, active: _Active, context: int) -> None:
+    def _start_decoding(self, active: Active, context: int) -> None:
         seq_id = active.seq.id
         active.offset = context - self._steps
         end = self._steps + active.output - active.generated
@@ -342,7 +352,7 @@ class Engine:
         else:
             ending[seq_id] = active
 
-    def _stop_decoding(self, active: _Active, context: int) -> None:
+    def _stop_decoding(self, active: Active, context: int) -> None:
         seq_id = active.seq.id
         del self._decoding[seq_id]
         self._context_sum -= context
@@ -359,22 +369,8 @@ class Engine:
         at_s = self._start_s + self._span_s(count)
         more = count < self._stretch
         self._grow(count if more else count - 1)
-        decoding = len(self._decoding)
-        if decoding and self.on_gaps is not None:
-            self.on_gaps((at_s - self._start_s) / count, count * decoding)
-        self._steps += count
-        self._context_sum += count * decoding
-        self.generation_tokens_total += count * decoding
-        while self._end_steps and self._end_steps[0] <= self._steps:
-            heapq.heappop(self._end_steps)
-        ended = self._ends.pop(self._steps, {})
-        if self.every_token:
-            self._out += [Progress(name, at_s, 1, None) for name in self._decoding if name not in ended]
-        for active in ended.values():
-            new = 1 if self.every_token else active.output - 1
-            self._out.append(Progress(active.seq.id, at_s, new, active.finish))
-            self._leave(active, in_step=False)
-            del self._all[active.seq.id]
+        if not self._prompts_only:
+            self._give_tokens(count, at_s)
         for active, _ in self._chunks:
             if active.computed == active.target and self._prefilling.get(active.seq.id) is active:
                 self._end_prefill(active, at_s)
@@ -388,7 +384,41 @@ class Engine:
             self._stretch = 0
             self._idle_from_s = at_s
 
-    def _end_prefill(self, active: _Active, at_s: float) -> None:
+    def _give_tokens(self, count: int, at_s: float) -> None:
+        """All that decode got a token in each of the `count` steps, the last one at `at_s`."""
+        decoding = len(self._decoding)
+        if decoding and self.on_gaps is not None:
+            self._tell_gaps(self.on_gaps, count, at_s)
+        self._decoded_at_s = at_s
+        self._steps += count
+        self._context_sum += count * decoding
+        self.generation_tokens_total += count * decoding
+        while self._end_steps and self._end_steps[0] <= self._steps:
+            heapq.heappop(self._end_steps)
+        ended = self._ends.pop(self._steps, {})
+        if self.every_token:
+            self._out += [Progress(name, at_s, 1, None) for name in self._decoding if name not in ended]
+        for active in ended.values():
+            new = 1 if self.every_token else active.output - 1
+            self._out.append(Progress(active.seq.id, at_s, new, active.finish))
+            self._leave(active, in_step=False)
+            del self._all[active.seq.id]
+
+    def _tell_gaps(self, tell: Callable[[float, int], None], count: int, at_s: float) -> None:
+        """Tell the gaps that end in the `count` steps. Those of the first one began when each sequence had its
+        last token, which prompts in steps of their own may have put further back."""
+        decoding = len(self._decoding)
+        start_s = self._start_s
+        if self._decoded_at_s < start_s and not self.profile.chunked_prefill:
+            start_s += self._span_s(1)
+            since = Counter(max(one.decoding_from_s, self._decoded_at_s) for one in self._decoding.values())
+            for token_at_s, sequences in since.items():
+                tell(start_s - token_at_s, sequences)
+            count -= 1
+        if count:
+            tell((at_s - start_s) / count, count * decoding)
+
+    def _end_prefill(self, active: Active, at_s: float) -> None:
         seq = active.seq
         first = seq.first_token_at_s is None
         if first:
@@ -406,6 +436,7 @@ class Engine:
         if self.every_token or first:
             self._out.append(Progress(seq.id, at_s, 1, None))
         del self._prefilling[seq.id]
+        active.decoding_from_s = at_s
         self._start_decoding(active, seq.prompt_tokens + active.generated)
 
     # Stretches of steps without prefill -------------------------------------------------------------

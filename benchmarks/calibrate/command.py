@@ -19,13 +19,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from backends.engine import UnknownProfile, profile
 from benchmarks.calibrate.errors import TARGETS
-from benchmarks.calibrate.fit import fit, guess
+from benchmarks.calibrate.fit import combinations, fit, guess
 from benchmarks.calibrate.measured import CalibrationError, Level
-from benchmarks.calibrate.profile import LIMITS, STEP_CONSTANTS, Constants
+from benchmarks.calibrate.profile import CHUNKED, LIMITS, STEP_CONSTANTS, Constants
 from benchmarks.calibrate.replayed import read_any
 from benchmarks.calibrate.report import REPORT_KEY, Result, profiles, result_of, text
 from benchmarks.calibrate.sources import SOURCES
 from benchmarks.calibrate.study import Splitter, Study, by_load, splitter
+
+_CHUNKED = {"on": (True,), "off": (False,)}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,6 +59,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=N[,N..]",
         help=f"a limit of the engine, of several the best: {', '.join(LIMITS)}",
     )
+    parser.add_argument(
+        "--chunked-prefill",
+        choices=sorted(_CHUNKED),
+        help="off: new prompts go first, whole, as in older vLLM (default: as the source says, else what fits)",
+    )
     parser.add_argument("--evaluations", type=int, default=400, metavar="N", help="simulations at most (400)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write report.json, report.txt, profile.yaml")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
@@ -71,7 +78,9 @@ def run(args: argparse.Namespace) -> int:
     try:
         if args.evaluations < 1:
             raise CalibrationError("--evaluations: must be at least 1")
-        limits = parse_limits(args.limit)
+        limits: dict[str, tuple[int, ...]] = parse_limits(args.limit)
+        if args.chunked_prefill is not None:
+            limits[CHUNKED] = _CHUNKED[args.chunked_prefill]
         studies = _studies(args)
         results = [_calibrate(study, limits, args) for study in studies]
         shown = text(results)
@@ -146,7 +155,7 @@ def _calibrate(study: Study, given: Mapping[str, Sequence[int]], args: argparse.
     start = guess(study)
     if near := args.start or study.start:
         start = _from_registry(near, start)
-    limits = {**study.limits, **given}
+    limits = {CHUNKED: (True, False), **study.limits, **given}
     with ExitStack() as stack:
         bar = stack.enter_context(
             Progress(
@@ -159,10 +168,8 @@ def _calibrate(study: Study, given: Mapping[str, Sequence[int]], args: argparse.
                 disable=not sys.stderr.isatty(),
             )
         )
-        combinations = 1
-        for values in limits.values():
-            combinations *= len(values)
-        task = bar.add_task(study.name, total=args.evaluations * combinations, loss="-")
+        total = args.evaluations * len(combinations(study, start, limits))
+        task = bar.add_task(study.name, total=total, loss="-")
         fitted = fit(
             study,
             start,

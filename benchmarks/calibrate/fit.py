@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarks.calibrate.errors import residuals
 from benchmarks.calibrate.measured import CalibrationError
-from benchmarks.calibrate.profile import CONSTANTS, Constants
+from benchmarks.calibrate.profile import CHUNKED, CONSTANTS, Constants
 from benchmarks.calibrate.study import Study
 from benchmarks.measures import quantile
 from router.core.profile import EngineProfile
@@ -25,16 +25,20 @@ _WORTH = 0.01
 _PRIOR = 0.03
 #: Where nothing is told: larger than what was in use, so that the limit never binds.
 _NO_LIMIT_TOKENS = 1 << 22
+#: Without chunks an engine's budget is its longest context, and this at least (vLLM v0's default).
+_WHOLE_PROMPTS_TOKENS = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """What was found, its loss on the fitted levels and the first guess's, and how many were tried."""
+    """What was found, its loss on the fitted levels and the first guess's, and how many were tried. `losses`
+    are those of all limits tried, in order of loss."""
 
     constants: Constants
     loss: float
     first_loss: float
     evaluations: int
+    losses: tuple[tuple[Mapping[str, int], float], ...] = ()
 
 
 def fit(
@@ -47,18 +51,39 @@ def fit(
 ) -> Fitted:
     """Fit the study's fit levels and no others. Of several given limits the combination with the least loss
     is taken; each gets `evaluations` at the most. A CalibrationError for limits that the engine cannot have."""
-    names = sorted(limits)
-    best: Fitted | None = None
-    for values in itertools.product(*(limits[name] for name in names)):
+    tried: list[tuple[Mapping[str, int], Fitted]] = []
+    for each in combinations(study, start, limits):
         try:
-            limited = start.with_limits(dict(zip(names, values, strict=True)))
+            limited = start.with_limits(each)
         except ValueError as error:
             raise CalibrationError(f"--limit: {error}") from None
-        found = _search(study, limited, evaluations, on_evaluation)
-        if best is None or found.loss < best.loss:
-            best = found
-    assert best is not None  # noqa: S101 (a product of nothing has one element)
-    return best
+        tried.append((each, _search(study, limited, evaluations, on_evaluation)))
+    tried.sort(key=lambda one: one[1].loss)
+    return replace(tried[0][1], losses=tuple((each, found.loss) for each, found in tried))
+
+
+def combinations(
+    study: Study, start: Constants, limits: Mapping[str, Sequence[int]]
+) -> list[Mapping[str, int]]:
+    """All limits to try. An engine that does not chunk has to take every request whole, so there a smaller
+    budget of a step becomes the longest one's prompt and output."""
+    names = sorted(limits)
+    longest = max(
+        each.prompt_tokens + (each.output_tokens or 1)
+        for level in study.levels.values()
+        for each in level.requests
+    )
+    found: list[Mapping[str, int]] = []
+    for values in itertools.product(*(limits[name] for name in names)):
+        each = {
+            "max_batched_tokens": start.profile.max_batched_tokens,
+            **dict(zip(names, values, strict=True)),
+        }
+        if not each.get(CHUNKED, start.profile.chunked_prefill):
+            each["max_batched_tokens"] = max(each["max_batched_tokens"], longest, _WHOLE_PROMPTS_TOKENS)
+        if each not in found:
+            found.append(each)
+    return found
 
 
 class _Spent(Exception):

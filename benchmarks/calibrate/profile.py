@@ -25,6 +25,8 @@ CLIENT_CONSTANTS = ("client_overhead_s", "client_per_stream_s")
 CONSTANTS = STEP_CONSTANTS + CLIENT_CONSTANTS
 #: Limits that are given, not fitted; where several values are given the fit levels choose.
 LIMITS = ("kv_capacity_tokens", "max_batched_tokens", "max_seqs", "block_tokens")
+#: Whether the engine cuts prompts into chunks, given and chosen like a limit.
+CHUNKED = "chunked_prefill"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +55,9 @@ class Constants:
 
     def with_limits(self, limits: Mapping[str, int]) -> Constants:
         """The same constants with other limits. A ValueError for an unknown one."""
-        unknown = sorted(set(limits) - set(LIMITS))
+        unknown = sorted(set(limits) - {*LIMITS, CHUNKED})
         if unknown:
-            raise ValueError(f"unknown limit {unknown[0]!r}: one of {', '.join(LIMITS)}")
+            raise ValueError(f"unknown limit {unknown[0]!r}: one of {', '.join(LIMITS)}, {CHUNKED}")
         values: dict[str, Any] = dict(limits)
         return replace(self, profile=replace(self.profile, **values))
 

@@ -39,6 +39,7 @@ class Result:
             **as_dict(self.fitted.constants),
             "loss": self.fitted.loss,
             "first_loss": self.fitted.first_loss,
+            "limits_tried": [{**limits, "loss": loss} for limits, loss in self.fitted.losses],
             "evaluations": self.fitted.evaluations,
             "targets": dict(TARGETS),
             "held_out": {metric: asdict(error) for metric, error in self.held_out.items()},
@@ -75,7 +76,9 @@ def _one(result: Result) -> str:
         "  "
         + ", ".join(f"{name} {getattr(constants, name):.3g}" for name in CLIENT_CONSTANTS)
         + f"; max_batched_tokens {profile.max_batched_tokens}, max_seqs {profile.max_seqs}, "
-        f"kv_capacity_tokens {profile.kv_capacity_tokens}",
+        f"kv_capacity_tokens {profile.kv_capacity_tokens}, "
+        f"chunked_prefill {_setting(profile.chunked_prefill)}",
+        *_tried(result.fitted),
         f"  {'level':<18} {'set':<8} {'rate/s':>7} {'n':>5}"
         + "".join(f" | {metric.upper():>5} {'p90':>6} {'bias':>6}" for metric in TARGETS)
         + " | queue peak: measured, simulated",
@@ -102,6 +105,24 @@ def _one(result: Result) -> str:
         missed = ", ".join(metric.upper() for metric in result.missed)
         lines.append(f"  targets (median): {told}; " + (f"missed: {missed}" if missed else "all met"))
     return "\n".join(lines)
+
+
+def _setting(value: int | None) -> str:
+    return ("off", "on")[value] if isinstance(value, bool) else str(value)
+
+
+def _tried(fitted: Fitted) -> list[str]:
+    """What the limits cost that were not taken, where there was a choice."""
+    names = sorted(
+        name
+        for name in {name for each, _ in fitted.losses for name in each}
+        if len({each.get(name) for each, _ in fitted.losses}) > 1
+    )
+    return [
+        f"  loss {loss:.4f} with " + ", ".join(f"{name} {_setting(each.get(name))}" for name in names)
+        for each, loss in fitted.losses
+        if names
+    ]
 
 
 def _cells(error: Error | None) -> str:

@@ -19,6 +19,7 @@ import orjson
 VERSION = 1
 VERSION_KEY = "headway_workload"
 PREFIX_BLOCK_TOKENS = 512
+MOST_TOKENS = 2**31 - 1  # of a prompt or an answer
 
 _REQUEST_KEYS = frozenset(
     [
@@ -245,8 +246,8 @@ def _is_number(value: Any) -> bool:
 
 
 def _count(value: Any, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise WorkloadError(f"{name} must be a whole number of at least 1")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_TOKENS:
+        raise WorkloadError(f"{name} must be a whole number from 1 to {MOST_TOKENS}")
     return value
 
 

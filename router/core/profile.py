@@ -25,7 +25,9 @@ class EngineProfile:
 
     `kv_capacity_tokens` is how many tokens of context fit in KV memory, `max_batched_tokens` and `max_seqs`
     the limits of a step, `block_tokens` the KV block size, `load_s` the time to load the weights,
-    `slots` the parallel slots when an Ollama server holds the model. `source` says where constants come from.
+    `slots` the parallel slots when an Ollama server holds the model. `chunked_prefill`: prompts are cut to what
+    a step has left beside its decoding sequences; else they go first, whole, in steps of their own, as in older
+    engines (`backends.engine.batching`). `source` says where constants come from.
     """
 
     name: str
@@ -42,6 +44,7 @@ class EngineProfile:
     block_tokens: int = 16
     load_s: float = 10.0
     slots: int = 4
+    chunked_prefill: bool = True
     source: str = ""
 
     def step_s(

@@ -10,13 +10,14 @@ caches. A user's prompt is taken as that user's alone; a later one begins with a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
 from backends.engine import profile
 from benchmarks.calibrate.measured import CalibrationError, Level, Measured
+from benchmarks.calibrate.profile import CHUNKED
 from benchmarks.calibrate.sources.tables import Row, rows
 from benchmarks.calibrate.study import Splitter, Study
 
@@ -46,13 +47,19 @@ class _Configuration:
     release: str
     config: str
     by_user: bool
-    prefix_caching: bool
+    engine: Mapping[str, tuple[int, ...]]
 
 
+#: What the published manifests (k8s_stack.yaml, ps_k8s_stack.yaml) start, all of them with prefix caching: vLLM
+#: 0.7.0 with `--enable-chunked-prefill false --max-model-len 32000`, whose budget of a step is then that length,
+#: and vLLM 0.8.5, whose engine (v1) chunks whatever it is told, with the defaults that it has on a GPU of 70 GiB
+#: and more that is no A100 (vllm/engine/arg_utils.py, `_set_default_args_v1`).
+_VLLM_0_7 = {CHUNKED: (False,), "max_batched_tokens": (32_000,), "max_seqs": (256,)}
+_VLLM_0_8 = {CHUNKED: (True,), "max_batched_tokens": (8192,), "max_seqs": (1024,)}
 CONFIGURATIONS = (
-    _Configuration("v0.2.1", "naive", by_user=False, prefix_caching=False),
-    _Configuration("v0.2.1", "ps_naive", by_user=True, prefix_caching=True),
-    _Configuration("v0.3.0", "naive", by_user=False, prefix_caching=True),
+    _Configuration("v0.2.1", "naive", by_user=False, engine=_VLLM_0_7),
+    _Configuration("v0.2.1", "ps_naive", by_user=True, engine=_VLLM_0_7),
+    _Configuration("v0.3.0", "naive", by_user=False, engine=_VLLM_0_8),
 )
 
 
@@ -78,18 +85,14 @@ def _study(configuration: _Configuration, runs: dict[float, list[Row]], split: S
     levels: list[Level] = []
     before: list[Measured] = []
     for qps, run in sorted(runs.items()):
-        own = sorted((_request(row, route, configuration) for row in run), key=lambda each: each.arrival_s)
+        own = sorted((_request(row, route) for row in run), key=lambda each: each.arrival_s)
         levels.append(Level(f"{qps:g}", (*before, *own)))
-        if configuration.prefix_caching:
-            shift_s = -_APART_S * (len(runs) - len(levels) + 1)
-            before += [
-                replace(each, arrival_s=each.arrival_s + shift_s, ttft_s=None, e2e_s=None) for each in own
-            ]
+        shift_s = -_APART_S * (len(runs) - len(levels) + 1)
+        before += [replace(each, arrival_s=each.arrival_s + shift_s, ttft_s=None, e2e_s=None) for each in own]
     names = [level.name for level in levels]
     limits = {
+        **configuration.engine,
         "kv_capacity_tokens": (KV_TOKENS[release],),
-        "max_batched_tokens": (2048,),
-        "max_seqs": (256,),
         "block_tokens": (BLOCK_TOKENS,),
     }
     routing = "each user has one replica" if configuration.by_user else "replicas drawn evenly"
@@ -100,7 +103,7 @@ def _study(configuration: _Configuration, runs: dict[float, list[Row]], split: S
         limits,
         start=NEAREST,
         paired=False,
-        prefix_caching=configuration.prefix_caching,
+        prefix_caching=True,
         notes=(
             f"{REPLICAS} replicas, {routing} (assumed from the configuration's name); distributions compared",
         ),
@@ -117,13 +120,10 @@ def _router(*, by_user: bool) -> Callable[[str], int]:
     return route
 
 
-def _request(row: Row, route: Callable[[str], int], configuration: _Configuration) -> Measured:
+def _request(row: Row, route: Callable[[str], int]) -> Measured:
     user, ttft_s = row.text("user_id"), row.number("ttft_s")
     prompt = row.count("prompt_tokens")
-    blocks: Sequence[int] = ()
-    if configuration.prefix_caching:
-        number = int(user)
-        blocks = [number << 16 | block for block in range(prompt // BLOCK_TOKENS)]
+    blocks = tuple(int(user) << 16 | block for block in range(prompt // BLOCK_TOKENS))
     return Measured(
         row.number("launch_s"),
         prompt,
@@ -131,5 +131,5 @@ def _request(row: Row, route: Callable[[str], int], configuration: _Configuratio
         ttft_s,
         ttft_s + row.number("generation_s"),
         route(user),
-        tuple(blocks),
+        blocks,
     )

@@ -9,6 +9,9 @@ two steps, both from the fitted levels alone:
    by prompt tokens and characters; a text that was seen on fitted levels has the median of its counts there.
    A text that was not gets the tokens of the nearest one by those two numbers.
 
+The published prompt tokens are not the engine's: its own log has a fifth less of them in every run. They are
+scaled by that share of the fitted levels (`_prompt_share`).
+
 A held-out level gives arrivals, prompt tokens and characters, none of its times.
 """
 
@@ -22,13 +25,15 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 
 from benchmarks.calibrate.measured import Level, Measured, State
+from benchmarks.calibrate.profile import CHUNKED
 from benchmarks.calibrate.sources.tables import Row, rows
 from benchmarks.calibrate.study import Splitter, Study, by_load
 from benchmarks.measures import quantile
 
 FOLDER = "vllm_burst_llama32_1b"
 MAX_TOKENS = 1024
-#: Budgets of a step to choose from: vLLM's defaults for chunked prefill, old and newer.
+#: Budgets of a step to choose from: vLLM's defaults for chunked prefill, old and newer. The server was started
+#: without options (example/start_vllm.sh), and vLLM chunks then for a context above 32,768 tokens.
 BUDGETS = (512, 2048)
 
 _REQUEST_COLUMNS = ("scale", "arrival_s", "in_tokens", "out_chars_with_prompt", "ttft_s", "e2e_s")
@@ -51,6 +56,7 @@ def read(data: Path, split: Splitter) -> list[Study]:
         [Level(name, tuple(map(_request, found)), tuple(states[name])) for name, found in requests.items()]
     )
     parts = split([level.name for level in plain])
+    share = _prompt_share([level for level in plain if level.name in parts.fit])
     texts: dict[Text, list[float]] = defaultdict(list)
     for name in parts.fit:
         generated = _generated(states[name])
@@ -63,7 +69,13 @@ def read(data: Path, split: Splitter) -> list[Study]:
         level.name: Level(
             level.name,
             tuple(
-                Measured(one.arrival_s, one.prompt_tokens, _known(_text(row), known), one.ttft_s, one.e2e_s)
+                Measured(
+                    one.arrival_s,
+                    max(1, round(share * one.prompt_tokens)),
+                    _known(_text(row), known),
+                    one.ttft_s,
+                    one.e2e_s,
+                )
                 for one, row in zip(level.requests, requests[level.name], strict=True)
             ),
             level.states,
@@ -71,7 +83,8 @@ def read(data: Path, split: Splitter) -> list[Study]:
         for level in plain
     }
     fitted = [levels[name] for name in parts.fit]
-    limits = {
+    limits: dict[str, tuple[int, ...]] = {
+        CHUNKED: (True,),
         "max_batched_tokens": BUDGETS,
         "max_seqs": (round(max(state.running for level in fitted for state in level.states)),),
     }
@@ -100,6 +113,17 @@ def _state(row: Row) -> State:
         row.number("prompt_tok_per_s"),
         row.number("kv_usage") / 100,  # published in per cent
     )
+
+
+def _prompt_share(levels: Sequence[Level]) -> float:
+    """Prompt tokens that the engine computed for each published one; 1 where its log has none."""
+    computed = math.fsum(
+        (state.t_s - before.t_s) * (state.prompt_tok_per_s or 0.0)
+        for level in levels
+        for before, state in pairwise(level.states)
+    )
+    published = sum(each.prompt_tokens for level in levels for each in level.requests)
+    return computed / published if computed else 1.0
 
 
 def _text(row: Row) -> Text:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -26,6 +27,9 @@ PROFILE = EngineProfile(
     max_seqs=6,
     load_s=1.0,
     slots=2,
+)
+WHOLE_PROMPTS = dataclasses.replace(  # 102 blocks, of which an admission leaves one free
+    PROFILE, kv_capacity_tokens=1632, max_batched_tokens=700, chunked_prefill=False
 )
 MODELS_OF_A_DESKTOP = {"a": "llama-3.1-8b-q4", "b": "qwen2.5-7b-q4"}
 
@@ -161,6 +165,46 @@ def test_batching(load: list[Arrival], max_queued: int | None, unit: int) -> Non
         return Engine(PROFILE, max_queued=max_queued, every_token=every_token)
 
     check_same(make, load, unit)
+
+
+@given(load=loads(600), max_queued=st.sampled_from([None, 2]), unit=st.sampled_from([16, 64]))
+@settings(max_examples=60, deadline=None)
+def test_batching_of_whole_prompts(load: list[Arrival], max_queued: int | None, unit: int) -> None:
+    def make(every_token: bool) -> Engine:
+        return Engine(WHOLE_PROMPTS, max_queued=max_queued, every_token=every_token)
+
+    check_same(make, load, unit)
+
+
+@given(load=loads(600), one=st.sampled_from([PROFILE, WHOLE_PROMPTS]))
+@settings(max_examples=60, deadline=None)
+def test_gaps_are_those_between_the_tokens_given_out(load: list[Arrival], one: EngineProfile) -> None:
+    """No abort and no preemption, whose gaps are not told."""
+    calm = [dataclasses.replace(each, abort_after_s=None) for each in load]
+    roomy = dataclasses.replace(one, kv_capacity_tokens=100_000)
+    told: dict[bool, list[tuple[float, int]]] = {True: [], False: []}
+    for every_token, gaps in told.items():
+        engine = Engine(roomy, every_token=every_token)
+
+        def hear(gap_s: float, count: int, gaps: list[tuple[float, int]] = gaps) -> None:
+            gaps.append((gap_s, count))
+
+        engine.on_gaps = hear
+        _, out = play(engine, calm, 16)
+        assert engine.preemptions_total == 0
+        if every_token:
+            times: dict[str, list[float]] = {}
+            for progress in out:
+                times.setdefault(progress.seq_id, []).append(progress.at_s)
+            seen = sorted(after - before for each in times.values() for before, after in pairwise(each))
+            expected = sorted(gap_s for gap_s, count in gaps for _ in range(count))
+            assert expected == pytest.approx(seen, rel=1e-6)
+    (stepped, jumped) = told.values()
+    assert sum(count for _, count in jumped) == sum(count for _, count in stepped)
+    assert math.fsum(gap_s * count for gap_s, count in jumped) == pytest.approx(
+        math.fsum(gap_s * count for gap_s, count in stepped), rel=1e-9
+    )
+    assert max(jumped, default=(0.0, 0))[0] == pytest.approx(max(stepped, default=(0.0, 0))[0], rel=0.05)
 
 
 def test_a_jump_of_slots_is_one_event() -> None:

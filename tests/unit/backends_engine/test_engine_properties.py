@@ -16,6 +16,11 @@ PROFILE = EngineProfile(
     "test", 0.002, 0.01, 1e-4, 1e-6, 1e-8, kv_capacity_tokens=1024, max_batched_tokens=64, max_seqs=6
 )
 
+WHOLE_PROMPTS = dataclasses.replace(  # 150 blocks, of which an admission leaves one free
+    PROFILE, kv_capacity_tokens=2400, max_batched_tokens=600, chunked_prefill=False
+)
+PROFILES = st.sampled_from([PROFILE, WHOLE_PROMPTS])
+
 
 @dataclasses.dataclass(frozen=True)
 class Arrival:
@@ -45,8 +50,10 @@ def check_limits(engine: Engine) -> None:
     assert 0.0 <= engine.kv_usage <= 1.0
     assert engine.running <= engine.profile.max_seqs
     assert engine.running + engine.waiting == len(engine._all)
-    batch = len(engine._decoding) + sum(count for _, count in engine._chunks)
-    assert batch <= engine.profile.max_batched_tokens
+    prefill = sum(count for _, count in engine._chunks)
+    assert prefill + len(engine._decoding) * (not engine._prompts_only) <= engine.profile.max_batched_tokens
+    if engine._stretch and not engine.profile.chunked_prefill:
+        assert engine._prompts_only == bool(engine._chunks)
     assert engine._context_sum == sum(one.offset + engine._steps for one in engine._decoding.values())
 
 
@@ -101,10 +108,12 @@ def check_conserved(engine: Engine, load: list[Arrival], out: list[Progress], ab
     assert [one.at_s for one in out] == sorted(one.at_s for one in out)
 
 
-@given(load=arrivals, caching=st.booleans())
-@settings(max_examples=60, deadline=None)
-def test_every_sequence_ends_once_within_the_limits(load: list[Arrival], caching: bool) -> None:
-    engine = Engine(PROFILE, prefix_caching=caching)
+@given(load=arrivals, caching=st.booleans(), one=PROFILES)
+@settings(max_examples=100, deadline=None)
+def test_every_sequence_ends_once_within_the_limits(
+    load: list[Arrival], caching: bool, one: EngineProfile
+) -> None:
+    engine = Engine(one, prefix_caching=caching)
     out, aborted = play(engine, load)
     check_conserved(engine, load, out, aborted)
     assert engine.generation_tokens_total == sum(one.new_tokens for one in out)
@@ -112,12 +121,12 @@ def test_every_sequence_ends_once_within_the_limits(load: list[Arrival], caching
     assert caching or not engine.prefix_hits_total
 
 
-@given(load=arrivals)
-@settings(max_examples=40, deadline=None)
-def test_stretches_agree_with_single_steps(load: list[Arrival]) -> None:
+@given(load=arrivals, one=PROFILES)
+@settings(max_examples=60, deadline=None)
+def test_stretches_agree_with_single_steps(load: list[Arrival], one: EngineProfile) -> None:
     calm = [dataclasses.replace(one, abort_after_s=None) for one in load]
     ends = []
-    engines = [Engine(PROFILE), Engine(PROFILE, every_token=False)]
+    engines = [Engine(one), Engine(one, every_token=False)]
     for engine in engines:
         out, aborted = play(engine, calm)
         check_conserved(engine, calm, out, aborted)
@@ -127,10 +136,10 @@ def test_stretches_agree_with_single_steps(load: list[Arrival]) -> None:
     assert engines[0].prefix_hits_total == engines[1].prefix_hits_total
 
 
-@given(load=arrivals)
-@settings(max_examples=30, deadline=None)
-def test_stretches_with_aborts_stay_within_the_limits(load: list[Arrival]) -> None:
-    engine = Engine(PROFILE, every_token=False)
+@given(load=arrivals, one=PROFILES)
+@settings(max_examples=50, deadline=None)
+def test_stretches_with_aborts_stay_within_the_limits(load: list[Arrival], one: EngineProfile) -> None:
+    engine = Engine(one, every_token=False)
     out, aborted = play(engine, load)
     check_conserved(engine, load, out, aborted)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from itertools import islice
+from itertools import islice, pairwise
 
 import pytest
 
@@ -19,7 +19,7 @@ def test_a_turn_repeats_what_was_said_before() -> None:
     for request in islice(conversations(generate("poisson", Lengths(), 1), 5, 1), 4000):
         talks[request.session].append(request)
     for turns in talks.values():
-        for before, after in zip(turns, turns[1:], strict=False):
+        for before, after in pairwise(turns):
             assert after.prompt_tokens > before.prompt_tokens + before.output_tokens
             assert after.prefix_hashes[: len(before.prefix_hashes)] == before.prefix_hashes
             assert len(after.prefix_hashes) == after.prompt_tokens // PREFIX_BLOCK_TOKENS

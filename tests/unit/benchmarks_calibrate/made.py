@@ -31,16 +31,16 @@ TRUTH = Constants(
 LIMITS = {"max_batched_tokens": (512,), "max_seqs": (16,), "kv_capacity_tokens": (100_000,)}
 
 
-def level(rate_per_s: float, count: int = 80, noise: float = 0.0) -> Level:
-    """Poisson arrivals served by TRUTH; each time is off by a normal `noise` in logarithms."""
+def level(rate_per_s: float, count: int = 80, noise: float = 0.0, truth: Constants = TRUTH) -> Level:
+    """Poisson arrivals served by `truth`; each time is off by a normal `noise` in logarithms."""
     rng = Random(f"{rate_per_s}")
     at_s, rows = 0.0, []
     for _ in range(count):
         at_s += rng.expovariate(rate_per_s)
         rows.append(Measured(at_s, round(math.exp(rng.uniform(3, 7))), rng.randint(8, 120), None, None))
     measured = []
-    for row, one in zip(rows, simulate(TRUTH.profile, rows), strict=True):
-        client_s = TRUTH.client_s(one.streams)
+    for row, one in zip(rows, simulate(truth.profile, rows), strict=True):
+        client_s = truth.client_s(one.streams)
         ttft_s = (one.first_token_at_s - row.arrival_s + client_s) * math.exp(rng.gauss(0, noise))
         decode_s = (one.ended_at_s - one.first_token_at_s) * math.exp(rng.gauss(0, noise))
         measured.append(replace(row, ttft_s=ttft_s, e2e_s=ttft_s + decode_s))

@@ -37,7 +37,7 @@ def test_a_report_a_table_and_a_profile(
     measurement: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    limits = ("--limit", "max_seqs=16", "--limit", "max_batched_tokens=512,1024")
+    limits = ("--limit", "max_seqs=16", "--limit", "max_batched_tokens=512,1024", "--chunked-prefill", "on")
     assert calibrate(str(measurement), *limits, "--evaluations", "30", "--out", str(out), "--json") == 0
     report = orjson.loads(capsys.readouterr().out)
     assert report == orjson.loads((out / "report.json").read_bytes())
@@ -46,12 +46,27 @@ def test_a_report_a_table_and_a_profile(
     assert result["held_out"]["e2e"]["count"] == 40
     assert [each["level"] for each in result["levels"]] == ["1", "4", "8"]
     assert result["evaluations"] == 30
+    assert sorted(each["max_batched_tokens"] for each in result["limits_tried"]) == [512, 1024]
     shown = (out / "report.txt").read_text()
     assert "held out 4" in shown
     found = yaml.safe_load((out / "profile.yaml").read_text())["engine"]
     assert found["profile"] == result["profile"]
     assert EngineProfile(**found["profile"]).step_s(0, 4, 1000.0) > 0
     assert found["client_overhead_s"] > 0
+
+
+def test_both_orders_of_prompts_and_decodes_are_tried_unless_one_is_told(
+    measurement: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, tried in (
+        ((), {True, False}),
+        (("--chunked-prefill", "off"), {False}),
+        (("--chunked-prefill", "on"), {True}),
+    ):
+        assert calibrate(str(measurement), *words, "--evaluations", "1", "--json") == 0
+        (result,) = orjson.loads(capsys.readouterr().out)["results"]
+        assert {each["chunked_prefill"] for each in result["limits_tried"]} == tried
+        assert result["profile"]["chunked_prefill"] in tried
 
 
 def test_it_may_start_from_a_registered_profile(

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.calibrate.errors import level_errors, pairs, residuals
-from benchmarks.calibrate.fit import fit, guess
-from benchmarks.calibrate.measured import CalibrationError, Level
+from benchmarks.calibrate.fit import combinations, fit, guess
+from benchmarks.calibrate.measured import CalibrationError, Level, Measured
 from benchmarks.calibrate.report import result_of, text
 from benchmarks.calibrate.study import Split, Study
 from tests.unit.benchmarks_calibrate.made import LIMITS, TRUTH, level
@@ -54,6 +54,31 @@ def test_of_several_limits_the_fit_takes_the_true_one() -> None:
     one = study(Split(("12",), ()), level(12))
     fitted = fit(one, TRUTH, {**LIMITS, "max_seqs": (4, 16, 64)}, evaluations=1)
     assert fitted.constants.profile.max_seqs == 16
+
+
+def test_the_fit_tells_whether_prompts_are_cut() -> None:
+    whole = replace(TRUTH, profile=replace(TRUTH.profile, chunked_prefill=False, max_batched_tokens=2048))
+    one = study(Split(("8",), ()), level(8, truth=whole))
+    choice = {**LIMITS, "chunked_prefill": (True, False)}
+    fitted = fit(one, TRUTH, choice, evaluations=1)
+    assert fitted.constants.profile.chunked_prefill is False
+    assert [each["chunked_prefill"] for each, _ in fitted.losses] == [False, True]
+    assert fitted.losses[0][1] == fitted.loss < fitted.losses[1][1] / 10
+    told = text([result_of(one, fitted)])
+    assert "chunked_prefill off" in told
+    assert "with chunked_prefill on, max_batched_tokens 512" in told
+    back = fit(study(Split(("8",), ()), level(8)), TRUTH, choice, evaluations=1)
+    assert back.constants.profile.chunked_prefill is True
+
+
+def test_an_engine_that_does_not_cut_prompts_takes_the_longest_request_whole() -> None:
+    levels = level(4), Level("long", (Measured(0.0, 3000, 90, 1.0, 2.0),))
+    one = study(Split(("4",), ("long",)), *levels)
+    limits = {"max_batched_tokens": (512, 1024, 4096), "chunked_prefill": (False, True)}
+    found = [
+        (each["chunked_prefill"], each["max_batched_tokens"]) for each in combinations(one, TRUTH, limits)
+    ]
+    assert found == [(False, 3090), (False, 4096), (True, 512), (True, 1024), (True, 4096)]
 
 
 def test_levels_that_are_held_out_change_nothing_in_the_fit() -> None:

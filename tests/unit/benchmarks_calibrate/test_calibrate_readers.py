@@ -186,6 +186,22 @@ def test_vllm_burst_tells_output_tokens_from_the_fitted_levels(tmp_path: Path) -
     assert study.limits["kv_capacity_tokens"][0] > 1000
 
 
+def test_vllm_burst_takes_prompt_tokens_as_the_engine_counted_them(tmp_path: Path) -> None:
+    """The fitted levels' logs have 242 tokens of 303 published ones; the held-out level's log is not looked at."""
+    burst(tmp_path, chars={10: 400, 20: 400, 40: 400})
+    path = tmp_path / "vllm_burst_llama32_1b" / "engine_state.csv.gz"
+    with gzip.open(path, "rt") as text:
+        rows = list(csv.DictReader(text))
+    for row in rows:
+        if row["t_s"] == "3.0":
+            row["prompt_tok_per_s"] = "9000" if row["scale"] == "40" else "484"
+    table(path, rows)
+    (study,) = SOURCES["vllm_burst"](tmp_path, splitter(None, ("40",)))
+    for level in study.levels.values():
+        assert [each.prompt_tokens for each in level.requests] == [80, 81, 81]
+    assert [each.output_tokens for each in study.levels["10"].requests] == [101, 201, 301]
+
+
 def test_vllm_burst_does_not_look_at_times_of_held_out_levels(tmp_path: Path) -> None:
     burst(tmp_path, chars={10: 400, 20: 400, 40: 400})
     before = SOURCES["vllm_burst"](tmp_path, splitter(None, ("40",)))[0]
@@ -240,8 +256,10 @@ def test_aibrix_users_find_their_cache_where_they_have_one_replica(tmp_path: Pat
     )
     drawn, kept = SOURCES["aibrix"](tmp_path, splitter(None, None))
     assert (drawn.name, kept.name) == ("v0.2.1-naive", "v0.2.1-ps_naive")
-    assert not drawn.prefix_caching
-    assert kept.prefix_caching
+    for study in (drawn, kept):  # as the manifests start them
+        assert study.prefix_caching
+        assert study.limits["chunked_prefill"] == (False,)
+        assert study.limits["max_batched_tokens"] == (32_000,)
     assert not kept.paired
     high = kept.levels["0.5"]
     assert [each.replica for each in high.requests] == [0, 1, 0] * 2  # the lower level warms the caches
