@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := router policies predictors backends benchmarks tests
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check format bench test-engines install dev lock clean
+.PHONY: help serve test check format bench bench-overhead bench-vidur test-engines install dev lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,8 +29,14 @@ format: dev ## bring the code into format and apply safe lint fixes
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
-bench: dev ## measure what the gateway itself costs a request (ARGS= goes to the benchmark)
+bench: dev ## run the small form of every reference scenario (ARGS= goes to headway compare)
+	$(BIN)/python -m benchmarks.scenarios $(ARGS)
+
+bench-overhead: dev ## measure what the gateway itself costs a request (ARGS= goes to the benchmark)
 	$(BIN)/python -m benchmarks.overhead $(ARGS)
+
+bench-vidur: dev ## time the simulator beside Vidur on one case (installs Vidur on the first run)
+	$(BIN)/python -m benchmarks.vidur $(ARGS)
 
 test-engines: dev ## run the engine tests against a real vLLM on CPU (installs it on the first run)
 	HEADWAY_TEST_ENGINES=1 $(BIN)/python -m pytest -m engines tests/engines $(ARGS)

@@ -1,4 +1,4 @@
-"""Measures that every benchmark shares: quantiles, attainment, goodput.
+"""Measures that every benchmark shares: quantiles, attainment, goodput, confidence intervals.
 
 Pure Python, so that replaying a workload needs no numerical library.
 """
@@ -41,19 +41,26 @@ class Summary:
     p95: float | None
     p99: float | None
     max: float | None
+    std: float | None = None  # of the values themselves, not an estimate for a population
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Summary:
         known = sorted(value for value in values if value is not None)
+        mean = math.fsum(known) / len(known) if known else None
         return cls(
             count=len(known),
-            mean=math.fsum(known) / len(known) if known else None,
+            mean=mean,
             p50=quantile(known, 0.50),
             p90=quantile(known, 0.90),
             p95=quantile(known, 0.95),
             p99=quantile(known, 0.99),
             max=known[-1] if known else None,
+            std=None if mean is None else _deviation(known, mean),
         )
+
+
+def _deviation(values: Sequence[float], mean: float) -> float:
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
 
 
 def coefficient_of_variation(values: Sequence[float]) -> float | None:
@@ -63,7 +70,7 @@ def coefficient_of_variation(values: Sequence[float]) -> float | None:
     mean = math.fsum(values) / len(values)
     if mean <= 0:
         return None
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values)) / mean
+    return _deviation(values, mean) / mean
 
 
 def mean_rate(arrivals_s: Sequence[float]) -> float | None:
@@ -119,3 +126,54 @@ def offered_period_s(arrivals_s: Sequence[float]) -> float | None:
     """The window that `arrivals_s` (sorted) fill: their span and one mean gap more."""
     rate = mean_rate(arrivals_s)
     return None if rate is None else len(arrivals_s) / rate
+
+
+#: The 97.5 % quantiles of Student's t distribution for 1 to 30 degrees of freedom.
+_STUDENT_T_975 = (
+    *(12.7062047, 4.3026527, 3.1824463, 2.7764451, 2.5705818, 2.4469119, 2.3646243, 2.3060041, 2.2621572),
+    *(2.2281389, 2.2009852, 2.1788128, 2.1603687, 2.1447867, 2.1314495, 2.1199053, 2.1098156, 2.1009220),
+    *(2.0930241, 2.0859634, 2.0796138, 2.0738731, 2.0686576, 2.0638986, 2.0595386, 2.0555294, 2.0518305),
+    *(2.0484071, 2.0452296, 2.0422725),
+)
+_NORMAL_975 = 1.959963985
+
+
+def student_t_975(degrees: int) -> float:
+    """The 97.5 % quantile of Student's t distribution: what a two-sided 95 % interval multiplies with.
+
+    Above 30 degrees of freedom by the Cornish-Fisher expansion (Abramowitz and Stegun, 26.7.5).
+    """
+    if degrees < 1:
+        raise ValueError("an interval needs at least one degree of freedom")
+    if degrees <= len(_STUDENT_T_975):
+        return _STUDENT_T_975[degrees - 1]
+    z, n = _NORMAL_975, degrees
+    return (
+        z
+        + (z**3 + z) / (4 * n)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """The mean of independent repetitions and half the width of its 95 % confidence interval, in the unit of
+    the values. `half_width` is None below two values, `mean` of none."""
+
+    count: int
+    mean: float | None
+    half_width: float | None
+
+    @classmethod
+    def of(cls, values: Iterable[float | None]) -> Interval:
+        """Student's interval: the repetitions are taken as independent and about normal."""
+        known = [value for value in values if value is not None]
+        if not known:
+            return cls(0, None, None)
+        mean = math.fsum(known) / len(known)
+        if len(known) == 1:
+            return cls(1, mean, None)
+        degrees = len(known) - 1
+        variance = math.fsum((value - mean) ** 2 for value in known) / degrees
+        return cls(len(known), mean, student_t_975(degrees) * math.sqrt(variance / len(known)))

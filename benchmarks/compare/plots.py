@@ -1,208 +1,263 @@
-"""The plots of a report as SVG text: transparent, in the page's own text colour, with real text."""
+"""Curves of a report as SVG elements: against load, and cost. None where there is nothing to show."""
 
 from __future__ import annotations
 
-import io
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.workloads.format import WorkloadError
+from benchmarks.compare.looks import Look
+from benchmarks.compare.svg import Chart, Scale, padded, px
+from benchmarks.compare.tables import rate_text, three_digits, written
 
-#: Stands for the page's text colour; replaced by `currentColor` in the SVG.
-_INK = "#010203"
-#: Okabe and Ito's palette for colour-blind readers, and greys; legible on light and dark.
-_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c8c8c", "#a89c00", "#7a5fb0")
-_OUTCOME_COLOURS: Mapping[str, str] = {
-    "ok": "#009e73",
-    "late": "#e69f00",
-    "budget_exhausted_mid_decode": "#a89c00",
-    "rejected_slo": "#56b4e9",
-    "rejected_overload": "#0072b2",
-    "rejected_no_instance": "#7a5fb0",
-    "rejected_budget": "#cc79a7",
-    "expired_in_queue": "#b5651d",
-    "expired_before_first_token": "#d55e00",
-    "expired_mid_decode": "#c0504d",
-    "backend_error": "#b00020",
-}
-_MARKERS = "osD^vPX*<"
-
-Runs = Sequence[Mapping[str, Any]]
+Report = Mapping[str, Any]
+Looks = Mapping[str, Look]
+Cell = Mapping[str, Any]
 
 
-def attainment(runs: Runs) -> str | None:
-    """Attainment against rate, one line a policy (bars where there is one rate only)."""
-    known = [run for run in runs if run["attainment"] is not None]
-    if not known:
-        return None
-    figure, axes = _figure(7.5, 4.2)
-    policies = _policies(known)
-    if len({run["rate_per_s"] for run in known}) == 1:
-        values = [next(run["attainment"] for run in known if run["policy"] == policy) for policy in policies]
-        bars = axes.bar(policies, [100 * value for value in values], color=_COLOURS[: len(policies)] or None)
-        axes.bar_label(bars, fmt="%.1f", color=_INK, fontsize=9)
-        axes.tick_params(axis="x", rotation=20)
-    else:
-        for index, policy in enumerate(policies):
-            points = sorted(
-                (run["rate_per_s"], 100 * run["attainment"]) for run in known if run["policy"] == policy
-            )
-            axes.plot(
-                [rate for rate, _ in points],
-                [share for _, share in points],
-                color=_colour(index),
-                marker=_MARKERS[index % len(_MARKERS)],
-                label=policy,
-            )
-        axes.set_xlabel("offered requests/s")
-        axes.legend(frameon=False, labelcolor=_INK)
-    axes.set_ylabel("requests within their SLO (%)")
-    axes.set_ylim(0, 104)
-    return _svg(figure, "attainment")
+def shown_rates(report: Report) -> list[float]:
+    """Three rates at most: the lowest, the one nearest to what the best policy bears, the highest."""
+    rates: list[float] = report["rates_per_s"]
+    if len(rates) <= 3:
+        return rates
+    return sorted({rates[0], near_capacity(report), rates[-1]})
 
 
-def distributions(runs: Runs) -> list[tuple[str, str]]:
-    """(caption, SVG) for each rate: the distributions of TTFT, TPOT and E2E by policy."""
-    from matplotlib.ticker import LogLocator
-
-    plots = []
-    order = _policies(runs)
-    for rate in sorted({run["rate_per_s"] for run in runs}, key=lambda rate: rate or 0.0):
-        figure, axes = _figure(10.5, 3.4, columns=3)
-        for place, (name, title, factor, unit) in zip(
-            axes,
-            (("ttft_s", "TTFT", 1.0, "s"), ("tpot_s", "TPOT", 1000.0, "ms"), ("e2e_s", "E2E", 1.0, "s")),
-            strict=True,
-        ):
-            for run in (run for run in runs if run["rate_per_s"] == rate):
-                curve = [value for value in run["curves"][name] if value is not None]
-                if curve:
-                    shares = [100 * index / (len(curve) - 1) for index in range(len(curve))]
-                    place.plot(
-                        [max(value * factor, 1e-6) for value in curve],
-                        shares,
-                        color=_colour(order.index(run["policy"])),
-                        label=run["policy"],
-                    )
-            place.set(title=title, xlabel=unit, xscale="log", ylim=(0, 100))
-            place.title.set_color(_INK)
-            low, high = place.get_xlim()
-            subs = (1.0, 2.0, 5.0) if high < 200 * low else (1.0,)
-            place.xaxis.set_major_locator(LogLocator(subs=subs, numticks=12))
-            place.xaxis.set_major_formatter("{x:g}")
-            place.xaxis.set_minor_formatter("")
-        axes[0].set_ylabel("answers at or below (%)")
-        handles, labels = axes[0].get_legend_handles_labels()
-        if handles:
-            figure.legend(
-                handles, labels, loc="outside lower center", ncols=6, frameon=False, labelcolor=_INK
-            )
-        caption = "at the workload's rate" if rate is None else f"at {rate:.3g} requests/s"
-        plots.append((caption, _svg(figure, f"distributions-{rate}")))
-    return plots
-
-
-def cost(runs: Runs) -> str | None:
-    """Cost of a thousand requests against attainment, one point a run: up and left is better."""
-    known = [run for run in runs if run["cost_usd_per_request"] is not None]
-    if not known:
-        return None
-    figure, axes = _figure(7.5, 4.2)
-    policies = _policies(known)
-    with_attainment = all(run["attainment"] is not None for run in known)
-    for index, policy in enumerate(policies):
-        own = sorted(
-            (run for run in known if run["policy"] == policy), key=lambda run: run["rate_per_s"] or 0.0
-        )
-        usd = [1000 * run["cost_usd_per_request"] for run in own]
-        heights = [100 * run["attainment"] if with_attainment else run["rate_per_s"] or 0.0 for run in own]
-        axes.plot(
-            usd,
-            heights,
-            color=_colour(index),
-            marker=_MARKERS[index % len(_MARKERS)],
-            linewidth=0.8,
-            label=policy,
-        )
-    axes.set_xlabel("USD for 1,000 requests")
-    axes.set_ylabel("requests within their SLO (%)" if with_attainment else "offered requests/s")
-    axes.legend(frameon=False, labelcolor=_INK)
-    return _svg(figure, "cost")
-
-
-def outcomes(runs: Runs) -> str:
-    """What became of the requests, stacked, one bar a run."""
-    names = list(dict.fromkeys([*_OUTCOME_COLOURS, *(name for run in runs for name in run["outcomes"])]))
-    return _stacked(runs, "outcomes", names, _OUTCOME_COLOURS)
-
-
-def instances(runs: Runs) -> str | None:
-    """Where requests were served, stacked, one bar a run."""
-    names = sorted({name for run in runs for name in run["instances"]})
-    return None if names in ([], ["(none)"]) else _stacked(runs, "instances", names, {"(none)": "#8c8c8c"})
-
-
-def _stacked(runs: Runs, key: str, names: Sequence[str], colours: Mapping[str, str]) -> str:
-    figure, axes = _figure(8.5, 1.4 + 0.32 * len(runs))
-    labels = [
-        f"{run['policy']}  {'' if run['rate_per_s'] is None else format(run['rate_per_s'], '.3g') + '/s'}"
-        for run in runs
+def near_capacity(report: Report) -> float:
+    """The rate nearest to the best capacity that was found, the ends left out where there are others; the
+    middle one without any."""
+    rates: list[float] = report["rates_per_s"]
+    inner = rates[1:-1] or rates
+    known = [
+        entry["rate_per_s"]["mean"]
+        for entry in report["capacity"]
+        if entry["bound"] in ("within", "at_least") and entry["rate_per_s"]["mean"] is not None
     ]
-    left = [0.0] * len(runs)
-    places = list(range(len(runs)))
-    for index, name in enumerate(names):
-        shares = [100 * run[key].get(name, 0) / max(1, run["requests"]) for run in runs]
-        if any(shares):
-            axes.barh(places, shares, left=left, label=name, color=colours.get(name, _colour(index)))
-            left = [before + share for before, share in zip(left, shares, strict=True)]
-    axes.set_yticks(places, labels)
-    axes.invert_yaxis()
-    axes.set_xlim(0, 100)
-    axes.set_xlabel("requests (%)")
-    axes.grid(False, axis="y")
-    figure.legend(loc="outside lower center", ncols=4, frameon=False, labelcolor=_INK)
-    return _svg(figure, key)
+    return min(inner, key=lambda rate: abs(rate - max(known))) if known else inner[len(inner) // 2]
 
 
-def _policies(runs: Runs) -> list[str]:
-    return list(dict.fromkeys(run["policy"] for run in runs))
+def _by_policy(report: Report) -> dict[str, list[Cell]]:
+    """Cells by policy, rising in rate; the baseline and other greys are drawn first, so they lie below."""
+    return {
+        policy: [cell for cell in report["cells"] if cell["policy"] == policy]
+        for policy in report["policies"]
+    }
 
 
-def _colour(index: int) -> str:
-    return _COLOURS[index % len(_COLOURS)]
+def figure_of(cell: Cell, measure: str) -> Mapping[str, Any]:
+    figure: Mapping[str, Any] = cell["measures"][measure]
+    return figure
 
 
-def _figure(width_in: float, height_in: float, columns: int = 1) -> tuple[Any, Any]:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise WorkloadError("reports need matplotlib: pip install 'headway[bench]'") from error
-    figure = Figure(figsize=(width_in, height_in), layout="constrained")
-    figure.patch.set_alpha(0)
-    axes = figure.subplots(1, columns)
-    for place in [axes] if columns == 1 else axes:
-        place.set_facecolor("none")
-        place.tick_params(colors=_INK, which="both", labelsize=9)
-        place.xaxis.label.set_color(_INK)
-        place.yaxis.label.set_color(_INK)
-        for side in ("left", "bottom"):
-            place.spines[side].set_color(_INK)
-        for side in ("top", "right"):
-            place.spines[side].set_visible(False)
-        place.grid(color=_INK, alpha=0.15)
-        place.set_axisbelow(True)
-    return figure, axes
+# --- against load -------------------------------------------------------------------------------------
+def attainment(report: Report, looks: Looks) -> str | None:
+    """Attainment against the offered rate, with intervals, the target, and the oracles' bracket."""
+    rates = report["rates_per_s"]
+    shares = [
+        figure["mean"]
+        for cell in report["cells"]
+        if (figure := figure_of(cell, "attainment"))["mean"] is not None
+    ]
+    if len(rates) < 2 or not shares:
+        return None
+    low = min(0.9, int(10 * min(shares)) / 10)
+    chart = _rate_chart(rates, Scale(100 * low, 100, 300, 26), "requests within their SLO (%)")
+    target = px(chart.y(100 * report["attainment_target"]))
+    chart.parts.append(f'<path class="target" d="M{px(chart.x.start)} {target}H{px(chart.x.end)}"/>')
+    _bracket(
+        chart,
+        report,
+        lambda one: _percent(one["clairvoyant_attainment"]["mean"]),
+        lambda one: _percent(one["attainment_upper_bound"]["mean"]),
+    )
+    _curves(chart, report, looks, "attainment", 100.0, "{:.1f} %")
+    return chart.render("Attainment against offered rate, one line a policy")
 
 
-def _svg(figure: Any, name: str) -> str:
-    """The figure as an `<svg>` element. Its inner ids depend on `name`: several stand in one page."""
-    import matplotlib as mpl
+def goodput(report: Report, looks: Looks) -> str | None:
+    """Goodput against the offered rate, with the oracles' bracket."""
+    rates = report["rates_per_s"]
+    values = [
+        figure["mean"]
+        for cell in report["cells"]
+        if (figure := figure_of(cell, "goodput_per_s"))["mean"] is not None
+    ]
+    values += [
+        value for one in report["oracle"] if (value := one["clairvoyant_goodput_per_s"]["mean"]) is not None
+    ]
+    if len(rates) < 2 or not values or max(values) <= 0:
+        return None
+    chart = _rate_chart(rates, Scale(0, max(values) * 1.04, 300, 26), "requests within their SLO (1/s)")
+    _bracket(
+        chart,
+        report,
+        lambda one: one["clairvoyant_goodput_per_s"]["mean"],
+        lambda one: one["goodput_upper_bound_per_s"]["mean"],
+    )
+    _curves(chart, report, looks, "goodput_per_s", 1.0, "{:.3g}/s")
+    return chart.render("Goodput against offered rate, one line a policy")
 
-    out = io.StringIO()
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": name, "font.family": "sans-serif"}):
-        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    text = out.getvalue()
-    text = text[text.index("<svg") :].replace(_INK, "currentColor")
-    # The page's own font; the page's style scales the picture with its column.
-    return re.sub(r"font: ([\d.]+px) [^;\"]*", r"font: \1 system-ui, sans-serif", text)
+
+def _rate_chart(rates: Sequence[float], y: Scale, y_label: str) -> Chart:
+    log = rates[0] > 0 and rates[-1] >= 12 * rates[0]
+    chart = Chart(540, 340, Scale(rates[0], rates[-1], 44, 424, log), y)
+    chart.axes("offered requests/s", y_label, chart.x.ticks(6), chart.y.ticks(5))
+    return chart
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def _bracket(
+    chart: Chart,
+    report: Report,
+    found: Callable[[Mapping[str, Any]], float | None],
+    bound: Callable[[Mapping[str, Any]], float | None],
+) -> None:
+    """The area between what a clairvoyant schedule reached and what no schedule can pass."""
+    reached = [(one["rate_per_s"], value) for one in report["oracle"] if (value := found(one)) is not None]
+    limit = [(one["rate_per_s"], value) for one in report["oracle"] if (value := bound(one)) is not None]
+    if [rate for rate, _ in reached] == [rate for rate, _ in limit]:
+        chart.band(
+            [(rate, low, high) for (rate, low), (_, high) in zip(reached, limit, strict=True)], "oracle"
+        )
+    chart.line(limit, "oracle bound")
+    chart.line(reached, "oracle")
+    for points, name in ((reached, "clairvoyant"), (limit, "upper bound")):
+        for rate, value in points:
+            chart.dot((rate, value), "oracle", f"{name} at {rate_text(rate)}/s: {three_digits(value)}", 2.2)
+
+
+def _curves(chart: Chart, report: Report, looks: Looks, measure: str, factor: float, write: str) -> None:
+    labels = []
+    for policy, own in _by_policy(report).items():
+        css = f"policy {looks[policy].css}"
+        known = [cell for cell in own if figure_of(cell, measure)["mean"] is not None]
+        points = [(cell["rate_per_s"], factor * figure_of(cell, measure)["mean"]) for cell in known]
+        if not points:
+            continue
+        if any(figure_of(cell, measure)["half_width"] for cell in known):
+            chart.band(
+                [
+                    (rate, mean - half, mean + half)
+                    for (rate, mean), cell in zip(points, known, strict=True)
+                    for half in [factor * (figure_of(cell, measure)["half_width"] or 0.0)]
+                ],
+                css,
+            )
+        chart.line(points, css)
+        for point, cell in zip(points, known, strict=True):
+            value = written(figure_of(cell, measure), write.format, factor)
+            chart.dot(point, css, f"{policy} at {rate_text(point[0])}/s: {value}")
+        labels.append((points[-1][1], policy, css))
+    last = report["oracle"][-1] if report["oracle"] else None
+    if last is not None and last["rate_per_s"] == chart.x.high:
+        name = "clairvoyant_attainment" if measure == "attainment" else "clairvoyant_goodput_per_s"
+        if last[name]["mean"] is not None:
+            labels.append((factor * last[name]["mean"], "oracle", "oracle"))
+    chart.end_labels(labels)
+
+
+#: Costs that differ by less are those of one tariff: there is nothing to choose between.
+_LEAST_SPREAD = 0.02
+
+
+# --- cost ---------------------------------------------------------------------------------------------
+def cost(report: Report, looks: Looks) -> tuple[str, str] | None:
+    """(what the height says, SVG): cost of a thousand answers against quality, or against attainment where
+    no quality is known. One line a policy over its rates, a large point at the rate near capacity."""
+    for measure, label, factor in (
+        ("quality_mean", "mean quality of answers", 1.0),
+        ("attainment", "requests within their SLO (%)", 100.0),
+    ):
+        known = [
+            cell
+            for cell in report["cells"]
+            if figure_of(cell, "cost_usd_per_request")["mean"] is not None
+            and figure_of(cell, measure)["mean"] is not None
+        ]
+        if known and costs_differ(report):
+            return measure, _cost_chart(report, looks, known, measure, label, factor)
+    return None
+
+
+def costs_differ(report: Report) -> bool:
+    """Whether answers cost more under one policy than under another."""
+    costs = [
+        mean
+        for cell in report["cells"]
+        if (mean := figure_of(cell, "cost_usd_per_request")["mean"]) is not None
+    ]
+    return bool(costs) and max(costs) - min(costs) > _LEAST_SPREAD * max(costs)
+
+
+def _cost_chart(
+    report: Report, looks: Looks, cells: Sequence[Cell], measure: str, label: str, factor: float
+) -> str:
+    near = near_capacity(report)
+    oracle: list[Mapping[str, float]] = next(
+        (
+            one["quality_cost"]
+            for one in report["oracle"]
+            if one["rate_per_s"] == near and one["quality_cost"]
+        ),
+        [],
+    )
+    frontier = (
+        [(1000 * point["cost_usd_per_request"], point["quality"]) for point in oracle]
+        if measure == "quality_mean"
+        else []
+    )
+    place = {
+        (cell["policy"], cell["rate_per_s"]): (
+            1000 * figure_of(cell, "cost_usd_per_request")["mean"],
+            factor * figure_of(cell, measure)["mean"],
+        )
+        for cell in cells
+    }
+    all_points = [*place.values(), *frontier]
+    x = padded([usd for usd, _ in all_points], 60, 700)
+    y = padded([height for _, height in all_points], 320, 26)
+    chart = Chart(860, 362, x, y)
+    chart.axes("USD for 1,000 answers", label, chart.x.ticks(8), chart.y.ticks(8))
+    if frontier:
+        chart.line(frontier, "oracle")
+        for point in frontier:
+            chart.dot(point, "oracle", f"oracle: {three_digits(point[0])} USD, {point[1]:.3f}", 2.2)
+    labels = []
+    for policy in report["policies"]:
+        css = f"policy {looks[policy].css}"
+        own = [(rate, point) for (name, rate), point in place.items() if name == policy]
+        chart.line([point for _, point in own], f"thin {css}")
+        for rate, point in own:
+            title = f"{policy} at {rate_text(rate)}/s: {three_digits(point[0])} USD, {three_digits(point[1])}"
+            chart.dot(point, css, title, 5.5 if rate == near else 2.4)
+            if rate == near:
+                labels.append((point, policy, css))
+    _beside(chart, labels)
+    return chart.render("Cost of a thousand answers against " + label)
+
+
+def _beside(chart: Chart, labels: Sequence[tuple[tuple[float, float], str, str]]) -> None:
+    """Names beside their points, where neither another name nor another point stands."""
+    points = [(chart.x(x), chart.y(y)) for (x, y), _, _ in labels]
+    taken: list[tuple[float, float, float, float]] = [(x - 6, x + 6, y - 6, y + 6) for x, y in points]
+    for (x, y), (_, text, css) in sorted(zip(points, labels, strict=True), key=lambda one: one[0][1]):
+        width = 7.4 * len(text)
+        places = [
+            (x + 9 if right else x - 9 - width, y + 4 + down)
+            for down in (0, -12, 12, -24, 24, -36, 36, -48, 48)
+            for right in (True, False)
+        ]
+        boxes = [(left, left + width, at - 11, at + 2) for left, at in places]
+        free = [
+            place
+            for place, box in enumerate(boxes)
+            if box[0] > chart.x.start
+            and not any(
+                box[0] < one[1] and box[1] > one[0] and box[2] < one[3] and box[3] > one[2] for one in taken
+            )
+        ]
+        place = free[0] if free else 0
+        taken.append(boxes[place])
+        chart.text(*places[place], text, css=f"name {css}")

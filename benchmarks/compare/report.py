@@ -1,111 +1,104 @@
-"""The report of a comparison: its JSON form and the table on the terminal."""
+"""The report of a comparison: everything that its files and its page show, as one JSON document."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from benchmarks.compare.runs import RunResult
-from benchmarks.measures import quantile
-from benchmarks.replay.row import Row
-from benchmarks.replay.summary import RunSummary, milliseconds, per_cent, summarise
+import orjson
+
+from benchmarks.compare.capacity import TARGET, capacities
+from benchmarks.compare.cells import cells, paired_differences, unique
+from benchmarks.compare.live import RunResult
+from benchmarks.compare.regret import oracle_cells, regrets
+from benchmarks.compare.summary import ITL_NOTES, live_summary
+from benchmarks.measures import Interval
+from benchmarks.replay.summary import RunSummary
+from benchmarks.workloads.format import WorkloadError
+
+__all__ = ["REPORT_KEY", "VERSION", "lag_warning", "live_run", "read_report", "report"]
 
 REPORT_KEY = "headway_report"
-#: Points of the distribution curves that the report keeps.
-_CURVE_SHARES = tuple(index / 200 for index in range(201))
-_CURVES: dict[str, Callable[[Row], float | None]] = {
-    "ttft_s": lambda row: row.ttft_s,
-    "tpot_s": lambda row: row.tpot_s,
-    "e2e_s": lambda row: row.e2e_s,
-}
+VERSION = 2
+
+_BASELINE = "round_robin"
 
 
 def report(
-    results: Sequence[RunResult], *, speed: float, complete: bool, about: dict[str, Any]
+    runs: Sequence[Mapping[str, Any]],
+    *,
+    about: Mapping[str, Any],
+    complete: bool,
+    oracles: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """Everything a report page needs. `runs[].curves` are quantiles at 0, 0.5 %, ... 100 %, in seconds."""
+    """The report of `runs`: summaries with `name`, `policy`, `rate_per_s` (None: the workload's own) and
+    `seed`, one each. `about` is what was measured and how; the page shows of it `url` or `fleet`, `scenario`,
+    `model`, `slo`, `speed`, `command`, `warning` and `workload` (`header`, `described`). `oracles` as in
+    `regret.oracle_cells`.
+
+    A run's `timeline` is kept for the first seed only: the others look alike and are most of the bytes.
+    """
+    runs = _at_known_rates(runs)
+    first_seed = runs[0]["seed"] if runs else None
+    kept = [run if run["seed"] == first_seed else {**run, "timeline": None} for run in runs]
+    policies = unique(runs, "policy")
+    baseline = _BASELINE if _BASELINE in policies or not policies else policies[0]
     return {
-        REPORT_KEY: 1,
+        REPORT_KEY: VERSION,
         "complete": complete,
+        "warning": None,
+        "speed": 1.0,
         **about,
-        "speed": speed,
-        "runs": [_run(result, speed) for result in results],
+        "policies": policies,
+        "rates_per_s": sorted(unique(runs, "rate_per_s")),
+        "seeds": unique(runs, "seed"),
+        "baseline": baseline,
+        "notes": [ITL_NOTES[how] for how in unique(runs, "itl_of")],
+        "attainment_target": TARGET,
+        "cells": cells(runs),
+        "paired": paired_differences(runs, baseline),
+        "capacity": capacities(runs, baseline),
+        "oracle": oracle_cells(oracles),
+        "regret": regrets(runs, oracles, baseline),
+        "runs": kept,
     }
 
 
-def _run(result: RunResult, speed: float) -> dict[str, Any]:
-    summary = summarise(result.rows, speed)
+def _at_known_rates(runs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Runs at the workload's own rate under one number: the mean of what was measured, which differs a
+    little between seeds."""
+    own = Interval.of(run["measured_rate_per_s"] for run in runs if run["rate_per_s"] is None).mean
+    return [run if run["rate_per_s"] is not None else {**run, "rate_per_s": own or 0.0} for run in runs]
+
+
+def live_run(result: RunResult, speed: float) -> dict[str, Any]:
+    """A run against a live gateway as a run of the report; it has no seed of its own."""
     return {
         "name": result.run.name,
         "policy": result.run.policy,
-        "rate_per_s": result.run.rate_per_s or summary.rate_per_s,
+        "rate_per_s": result.run.rate_per_s,
+        "seed": None,
         "started_at": result.started_at,
-        **{key: value for key, value in summary.as_dict().items() if key != "rate_per_s"},
-        "curves": {name: _curve(result.rows, value) for name, value in _CURVES.items()},
+        **live_summary(result.rows, speed),
     }
 
 
-def _curve(rows: Iterable[Row], value: Callable[[Row], float | None]) -> list[float | None]:
-    values = sorted(number for row in rows if row.complete and (number := value(row)) is not None)
-    return [quantile(values, share) for share in _CURVE_SHARES]
-
-
-HEADINGS = (
-    "policy",
-    "rate/s",
-    "TTFT p50",
-    "p95",
-    "p99",
-    "TPOT p50",
-    "p95",
-    "p99",
-    "E2E p50",
-    "p95",
-    "p99",
-    "attained",
-    "by gateway",
-    "goodput/s",
-    "USD/1k req",
-    "outcomes",
-)
-
-
-def cells(run: dict[str, Any]) -> list[str]:
-    """One run as the cells of a table; times in milliseconds."""
-    cost = run["cost_usd_per_request"]
-    goodput, rate = run["goodput_per_s"], run["rate_per_s"]
-    return [
-        run["policy"],
-        "-" if rate is None else f"{rate:.3g}",
-        *(
-            milliseconds(run[name][key])
-            for name in ("ttft_s", "tpot_s", "e2e_s")
-            for key in ("p50", "p95", "p99")
-        ),
-        per_cent(run["attainment"]),
-        per_cent(run["gateway_attainment"]),
-        "-" if goodput is None else f"{goodput:.3f}",
-        "-" if cost is None else f"{1000 * cost:.4f}",
-        ", ".join(f"{name} {count:,}" for name, count in run["outcomes"].items()),
-    ]
-
-
-def table(runs: Sequence[dict[str, Any]]) -> str:
-    """All runs as an aligned text table."""
-    rows = [list(HEADINGS), *(cells(run) for run in runs)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
-    last = len(HEADINGS) - 1
-    lines = []
-    for number, row in enumerate(rows):
-        lines.append(
-            "  ".join(
-                cell if column == last else cell.ljust(width) if column == 0 else cell.rjust(width)
-                for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ).rstrip()
+def read_report(path: Path) -> dict[str, Any]:
+    """A report.json. A WorkloadError in one line if it is none, or of another version."""
+    try:
+        data = orjson.loads(path.read_bytes())
+    except OSError as error:
+        raise WorkloadError(f"cannot read {path}: {error.strerror or error}") from error
+    except orjson.JSONDecodeError as error:
+        raise WorkloadError(f"{path}: not valid JSON ({error.msg})") from None
+    if not isinstance(data, dict) or REPORT_KEY not in data:
+        raise WorkloadError(f"{path}: not a report of headway compare")
+    if data[REPORT_KEY] != VERSION:
+        raise WorkloadError(
+            f"{path}: a report of version {data[REPORT_KEY]}, and this program reads version {VERSION}"
         )
-        if number == 0:
-            lines.append("  ".join("-" * width for width in widths[:-1]) + "  --------")
-    return "\n".join(lines) + "\ntimes in ms"
+    return data
 
 
 def lag_warning(summaries: Iterable[RunSummary], limit_s: float) -> str | None:

@@ -147,7 +147,7 @@ def test_a_refused_policy_is_told_before_the_run(
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"--url": None}, "give --url"),
+        ({"--url": None}, "give --workload and --fleet, or --scenario, or --url"),
         ({"--policies": None}, "--policies is needed"),
         ({"--policies": "a,a"}, "different names"),
         ({"--rates": "1,x"}, "--rates 1,x"),

@@ -134,7 +134,7 @@ async def test_errors_of_ollama(ollama_server: EmulatedInstance, http: aiohttp.C
 async def test_refused_connections_come_back(vllm: EmulatedInstance) -> None:
     port = vllm.port
     async with aiohttp.ClientSession() as http:
-        await arm(http, vllm, kind="refuse_connections", for_s=0.3)
+        await arm(http, vllm, kind="refuse_connections", for_s=2.0)
     assert await state_of(port, "refused") == "refused"
     assert await state_of(port, "open") == "open"
 

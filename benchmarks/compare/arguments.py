@@ -1,0 +1,177 @@
+"""The options of `headway compare`, and what they say."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.oracles import EFFORTS
+from benchmarks.replay.command import add_target_arguments
+from benchmarks.workloads.format import WorkloadError
+
+#: Draws of the workload for which the oracles are asked, unless told.
+ORACLE_SEEDS = 2
+#: How long they search, unless told: for a scenario's small form, and for all else.
+SMALL_ORACLE_EFFORT, ORACLE_EFFORT = "quick", "normal"
+
+_SIMULATED_ONLY = (
+    *("fleet", "scenario", "small", "seeds", "first_seed", "jobs", "ray", "profiles"),
+    *("oracle_seeds", "oracle_effort", "keep_requests"),
+)
+_LIVE_ONLY = (
+    *("warmup", "settle", "emulate_lengths", "api_key_env", "max_in_flight", "timeout", "connections"),
+)
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """The options of `headway compare`."""
+    parser.add_argument(
+        "--policies", metavar="A,B,...|all", help="in this order (default in simulation: all)"
+    )
+    parser.add_argument("--workload", type=Path, metavar="FILE", help="a workload file")
+    parser.add_argument(
+        "--rates", metavar="R,R,...", help="requests/s to scale to (default: the workload's own)"
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="report.html, report.json, CSVs, runs/")
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N requests")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    _add_simulation(parser.add_argument_group("simulation"))
+    live = parser.add_argument_group("live")
+    live.add_argument("--url", help="a live gateway")
+    live.add_argument(
+        "--warmup", type=int, default=20, metavar="N", help="requests sent first and not counted (default 20)"
+    )
+    live.add_argument(
+        "--settle",
+        type=float,
+        default=1.0,
+        metavar="S",
+        help="pause between runs, before the wait for idleness",
+    )
+    live.add_argument(
+        "--emulate-lengths",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="tell emulated engines the true output lengths (default)",
+    )
+    add_target_arguments(parser)
+    # In simulation 1 is a choice, and not the default: that is what all emulated instances have in common.
+    parser.set_defaults(speed=None)
+
+
+def _add_simulation(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--fleet", type=Path, metavar="FILE", help="the fleet file to simulate")
+    group.add_argument(
+        "--scenario", metavar="NAME", help="a reference scenario (or its file): fleet, workload and rates"
+    )
+    group.add_argument("--small", action="store_true", help="the scenario's small form, from generators")
+    group.add_argument(
+        "--seeds", type=int, metavar="N", help="draws of the workload (default 1, or the scenario's)"
+    )
+    group.add_argument(
+        "--first-seed",
+        type=int,
+        default=0,
+        metavar="S",
+        help="the first draw's seed (default 0: a recorded workload as it is; others resample it)",
+    )
+    group.add_argument("--jobs", type=int, metavar="N", help="processes (default: one for each core)")
+    group.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="run on a Ray cluster (`auto`: that of this machine, `local`: started here)",
+    )
+    group.add_argument(
+        "--profiles", type=Path, metavar="FILE", help="engine profiles fitted by `headway calibrate`"
+    )
+    group.add_argument(
+        "--oracle-seeds",
+        type=int,
+        metavar="N",
+        help=f"draws for which to ask the oracles (default {ORACLE_SEEDS})",
+    )
+    group.add_argument(
+        "--oracle-effort",
+        metavar="EFFORT",
+        help=f"of the oracles: {', '.join(EFFORTS)} (default {ORACLE_EFFORT}, with --small {SMALL_ORACLE_EFFORT})",
+    )
+    group.add_argument("--keep-requests", action="store_true", help="keep every request (runs/*.npz)")
+
+
+def check(args: argparse.Namespace) -> None:
+    """Raises WorkloadError for numbers out of range and for options that do not go together."""
+    if args.out is None:
+        raise WorkloadError("--out is needed")
+    _check_form(args)
+    for name in ("limit", "seeds", "jobs"):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise WorkloadError(f"--{name}: must be at least 1")
+    if args.speed is not None and not 0 < args.speed < math.inf:
+        raise WorkloadError("--speed: must be a number above 0")
+    for name in ("first_seed", "oracle_seeds", "warmup", "settle"):
+        value = getattr(args, name)
+        if value is not None and not 0 <= value < math.inf:
+            raise WorkloadError(f"{_option(name)}: must be at least 0")
+    if args.oracle_effort not in (None, *EFFORTS):
+        raise WorkloadError(f"--oracle-effort: one of {', '.join(EFFORTS)}, not {args.oracle_effort}")
+
+
+def _check_form(args: argparse.Namespace) -> None:
+    parser = argparse.ArgumentParser()
+    add(parser)
+    stray = [
+        name
+        for name in (_LIVE_ONLY if args.url is None else _SIMULATED_ONLY)
+        if getattr(args, name) != parser.get_default(name)
+    ]
+    if args.url is not None:
+        if stray:
+            raise WorkloadError(f"{_option(stray[0])} is for the simulator; it does not go with --url")
+        for name in ("policies", "workload"):
+            if getattr(args, name) is None:
+                raise WorkloadError(f"--{name} is needed")
+        return
+    if args.scenario is not None:
+        for name in ("workload", "fleet", "limit"):
+            if getattr(args, name) is not None:
+                raise WorkloadError(
+                    f"--scenario brings its own workload and fleet; --{name} does not go with it"
+                )
+    elif args.small:
+        raise WorkloadError("--small needs --scenario")
+    elif args.workload is None or args.fleet is None:
+        raise WorkloadError("give --workload and --fleet, or --scenario, or --url for a live gateway")
+    if stray:
+        raise WorkloadError(f"{_option(stray[0])} is for a live gateway; it needs --url")
+    if args.ray is not None and args.jobs is not None:
+        raise WorkloadError("--jobs does not go with --ray")
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def policy_names(text: str | None, known: Sequence[str]) -> tuple[str, ...]:
+    """`a,b` as names; all that are known for `all` and for nothing."""
+    if text is None or text == "all":
+        return tuple(known)
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names or len(set(names)) != len(names):
+        raise WorkloadError(f"--policies {text}: expected different names, separated by commas, or all")
+    return names
+
+
+def rates(text: str | None) -> tuple[float, ...] | None:
+    """`1,2.5` as requests/s."""
+    if text is None:
+        return None
+    try:
+        found = tuple(float(rate) for rate in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or not all(0 < rate < math.inf for rate in found) or len(set(found)) != len(found):
+        raise WorkloadError(f"--rates {text}: expected different numbers above 0, separated by commas")
+    return found

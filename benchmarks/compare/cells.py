@@ -1,0 +1,134 @@
+"""Runs of one policy at one rate taken together: means over seeds with 95 % intervals, and paired differences.
+
+A seed makes the arrivals and the requests, so two policies with one seed saw the same ones: their difference
+is taken seed by seed, which leaves out what the seeds themselves differ in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from benchmarks.measures import Interval
+
+Run = Mapping[str, Any]
+
+
+def _of(group: str, key: str) -> Callable[[Run], float | None]:
+    """One figure of a run's distribution or group of figures; None where the run has no such group."""
+    return lambda run: (run.get(group) or {}).get(key)
+
+
+def _share(key: str) -> Callable[[Run], float | None]:
+    return lambda run: run[key] / run["requests"] if run["requests"] else None
+
+
+#: The figures that cells and differences hold, in report order. Units stand in the names.
+MEASURES: Mapping[str, Callable[[Run], float | None]] = {
+    "attainment": lambda run: run["attainment"],
+    "goodput_per_s": lambda run: run["goodput_per_s"],
+    "offered_with_slo_share": _share("offered_with_slo"),
+    **{
+        f"{name}_{key}": _of(name, key)
+        for name in ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_wait_s")
+        for key in ("mean", "p50", "p90", "p95", "p99")
+    },
+    "output_tokens_per_s": lambda run: run["output_tokens_per_s"],
+    "cost_usd_per_request": lambda run: run["cost_usd_per_request"],
+    "quality_mean": lambda run: run["quality_mean"],
+    "timed_out_before_decoding_share": _share("timed_out_before_decoding"),
+    "out_of_budget_before_decoding_share": _share("out_of_budget_before_decoding"),
+    "gateway_attainment": lambda run: run["gateway_attainment"],
+    "ttft_p95_coverage": _of("prediction", "ttft_p95_coverage"),
+    "ttft_p50_median_relative_error": _of("prediction", "ttft_p50_median_relative_error"),
+    "decision_s_p50": _of("decision_s", "p50"),
+    "decision_s_p99": _of("decision_s", "p99"),
+}
+
+#: The figures whose differences are kept.
+PAIRED = (
+    *("attainment", "goodput_per_s", "ttft_s_p50", "ttft_s_p95", "tpot_s_p50", "tpot_s_p95"),
+    *("e2e_s_p50", "e2e_s_p95", "cost_usd_per_request", "quality_mean"),
+)
+
+
+def unique(runs: Sequence[Run], key: str) -> list[Any]:
+    """The different values of `key` in the order of their first run."""
+    return list(dict.fromkeys(run[key] for run in runs))
+
+
+def cells(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """One cell for each policy and rate that has runs, by rate, then policy. Figures as Intervals; `outcomes`
+    and `instances` are mean shares of requests, `curves` the mean of the seeds' quantiles."""
+    found = []
+    for rate in sorted(unique(runs, "rate_per_s")):
+        for policy in unique(runs, "policy"):
+            own = [run for run in runs if run["policy"] == policy and run["rate_per_s"] == rate]
+            if own:
+                found.append(_cell(policy, rate, own))
+    return found
+
+
+def _cell(policy: str, rate_per_s: float, runs: Sequence[Run]) -> dict[str, Any]:
+    return {
+        "policy": policy,
+        "rate_per_s": rate_per_s,
+        "seeds": len(runs),
+        "requests": sum(run["requests"] for run in runs),
+        "measures": {
+            name: asdict(Interval.of(measure(run) for run in runs)) for name, measure in MEASURES.items()
+        },
+        "outcomes": _mean_shares(runs, "outcomes"),
+        "instances": _mean_shares(runs, "instances"),
+        "models": _mean_shares(runs, "models"),
+        "curves": {
+            name: [_mean(values) for values in zip(*(run["curves"][name] for run in runs), strict=True)]
+            for name in runs[0]["curves"]
+        },
+    }
+
+
+def _mean_shares(runs: Sequence[Run], key: str) -> dict[str, float]:
+    names = dict.fromkeys(name for run in runs for name in run[key])
+    total = sum(run["requests"] for run in runs)
+    return {name: sum(run[key].get(name, 0) for run in runs) / total for name in names} if total else {}
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Five digits are what a plot can show."""
+    mean = Interval.of(values).mean
+    return None if mean is None else float(f"{mean:.5g}")
+
+
+def paired_differences(runs: Sequence[Run], baseline: str) -> list[dict[str, Any]]:
+    """For each rate and each policy but the baseline: its figures less the baseline's, over the seeds that
+    both have, as Intervals."""
+    by_key = {(run["policy"], run["rate_per_s"], run["seed"]): run for run in runs}
+    found = []
+    for rate in sorted(unique(runs, "rate_per_s")):
+        for policy in unique(runs, "policy"):
+            pairs = [
+                (by_key[policy, rate, seed], by_key[baseline, rate, seed])
+                for seed in unique(runs, "seed")
+                if (policy, rate, seed) in by_key and (baseline, rate, seed) in by_key
+            ]
+            if policy != baseline and pairs:
+                found.append(
+                    {
+                        "policy": policy,
+                        "rate_per_s": rate,
+                        "differences": {
+                            name: asdict(
+                                Interval.of(_difference(MEASURES[name], one, other) for one, other in pairs)
+                            )
+                            for name in PAIRED
+                        },
+                    }
+                )
+    return found
+
+
+def _difference(measure: Callable[[Run], float | None], one: Run, other: Run) -> float | None:
+    left, right = measure(one), measure(other)
+    return None if left is None or right is None else left - right

@@ -1,0 +1,160 @@
+"""The draws of a workload, one for each seed, as files that every process can read.
+
+Seed 0 is a recorded trace as it is; other seeds resample it. All is read and checked against the fleet before
+anything runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from benchmarks.compare.resample import Resampler
+from benchmarks.compare.runs import digest
+from benchmarks.scenarios import Scenario
+from benchmarks.simulator import Fleet, check
+from benchmarks.workloads.describe import Description, passing
+from benchmarks.workloads.format import Header, WorkloadError, WorkloadRequest, read, read_header, write
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What all requests of a comparison ask for beside their own wishes."""
+
+    model: str
+    slo: Mapping[str, float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One seed's workload as a file of which the first `requests` count. Its times are its own, before
+    scaling: those of the first and the last request."""
+
+    seed: int
+    file: Path
+    requests: int
+    first_s: float
+    last_s: float
+
+    @property
+    def rate_per_s(self) -> float | None:
+        """Requests/s from the first to the last; None if they arrive at once."""
+        span_s = self.last_s - self.first_s
+        return (self.requests - 1) / span_s if span_s > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """All draws, with the first one's header and description. `made_of` tells one workload from another."""
+
+    header: Header
+    described: Mapping[str, Any]
+    each: tuple[Draw, ...]
+    made_of: Mapping[str, Any]
+
+
+def from_file(
+    path: Path, fleet: Fleet, asked: Asked, seeds: Sequence[int], limit: int | None, out: Path
+) -> Draws:
+    """The draws of the first `limit` requests of a workload file. Those that are resampled are kept in
+    `OUT/workloads`, so `fleet` and `asked` must be those of the runs. Raises WorkloadError naming the line."""
+    header = read_header(path)
+    number = 0
+
+    def counted() -> Iterator[WorkloadRequest]:
+        nonlocal number
+        for request in islice(read(path), limit):
+            number += 1
+            yield request
+
+    try:
+        description = _checked(counted(), fleet, asked)
+    except WorkloadError as error:
+        told = str(error)
+        if told.startswith(f"{path}, line "):
+            raise
+        raise WorkloadError(f"{path}{_line_of(path, number)}: {told}") from None
+    made_of = {"sha256": digest(path), "limit": limit}
+    resampler = Resampler(description.arrivals_s) if any(seeds) else None
+    draws = []
+    for seed in seeds:
+        if resampler is None or seed == 0:
+            draws.append(_draw(0, path, description.arrivals_s))
+        else:
+            drawn = resampler.draw(seed)
+            again = islice(read(path, check_ids=False), limit)
+            draws.append(_kept(out, seed, header, resampler.put_together(again, drawn)))
+    return Draws(header, description.as_dict(), tuple(draws), made_of)
+
+
+def from_scenario(
+    scenario: Scenario,
+    fleet: Fleet,
+    asked: Asked,
+    seeds: Sequence[int],
+    out: Path,
+    environment: Mapping[str, str],
+) -> Draws:
+    """The draws of a scenario, kept in `OUT/workloads`: built anew for each seed (prompts, wishes,
+    generators), and a recorded trace resampled too."""
+    draws: list[Draw] = []
+    first: tuple[Header, Description] | None = None
+    for seed in seeds:
+        try:
+            header, requests = scenario.requests(seed, environment)
+            if "files" in header.details:
+                requests = list(Resampler([each.arrival_s for each in requests]).requests(requests, seed))
+            description = _checked(requests, fleet, asked)
+        except WorkloadError as error:
+            raise WorkloadError(f"scenario {scenario.name}: {error}") from None
+        first = first or (header, description)
+        draws.append(_kept(out, seed, header, requests))
+    if first is None:
+        raise ValueError("no seeds")
+    header, description = first
+    made_of = {**scenario.made_of(), "files": header.details.get("files")}
+    return Draws(header, description.as_dict(), tuple(draws), made_of)
+
+
+def _checked(requests: Iterable[WorkloadRequest], fleet: Fleet, asked: Asked) -> Description:
+    """Check all requests against the fleet, and describe them on the way."""
+    found: list[Description] = []
+
+    def described() -> Generator[WorkloadRequest, None, None]:
+        found.append((yield from passing(requests)))
+
+    check(described(), fleet, model=asked.model, slo=asked.slo)
+    return found[0]
+
+
+def _line_of(path: Path, number: int) -> str:
+    """`, line N` of a workload's request; nothing if there is none."""
+    if number == 0:
+        return ""
+    with path.open("rb") as lines:
+        filled = (line for line, text in enumerate(lines, start=1) if text.strip())
+        # The header is the first of them.
+        return f", line {next(islice(filled, number, None))}"
+
+
+def _kept(out: Path, seed: int, header: Header, requests: Iterable[WorkloadRequest]) -> Draw:
+    path = out / "workloads" / f"{seed}.jsonl"
+    first_s, last_s = 0.0, 0.0
+
+    def watched() -> Iterator[WorkloadRequest]:
+        nonlocal first_s, last_s
+        for number, request in enumerate(requests):
+            last_s = round(request.arrival_s, 6)  # as it is written
+            if number == 0:
+                first_s = last_s
+            yield request
+
+    count = write(path, replace(header, seed=seed, requests=None), watched())
+    return Draw(seed, path, count, first_s, last_s)
+
+
+def _draw(seed: int, path: Path, arrivals_s: Sequence[float]) -> Draw:
+    return Draw(seed, path, len(arrivals_s), arrivals_s[0], arrivals_s[-1])

@@ -1,0 +1,168 @@
+"""`headway compare --url`: policies one after another against a live gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import aiohttp
+
+from benchmarks.compare.gateway import Gateway
+from benchmarks.compare.runs import RunFolder
+from benchmarks.measures import mean_rate
+from benchmarks.replay import pace
+from benchmarks.replay.client import Target
+from benchmarks.replay.command import ReplayProgress
+from benchmarks.replay.row import Row, row_from_dict
+from benchmarks.workloads.format import WorkloadError, WorkloadRequest
+
+_IDLE_LIMIT_S = 120.0
+_REFUSED = (400, 401, 403, 404, 422)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One policy at one rate. `rate_per_s` None is the workload's own rate."""
+
+    policy: str
+    rate_per_s: float | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.policy}@{'own' if self.rate_per_s is None else format(self.rate_per_s, 'g')}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """A run that came to its end."""
+
+    run: Run
+    started_at: float
+    rows: tuple[Row, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "policy": self.run.policy,
+            "rate_per_s": self.run.rate_per_s,
+            "started_at": self.started_at,
+            "rows": [row.as_dict() for row in self.rows],
+        }
+
+
+def plan(policies: Sequence[str], rates: Sequence[float] | None) -> list[Run]:
+    """The runs in order: all policies at one rate, then at the next, so that an interrupted comparison has
+    whole rates."""
+    return [Run(policy, rate) for rate in (rates or (None,)) for policy in policies]
+
+
+def at_rate(
+    requests: Sequence[WorkloadRequest], own_rate_per_s: float | None, rate_per_s: float | None
+) -> Iterator[WorkloadRequest]:
+    """The requests with their times scaled so that they arrive at `rate_per_s` (None: as they are)."""
+    factor = 1.0
+    if rate_per_s is not None:
+        if own_rate_per_s is None:
+            raise WorkloadError("--rates needs a workload with at least two different arrival times")
+        factor = own_rate_per_s / rate_per_s
+    for request in requests:
+        yield replace(request, arrival_s=request.arrival_s * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveComparison:
+    """What is to be done, checked. `settle_s` is the pause between runs, `warmup` the requests sent first."""
+
+    requests: Sequence[WorkloadRequest]
+    target: Target
+    runs: Sequence[Run]
+    warmup: int
+    settle_s: float
+    max_in_flight: int | None
+
+
+def _kept(folder: RunFolder, run: Run) -> RunResult | None:
+    data = folder.load(run.name)
+    if data is None:
+        return None
+    return RunResult(run, data["started_at"], tuple(row_from_dict(row) for row in data["rows"]))
+
+
+async def run_all(
+    comparison: LiveComparison,
+    folder: RunFolder,
+    stop: asyncio.Event,
+    on_result: Callable[[Sequence[RunResult]], None],
+) -> tuple[list[RunResult], bool]:
+    """Do the runs that are not there yet; `on_result` hears all so far after each. Returns all that are there,
+    and whether that is all of them."""
+    results: list[RunResult] = []
+    warm = False
+    timeout = aiohttp.ClientTimeout(total=30)
+    async with aiohttp.ClientSession(timeout=timeout) as session:
+        gateway = Gateway(session, comparison.target)
+        for number, one in enumerate(comparison.runs, start=1):
+            kept = _kept(folder, one)
+            if kept is not None:
+                results.append(kept)
+                continue
+            if not warm:
+                await gateway.check()
+                await _warm_up(comparison, one, stop)
+                warm = True
+            await _probe(comparison, one)
+            if not await gateway.until_idle(settle_s=comparison.settle_s, limit_s=_IDLE_LIMIT_S):
+                raise WorkloadError(f"the server is still busy after {_IDLE_LIMIT_S:g} s of waiting")
+            what = f"{one.name} ({number} of {len(comparison.runs)})"
+            result = await _one_run(comparison, one, folder.salt, what, stop)
+            if result is None:
+                return results, False
+            # Rows are recorded shortly after their answers have ended.
+            await asyncio.sleep(comparison.settle_s)
+            await gateway.look_up_outcomes(result.rows)
+            folder.save(one.name, result.as_dict())
+            results.append(result)
+            on_result(results)
+    return results, len(results) == len(comparison.runs)
+
+
+async def _one_run(
+    comparison: LiveComparison, one: Run, salt: str, what: str, stop: asyncio.Event
+) -> RunResult | None:
+    """One policy at one rate; None if it was interrupted."""
+    own_rate = mean_rate([request.arrival_s for request in comparison.requests])
+    target = replace(comparison.target, policy=one.policy, salt=f"{salt}/{one.name}")
+    rows: list[Row] = []
+    started_at = time.time()
+    with ReplayProgress(len(comparison.requests), what) as on_progress:
+        finished = await pace.replay(
+            at_rate(comparison.requests, own_rate, one.rate_per_s),
+            target,
+            max_in_flight=comparison.max_in_flight,
+            on_row=rows.append,
+            on_progress=on_progress,
+            stop=stop,
+        )
+    rows.sort(key=lambda row: row.scheduled_s)
+    return RunResult(one, started_at, tuple(rows)) if finished else None
+
+
+async def _warm_up(comparison: LiveComparison, one: Run, stop: asyncio.Event) -> None:
+    """The first requests, sent under the first policy and forgotten: connections open, estimates settle."""
+    own_rate = mean_rate([request.arrival_s for request in comparison.requests])
+    first = list(at_rate(comparison.requests[: comparison.warmup], own_rate, one.rate_per_s))
+    target = replace(comparison.target, policy=one.policy, salt="warm-up")
+    await pace.replay(first, target, max_in_flight=comparison.max_in_flight, on_row=lambda _: None, stop=stop)
+
+
+async def _probe(comparison: LiveComparison, one: Run) -> None:
+    """One small request: a policy or model that the server does not know is told at once, in one line."""
+    request = WorkloadRequest(id="probe", arrival_s=0.0, prompt_tokens=8, max_tokens=1, output_tokens=1)
+    target = replace(comparison.target, policy=one.policy, slo=None)
+    rows: list[Row] = []
+    await pace.replay([request], target, on_row=rows.append)
+    for row in rows:
+        if row.status in _REFUSED:
+            raise WorkloadError(f"the server refuses policy {one.policy!r}: HTTP {row.status}, {row.error}")

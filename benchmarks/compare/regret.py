@@ -1,0 +1,99 @@
+"""Policies against the oracles: what is left to gain, and how much of what could be gained was.
+
+The best that any policy could reach lies in a bracket: at least what a clairvoyant schedule that was found
+reaches, at most an upper bound that was proved. So regret and the share of the gap that a policy closes,
+(G - G_baseline) / (G_best - G_baseline) in goodput, are brackets too. All of it is taken draw by draw: an
+oracle speaks of the very requests that the policies saw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from benchmarks.compare.cells import unique
+from benchmarks.measures import Interval
+
+#: A gap below this share of the offered rate is within the noise: no share of it is told.
+_LEAST_GAP = 0.01
+
+Oracle = Mapping[str, Any]
+Run = Mapping[str, Any]
+
+
+def _clairvoyant(oracle: Oracle, key: str) -> float | None:
+    return (oracle.get("clairvoyant") or {}).get(key)
+
+
+def _upper_bound(oracle: Oracle) -> float | None:
+    return oracle.get("goodput_upper_bound_per_s")
+
+
+def oracle_cells(oracles: Sequence[Oracle]) -> list[dict[str, Any]]:
+    """By rate: the oracles' figures as Intervals over the draws that were asked.
+
+    An oracle has `rate_per_s` and `seed`, and any of `goodput_upper_bound_per_s`, `attainment_upper_bound`,
+    `clairvoyant` ({attainment, goodput_per_s}) and `quality_cost` ([{cost_usd_per_request, quality}]).
+    """
+    return [
+        {
+            "rate_per_s": rate,
+            "goodput_upper_bound_per_s": asdict(Interval.of(map(_upper_bound, own))),
+            "attainment_upper_bound": asdict(Interval.of(one.get("attainment_upper_bound") for one in own)),
+            "clairvoyant_goodput_per_s": asdict(
+                Interval.of(_clairvoyant(one, "goodput_per_s") for one in own)
+            ),
+            "clairvoyant_attainment": asdict(Interval.of(_clairvoyant(one, "attainment") for one in own)),
+            "quality_cost": sorted(
+                next((one["quality_cost"] for one in own if one.get("quality_cost")), []),
+                key=lambda point: float(point["cost_usd_per_request"]),
+            ),
+        }
+        for rate in sorted(unique(oracles, "rate_per_s"))
+        for own in [[one for one in oracles if one["rate_per_s"] == rate]]
+    ]
+
+
+def regrets(runs: Sequence[Run], oracles: Sequence[Oracle], baseline: str) -> list[dict[str, Any]]:
+    """For each rate and policy that an oracle knows, as Intervals over its draws: `regret_per_s` and
+    `gap_closed` (none where the baseline leaves no gap to speak of), each against the `clairvoyant` schedule
+    and against the `upper_bound`."""
+    goodput = {(run["policy"], run["rate_per_s"], run["seed"]): run["goodput_per_s"] for run in runs}
+    entries = []
+    for rate in sorted(unique(oracles, "rate_per_s")):
+        for policy in unique(runs, "policy"):
+            own = [
+                (one, goodput[policy, rate, one["seed"]], goodput.get((baseline, rate, one["seed"])))
+                for one in oracles
+                if one["rate_per_s"] == rate and goodput.get((policy, rate, one["seed"])) is not None
+            ]
+            if own:
+                entries.append(
+                    {
+                        "policy": policy,
+                        "rate_per_s": rate,
+                        "clairvoyant": _against(
+                            [(_clairvoyant(one, "goodput_per_s"), *rest) for one, *rest in own], rate
+                        ),
+                        "upper_bound": _against([(_upper_bound(one), *rest) for one, *rest in own], rate),
+                    }
+                )
+    return entries
+
+
+def _against(draws: Sequence[tuple[Any, ...]], rate_per_s: float) -> dict[str, Any] | None:
+    """`draws` are (best, reached, baseline's) goodputs; None if the best is not known in any."""
+    known = [draw for draw in draws if draw[0] is not None]
+    if not known:
+        return None
+    return {
+        "regret_per_s": asdict(Interval.of(best - reached for best, reached, _ in known)),
+        "gap_closed": asdict(
+            Interval.of(
+                (reached - least) / (best - least)
+                for best, reached, least in known
+                if least is not None and best - least >= _LEAST_GAP * rate_per_s
+            )
+        ),
+    }

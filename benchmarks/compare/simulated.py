@@ -1,0 +1,190 @@
+"""`headway compare` in simulation: from options to a report."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+import policies
+from benchmarks.calibrate.measured import CalibrationError
+from benchmarks.calibrate.profiles import read_profiles
+from benchmarks.compare import arguments, draws, pool
+from benchmarks.compare.plan import Plan, Runner, run_all, settings_of
+from benchmarks.compare.runs import RunFolder
+from benchmarks.compare.tasks import Setting
+from benchmarks.measures import Interval
+from benchmarks.oracles.solver import require as require_solver
+from benchmarks.scenarios import Scenario, load_scenario
+from benchmarks.simulator import Fleet
+from benchmarks.workloads.format import WorkloadError
+from benchmarks.workloads.mixes import parse_slo
+from router.config import FleetConfig, load
+from router.core.profile import EngineProfile
+
+
+def compare(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
+    """Do what `args` (checked) ask for. Returns what the report is made of (`runs`, `oracles` and `about`),
+    and whether all of it was done: after Ctrl-C or SIGTERM it is what was finished. Raises WorkloadError,
+    ConfigError and ProcessLost."""
+    scenario = None if args.scenario is None else load_scenario(args.scenario, small=args.small)
+    names = arguments.policy_names(args.policies, scenario.policies if scenario else tuple(policies.POLICIES))
+    for name in names:
+        if name not in policies.POLICIES:
+            raise WorkloadError(f"unknown policy {name!r} (known: {', '.join(policies.POLICIES)})")
+    rates = arguments.rates(args.rates) or (scenario.rates if scenario else None)
+    slo = parse_slo(args.slo) if args.slo else None
+    asked = draws.Asked(args.model, slo)
+    setting, fleet = _opened(args, scenario, asked)
+    oracle_draws = arguments.ORACLE_SEEDS if args.oracle_seeds is None else args.oracle_seeds
+    if oracle_draws:
+        require_solver()  # told before the runs, not after them
+    seeds = range(args.first_seed, args.first_seed + (args.seeds or (scenario.seeds if scenario else 1)))
+    runs: list[dict[str, Any]] = []
+    oracles: list[dict[str, Any]] = []
+    finished = False
+    with _interrupted_by_sigterm(), _Bar() as bar:
+        if scenario:
+            drawn = draws.from_scenario(scenario, fleet, asked, seeds, args.out, os.environ)
+        else:
+            drawn = draws.from_file(args.workload, fleet, asked, seeds, args.limit, args.out)
+        if rates is not None and any(draw.rate_per_s is None for draw in drawn.each):
+            raise WorkloadError("--rates needs a workload with at least two different arrival times")
+        plan = Plan(
+            setting,
+            drawn,
+            names,
+            rates,
+            oracle_draws,
+            args.oracle_effort or (arguments.SMALL_ORACLE_EFFORT if args.small else arguments.ORACLE_EFFORT),
+            args.keep_requests,
+        )
+        folder = RunFolder(args.out / "runs", settings_of(plan))
+        try:
+            for done in run_all(plan, folder, _runner(args), bar):
+                (oracles if done["name"].startswith("oracle@") else runs).append(done)
+            finished = True
+        except KeyboardInterrupt:
+            pass
+    _at_own_rate([*runs, *oracles], drawn)
+    order = {name: place for place, name in enumerate(names)}
+    runs.sort(key=lambda one: (one["rate_per_s"], order[one["policy"]], one["seed"]))
+    about = {
+        "model": args.model,
+        "slo": slo,
+        "workload": {"header": drawn.header.as_dict(), "described": dict(drawn.described)},
+        "scenario": scenario.name + (" (small)" if args.small else "") if scenario else None,
+        "fleet": _fleet_told(fleet.config),
+        "seeds": len(seeds),
+    }
+    return {"runs": runs, "oracles": oracles, "about": about}, finished
+
+
+def _at_own_rate(runs: Sequence[dict[str, Any]], drawn: draws.Draws) -> None:
+    """Runs at the workload's own rate under one number, the mean of the draws' rates."""
+    own = Interval.of(draw.rate_per_s for draw in drawn.each).mean
+    for run in runs:
+        if run["rate_per_s"] is None:
+            run["rate_per_s"] = own or 0.0
+
+
+def _opened(args: argparse.Namespace, scenario: Scenario | None, asked: draws.Asked) -> tuple[Setting, Fleet]:
+    """The fleet with all that runs share, and the same opened: whatever is wrong with it is told here."""
+    config = scenario.fleet if scenario else load(args.fleet, policies=tuple(policies.POLICIES))
+    profiles = {} if args.profiles is None else _profiles(args.profiles, config)
+    setting = Setting(config, profiles, args.speed, asked, scenario.losses if scenario else ())
+    try:
+        return setting, setting.open()
+    except WorkloadError as error:
+        raise WorkloadError(f"{scenario.name if scenario else args.fleet}: {error}") from None
+
+
+def _profiles(path: Path, config: FleetConfig) -> dict[str, EngineProfile]:
+    """Fitted profiles by name; each must be one that the fleet uses."""
+    try:
+        found = read_profiles(path)
+    except CalibrationError as error:
+        raise WorkloadError(str(error)) from None
+    used = {each.profile_name(model) for each in config.instances for model in each.serves}
+    for name in found:
+        if name not in used:
+            raise WorkloadError(f"{path}: no instance of the fleet has a profile {name!r}")
+    return found
+
+
+def _runner(args: argparse.Namespace) -> Runner:
+    if args.ray is not None:
+        from benchmarks.compare.cluster import run_on_ray
+
+        return lambda function, items: run_on_ray(function, items, args.ray)
+    return lambda function, items: pool.run_local(function, items, args.jobs or pool.cores())
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """SIGTERM is taken as Ctrl-C: what is finished is written."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _Bar:
+    """The progress bar, on a terminal only."""
+
+    def __init__(self) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+            transient=True,
+            disable=not sys.stderr.isatty(),
+        )
+        self._task = self._progress.add_task("reading the workload", total=None)
+
+    def __enter__(self) -> _Bar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        self._progress.update(self._task, description=what or "simulating", completed=done, total=total)
+
+
+def _fleet_told(config: FleetConfig) -> list[dict[str, Any]]:
+    """The candidates as the report shows them."""
+    return [
+        {
+            "instance": instance.name,
+            "kind": instance.protocol,
+            "model": model,
+            "profile": instance.profile_name(model),
+            "hardware": instance.hardware_name,
+            "max_concurrency": instance.max_concurrency,
+            "context_tokens": candidate.context_tokens,
+            "input_usd_per_mtok": candidate.price.input_usd_per_mtok,
+            "output_usd_per_mtok": candidate.price.output_usd_per_mtok,
+            "quality": candidate.quality,
+            "usd_per_hour": instance.usd_per_hour,
+        }
+        for instance in config.instances
+        for model, candidate in config.candidates(instance).items()
+    ]

@@ -1,0 +1,135 @@
+"""One simulated run, and one run of the oracles, as pieces of work that any process can do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from benchmarks.compare.draws import Asked, Draw
+from benchmarks.compare.summary import summary_of
+from benchmarks.oracles import oracles
+from benchmarks.scenarios import Loss
+from benchmarks.simulator import Arrival, Fleet, InstanceLoss, Result, arrivals, open_fleet, simulate
+from benchmarks.workloads.format import WorkloadRequest, read
+from router.config import FleetConfig
+from router.core.profile import EngineProfile
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What all runs of a comparison share. `time_factor` as in `open_fleet`."""
+
+    fleet: FleetConfig
+    profiles: Mapping[str, EngineProfile]
+    time_factor: float | None
+    asked: Asked
+    losses: tuple[Loss, ...]
+
+    def open(self) -> Fleet:
+        return open_fleet(self.fleet, dict(self.profiles), self.time_factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One policy at one rate (None: the workload's own) with one draw of the workload. `keep_requests` names
+    the file (.npz) that is to hold every request; `keep_load` asks for the load of instances over time."""
+
+    setting: Setting
+    draw: Draw
+    policy: str
+    rate_per_s: float | None
+    keep_requests: Path | None = None
+    keep_load: bool = True
+
+    @property
+    def at(self) -> str:
+        """Rate and seed, as they stand in names."""
+        return f"{'own' if self.rate_per_s is None else format(self.rate_per_s, '.10g')}#{self.draw.seed}"
+
+    @property
+    def name(self) -> str:
+        return f"{self.policy}@{self.at}"
+
+    @property
+    def stretch(self) -> float:
+        """What times of the draw are multiplied with to come to the rate."""
+        own = self.draw.rate_per_s
+        return 1.0 if self.rate_per_s is None or own is None else own / self.rate_per_s
+
+    def requests(self) -> Iterator[WorkloadRequest]:
+        """The draw at the task's rate; the first request comes at 0."""
+        first_s, stretch = self.draw.first_s, self.stretch
+        for request in islice(read(self.draw.file, check_ids=False), self.draw.requests):
+            yield replace(request, arrival_s=(request.arrival_s - first_s) * stretch)
+
+    def losses(self) -> list[InstanceLoss]:
+        """The setting's losses at this rate: shares of the time from the first request to the last."""
+        span_s = (self.draw.last_s - self.draw.first_s) * self.stretch
+        return [
+            InstanceLoss(loss.instance, loss.at * span_s, loss.lasts * span_s) for loss in self.setting.losses
+        ]
+
+    def arrivals(self, fleet: Fleet, policy: str | None) -> Iterator[Arrival]:
+        """Its requests as the scheduler gets them; `policy` None: as they ask themselves."""
+        asked = self.setting.asked
+        return arrivals(self.requests(), fleet, policy=policy, model=asked.model, slo=asked.slo)
+
+
+@dataclass(frozen=True, slots=True)
+class OracleTask:
+    """The oracles of one draw at one rate; `task` is any of its runs, `requests_files` are the policies'
+    requests, by policy. `effort` is a key of `benchmarks.oracles.EFFORTS`."""
+
+    task: Task
+    requests_files: Mapping[str, Path]
+    effort: str
+
+    @property
+    def name(self) -> str:
+        return f"oracle@{self.task.at}"
+
+    def asked(self) -> dict[str, Any]:
+        """What an answer depends on beside draw and rate: a kept one serves for the same only."""
+        return {"policies": sorted(self.requests_files), "effort": self.effort}
+
+
+def run_task(task: Task) -> dict[str, Any]:
+    """Simulate; the run in numbers."""
+    fleet = task.setting.open()
+    result = simulate(fleet, task.arrivals(fleet, task.policy), seed=task.draw.seed, losses=task.losses())
+    if task.keep_requests is not None:
+        result.save(task.keep_requests)
+    told = summary_of(result)
+    if not task.keep_load:
+        told["timeline"] = None
+    return {
+        "name": task.name,
+        "policy": task.policy,
+        "rate_per_s": task.rate_per_s,
+        "seed": task.draw.seed,
+        **told,
+    }
+
+
+def run_oracles(oracle: OracleTask) -> dict[str, Any]:
+    """What was possible at this draw and rate."""
+    task = oracle.task
+    fleet = task.setting.open()
+    found = oracles(
+        fleet,
+        list(task.arrivals(fleet, None)),
+        {policy: Result.load(path) for policy, path in oracle.requests_files.items()},
+        effort=oracle.effort,
+        seed=task.draw.seed,
+        losses=task.losses(),
+    )
+    return {
+        "name": oracle.name,
+        "rate_per_s": task.rate_per_s,
+        "seed": task.draw.seed,
+        "asked": oracle.asked(),
+        **found,
+    }

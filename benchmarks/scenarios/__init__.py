@@ -1,0 +1,9 @@
+"""Reference scenarios: a fleet, a workload, rates and policies under a name, so that results compare.
+
+Each has a full form over public traces and a small form from generators alone. See docs/scenarios.md.
+"""
+
+from benchmarks.scenarios.reading import load_scenario, names
+from benchmarks.scenarios.scenario import Loss, Scenario
+
+__all__ = ["Loss", "Scenario", "load_scenario", "names"]

@@ -1,0 +1,33 @@
+"""`python -m benchmarks.scenarios`: the small form of every reference scenario, one after another."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from benchmarks.compare import command as compare
+from benchmarks.scenarios import names
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit status: that of the first comparison that failed, else 0."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scenarios", description=__doc__)
+    parser.add_argument(
+        "--out", type=Path, default=Path("reports/scenarios"), metavar="DIR", help="one folder a scenario"
+    )
+    parser.add_argument("--only", nargs="+", choices=names(), default=names(), metavar="NAME")
+    args, further = parser.parse_known_args(argv)
+    comparing = argparse.ArgumentParser(prog=parser.prog)
+    compare.add_arguments(comparing)
+    for name in args.only:
+        print(f"\n{name}", flush=True)
+        words = ["--scenario", name, "--small", "--out", str(args.out / name), *further]
+        code = compare.run(comparing.parse_args(words))
+        if code:
+            return code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

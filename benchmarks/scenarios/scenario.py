@@ -1,0 +1,56 @@
+"""A scenario: what is compared, in the words of the command line. `reading` says what its file looks like."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from benchmarks.scenarios.answers import Answers, with_answers
+from benchmarks.workloads.build import build
+from benchmarks.workloads.format import Header, WorkloadRequest
+from benchmarks.workloads.options import BuildOptions
+from router.config import FleetConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """An instance is lost `at` a share of the workload's span and back after another share."""
+
+    instance: str
+    at: float
+    lasts: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One scenario in its full or small form. `line` is what `headway workload build` would be told, `source`
+    and `options` what that says; `answers` are by model, where the source has none of its own."""
+
+    name: str
+    about: str
+    fleet: FleetConfig
+    line: str
+    source: str
+    options: BuildOptions
+    answers: Mapping[str, Answers]
+    policies: tuple[str, ...]
+    rates: tuple[float, ...]
+    seeds: int
+    losses: tuple[Loss, ...]
+
+    def requests(self, seed: int, environment: Mapping[str, str]) -> tuple[Header, list[WorkloadRequest]]:
+        """The workload under a seed: its draws of prompts, wishes and, for generators, of everything."""
+        header, requests = build(self.source, replace(self.options, seed=seed), environment)
+        if self.answers:
+            told = {model: asdict(answers) for model, answers in self.answers.items()}
+            header = replace(header, details={**header.details, "answers": told})
+            requests = list(with_answers(requests, self.answers, seed))
+        return header, requests
+
+    def made_of(self) -> dict[str, Any]:
+        """What tells its workload from another."""
+        return {
+            "line": self.line,
+            "answers": {model: asdict(answers) for model, answers in self.answers.items()},
+        }

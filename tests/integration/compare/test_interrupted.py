@@ -1,0 +1,132 @@
+"""An interrupted comparison keeps what it finished, leaves no process behind, and goes on where it was."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from benchmarks.workloads.format import Header, WorkloadRequest, write
+
+_PATIENCE_S = 60.0
+FLEET = """
+models:
+  - {name: llama-3.1-8b, context_tokens: 16384, price: {input_usd_per_mtok: 0.03, output_usd_per_mtok: 0.05}}
+instances:
+  - {name: a, kind: emulated, profile: llama-3.1-8b@h100-80g, serves: {llama-3.1-8b: llama-3.1-8b}}
+"""
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> list[str]:
+    (tmp_path / "fleet.yaml").write_text(FLEET)
+    write(
+        tmp_path / "w.jsonl",
+        Header("test"),
+        (WorkloadRequest(f"r{at}", at * 0.5, 200, output_tokens=30) for at in range(600)),
+    )
+    return [
+        *(sys.executable, "-m", "router.cli", "compare", "--oracle-seeds", "0", "--jobs", "2"),
+        *("--workload", str(tmp_path / "w.jsonl"), "--fleet", str(tmp_path / "fleet.yaml")),
+        *("--policies", "random,least_load,latency,slo", "--seeds", "8", "--out", str(tmp_path / "out")),
+    ]
+
+
+@contextmanager
+def begun(words: list[str], out: Path) -> Iterator[subprocess.Popen[str]]:
+    """A comparison that has finished a run and has more to do; in a process group of its own."""
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        until(lambda: finished(out) or process.poll() is not None)
+        yield process
+
+
+def finished(out: Path) -> set[str]:
+    return {file.stem for file in out.glob("runs/*#*.json")}
+
+
+def until(true: Any) -> None:
+    ends_at = time.monotonic() + _PATIENCE_S
+    while not true():
+        assert time.monotonic() < ends_at
+        time.sleep(0.01)
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def ended(pid: int) -> bool:
+    """Whether a process is no more, or waits to be buried."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def goes_on(words: list[str], out: Path) -> None:
+    """The same command does what is missing, and nothing else."""
+    kept = {file: file.stat().st_mtime_ns for file in out.glob("runs/*#*.json")}
+    assert 0 < len(kept) < 32
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=_PATIENCE_S)
+    assert (done.returncode, done.stderr) == (0, "")
+    report = orjson.loads((out / "report.json").read_bytes())
+    assert report["complete"]
+    assert len(report["runs"]) == 32
+    assert {file: file.stat().st_mtime_ns for file in kept} == kept
+
+
+@pytest.mark.parametrize(("number", "group"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
+def test_an_interrupt_keeps_what_is_finished(
+    words: list[str], tmp_path: Path, number: signal.Signals, group: bool
+) -> None:
+    """Ctrl-C on a terminal goes to the whole group."""
+    out = tmp_path / "out"
+    with begun(words, out) as process:
+        workers = children(process.pid)
+        assert len(workers) >= 2
+        if group:
+            os.killpg(process.pid, number)
+        else:
+            process.send_signal(number)
+        shown, errors = process.communicate(timeout=_PATIENCE_S)
+    assert process.returncode == 130
+    assert "interrupted; what is done is written" in shown
+    assert errors == ""
+    until(lambda: all(map(ended, workers)))
+    report = orjson.loads((out / "report.json").read_bytes())
+    assert not report["complete"]
+    assert {run["name"] for run in report["runs"]} <= finished(out)
+    assert report["runs"]
+    goes_on(words, out)
+
+
+def test_a_kill_leaves_no_process_and_no_half_a_run(words: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with begun(words, out) as process:
+        workers = children(process.pid)
+        process.kill()
+        process.wait(timeout=_PATIENCE_S)
+        until(lambda: all(map(ended, workers)))
+    for file in out.glob("runs/*.json"):
+        orjson.loads(file.read_bytes())
+    goes_on(words, out)
+
+
+def test_an_interrupt_on_one_process(words: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with begun([*words, "--jobs", "1"], out) as process:
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=_PATIENCE_S)
+    assert (process.returncode, errors) == (130, "")
+    goes_on([*words, "--jobs", "1"], out)

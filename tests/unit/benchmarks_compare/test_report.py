@@ -1,0 +1,137 @@
+"""The report and its files."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from benchmarks.compare import csvs, vllm_json
+from benchmarks.compare.report import read_report, report
+from benchmarks.compare.tables import table, three_digits, written
+from benchmarks.workloads.format import WorkloadError
+
+from .made import ABOUT, SHARES, made_report, run, runs
+
+
+@pytest.fixture(scope="module")
+def told() -> dict[str, Any]:
+    return made_report()
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_report_is_read_back(told: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    path.write_bytes(orjson.dumps(told))
+    again = read_report(path)
+    assert again["cells"] == told["cells"]
+    assert (again["baseline"], again["policies"]) == ("round_robin", list(SHARES))
+    # The load over time is kept of one seed.
+    assert {one["seed"] for one in again["runs"] if one["timeline"]} == {0}
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "cannot read"),
+        (b"{", "not valid JSON"),
+        (b"[]", "not a report of headway compare"),
+        (b'{"runs": []}', "not a report of headway compare"),
+        (b'{"headway_report": 1}', "a report of version 1, and this program reads version 2"),
+    ],
+)
+def test_another_file_is_told_in_one_line(content: bytes | None, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(WorkloadError, match=reason) as error:
+        read_report(path)
+    assert "\n" not in str(error.value)
+
+
+def test_the_baseline_is_the_first_policy_without_round_robin() -> None:
+    made = [run(policy, 5.0, 0, 0.9) for policy in ("slo", "latency")]
+    assert report(made, about=ABOUT, complete=True)["baseline"] == "slo"
+
+
+def test_the_workloads_own_rate_is_one_rate() -> None:
+    made = [{**one, "rate_per_s": None} for one in runs() if one["rate_per_s"] == 10.0]
+    told = report(made, about=ABOUT, complete=True)
+    assert len(told["rates_per_s"]) == 1
+    assert told["rates_per_s"][0] == pytest.approx(10.0, rel=0.1)
+    assert len(told["cells"]) == len(SHARES)
+
+
+def test_csvs(told: dict[str, Any], tmp_path: Path) -> None:
+    csvs.write(tmp_path, told)
+    lines = {
+        name: read(tmp_path / f"{name}.csv") for name in ("runs", "cells", "outcomes", "curves", "timeline")
+    }
+    assert len(lines["runs"]) == len(told["runs"])
+    assert float(lines["runs"][0]["attainment"]) == told["runs"][0]["attainment"]
+    assert lines["runs"][0]["gateway_attainment"] == ""  # unknown is empty
+    assert len(lines["cells"]) == 9
+    figure = told["cells"][0]["measures"]["ttft_s_p95"]
+    assert float(lines["cells"][0]["ttft_s_p95_ci95_half_width"]) == figure["half_width"]
+    counted = [int(one["requests"]) for one in lines["outcomes"] if one["name"] == told["runs"][0]["name"]]
+    assert sum(counted) == 300
+    assert len(lines["curves"]) == 9 * 201
+    assert lines["curves"][1]["quantile"] == "0.005"
+    assert {one["instance"] for one in lines["timeline"]} == {"h100-0", "l4-0"}
+
+
+def test_vllms_shape(told: dict[str, Any], tmp_path: Path) -> None:
+    vllm_json.write(tmp_path / "vllm", told)
+    files = sorted((tmp_path / "vllm").iterdir())
+    assert len(files) == len(told["runs"])
+    one = told["runs"][0]
+    data = orjson.loads((tmp_path / "vllm" / f"{one['name']}.json").read_bytes())
+    assert data["completed"] + data["failed"] == data["num_prompts"] == 300
+    assert data["request_throughput"] == pytest.approx(one["complete"] / one["duration_s"])
+    assert data["total_token_throughput"] == pytest.approx(
+        (data["total_input_tokens"] + data["total_output_tokens"]) / data["duration"]
+    )
+    assert data["p99_ttft_ms"] == pytest.approx(1000 * one["ttft_s"]["p99"])
+    assert {
+        f"{key}_{metric}_ms"
+        for key in ("mean", "median", "std", "p50", "p99")
+        for metric in ("ttft", "tpot", "itl", "e2el")
+    } <= set(data)
+    assert data["headway_scheduling_overhead_p50_ms"] == pytest.approx(0.2)
+    assert data["date"] is None
+    live = vllm_json.vllm_json({**one, "started_at": 0.0, "offered_with_slo": 0}, told)
+    assert (live["date"], live["request_goodput"]) == ("19700101-000000", None)
+
+
+def test_the_table_on_the_terminal(told: dict[str, Any]) -> None:
+    text = table(told)
+    assert max(map(len, text.splitlines())) <= 160
+    line = next(line for line in text.splitlines() if line.startswith("slo ") and " 20 " in line)
+    figure = told["cells"][-1]["measures"]["attainment"]
+    assert f"{100 * figure['mean']:.1f} ±{100 * figure['half_width']:.1f}" in line
+    assert "over 3 seeds" in text
+    assert "requests/s with 95 % within their SLO" in text
+    assert "by gateway" not in text  # nothing is known of it
+
+
+@pytest.mark.parametrize(
+    ("mean", "half_width", "text"),
+    [
+        (33.614, 2.09, "33.6 ±2.1"),
+        (152.3, 90.3, "152 ±90"),
+        (0.05131, 0.00186, "0.0513 ±0.0019"),
+        (0.0, 0.5, "0.00 ±0.50"),
+        (12.0, 0.0, "12.0 ±0"),
+        (12.0, None, "12.0"),
+        (None, None, "-"),
+    ],
+)
+def test_digits_follow_the_interval(mean: float | None, half_width: float | None, text: str) -> None:
+    assert written({"mean": mean, "half_width": half_width}, three_digits) == text
