@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -41,7 +42,8 @@ def run(args: argparse.Namespace) -> int:
         models = [each.name for each in config.models]
         print(json.dumps({"ok": True, "models": models, "instances": instances, "warnings": found}))
         return 0
-    console = Console(highlight=False, soft_wrap=True)
+    # A file or a pipe has no width to fit.
+    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 240)
     console.print(_table(config))
     for warning in found:
         console.print(f"warning: {warning}", markup=False, style="yellow")
@@ -61,6 +63,12 @@ def warnings(config: FleetConfig, environment: Mapping[str, str]) -> Iterator[st
             value = getattr(instance, field)
             if value is not None and not Path(value).is_file():
                 yield f"instance {instance.name}: {field} {value} is not a file here"
+        for profile in map(instance.profile_name, instance.serves):
+            if profile is not None and profile not in profiles.names():
+                yield (
+                    f"instance {instance.name}: there is no engine profile {profile}; predictions start from a generic"
+                    " machine, and the simulator cannot run it"
+                )
     served = {model for instance in config.instances for model in instance.serves}
     for model in config.models:
         if model.name not in served:

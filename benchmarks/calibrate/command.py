@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--engine", metavar="NAME", help="only this engine of the source")
     parser.add_argument(
-        "--name", metavar="MODEL@HARDWARE", help="what to call the profile of the files (default: engine)"
+        "--name", metavar="MODEL@HARDWARE", help="what to call the profile (default: the engine's name)"
     )
     parser.add_argument("--fit", type=_names, metavar="LEVELS", help="levels to fit, with commas between")
     parser.add_argument(
@@ -120,13 +120,16 @@ def _studies(args: argparse.Namespace) -> list[Study]:
         if args.engine is not None:
             raise CalibrationError("--engine: goes with --source")
         return [study_of_files(args.files, split, args.name or "engine")]
-    if args.name is not None:
-        raise CalibrationError("--name: goes with files; engines of a source have names")
     if args.files:
         raise CalibrationError("give files or --source, not both")
     if args.data is None:
         raise CalibrationError("--source needs --data DIR or HEADWAY_DATA")
-    return _of_engine(SOURCES[args.source], Path(args.data), split, args.engine)
+    studies = _of_engine(SOURCES[args.source], Path(args.data), split, args.engine)
+    if args.name is not None:
+        if len(studies) > 1:
+            raise CalibrationError("--name: the source has several engines; choose one with --engine")
+        studies = [replace(studies[0], name=args.name)]
+    return studies
 
 
 def _of_engine(

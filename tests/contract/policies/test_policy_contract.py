@@ -51,10 +51,18 @@ def option_sets(draw: st.DrawFn) -> list[Option]:
         instance.report = LoadReport(
             running=draw(st.one_of(st.none(), counts)), waiting=draw(st.one_of(st.none(), counts))
         )
+        tokens = draw(st.floats(1.0, 1e5))
         prediction = Prediction(
+            output_tokens_p50=tokens,
+            output_tokens_p90=2 * tokens,
+            output_tokens_mean=1.2 * tokens,
             ttft_s_p50=draw(seconds),
+            ttft_s_p95=draw(seconds),
             tpot_s=draw(seconds),
             e2e_s_mean=draw(seconds),
+            e2e_s_p50=draw(seconds),
+            e2e_s_p95=draw(seconds),
+            quality=draw(st.one_of(st.none(), st.floats(0.0, 1.0))),
             cost_usd=draw(seconds),
             p_miss=draw(st.one_of(st.none(), st.floats(0.0, 1.0))),
         )

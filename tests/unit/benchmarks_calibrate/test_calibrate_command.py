@@ -16,6 +16,7 @@ from aiohttp import web
 
 from benchmarks.calibrate import command, measure
 from benchmarks.calibrate.measured import read_file, write_file
+from benchmarks.calibrate.profiles import read_profiles
 from router.core.profile import EngineProfile
 from tests.unit.benchmarks_calibrate.made import level
 
@@ -207,3 +208,9 @@ def test_measuring_nothing_is_one_line(tmp_path: Path, capsys: pytest.CaptureFix
     with pytest.raises(SystemExit):
         measure.main(["--url", "http://127.0.0.1:9", "--model", "m", "--rates", "0", "--out", str(tmp_path)])
     assert "--rates" in capsys.readouterr().err
+
+
+def test_a_profile_has_the_name_that_the_fleet_knows(measurement: Path, tmp_path: Path) -> None:
+    words = ("--evaluations", "5", "--name", "m@h", "--out", str(tmp_path / "out"))
+    assert calibrate(str(measurement), *words) == 0
+    assert list(read_profiles(tmp_path / "out" / "profile.yaml")) == ["m@h"]

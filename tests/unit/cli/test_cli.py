@@ -162,3 +162,15 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     command = f"{sys.executable} -m router.cli check --schema | head -n 1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr) == ("{\n0\n", "")
+
+
+def test_check_warns_of_hardware_without_a_profile(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "fleet.yaml"
+    path.write_text(
+        "models: [{name: llama-3.1-8b}]\n"
+        "instances: [{name: a, kind: vllm, url: 'http://10.0.0.2', hardware: rtx-9999, serves: {llama-3.1-8b: x}}]\n"
+    )
+    assert cli.main(["check", "--config", str(path)]) == 0
+    assert "there is no engine profile llama-3.1-8b@rtx-9999" in capsys.readouterr().out
