@@ -71,6 +71,8 @@ def arrivals(
         lengths = each.output_tokens
         if lengths is None:
             raise WorkloadError(f"request {each.id}: no output_tokens, and the simulator needs true lengths")
+        if (lengths if isinstance(lengths, int) else min(lengths.values(), default=1)) < 1:
+            raise WorkloadError(f"request {each.id}: output_tokens must be at least 1")
         if isinstance(lengths, int):
             lengths = _Same(lengths)
         else:

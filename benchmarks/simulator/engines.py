@@ -101,6 +101,13 @@ class SimulatedEngine:
     def kv_usage(self) -> float | None:
         return None if self._batching is None else self._batching.kv_usage
 
+    def limit_tokens(self, model: str) -> int:
+        """Prompt and output together that the engine holds for one request."""
+        if self._batching is not None:
+            return self._batching.limit_tokens
+        assert self._slots is not None  # noqa: S101 (restart made one)
+        return self._slots.slot_context_tokens(model)
+
     @property
     def _engine(self) -> Engine | SlotEngine:
         engine = self._batching or self._slots

@@ -46,6 +46,8 @@ from router.core.types import EndedHow, Outcome
 
 #: Share of arrivals whose decision is timed.
 _TIMED_EVERY = 16
+#: Rounds of probes that an idle fleet has before they are left out.
+_IDLE_ROUNDS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,7 @@ class Simulation:
         self._heap: list[tuple[float, int, Callable[[float], None] | SimulatedEngine]] = []
         self._order = 0
         self._wakes_at = inf
+        self._next_arrival_s = inf
         self._decision_s: list[float] = []
         self._events = 0
         for loss in losses:
@@ -146,11 +149,12 @@ class Simulation:
     def _run(self, arrivals: Iterable[Arrival], on_progress: Callable[[int], None] | None) -> float:
         heap, flights = self._heap, self._flights
         now = 0.0
-        self._probe_all(now)  # a look at the start, then a watch; only then requests come
-        self._probe_round(now)
         index = 0
         coming = iter(arrivals)
         following = next(coming, None)
+        self._next_arrival_s = inf if following is None else following.request.arrived_at
+        self._probe_all(now)  # a look at the start, then a watch; only then requests come
+        self._probe_round(now)
         while following is not None or flights:
             at_s = heap[0][0]
             if following is not None and following.request.arrived_at <= at_s:
@@ -158,6 +162,7 @@ class Simulation:
                 self._arrive(_Flight(index, following), now)
                 index += 1
                 following = next(coming, None)
+                self._next_arrival_s = inf if following is None else following.request.arrived_at
                 if on_progress is not None and not index % 1000:
                     on_progress(index)
             else:
@@ -374,7 +379,20 @@ class Simulation:
         if self.timeline.wanted():
             self.timeline.add(self._samples(now))
         self._arm()
-        self._at(now + self._interval_s, self._probe_round)
+        next_s = now + self._interval_s
+        if not self._flights and self._all_is_well():
+            # Nothing comes of the rounds before the last one in front of whatever happens next.
+            until_s = min(self._next_arrival_s, self._heap[0][0] if self._heap else inf)
+            if _IDLE_ROUNDS * self._interval_s < until_s - now < inf:
+                while next_s + self._interval_s < until_s:
+                    next_s += self._interval_s
+        self._at(next_s, self._probe_round)
+
+    def _all_is_well(self) -> bool:
+        return not any(engine.down for engine in self.engines.values()) and all(
+            instance.healthy and instance.returned_at is None
+            for instance in self.scheduler.instances.values()
+        )
 
     def _probe_all(self, now: float) -> None:
         for name, engine in self.engines.items():

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from bisect import insort
+from bisect import bisect_left, insort
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -82,6 +82,7 @@ class Scheduler:
         self._live: dict[str, Live] = {}
         self._awaiting: OrderedDict[str, Live] = OrderedDict()  # no first token yet, oldest first
         self._queue: list[tuple[tuple[float, float, int], str]] = []
+        self._queued_models: Counter[tuple[str, ...]] = Counter()  # how many in the queue want these
         self._deadlines: list[tuple[float, str]] = []  # hard SLOs; entries of ended requests are skipped
         self._seq = 0
         self._release_gap_s: float | None = None  # mean time between slots coming free
@@ -425,12 +426,16 @@ class Scheduler:
                 raise self._unattainable("The hard SLO would pass while the request is queued.")
         live.queued_as = (-float(request.priority), live.slack_deadline(), live.seq)
         insort(self._queue, (live.queued_as, request.id))
+        self._queued_models[request.models + request.fallbacks] += 1
         self._register(live)
 
     def _drain(self, now: float) -> list[Instruction]:
         """Give free slots to queued requests in order; refuse those whose last instance has gone."""
         instructions: list[Instruction] = []
-        full: dict[tuple[str, ...], bool] = {}  # models -> whether all their live instances are full
+        # models -> whether all their live instances are full
+        full = {models: self._full(models, now) for models in self._queued_models}
+        if all(full.values()):
+            return instructions  # most ends free no slot that a queue of thousands need be walked for
         for entry in list(self._queue):
             live = self._live[entry[1]]
             request = live.request
@@ -438,12 +443,13 @@ class Scheduler:
             if models not in full:
                 full[models] = self._full(models, now)
             if full[models]:
+                if len(full) == len(self._queued_models) and all(full.values()):
+                    break
                 continue
             found = self._eligible(live, now)
             if found.refusal is None and not found.free:
                 continue
-            self._queue.remove(entry)
-            live.queued_as = None
+            self._unqueue(live)
             try:
                 instructions.append(self._place(live, now))
             except Refusal as refusal:
@@ -452,6 +458,17 @@ class Scheduler:
             else:
                 full.clear()
         return instructions
+
+    def _unqueue(self, live: Live) -> None:
+        """Take a request out of the queue."""
+        place = live.queued_as
+        assert place is not None  # noqa: S101 (it is queued)
+        live.queued_as = None
+        del self._queue[bisect_left(self._queue, (place, live.request.id))]
+        models = live.request.models + live.request.fallbacks
+        self._queued_models[models] -= 1
+        if not self._queued_models[models]:
+            del self._queued_models[models]
 
     def _full(self, models: tuple[str, ...], now: float) -> bool:
         """Whether some instance of `models` is alive, but none has a slot."""
@@ -523,8 +540,7 @@ class Scheduler:
         self._live.pop(request_id, None)
         self._awaiting.pop(request_id, None)
         if live.queued_as is not None:
-            self._queue.remove((live.queued_as, request_id))
-            live.queued_as = None
+            self._unqueue(live)
         if len(self._deadlines) > 64 and len(self._deadlines) > 4 * len(self._live):
             self._deadlines = [entry for entry in self._deadlines if entry[1] in self._live]
             heapq.heapify(self._deadlines)
