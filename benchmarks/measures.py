@@ -166,8 +166,10 @@ class Interval:
     half_width: float | None
 
     @classmethod
-    def of(cls, values: Iterable[float | None]) -> Interval:
-        """Student's interval: the repetitions are taken as independent and about normal."""
+    def of(cls, values: Iterable[float | None], *, resampled: bool = False) -> Interval:
+        """Student's interval: the repetitions are taken as independent and about normal. Those that are
+        `resampled` from one recording all know the same: their spread s stands for how far that recording may
+        be from another of its kind, and the half-width is t s sqrt(1 + 1/n), which more of them do not shrink."""
         known = [value for value in values if value is not None]
         if not known:
             return cls(0, None, None)
@@ -176,4 +178,6 @@ class Interval:
             return cls(1, mean, None)
         degrees = len(known) - 1
         variance = math.fsum((value - mean) ** 2 for value in known) / degrees
-        return cls(len(known), mean, student_t_975(degrees) * math.sqrt(variance / len(known)))
+        return cls(
+            len(known), mean, student_t_975(degrees) * math.sqrt(variance * (resampled + 1 / len(known)))
+        )

@@ -11,10 +11,10 @@ from benchmarks.oracles import EFFORTS
 from benchmarks.replay.command import add_target_arguments
 from benchmarks.workloads.format import WorkloadError
 
-#: Draws of the workload for which the oracles are asked, unless told.
-ORACLE_SEEDS = 2
-#: How long they search, unless told: for a scenario's small form, and for all else.
-SMALL_ORACLE_EFFORT, ORACLE_EFFORT = "quick", "normal"
+#: Draws of the workload for which the oracles are asked, and how long they search, unless told: for a
+#: scenario's small form, and for all else.
+SMALL_ORACLE_SEEDS, ORACLE_SEEDS = 1, 2
+SMALL_ORACLE_EFFORT, ORACLE_EFFORT = "brief", "normal"
 
 _SIMULATED_ONLY = (
     *("fleet", "scenario", "small", "seeds", "first_seed", "jobs", "ray", "profiles"),
@@ -90,7 +90,7 @@ def _add_simulation(group: argparse._ArgumentGroup) -> None:
         "--oracle-seeds",
         type=int,
         metavar="N",
-        help=f"draws for which to ask the oracles (default {ORACLE_SEEDS})",
+        help=f"draws for which to ask the oracles (default {ORACLE_SEEDS}, with --small {SMALL_ORACLE_SEEDS})",
     )
     group.add_argument(
         "--oracle-effort",

@@ -5,27 +5,39 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
+from itertools import pairwise
 from math import log1p
 from typing import Any
 
 from benchmarks.compare.looks import OUTCOME_GROUPS
 from benchmarks.compare.plots import Looks, Report, costs_differ, figure_of, shown_rates
 from benchmarks.compare.svg import Chart, Scale, padded, px, svg
-from benchmarks.compare.tables import rate_text, three_digits, written
+from benchmarks.compare.tables import ENDINGS, Column, endings, rate_text, three_digits, written
 
 # --- outcomes -----------------------------------------------------------------------------------------
-_BAR_LEFT, _BAR_RIGHT = 130.0, 840.0
+_BAR_LEFT, _WIDTH, _FIGURE = 130.0, 1070.0, 108.0
+#: Whose figures stand beside the bars even where there are none.
+_ALWAYS = ("timed_out_before_decoding_share", "out_of_budget_before_decoding_share")
+#: The colours of figures; those of other endings are too pale for text.
+_ENDING_CSS = {
+    "timed_out_before_decoding_share": "o-time strong",
+    "out_of_budget_before_decoding_share": "o-money strong",
+}
 
 
 def outcomes(report: Report, looks: Looks) -> str | None:
-    """What became of the requests at the shown rates, one bar a policy; the two kinds that ended before
-    decoding for lack of time or money in figures beside it."""
-    right = _BAR_RIGHT
-    parts = [
-        f'<text x="{px(right + 200)}" y="13" class="soft" text-anchor="end">before decoding</text>'
-        f'<text x="{px(right + 95)}" y="30" class="soft" text-anchor="end">timed out</text>'
-        f'<text x="{px(right + 200)}" y="30" class="soft" text-anchor="end">out of budget</text>'
-    ]
+    """What became of the requests at the shown rates, one bar a policy, and beside it in figures what ended
+    before decoding for lack of time or money; what was cut by budget or refused for its SLO where any was."""
+    seen = endings(report["cells"])
+    shown = [column for column in ENDINGS if column in seen or column.measure in _ALWAYS]
+    right = _WIDTH - _FIGURE * len(shown) - 10
+    parts = []
+    for place, column in enumerate(shown, start=1):
+        first, second = _two_lines(column.heading)
+        for line, text in ((13, first), (28, second)):
+            parts.append(
+                f'<text x="{px(right + _FIGURE * place)}" y="{line}" class="soft" text-anchor="end">{escape(text)}</text>'
+            )
     y = 34.0
     for rate in shown_rates(report):
         parts.append(
@@ -33,15 +45,22 @@ def outcomes(report: Report, looks: Looks) -> str | None:
         )
         y += 20
         for cell in (one for one in report["cells"] if one["rate_per_s"] == rate):
-            bar = "".join(_outcome_bar(cell, y))
+            bar = "".join((*_outcome_bar(cell, y, right), *_endings(cell, y, right, shown)))
             parts.append(f'<g class="policy {looks[cell["policy"]].css}">{bar}</g>')
             y += 21
         y += 10
-    return svg(1070, y, "What became of the requests, in per cent", parts) if report["cells"] else None
+    return svg(_WIDTH, y, "What became of the requests, in per cent", parts) if report["cells"] else None
 
 
-def _outcome_bar(cell: Mapping[str, Any], y: float) -> Iterator[str]:
-    left, right = _BAR_LEFT, _BAR_RIGHT
+def _two_lines(heading: str) -> tuple[str, str]:
+    """A heading cut where it is most even."""
+    words = heading.removesuffix(" %").split()
+    cuts = [(" ".join(words[:cut]), " ".join(words[cut:])) for cut in range(1, len(words))]
+    return min(cuts, key=lambda lines: max(map(len, lines)))
+
+
+def _outcome_bar(cell: Mapping[str, Any], y: float, right: float) -> Iterator[str]:
+    left = _BAR_LEFT
     yield f'<text x="{px(left - 8)}" y="{px(y + 12)}" text-anchor="end">{escape(cell["policy"])}</text>'
     at = left
     for group in OUTCOME_GROUPS:
@@ -56,14 +75,16 @@ def _outcome_bar(cell: Mapping[str, Any], y: float) -> Iterator[str]:
                 f"<title>{escape(title)}</title></rect>"
             )
         at += width
-    for name, end, css in (
-        ("timed_out_before_decoding_share", right + 95, "o-time"),
-        ("out_of_budget_before_decoding_share", right + 200, "o-money"),
-    ):
-        share = figure_of(cell, name)["mean"] or 0.0
-        style = f"{css} strong" if share else "soft"
+
+
+def _endings(cell: Mapping[str, Any], y: float, right: float, shown: Sequence[Column]) -> Iterator[str]:
+    for place, column in enumerate(shown, start=1):
+        style = (
+            _ENDING_CSS.get(column.measure, "strong") if figure_of(cell, column.measure)["mean"] else "soft"
+        )
         yield (
-            f'<text x="{px(end)}" y="{px(y + 12)}" text-anchor="end" class="{style}">{100 * share:.1f} %</text>'
+            f'<text x="{px(right + _FIGURE * place)}" y="{px(y + 12)}" text-anchor="end" class="{style}">'
+            f"{escape(column.text(cell))} %</text>"
         )
 
 
@@ -110,7 +131,7 @@ def _strips(run: Mapping[str, Any], most: int, end_s: float) -> str:
             f'<text x="{px(left - 6)}" y="{px(y + 11)}" text-anchor="end">{escape(_short(name))}</text>'
         )
         parts.append(
-            f'<text x="{px(left + width + 6)}" y="{px(y + 11)}" class="soft">{three_digits(sum(known) / len(known)) if known else "-"}</text>'
+            f'<text x="{px(left + width + 6)}" y="{px(y + 11)}" class="soft">{_load(sum(known) / len(known)) if known else "-"}</text>'
         )
         levels = [None if mean is None else round(_HEAT_STEPS * log1p(mean) / log1p(most)) for mean in means]
         start = 0
@@ -129,23 +150,30 @@ def _strips(run: Mapping[str, Any], most: int, end_s: float) -> str:
         f'<text x="{px(scale(value))}" y="{px(bottom + 13)}" class="soft" text-anchor="middle">{value:g}</text>'
         for value in scale.ticks(4)
     ]
-    return svg(350, bottom + 18, f"Load of instances over time under {run['policy']}", parts)
+    return svg(368, bottom + 18, f"Load of instances over time under {run['policy']}", parts)
+
+
+def _load(mean: float) -> str:
+    """As short as the place beside a strip."""
+    return f"{mean:,.0f}" if mean >= 100 else f"{mean:.1f}"
 
 
 def _binned(at_s: Sequence[float], values: Sequence[int], end_s: float) -> list[float | None]:
-    """Means over equal pieces of time; an empty piece between samples repeats the one before it, and what
-    comes after the last sample is None."""
+    """Means over equal pieces of time; an empty piece lies on the straight line between the samples around
+    it, one before the first sample is as that one, and what comes after the last is None."""
     sums = [[0.0, 0.0] for _ in range(_HEAT_COLUMNS)]
     for moment, value in zip(at_s, values, strict=True):
         if moment <= end_s:
             one = sums[min(_HEAT_COLUMNS - 1, int(_HEAT_COLUMNS * moment / (end_s or 1.0)))]
             one[0] += value
             one[1] += 1
-    last = max((index for index, (_, count) in enumerate(sums) if count), default=0)
-    means: list[float | None] = []
-    for index, (total, count) in enumerate(sums):
-        means.append(total / count if count else means[-1] if means and index < last else None)
-    return means
+    sampled = [(index, total / count) for index, (total, count) in enumerate(sums) if count]
+    if not sampled:
+        return [None] * _HEAT_COLUMNS
+    means: list[float | None] = [sampled[0][1]] * (sampled[0][0] + 1)
+    for (start, first), (end, last) in pairwise(sampled):
+        means += [first + (last - first) * step / (end - start) for step in range(1, end - start + 1)]
+    return means + [None] * (_HEAT_COLUMNS - len(means))
 
 
 def _short(name: str) -> str:

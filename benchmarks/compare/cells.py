@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from benchmarks.measures import Interval
+from router.core.types import Outcome
 
 Run = Mapping[str, Any]
 
@@ -24,6 +25,14 @@ def _share(key: str) -> Callable[[Run], float | None]:
     return lambda run: run[key] / run["requests"] if run["requests"] else None
 
 
+def _outcome_share(*outcomes: Outcome) -> Callable[[Run], float | None]:
+    return lambda run: (
+        sum(run["outcomes"].get(outcome.value, 0) for outcome in outcomes) / run["requests"]
+        if run["requests"]
+        else None
+    )
+
+
 #: The figures that cells and differences hold, in report order. Units stand in the names.
 MEASURES: Mapping[str, Callable[[Run], float | None]] = {
     "attainment": lambda run: run["attainment"],
@@ -35,10 +44,13 @@ MEASURES: Mapping[str, Callable[[Run], float | None]] = {
         for key in ("mean", "p50", "p90", "p95", "p99")
     },
     "output_tokens_per_s": lambda run: run["output_tokens_per_s"],
+    "output_tokens_per_request": _share("output_tokens"),
     "cost_usd_per_request": lambda run: run["cost_usd_per_request"],
     "quality_mean": lambda run: run["quality_mean"],
     "timed_out_before_decoding_share": _share("timed_out_before_decoding"),
     "out_of_budget_before_decoding_share": _share("out_of_budget_before_decoding"),
+    "cut_by_budget_share": _outcome_share(Outcome.BUDGET_EXHAUSTED_MID_DECODE),
+    "refused_for_slo_share": _outcome_share(Outcome.REJECTED_SLO),
     "gateway_attainment": lambda run: run["gateway_attainment"],
     "ttft_p95_coverage": _of("prediction", "ttft_p95_coverage"),
     "ttft_p50_median_relative_error": _of("prediction", "ttft_p50_median_relative_error"),
@@ -56,6 +68,11 @@ PAIRED = (
 def unique(runs: Sequence[Run], key: str) -> list[Any]:
     """The different values of `key` in the order of their first run."""
     return list(dict.fromkeys(run[key] for run in runs))
+
+
+def resampled(runs: Sequence[Run]) -> bool:
+    """Whether the draws of these runs (or oracles) are of one recorded trace."""
+    return any(run.get("resampled") for run in runs)
 
 
 def cells(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -77,7 +94,8 @@ def _cell(policy: str, rate_per_s: float, runs: Sequence[Run]) -> dict[str, Any]
         "seeds": len(runs),
         "requests": sum(run["requests"] for run in runs),
         "measures": {
-            name: asdict(Interval.of(measure(run) for run in runs)) for name, measure in MEASURES.items()
+            name: asdict(Interval.of((measure(run) for run in runs), resampled=resampled(runs)))
+            for name, measure in MEASURES.items()
         },
         "outcomes": _mean_shares(runs, "outcomes"),
         "instances": _mean_shares(runs, "instances"),
@@ -120,7 +138,10 @@ def paired_differences(runs: Sequence[Run], baseline: str) -> list[dict[str, Any
                         "rate_per_s": rate,
                         "differences": {
                             name: asdict(
-                                Interval.of(_difference(MEASURES[name], one, other) for one, other in pairs)
+                                Interval.of(
+                                    (_difference(MEASURES[name], one, other) for one, other in pairs),
+                                    resampled=resampled(runs),
+                                )
                             )
                             for name in PAIRED
                         },
@@ -132,3 +153,35 @@ def paired_differences(runs: Sequence[Run], baseline: str) -> list[dict[str, Any
 def _difference(measure: Callable[[Run], float | None], one: Run, other: Run) -> float | None:
     left, right = measure(one), measure(other)
     return None if left is None or right is None else left - right
+
+
+def excludes_zero(difference: Interval) -> bool:
+    """Whether a paired difference was shown: its 95 % interval does not hold zero (of a single pair, which has
+    none: the two differ)."""
+    return difference.mean is not None and abs(difference.mean) > (difference.half_width or 0.0)
+
+
+def leaders(runs: Sequence[Run], rate_per_s: float, measure: str, *, least: bool = False) -> list[str]:
+    """The policy with the best mean at a rate, and by their means those that are not clearly behind it: paired
+    with it draw by draw. Empty where nothing is known."""
+    known: dict[str, dict[Any, float]] = {}
+    for run in runs:
+        if run["rate_per_s"] == rate_per_s and (value := MEASURES[measure](run)) is not None:
+            known.setdefault(run["policy"], {})[run["seed"]] = value
+    ordered = sorted(
+        known, key=lambda policy: Interval.of(known[policy].values()).mean or 0.0, reverse=not least
+    )
+    return [
+        policy
+        for policy in ordered
+        if not excludes_zero(
+            Interval.of(
+                (
+                    value - known[ordered[0]][seed]
+                    for seed, value in known[policy].items()
+                    if seed in known[ordered[0]]
+                ),
+                resampled=resampled(runs),
+            )
+        )
+    ]

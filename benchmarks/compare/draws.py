@@ -31,13 +31,14 @@ class Asked:
 @dataclass(frozen=True, slots=True)
 class Draw:
     """One seed's workload as a file of which the first `requests` count. Its times are its own, before
-    scaling: those of the first and the last request."""
+    scaling: those of the first and the last request. `resampled`: it was drawn from a recorded trace."""
 
     seed: int
     file: Path
     requests: int
     first_s: float
     last_s: float
+    resampled: bool = False
 
     @property
     def rate_per_s(self) -> float | None:
@@ -86,7 +87,7 @@ def from_file(
         else:
             drawn = resampler.draw(seed)
             again = islice(read(path, check_ids=False), limit)
-            draws.append(_kept(out, seed, header, resampler.put_together(again, drawn)))
+            draws.append(_kept(out, seed, header, resampler.put_together(again, drawn), resampled=True))
     return Draws(header, description.as_dict(), tuple(draws), made_of)
 
 
@@ -105,13 +106,14 @@ def from_scenario(
     for seed in seeds:
         try:
             header, requests = scenario.requests(seed, environment)
-            if "files" in header.details:
+            recorded = "files" in header.details
+            if recorded:
                 requests = list(Resampler([each.arrival_s for each in requests]).requests(requests, seed))
             description = _checked(requests, fleet, asked)
         except WorkloadError as error:
             raise WorkloadError(f"scenario {scenario.name}: {error}") from None
         first = first or (header, description)
-        draws.append(_kept(out, seed, header, requests))
+        draws.append(_kept(out, seed, header, requests, resampled=recorded and seed != 0))
     if first is None:
         raise ValueError("no seeds")
     header, description = first
@@ -140,7 +142,9 @@ def _line_of(path: Path, number: int) -> str:
         return f", line {next(islice(filled, number, None))}"
 
 
-def _kept(out: Path, seed: int, header: Header, requests: Iterable[WorkloadRequest]) -> Draw:
+def _kept(
+    out: Path, seed: int, header: Header, requests: Iterable[WorkloadRequest], *, resampled: bool
+) -> Draw:
     path = out / "workloads" / f"{seed}.jsonl"
     first_s, last_s = 0.0, 0.0
 
@@ -153,7 +157,7 @@ def _kept(out: Path, seed: int, header: Header, requests: Iterable[WorkloadReque
             yield request
 
     count = write(path, replace(header, seed=seed, requests=None), watched())
-    return Draw(seed, path, count, first_s, last_s)
+    return Draw(seed, path, count, first_s, last_s, resampled)
 
 
 def _draw(seed: int, path: Path, arrivals_s: Sequence[float]) -> Draw:

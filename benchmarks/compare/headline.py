@@ -1,104 +1,108 @@
-"""What a comparison found, in sentences made of its numbers."""
+"""What a comparison found and what its figures stand on, in sentences made of its numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks.compare.capacity import leaders as capacity_leaders
+from benchmarks.compare.capacity import out_of_reach
+from benchmarks.compare.cells import leaders
 from benchmarks.compare.looks import is_baseline
-from benchmarks.compare.tables import rate_text, three_digits, written
+from benchmarks.compare.report import BASELINE
+from benchmarks.compare.tables import capacity_text, rate_text, three_digits, written
 
 Report = Mapping[str, Any]
 
 
 def headline(report: Report) -> list[str]:
     """One to three sentences: which policy bears most load, which keeps most when it is too much, which costs
-    least. A lead that the intervals do not bear out is told as none."""
+    least. A lead that the paired differences do not bear out is told as none, and of
+    loads only what all seeds show."""
     if not report["cells"] or len(report["policies"]) < 2:
         return []
     sentences = [_capacity(report), _at_highest_rate(report), _cost(report)]
     return [sentence for sentence in sentences if sentence]
 
 
-def _low_high(figure: Mapping[str, Any]) -> tuple[float, float]:
-    half = figure["half_width"] or 0.0
-    return figure["mean"] - half, figure["mean"] + half
+#: More names than this are counted.
+_MOST_NAMED = 3
 
 
 def _names(policies: Sequence[str]) -> str:
-    return policies[0] if len(policies) == 1 else f"{', '.join(policies[:-1])} and {policies[-1]}"
+    more = len(policies) - _MOST_NAMED
+    named = (
+        list(policies) if more < 1 else [*policies[:_MOST_NAMED], f"{more} other{'s' if more > 1 else ''}"]
+    )
+    return named[0] if len(named) == 1 else f"{', '.join(named[:-1])} and {named[-1]}"
 
 
-def _leaders(figures: Mapping[str, Mapping[str, Any]], *, least: bool = False) -> list[str]:
-    """The policy with the best mean, and those whose intervals reach into its own (with one seed: those that
-    are equal)."""
-    sign = -1.0 if least else 1.0
-    ordered = sorted(figures, key=lambda policy: -sign * figures[policy]["mean"])
-    best = _low_high(figures[ordered[0]])
-    edge = best[1] if least else best[0]
-    return [
-        policy
-        for policy in ordered
-        if policy == ordered[0] or sign * _low_high(figures[policy])[0 if least else 1] >= sign * edge
-    ]
+def _tie(leading: Sequence[str]) -> str:
+    """Who else may be the best: those whose paired difference to the leader was not shown."""
+    if len(leading) == 1:
+        return ""
+    return f"; {_names(leading[1:])} {'is' if len(leading) == 2 else 'are'} not clearly behind"
 
 
 def _capacity(report: Report) -> str | None:
-    known = {
-        entry["policy"]: entry for entry in report["capacity"] if entry["bound"] in ("within", "at_least")
-    }
-    if len(report["rates_per_s"]) < 2:
+    rates = report["rates_per_s"]
+    entries = {entry["policy"]: entry for entry in report["capacity"] if entry["bound"] is not None}
+    if len(rates) < 2 or not entries:
         return None
     kept = f"{100 * report['attainment_target']:g} % of requests within their SLO"
-    if not known:
-        if all(entry["bound"] == "below" for entry in report["capacity"]):
-            return f"No policy keeps {kept} even at the lowest rate, {rate_text(report['rates_per_s'][0])} requests/s."
-        return None
-    beyond = [policy for policy, entry in known.items() if entry["bound"] == "at_least"]
-    if beyond:
-        top = rate_text(report["rates_per_s"][-1])
-        return f"{_names(beyond)} {'keeps' if len(beyond) == 1 else 'keep'} {kept} up to the highest rate, {top} requests/s."
-    leaders = _leaders({policy: entry["rate_per_s"] for policy, entry in known.items()})
-    best = known[leaders[0]]
-    text = f"{leaders[0]} bears most load: {written(best['rate_per_s'], three_digits)} requests/s with {kept}"
-    if leaders[0] != report["baseline"] and best["ratio"]["mean"] is not None:
-        text += f", {written(best['ratio'], '{:.2f}'.format)} times as much as {report['baseline']}"
-    return f"{text}{_tie(leaders)}."
-
-
-def _tie(leaders: Sequence[str]) -> str:
-    if len(leaders) == 1:
-        return ""
-    return f"; {_names(leaders[1:4])} {'is' if len(leaders) == 2 else 'are'} not clearly behind"
+    if all(entry["bound"] == "below" for entry in entries.values()):
+        text = f"No policy keeps {kept} at any rate, from {rate_text(rates[0])} requests/s on"
+        if (most := out_of_reach(report)) is not None:
+            text += f"; none could, the oracle's upper bound there is {100 * most:.1f} %"
+        return f"{text}."
+    throughout = [
+        policy
+        for policy, entry in entries.items()
+        if entry["bound"] == "at_least" and entry["low_per_s"] == rates[-1] and not entry["missed_per_s"]
+    ]
+    if throughout:
+        keep = "keeps" if len(throughout) == 1 else "keep"
+        return (
+            f"{_names(throughout)} {keep} {kept} up to the highest rate, {rate_text(rates[-1])} requests/s."
+        )
+    leading = capacity_leaders(list(entries.values()))
+    best, baseline = entries[leading[0]], entries.get(report["baseline"])
+    text = f"{leading[0]} bears most load: {capacity_text(best)} requests/s with {kept}"
+    if leading[0] != report["baseline"] and baseline is not None:
+        text += (
+            f" ({report['baseline']}: {capacity_text(baseline)})"
+            if best["ratio"]["mean"] is None
+            else f", {written(best['ratio'], '{:.2f}'.format)} times as much as {report['baseline']}"
+        )
+    return f"{text}{_tie(leading)}."
 
 
 def _at_highest_rate(report: Report) -> str | None:
     rate = report["rates_per_s"][-1]
-    cells = [cell for cell in report["cells"] if cell["rate_per_s"] == rate]
     figures = {
         cell["policy"]: cell["measures"]["attainment"]
-        for cell in cells
-        if cell["measures"]["attainment"]["mean"] is not None
+        for cell in report["cells"]
+        if cell["rate_per_s"] == rate and cell["measures"]["attainment"]["mean"] is not None
     }
     if len(figures) < 2:
         return None
-    leaders = _leaders(figures)
+    leading = leaders(report["runs"], rate, "attainment")
     text = (
-        f"At {rate_text(rate)} requests/s {leaders[0]} keeps most within their SLO:"
-        f" {written(figures[leaders[0]], '{:.1f}'.format, 100)} %"
+        f"At {rate_text(rate)} requests/s {leading[0]} keeps most within their SLO:"
+        f" {written(figures[leading[0]], '{:.1f}'.format, 100)} %"
     )
     paired = next(
         (
             entry["differences"]["attainment"]
             for entry in report["paired"]
-            if entry["policy"] == leaders[0] and entry["rate_per_s"] == rate
+            if entry["policy"] == leading[0] and entry["rate_per_s"] == rate
         ),
         None,
     )
     if paired is not None and paired["mean"] is not None:
         points = written(paired, "{:.1f}".format, 100)
         text += f", {'+' if paired['mean'] >= 0 else ''}{points} points against {report['baseline']}"
-    return f"{text}{_tie(leaders)}."
+    return f"{text}{_tie(leading)}."
 
 
 def _cost(report: Report) -> str | None:
@@ -112,9 +116,9 @@ def _cost(report: Report) -> str | None:
     }
     if len(figures) < 2:
         return None
-    leaders = _leaders(figures, least=True)
+    leading = leaders(report["runs"], rate, "cost_usd_per_request", least=True)
     baseline = figures.get(report["baseline"])
-    best = leaders[0]
+    best = leading[0]
     if (
         is_baseline(best)
         or baseline is None
@@ -129,4 +133,38 @@ def _cost(report: Report) -> str | None:
     quality = [cells[policy]["measures"]["quality_mean"]["mean"] for policy in (best, report["baseline"])]
     if None not in quality:
         text += f", at a mean quality of {quality[0]:.3f} ({quality[1]:.3f})"
-    return f"{text}{_tie(leaders)}."
+    kept = [cells[policy]["measures"]["attainment"]["mean"] for policy in (best, report["baseline"])]
+    if None not in kept:
+        text += f", with {100 * kept[0]:.1f} % within their SLO ({100 * kept[1]:.1f} %)"
+    return f"{text}{_tie(leading)}."
+
+
+def oracle_note(report: Report) -> str:
+    """What the oracle's area is, and of which draws."""
+    if not report["oracle"]:
+        return ""
+    note = "The oracle's area lies between what a schedule that knows all requests reached and what no schedule can pass."
+    asked = _asked_draws(report)
+    if any(list(one["seeds"]) != list(report["seeds"]) for one in report["oracle"]):
+        note += f" Oracles: {asked} only; the lines are of all draws, so that one may lie beyond the area."
+    return note
+
+
+def _asked_draws(report: Report) -> str:
+    """`draws 0 and 1`: those that some oracle was asked for."""
+    asked = sorted({seed for one in report["oracle"] for seed in one["seeds"]})
+    *earlier, last = map(str, asked)
+    return f"draws {', '.join(earlier)} and {last}" if earlier else f"draw {last}"
+
+
+def gap_note(report: Report) -> str:
+    """What the share of the gap that a policy closes is, from which baseline and over which draws."""
+    if not report["oracle"]:
+        return ""
+    baseline = report["baseline"]
+    instead = "" if baseline == BASELINE else f" ({BASELINE} was not run: {baseline} stands in its place)"
+    return (
+        f"How much of the goodput between {baseline}{instead} and the best possible each policy gains, draw by draw"
+        f" over {_asked_draws(report)}. The best lies between an upper bound and a schedule that was found, so the"
+        " share does too. A dash: nothing to gain."
+    )

@@ -92,7 +92,7 @@ OUTCOME_GROUPS = (
     OutcomeGroup(
         "o-money", "out of budget before decoding", (Outcome.REJECTED_BUDGET,), "#7a2f95", "#b565d6"
     ),
-    OutcomeGroup("o-slo", "refused: SLO out of reach", (Outcome.REJECTED_SLO,), "#7fb2d9", "#5487ad"),
+    OutcomeGroup("o-slo", "refused for SLO", (Outcome.REJECTED_SLO,), "#7fb2d9", "#5487ad"),
     OutcomeGroup(
         "o-full",
         "refused: overload, rate limit, no instance",

@@ -11,8 +11,9 @@ from html import escape
 from typing import Any
 
 from benchmarks.compare import bars, plots
+from benchmarks.compare.capacity import NEAR_FACTOR
 from benchmarks.compare.distributions import distributions
-from benchmarks.compare.headline import headline
+from benchmarks.compare.headline import gap_note, headline, oracle_note
 from benchmarks.compare.looks import OUTCOME_GROUPS, Look, looks_of, style
 from benchmarks.compare.page_tables import (
     capacity_table,
@@ -21,13 +22,13 @@ from benchmarks.compare.page_tables import (
     regret_table,
     results_table,
 )
-from benchmarks.compare.tables import rate_text
+from benchmarks.compare.tables import ENDINGS_NOTE, arrivals_text, rate_text, rates_hint, short_note
 
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1b1f24;--soft:#5b6570;--paper:#fcfcfa;--card:#fff;--line:#dfe3e6;--best:#dff1e8;--heat:#b8400a;--oracle:#111;}
 @media (prefers-color-scheme:dark){:root{--ink:#e6e8ea;--soft:#9aa4ae;--paper:#14171a;--card:#1a1e22;--line:#333a40;--best:#173a2d;--heat:#ff9a5e;--oracle:#fff;}}
 *{box-sizing:border-box}
-body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:1240px;margin:0 auto;padding:2rem 1.25rem 4rem}
+body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:1290px;margin:0 auto;padding:2rem 1.25rem 4rem}
 h1{font-size:1.65rem;line-height:1.2;margin:0 0 .2rem}h2{font-size:1.2rem;margin:2.6rem 0 .3rem}h3{font-size:.95rem;margin:1.2rem 0 .2rem}
 p{margin:.3rem 0;max-width:75ch}.soft{color:var(--soft)}svg .soft{fill:var(--soft)}.strong{font-weight:600}
 .lead{font-size:1.08rem;margin:1rem 0;padding:0 0 0 1rem;border-left:3px solid var(--heat)}.lead p{margin:.35rem 0}
@@ -53,11 +54,11 @@ svg text{fill:currentColor;font-variant-numeric:tabular-nums}svg text.soft{fill:
 .tags{display:flex;flex-wrap:wrap;gap:.1rem .9rem;font-size:.84rem;margin:.3rem 0}.tags span{display:inline-flex;align-items:center;gap:.35rem}
 .tags svg{width:12px;height:12px;min-width:0;margin:0}
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.82rem;font-variant-numeric:tabular-nums}
-th,td{padding:.26rem .45rem;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
-th{color:var(--soft);font-weight:600;vertical-align:bottom}td:first-child,th:first-child{text-align:left}
+th,td{padding:.26rem .36rem;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
+th{color:var(--soft);font-weight:600;vertical-align:bottom;white-space:normal}td:first-child,th:first-child{text-align:left}
 tr.first td{border-top:2px solid var(--line)}td.best{background:var(--best);font-weight:600}.pm{color:var(--soft);font-weight:400}
 td .chip{display:inline-block;width:.7em;height:.7em;border-radius:2px;background:var(--c);margin-right:.45em}
-td.bar{background:linear-gradient(90deg,color-mix(in srgb,var(--c) 30%,transparent) var(--w),transparent var(--w))}
+td.bar{background:linear-gradient(90deg,color-mix(in srgb,var(--c) 30%,transparent) var(--w),color-mix(in srgb,var(--c) 10%,transparent) var(--w) var(--v,0%),transparent var(--v,0%))}
 td.text,th.text{text-align:left}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.15rem 1rem;font-size:.88rem}dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere}
 code{font:.95em ui-monospace,monospace}summary{cursor:pointer;color:var(--soft);margin:.5rem 0}
@@ -76,7 +77,7 @@ def page(report: Report) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">',
         f"<title>Policies compared: {escape(source)}</title><style>{_STYLE}{style(looks)}</style></head><body>",
-        f'<header><h1>Policies compared</h1><p class="soft">{escape(_subtitle(report))}</p></header><main>',
+        f'<header><h1>Policies compared</h1><p class="soft">{escape(_subtitle(report))}</p>{_short(report)}</header><main>',
     ]
     if not report["complete"]:
         parts.append(
@@ -100,6 +101,7 @@ def _subtitle(report: Report) -> str:
         report.get("scenario"),
         header["source"],
         f"{described['requests']:,} requests a run",
+        arrivals_text(report),
         f"{len(rates)} rates from {rate_text(rates[0])} to {rate_text(rates[-1])} requests/s"
         if len(rates) > 1
         else None,
@@ -107,6 +109,11 @@ def _subtitle(report: Report) -> str:
         None if report["speed"] == 1 else f"time compressed {report['speed']:g} times",
     ]
     return " · ".join(fact for fact in facts if fact)
+
+
+def _short(report: Report) -> str:
+    note = short_note(report)
+    return f'<p class="soft">{escape(note)}</p>' if note else ""
 
 
 def _key(looks: Looks) -> str:
@@ -137,11 +144,7 @@ def _sections(report: Report, looks: Looks) -> list[str]:
     against_load = _picture(plots.attainment(report, looks), "Attainment") + _picture(
         plots.goodput(report, looks), "Goodput"
     )
-    oracle_note = (
-        "The oracle's area lies between what a schedule that knows all requests reached and what no schedule can pass."
-        if report["oracle"]
-        else ""
-    )
+    kept = f"{100 * report['attainment_target']:g} %"
     compared = f"Each policy less {report['baseline']}, draw by draw" + (
         ", with 95 % intervals: where one crosses zero, nothing was shown." if seeds > 1 else "."
     )
@@ -149,7 +152,7 @@ def _sections(report: Report, looks: Looks) -> list[str]:
         _section(
             "Against load",
             f'<div class="two">{against_load}</div>' if against_load else "",
-            f"{bands}Dotted line: {100 * report['attainment_target']:g} %. {oracle_note}",
+            f"{bands}Dotted line: {kept}. {oracle_note(report)}",
         ),
         _section(
             f"At {rate_text(near)} requests/s",
@@ -158,14 +161,17 @@ def _sections(report: Report, looks: Looks) -> list[str]:
         _section(
             "Load that each bears",
             capacity_table(report, looks),
-            f"The highest rate with {100 * report['attainment_target']:g} % of requests within their SLO, on straight"
-            " lines between the rates that were run.",
+            f"The highest rate with {kept} of requests within their SLO, draw by draw: between the two rates that"
+            f" were run; a number, on a straight line, only where these differ by a factor of {NEAR_FACTOR:g} at most."
+            f" The pale part of a bar is what is not known. {rates_hint(report) or ''}",
         ),
         _section(
             "Results",
             results_table(report, looks),
-            "TTFT and E2E in seconds, TPOT in milliseconds, of complete answers. Attainment counts every offered request with an SLO; a refused"
-            " or failed one has missed. Best of a rate marked.",
+            "TTFT and E2E in seconds, TPOT in milliseconds, of complete answers; USD for 1,000 of them; tokens/req:"
+            " output delivered, of all requests. Attainment counts every offered request with an SLO."
+            f" {ENDINGS_NOTE} Marked: the best of a rate and all that are not clearly behind it, draw by draw; nothing"
+            " where none is.",
         ),
         _section(
             "Latency",
@@ -173,19 +179,20 @@ def _sections(report: Report, looks: Looks) -> list[str]:
                 _picture(svg, f"at {rate_text(rate)} requests/s", "wide")
                 for rate, svg in distributions(report, looks)
             ),
-            "Cumulative distributions over complete answers: further left is faster. Dotted: the workload's SLO targets.",
+            "Cumulative distributions over complete answers: further left is faster. Dotted: the workload's SLO targets."
+            f" {plots.shown_note(report)}",
         ),
         _section("Cost", *_cost(report, looks, near)),
         _section(
             "What became of the requests",
             _outcome_tags(report) + _picture(bars.outcomes(report, looks), css="wide"),
+            f"Shares of all requests. {ENDINGS_NOTE} {plots.shown_note(report)}",
         ),
         _load(report, looks, near),
         _section(
             "Against the oracle",
             regret_table(report, looks),
-            f"How much of the goodput between {report['baseline']} and the best possible each policy gains. The best lies"
-            " between an upper bound and a schedule that was found, so the share does too. A dash: nothing to gain.",
+            gap_note(report),
         ),
         _section(
             "Differences",
@@ -193,7 +200,7 @@ def _sections(report: Report, looks: Looks) -> list[str]:
                 _picture(bars.differences(report, looks, rate), f"at {rate_text(rate)} requests/s", "wide")
                 for rate in plots.shown_rates(report)
             ),
-            compared,
+            f"{compared} {plots.shown_note(report)}",
         ),
         _section(
             "Predictions and decisions",
@@ -237,7 +244,7 @@ def _load(report: Report, looks: Looks, near: float) -> str:
     return _section(
         "Load of the instances",
         f'<div class="panels">{body}</div>',
-        f"Requests in flight over time (s) at {rate_text(near)} requests/s, one strip an instance. Colour grows with the"
+        f"Requests in flight over time (s) at {rate_text(near)} requests/s in the first draw, one strip an instance. Colour grows with the"
         f" logarithm; full colour is {most:,}. At the right the mean of what is shown.",
     )
 

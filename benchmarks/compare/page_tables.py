@@ -6,24 +6,33 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from benchmarks.compare.cells import leaders
 from benchmarks.compare.looks import Look
-from benchmarks.compare.tables import Column, capacity_text, columns, rate_text, three_digits, written
+from benchmarks.compare.tables import (
+    Column,
+    capacity_text,
+    columns,
+    endings,
+    rate_text,
+    three_digits,
+    written,
+)
 
 Report = Mapping[str, Any]
 Looks = Mapping[str, Look]
 
-#: Which end of a measure is the better one; measures not named have none.
-_BETTER: Mapping[str, Callable[[Sequence[float]], float]] = {
-    "attainment": max,
-    "goodput_per_s": max,
-    "ttft_s_p50": min,
-    "ttft_s_p95": min,
-    "tpot_s_p50": min,
-    "tpot_s_p95": min,
-    "e2e_s_p50": min,
-    "e2e_s_p95": min,
-    "cost_usd_per_request": min,
-    "quality_mean": max,
+#: Measures that are better the less (True) or the more (False); those not named are neither.
+_LESS_IS_BETTER = {
+    "attainment": False,
+    "goodput_per_s": False,
+    "ttft_s_p50": True,
+    "ttft_s_p95": True,
+    "tpot_s_p50": True,
+    "tpot_s_p95": True,
+    "e2e_s_p50": True,
+    "e2e_s_p95": True,
+    "cost_usd_per_request": True,
+    "quality_mean": False,
 }
 
 
@@ -52,15 +61,12 @@ def capacity_table(report: Report, looks: Looks) -> str:
     known = [entry for entry in report["capacity"] if entry["bound"] is not None]
     if len(report["rates_per_s"]) < 2 or not known:
         return ""
-    top = max((entry["rate_per_s"]["mean"] or 0.0 for entry in known), default=0.0) or 1.0
-    ordered = sorted(
-        known, key=lambda entry: (-(entry["rate_per_s"]["mean"] or 0.0), entry["bound"] == "below")
-    )
+    top = report["rates_per_s"][-1] or 1.0
     rows = []
-    for entry in ordered:
-        share = 0.0 if entry["bound"] == "below" else 100 * (entry["rate_per_s"]["mean"] or 0.0) / top
-        text = capacity_text(entry)
-        bar = f'<td class="bar" style="--w:{share:.1f}%;min-width:18rem;text-align:left">{_cell(text)[4:]}'
+    for entry in sorted(known, key=lambda entry: _sure_and_possible(entry, top), reverse=True):
+        sure, possible = (100 * rate / top for rate in _sure_and_possible(entry, top))
+        style = f"--w:{sure:.1f}%;--v:{possible:.1f}%;min-width:18rem;text-align:left"
+        bar = f'<td class="bar" style="{style}">{_cell(capacity_text(entry))[4:]}'
         ratio = entry["ratio"]
         against = (
             "1"
@@ -73,31 +79,47 @@ def capacity_table(report: Report, looks: Looks) -> str:
     return _html(["policy", "requests/s", f"times {report['baseline']}"], rows, ["requests/s"])
 
 
+def _sure_and_possible(entry: Mapping[str, Any], top: float) -> tuple[float, float]:
+    """How far a policy's bar is full, and how far it may reach."""
+    if (mean := entry["rate_per_s"]["mean"]) is not None:
+        return mean, mean
+    return entry["low_per_s"] or 0.0, top if entry["high_per_s"] is None else entry["high_per_s"]
+
+
 def results_table(report: Report, looks: Looks) -> str:
     """Each policy at each rate."""
-    shown = columns(report["cells"])
+    shown = [*columns(report["cells"]), *endings(report["cells"])]
+    best = {
+        (rate, column.measure): _best(report, rate, column.measure)
+        for rate in report["rates_per_s"]
+        for column in shown
+    }
     rows = []
     earlier: float | None = None
     for cell in report["cells"]:
-        same_rate = [one for one in report["cells"] if one["rate_per_s"] == cell["rate_per_s"]]
-        cells = [_cell(rate_text(cell["rate_per_s"]))]
+        rate, policy = cell["rate_per_s"], cell["policy"]
+        cells = [_cell(rate_text(rate))]
         cells += [
-            _cell(column.text(cell), "best" if _is_best(column, cell, same_rate) else "") for column in shown
+            _cell(column.text(cell), "best" if policy in best[rate, column.measure] else "")
+            for column in shown
         ]
-        css = " first" if earlier is not None and cell["rate_per_s"] != earlier else ""
-        rows.append(_row(cell["policy"], looks[cell["policy"]], cells, css))
-        earlier = cell["rate_per_s"]
+        css = " first" if earlier is not None and rate != earlier else ""
+        rows.append(_row(policy, looks[policy], cells, css))
+        earlier = rate
     return _html(["policy", "rate/s", *(column.heading for column in shown)], rows)
 
 
-def _is_best(column: Column, cell: Mapping[str, Any], same_rate: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether no other is better, where they differ as shown."""
-    better = _BETTER.get(column.measure)
-    texts = {
-        column.write((one["measures"][column.measure]["mean"] or 0.0) * column.scale) for one in same_rate
-    }
-    known = [mean for one in same_rate if (mean := one["measures"][column.measure]["mean"]) is not None]
-    return better is not None and len(texts) > 1 and cell["measures"][column.measure]["mean"] == better(known)
+def _best(report: Report, rate_per_s: float, measure: str) -> list[str]:
+    """The best policy and those not clearly behind it; none where that is all of them."""
+    if measure not in _LESS_IS_BETTER:
+        return []
+    found = leaders(report["runs"], rate_per_s, measure, least=_LESS_IS_BETTER[measure])
+    known = [
+        cell
+        for cell in report["cells"]
+        if cell["rate_per_s"] == rate_per_s and cell["measures"][measure]["mean"] is not None
+    ]
+    return found if len(found) < len(known) else []
 
 
 def regret_table(report: Report, looks: Looks) -> str:

@@ -27,12 +27,29 @@ def near_capacity(report: Report) -> float:
     middle one without any."""
     rates: list[float] = report["rates_per_s"]
     inner = rates[1:-1] or rates
-    known = [
-        entry["rate_per_s"]["mean"]
-        for entry in report["capacity"]
-        if entry["bound"] in ("within", "at_least") and entry["rate_per_s"]["mean"] is not None
-    ]
+    known = _known_capacities(report)
     return min(inner, key=lambda rate: abs(rate - max(known))) if known else inner[len(inner) // 2]
+
+
+def _known_capacities(report: Report) -> list[float]:
+    """What policies bear, or the highest rate at which all seeds of one keep the target."""
+    return [
+        entry["low_per_s"] if entry["rate_per_s"]["mean"] is None else entry["rate_per_s"]["mean"]
+        for entry in report["capacity"]
+        if entry["low_per_s"] is not None
+    ]
+
+
+def shown_note(report: Report) -> str:
+    """Which rates are shown, where some are not."""
+    shown = [rate_text(rate) for rate in shown_rates(report)]
+    if len(shown) == len(report["rates_per_s"]):
+        return ""
+    inner = "the nearest to what the best policy bears" if _known_capacities(report) else "a middle one"
+    return (
+        f"Shown at {', '.join(shown[:-1])} and {shown[-1]} of {len(report['rates_per_s'])} rates: the lowest,"
+        f" {inner}, the highest."
+    )
 
 
 def _by_policy(report: Report) -> dict[str, list[Cell]]:
@@ -52,14 +69,10 @@ def figure_of(cell: Cell, measure: str) -> Mapping[str, Any]:
 def attainment(report: Report, looks: Looks) -> str | None:
     """Attainment against the offered rate, with intervals, the target, and the oracles' bracket."""
     rates = report["rates_per_s"]
-    shares = [
-        figure["mean"]
-        for cell in report["cells"]
-        if (figure := figure_of(cell, "attainment"))["mean"] is not None
-    ]
+    shares = _ends(report, "attainment", ("clairvoyant_attainment", "attainment_upper_bound"))
     if len(rates) < 2 or not shares:
         return None
-    low = min(0.9, int(10 * min(shares)) / 10)
+    low = max(0.0, min(0.9, int(10 * min(shares)) / 10))
     chart = _rate_chart(rates, Scale(100 * low, 100, 300, 26), "requests within their SLO (%)")
     target = px(chart.y(100 * report["attainment_target"]))
     chart.parts.append(f'<path class="target" d="M{px(chart.x.start)} {target}H{px(chart.x.end)}"/>')
@@ -76,14 +89,7 @@ def attainment(report: Report, looks: Looks) -> str | None:
 def goodput(report: Report, looks: Looks) -> str | None:
     """Goodput against the offered rate, with the oracles' bracket."""
     rates = report["rates_per_s"]
-    values = [
-        figure["mean"]
-        for cell in report["cells"]
-        if (figure := figure_of(cell, "goodput_per_s"))["mean"] is not None
-    ]
-    values += [
-        value for one in report["oracle"] if (value := one["clairvoyant_goodput_per_s"]["mean"]) is not None
-    ]
+    values = _ends(report, "goodput_per_s", ("clairvoyant_goodput_per_s", "goodput_upper_bound_per_s"))
     if len(rates) < 2 or not values or max(values) <= 0:
         return None
     chart = _rate_chart(rates, Scale(0, max(values) * 1.04, 300, 26), "requests within their SLO (1/s)")
@@ -95,6 +101,21 @@ def goodput(report: Report, looks: Looks) -> str | None:
     )
     _curves(chart, report, looks, "goodput_per_s", 1.0, "{:.3g}/s")
     return chart.render("Goodput against offered rate, one line a policy")
+
+
+def _ends(report: Report, measure: str, oracle: Sequence[str]) -> list[float]:
+    """The ends of all policies' intervals and what the oracles say: what a chart has to hold."""
+    ends = [
+        figure["mean"] + sign * (figure["half_width"] or 0.0)
+        for cell in report["cells"]
+        if (figure := figure_of(cell, measure))["mean"] is not None
+        for sign in (-1, 1)
+    ]
+    if not ends:
+        return []
+    return ends + [
+        value for one in report["oracle"] for name in oracle if (value := one[name]["mean"]) is not None
+    ]
 
 
 def _rate_chart(rates: Sequence[float], y: Scale, y_label: str) -> Chart:

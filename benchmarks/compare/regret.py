@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from benchmarks.compare.cells import unique
+from benchmarks.compare.cells import resampled, unique
 from benchmarks.measures import Interval
 
 #: A gap below this share of the offered rate is within the noise: no share of it is told.
@@ -31,7 +31,7 @@ def _upper_bound(oracle: Oracle) -> float | None:
 
 
 def oracle_cells(oracles: Sequence[Oracle]) -> list[dict[str, Any]]:
-    """By rate: the oracles' figures as Intervals over the draws that were asked.
+    """By rate: the oracles' figures as Intervals over the draws that were asked, whose `seeds` are told.
 
     An oracle has `rate_per_s` and `seed`, and any of `goodput_upper_bound_per_s`, `attainment_upper_bound`,
     `clairvoyant` ({attainment, goodput_per_s}) and `quality_cost` ([{cost_usd_per_request, quality}]).
@@ -39,12 +39,19 @@ def oracle_cells(oracles: Sequence[Oracle]) -> list[dict[str, Any]]:
     return [
         {
             "rate_per_s": rate,
-            "goodput_upper_bound_per_s": asdict(Interval.of(map(_upper_bound, own))),
-            "attainment_upper_bound": asdict(Interval.of(one.get("attainment_upper_bound") for one in own)),
-            "clairvoyant_goodput_per_s": asdict(
-                Interval.of(_clairvoyant(one, "goodput_per_s") for one in own)
+            "seeds": unique(own, "seed"),
+            "goodput_upper_bound_per_s": asdict(
+                Interval.of(map(_upper_bound, own), resampled=resampled(own))
             ),
-            "clairvoyant_attainment": asdict(Interval.of(_clairvoyant(one, "attainment") for one in own)),
+            "attainment_upper_bound": asdict(
+                Interval.of((one.get("attainment_upper_bound") for one in own), resampled=resampled(own))
+            ),
+            "clairvoyant_goodput_per_s": asdict(
+                Interval.of((_clairvoyant(one, "goodput_per_s") for one in own), resampled=resampled(own))
+            ),
+            "clairvoyant_attainment": asdict(
+                Interval.of((_clairvoyant(one, "attainment") for one in own), resampled=resampled(own))
+            ),
             "quality_cost": sorted(
                 next((one["quality_cost"] for one in own if one.get("quality_cost")), []),
                 key=lambda point: float(point["cost_usd_per_request"]),
@@ -56,11 +63,12 @@ def oracle_cells(oracles: Sequence[Oracle]) -> list[dict[str, Any]]:
 
 
 def regrets(runs: Sequence[Run], oracles: Sequence[Oracle], baseline: str) -> list[dict[str, Any]]:
-    """For each rate and policy that an oracle knows, as Intervals over its draws: `regret_per_s` and
-    `gap_closed` (none where the baseline leaves no gap to speak of), each against the `clairvoyant` schedule
-    and against the `upper_bound`."""
+    """For each rate and policy that an oracle knows, as Intervals over the draws (`seeds`) that both have:
+    `regret_per_s` and `gap_closed` (none where the baseline leaves no gap to speak of), each against the
+    `clairvoyant` schedule and against the `upper_bound`."""
     goodput = {(run["policy"], run["rate_per_s"], run["seed"]): run["goodput_per_s"] for run in runs}
     entries = []
+    one_trace = resampled(oracles)
     for rate in sorted(unique(oracles, "rate_per_s")):
         for policy in unique(runs, "policy"):
             own = [
@@ -73,27 +81,37 @@ def regrets(runs: Sequence[Run], oracles: Sequence[Oracle], baseline: str) -> li
                     {
                         "policy": policy,
                         "rate_per_s": rate,
+                        "seeds": [one["seed"] for one, *_ in own],
                         "clairvoyant": _against(
-                            [(_clairvoyant(one, "goodput_per_s"), *rest) for one, *rest in own], rate
+                            [(_clairvoyant(one, "goodput_per_s"), *rest) for one, *rest in own],
+                            rate,
+                            one_trace,
                         ),
-                        "upper_bound": _against([(_upper_bound(one), *rest) for one, *rest in own], rate),
+                        "upper_bound": _against(
+                            [(_upper_bound(one), *rest) for one, *rest in own], rate, one_trace
+                        ),
                     }
                 )
     return entries
 
 
-def _against(draws: Sequence[tuple[Any, ...]], rate_per_s: float) -> dict[str, Any] | None:
+def _against(draws: Sequence[tuple[Any, ...]], rate_per_s: float, one_trace: bool) -> dict[str, Any] | None:
     """`draws` are (best, reached, baseline's) goodputs; None if the best is not known in any."""
     known = [draw for draw in draws if draw[0] is not None]
     if not known:
         return None
     return {
-        "regret_per_s": asdict(Interval.of(best - reached for best, reached, _ in known)),
+        "regret_per_s": asdict(
+            Interval.of((best - reached for best, reached, _ in known), resampled=one_trace)
+        ),
         "gap_closed": asdict(
             Interval.of(
-                (reached - least) / (best - least)
-                for best, reached, least in known
-                if least is not None and best - least >= _LEAST_GAP * rate_per_s
+                (
+                    (reached - least) / (best - least)
+                    for best, reached, least in known
+                    if least is not None and best - least >= _LEAST_GAP * rate_per_s
+                ),
+                resampled=one_trace,
             )
         ),
     }

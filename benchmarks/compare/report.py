@@ -17,12 +17,13 @@ from benchmarks.measures import Interval
 from benchmarks.replay.summary import RunSummary
 from benchmarks.workloads.format import WorkloadError
 
-__all__ = ["REPORT_KEY", "VERSION", "lag_warning", "live_run", "read_report", "report"]
+__all__ = ["BASELINE", "REPORT_KEY", "VERSION", "lag_warning", "live_run", "read_report", "report"]
 
 REPORT_KEY = "headway_report"
-VERSION = 2
+VERSION = 3
 
-_BASELINE = "round_robin"
+#: What policies are compared with where it was run; else the first of them is.
+BASELINE = "round_robin"
 
 
 def report(
@@ -43,7 +44,7 @@ def report(
     first_seed = runs[0]["seed"] if runs else None
     kept = [run if run["seed"] == first_seed else {**run, "timeline": None} for run in runs]
     policies = unique(runs, "policy")
-    baseline = _BASELINE if _BASELINE in policies or not policies else policies[0]
+    baseline = BASELINE if BASELINE in policies or not policies else policies[0]
     return {
         REPORT_KEY: VERSION,
         "complete": complete,

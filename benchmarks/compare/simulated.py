@@ -45,7 +45,9 @@ def compare(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     slo = parse_slo(args.slo) if args.slo else None
     asked = draws.Asked(args.model, slo)
     setting, fleet = _opened(args, scenario, asked)
-    oracle_draws = arguments.ORACLE_SEEDS if args.oracle_seeds is None else args.oracle_seeds
+    oracle_draws = args.oracle_seeds
+    if oracle_draws is None:
+        oracle_draws = arguments.SMALL_ORACLE_SEEDS if args.small else arguments.ORACLE_SEEDS
     if oracle_draws:
         require_solver()  # told before the runs, not after them
     seeds = range(args.first_seed, args.first_seed + (args.seeds or (scenario.seeds if scenario else 1)))

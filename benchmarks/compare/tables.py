@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from math import floor, log10
 from typing import Any
 
+from benchmarks.compare.capacity import out_of_reach, rates_to_add
+
 Cell = Mapping[str, Any]
 
 
@@ -72,13 +74,23 @@ COLUMNS = (
     Column("p95", "tpot_s_p95", three_digits, 1000),
     Column("E2E p50", "e2e_s_p50", three_digits),
     Column("p95", "e2e_s_p95", three_digits, 1, True),
+    Column("tokens/req", "output_tokens_per_request", three_digits),
     Column("USD/1k", "cost_usd_per_request", three_digits, 1000, True),
     Column("quality", "quality_mean", "{:.3f}".format),
-    Column("timeout %", "timed_out_before_decoding_share", _one_decimal, 100),
-    Column("no budget %", "out_of_budget_before_decoding_share", _one_decimal, 100),
 )
-#: Columns that say nothing where they are zero throughout.
-_ZERO_IS_NOTHING = ("timed_out_before_decoding_share", "out_of_budget_before_decoding_share")
+#: How requests ended that were not simply answered, as shares of all requests; the page and the terminal have
+#: one word for each.
+ENDINGS = (
+    Column("timed out before decoding %", "timed_out_before_decoding_share", _one_decimal, 100),
+    Column("out of budget before decoding %", "out_of_budget_before_decoding_share", _one_decimal, 100),
+    Column("cut by budget %", "cut_by_budget_share", _one_decimal, 100),
+    Column("refused for SLO %", "refused_for_slo_share", _one_decimal, 100),
+)
+#: How the endings count; they do not follow from the words alone.
+ENDINGS_NOTE = (
+    "An answer cut by budget counts as in time where what was delivered of it kept its SLO; requests that were"
+    " refused, timed out or failed have missed."
+)
 
 
 def columns(cells: Sequence[Cell]) -> list[Column]:
@@ -86,31 +98,40 @@ def columns(cells: Sequence[Cell]) -> list[Column]:
     shown = []
     for column in COLUMNS:
         means = [cell["measures"][column.measure]["mean"] for cell in cells]
-        if any(means) or (column.measure not in _ZERO_IS_NOTHING and 0 in means):
+        if any(means) or 0 in means:
             shown.append(column)
     return shown
+
+
+def endings(cells: Sequence[Cell]) -> list[Column]:
+    """Those that some run has."""
+    return [column for column in ENDINGS if any(cell["measures"][column.measure]["mean"] for cell in cells)]
 
 
 def table(report: Mapping[str, Any]) -> str:
     """Each policy at each rate as an aligned line, and what load each bears."""
     cells = report["cells"]
-    shown = columns(cells)
-    rows = [
+    lines = _aligned(_rows(cells, columns(cells)))
+    seeds = max((cell["seeds"] for cell in cells), default=0)
+    notes = ["TTFT and E2E in s, TPOT in ms of complete answers; tokens: output delivered, of all requests"]
+    if seeds > 1:
+        notes.append(f"± half a 95 % interval over {seeds} seeds")
+    lines.append("; ".join(notes))
+    if ended := endings(cells):
+        lines += ["", *_aligned(_rows(cells, ended)), ENDINGS_NOTE]
+    if short := short_note(report):
+        lines += ["", short]
+    return "\n".join([*lines, *_capacity_lines(report)])
+
+
+def _rows(cells: Sequence[Cell], shown: Sequence[Column]) -> list[list[str]]:
+    return [
         ["policy", "rate/s", *(column.heading for column in shown)],
         *(
             [cell["policy"], rate_text(cell["rate_per_s"]), *(column.text(cell) for column in shown)]
             for cell in cells
         ),
     ]
-    lines = _aligned(rows)
-    seeds = max((cell["seeds"] for cell in cells), default=0)
-    notes = ["TTFT and E2E in s, TPOT in ms"]
-    if any(column.measure in _ZERO_IS_NOTHING for column in shown):
-        notes.append("timeout, no budget: ended before decoding")
-    if seeds > 1:
-        notes.append(f"± half a 95 % interval over {seeds} seeds")
-    lines.append("; ".join(notes))
-    return "\n".join([*lines, *_capacity_lines(report)])
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -125,17 +146,85 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]]
 
 
+#: Less time of arrivals than this is not enough for a steady state.
+_SHORT_S = 60.0
+
+
+def arrivals_s(report: Mapping[str, Any]) -> tuple[float, float] | None:
+    """How long requests arrived in the shortest and in the longest run."""
+    known = [
+        run["requests"] / run["measured_rate_per_s"] for run in report["runs"] if run["measured_rate_per_s"]
+    ]
+    return (min(known), max(known)) if known else None
+
+
+def arrivals_text(report: Mapping[str, Any]) -> str | None:
+    """`12 to 30 s of arrivals a run`."""
+    if (found := arrivals_s(report)) is None:
+        return None
+    texts = dict.fromkeys(f"{value:,.0f}" if value >= 10 else f"{value:.2g}" for value in found)
+    return f"{' to '.join(texts)} s of arrivals a run"
+
+
+def short_note(report: Mapping[str, Any]) -> str | None:
+    """What is to be said of runs too short for a steady state."""
+    found = arrivals_s(report)
+    if found is None or found[0] >= _SHORT_S:
+        return None
+    where = "Short" if found[1] < _SHORT_S else "Short in part"
+    return f"{where}: no steady state ({arrivals_text(report)}; below {_SHORT_S:g} s the start and the end weigh much)."
+
+
 def capacity_text(entry: Mapping[str, Any]) -> str:
     """The load that a policy bears, in requests/s."""
     if entry["bound"] is None:
         return "-"
-    if entry["bound"] == "mixed":
-        return "in some draws below, in some above the rates that were run"
-    text = written(entry["rate_per_s"], three_digits)
+    low, high = entry["low_per_s"], entry["high_per_s"]
     if entry["bound"] == "within":
-        return text
-    mean = rate_text(entry["rate_per_s"]["mean"])
-    return f"at least {mean}" if entry["bound"] == "at_least" else f"below {mean}"
+        text = written(entry["rate_per_s"], three_digits)
+    elif entry["bound"] == "at_least":
+        text = f"at least {rate_text(low)}"
+    elif entry["bound"] == "below":
+        text = f"below {rate_text(high)}"
+    else:
+        # Where some seeds have no such end: the lowest rate, and the highest.
+        least = (
+            min(one["high_per_s"] for one in entry["by_seed"] if one["bound"] == "below")
+            if low is None
+            else low
+        )
+        most = max(one["low_per_s"] or 0.0 for one in entry["by_seed"]) if high is None else high
+        text = (
+            f"between {'below ' if low is None else ''}{rate_text(least)}"
+            f" and {'at least ' if high is None else ''}{rate_text(most)}"
+        )
+    return text + "".join(f", though not at {missed}" for missed in _missed(entry))
+
+
+def _missed(entry: Mapping[str, Any]) -> list[str]:
+    """Lower rates at which the target was missed: in all draws, and in some."""
+    in_all = [
+        rate for rate in entry["missed_per_s"] if all(rate in one["missed_per_s"] for one in entry["by_seed"])
+    ]
+    in_some = [rate for rate in entry["missed_per_s"] if rate not in in_all]
+    told = [", ".join(map(rate_text, rates)) for rates in (in_all, in_some)]
+    return [*filter(None, told[:1]), *(f"{rates} in every draw" for rates in told[1:] if rates)]
+
+
+def rates_hint(report: Mapping[str, Any]) -> str | None:
+    """Which rates would tell the capacities more exactly."""
+    added, bounds = (
+        rates_to_add(report),
+        {one["bound"] for entry in report["capacity"] for one in entry["by_seed"]},
+    )
+    rates = report["rates_per_s"]
+    wishes = [
+        f"below {rate_text(rates[0])}" if "below" in bounds and out_of_reach(report) is None else "",
+        ", ".join(map(rate_text, added)),
+        f"above {rate_text(rates[-1])}" if "at_least" in bounds else "",
+    ]
+    told = "; ".join(wish for wish in wishes if wish)
+    return f"To tell it more exactly, add rates: {told}." if told else None
 
 
 def _capacity_lines(report: Mapping[str, Any]) -> list[str]:
@@ -147,4 +236,5 @@ def _capacity_lines(report: Mapping[str, Any]) -> list[str]:
         "",
         f"requests/s with {100 * report['attainment_target']:g} % within their SLO:",
         *(f"  {entry['policy']:<{width}}  {capacity_text(entry)}" for entry in known),
+        *([hint] if (hint := rates_hint(report)) else []),
     ]

@@ -110,6 +110,7 @@ def run_task(task: Task) -> dict[str, Any]:
         "policy": task.policy,
         "rate_per_s": task.rate_per_s,
         "seed": task.draw.seed,
+        "resampled": task.draw.resampled,
         **told,
     }
 
@@ -130,6 +131,7 @@ def run_oracles(oracle: OracleTask) -> dict[str, Any]:
         "name": oracle.name,
         "rate_per_s": task.rate_per_s,
         "seed": task.draw.seed,
+        "resampled": task.draw.resampled,
         "asked": oracle.asked(),
         **found,
     }

@@ -191,7 +191,7 @@ def test_a_small_scenario_in_json(
         (("--limit", "-1"), "--limit: must be at least 1"),
         (("--first-seed", "-1"), "--first-seed: must be at least 0"),
         (("--oracle-seeds", "-1"), "--oracle-seeds: must be at least 0"),
-        (("--oracle-effort", "nope"), "--oracle-effort: one of quick"),
+        (("--oracle-effort", "nope"), "--oracle-effort: one of brief"),
         (("--speed", "nan"), "--speed"),
         (("--slo", "ttft=1"), "unknown target 'ttft'"),
         (("--model", "nope"), "w.jsonl, line 2: request r0: The model 'nope' does not exist"),

@@ -1,8 +1,11 @@
 """Quantiles, attainment and goodput."""
 
+from random import Random
+
 import pytest
 
 from benchmarks.measures import (
+    Interval,
     Judged,
     Summary,
     attainment,
@@ -58,3 +61,14 @@ def test_coefficient_of_variation() -> None:
     assert coefficient_of_variation([1.0, 3.0]) == pytest.approx(0.5)
     assert coefficient_of_variation([1.0]) is None
     assert coefficient_of_variation([0.0, 0.0]) is None
+
+
+def test_draws_of_one_trace_do_not_narrow_an_interval() -> None:
+    """Bootstrap draws spread as the trace would: an interval of them must not shrink with their number."""
+    random = Random(5)
+    few, many = ([random.gauss(10, 2) for _ in range(count)] for count in (5, 500))
+    assert Interval.of(many).half_width < 0.2
+    assert Interval.of(many, resampled=True).half_width == pytest.approx(1.96 * 2, rel=0.1)
+    narrow, wide = Interval.of(few), Interval.of(few, resampled=True)
+    assert wide.half_width == pytest.approx(narrow.half_width * 6**0.5)
+    assert wide.mean == narrow.mean

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from scipy.special import stdtrit
 
-from benchmarks.compare.capacity import Capacity, capacities, capacity_of
-from benchmarks.compare.cells import cells, paired_differences
+from benchmarks.compare.capacity import NEAR_FACTOR, Capacity, capacities, capacity_of, rates_to_add
+from benchmarks.compare.capacity import leaders as capacity_leaders
+from benchmarks.compare.cells import cells, leaders, paired_differences
 from benchmarks.compare.regret import oracle_cells, regrets
 from benchmarks.measures import Interval, student_t_975
 
@@ -35,50 +38,130 @@ def test_an_interval_needs_two_values() -> None:
 @pytest.mark.parametrize(
     ("points", "expected"),
     [
-        ([(1, 1.0), (2, 0.97), (4, 0.93)], Capacity(3.0, "within")),
-        ([(1, 1.0), (2, 0.95)], Capacity(2, "at_least")),
-        ([(1, 0.94), (2, 0.5)], Capacity(1, "below")),
-        ([(1, 0.9), (2, 0.96), (3, 0.94)], Capacity(2.5, "within")),  # the last rate that keeps it counts
+        ([(8, 1.0), (10, 0.97), (12, 0.93)], Capacity("within", 10, 12, 11.0)),
+        ([(8, 0.97), (10, 0.93)], Capacity("within", 8, 10, 9.0)),
+        ([(1, 1.0), (2, 0.97), (4, 0.93)], Capacity("between", 2, 4)),  # too far apart for a line
+        ([(1, 1.0), (2, 0.95)], Capacity("at_least", 2, None)),
+        ([(1, 0.94), (2, 0.5)], Capacity("below", None, 1)),
+        # The last rate that keeps it counts, and the lower ones that do not are told.
+        ([(4, 0.9), (10, 0.96), (12, 0.94)], Capacity("within", 10, 12, 11.0, (4,))),
+        ([(1, 0.9), (2, 0.96)], Capacity("at_least", 2, None, missed_per_s=(1,))),
         ([], None),
     ],
 )
 def test_capacity_between_rates(points: list[tuple[float, float]], expected: Capacity | None) -> None:
     told = capacity_of(points)
-    assert (told is None) == (expected is None)
-    if told is not None and expected is not None:
-        assert told.bound == expected.bound
+    if expected is not None and expected.rate_per_s is not None:
+        assert told is not None
         assert told.rate_per_s == pytest.approx(expected.rate_per_s)
+        told = replace(told, rate_per_s=expected.rate_per_s)
+    assert told == expected
 
 
 def attained(policy: str, seed: int, *shares: float) -> list[dict[str, Any]]:
+    """Attainment at 10, 12, 14, ... requests/s."""
     return [
-        {"policy": policy, "seed": seed, "rate_per_s": float(rate), "attainment": share}
-        for rate, share in enumerate(shares, start=1)
+        {"policy": policy, "seed": seed, "rate_per_s": 10.0 + 2 * place, "attainment": share}
+        for place, share in enumerate(shares)
     ]
 
 
+def by_policy(made: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {one["policy"]: one for one in capacities(made, "round_robin")}
+
+
 def test_capacity_over_seeds() -> None:
-    told = {
-        one["policy"]: one
-        for one in capacities(
-            [
-                *attained("round_robin", 0, 1.0, 0.9),
-                *attained("round_robin", 1, 1.0, 0.8),
-                *attained("slo", 0, 1.0, 1.0, 0.9),
-                *attained("slo", 1, 1.0, 1.0, 0.9),
-                *attained("high", 0, 1.0, 0.9),
-                *attained("high", 1, 1.0, 1.0),
-                *attained("odd", 0, 1.0, 1.0),
-                *attained("odd", 1, 0.1, 0.1),
-            ],
-            "round_robin",
-        )
-    }
-    assert told["round_robin"]["rate_per_s"]["mean"] == pytest.approx((1.5 + 1.25) / 2)
+    told = by_policy(
+        [
+            *attained("round_robin", 0, 1.0, 0.9),
+            *attained("round_robin", 1, 1.0, 0.8),
+            *attained("slo", 0, 1.0, 1.0, 0.9),
+            *attained("slo", 1, 1.0, 1.0, 0.9),
+        ]
+    )
+    assert told["round_robin"]["rate_per_s"]["mean"] == pytest.approx((11 + 10.5) / 2)
     assert told["round_robin"]["bound"] == "within"
-    assert told["slo"]["ratio"]["mean"] == pytest.approx((2.5 / 1.5 + 2.5 / 1.25) / 2)
-    assert (told["high"]["bound"], told["high"]["rate_per_s"]["mean"]) == ("at_least", pytest.approx(1.75))
-    assert (told["odd"]["bound"], told["odd"]["rate_per_s"]["mean"]) == ("mixed", None)
+    assert told["slo"]["ratio"]["mean"] == pytest.approx((13 / 11 + 13 / 10.5) / 2)
+
+
+def test_a_bound_is_told_of_all_seeds_or_of_none() -> None:
+    told = by_policy(
+        [
+            *attained("round_robin", 0, 1.0, 0.9),
+            *attained("round_robin", 1, 1.0, 0.8),
+            *attained("high", 0, 1.0, 0.9),
+            *attained("high", 1, 1.0, 1.0),
+            *attained("highest", 0, 1.0, 1.0),
+            *attained("highest", 1, 1.0, 0.96),
+            *attained("low", 0, 0.1, 0.1),
+            *attained("low", 1, 1.0, 0.9),
+            *attained("odd", 0, 1.0, 1.0),
+            *attained("odd", 1, 0.1, 0.1),
+        ]
+    )
+    ends = {name: (one["bound"], one["low_per_s"], one["high_per_s"]) for name, one in told.items()}
+    assert ends["high"] == ("mixed", 10.0, None)
+    assert ends["highest"] == ("at_least", 12.0, None)
+    assert ends["low"] == ("mixed", None, 12.0)
+    assert ends["odd"] == ("mixed", None, None)
+    # A mean over some seeds' estimates only would be of those alone.
+    assert {told[name]["rate_per_s"]["mean"] for name in ("high", "highest", "low", "odd")} == {None}
+    assert told["high"]["ratio"]["mean"] is None
+
+
+def test_rates_far_apart_give_no_number() -> None:
+    made = [
+        {"policy": "slo", "seed": seed, "rate_per_s": rate, "attainment": share}
+        for seed in (0, 1)
+        for rate, share in ((16.0, 1.0), (32.0, 0.5))
+    ]
+    told = capacities(made, "slo")
+    assert (told[0]["bound"], told[0]["low_per_s"], told[0]["high_per_s"]) == ("between", 16.0, 32.0)
+    assert told[0]["rate_per_s"]["mean"] is None
+    added = rates_to_add({"capacity": told})
+    assert all(high / low <= NEAR_FACTOR for low, high in pairwise([16.0, *added, 32.0]))
+    assert len(added) == 3
+
+
+def test_capacities_are_told_apart_pair_by_pair() -> None:
+    # Seeds differ by far more than the policies do, but in each of them slo bears more than latency.
+    made = []
+    for seed in range(4):
+        kept = [1.0] * (seed + 1)
+        made += attained("slo", seed, *kept, 0.90)
+        made += attained("latency", seed, *kept, 0.85 - 0.01 * seed)
+        made += attained("cost", seed, *kept, 0.92 if seed % 2 else 0.85)
+    assert capacity_leaders(capacities(made, "slo")) == ["slo", "cost"]
+
+
+def test_capacities_between_rates_are_told_apart_where_no_seed_overlaps() -> None:
+    wide = {"slo": ((1.0, 1.0, 0.5), (1.0, 1.0, 1.0)), "cost": ((1.0, 1.0, 0.4), (1.0, 0.9, 0.4))}
+    wide |= {"latency": ((1.0, 0.9, 0.5), (1.0, 0.9, 0.5)), "random": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))}
+    made = [
+        {"policy": policy, "seed": seed, "rate_per_s": rate, "attainment": share}
+        for policy, seeds in wide.items()
+        for seed, shares in enumerate(seeds)
+        for rate, share in zip((8.0, 16.0, 32.0), shares, strict=True)
+    ]
+    assert capacity_leaders(capacities(made, "slo")) == ["slo", "cost"]
+
+
+def test_the_best_are_told_by_paired_differences() -> None:
+    shares = {
+        "slo": (0.90, 0.70, 0.50),
+        "latency": (0.88, 0.681, 0.48),  # behind in each draw by nearly the same
+        "cost": (0.80, 0.74, 0.52),  # now ahead, now behind
+    }
+    made = [
+        {"policy": policy, "rate_per_s": 10.0, "seed": seed, "attainment": share}
+        for policy, own in shares.items()
+        for seed, share in enumerate(own)
+    ]
+    assert leaders(made, 10.0, "attainment") == ["slo", "cost"]
+    assert leaders(made, 10.0, "attainment", least=True)[0] == "latency"
+    assert leaders(made, 20.0, "attainment") == []
+    # One draw has no interval: those that are equal.
+    assert leaders([one for one in made if one["seed"] == 0], 10.0, "attainment") == ["slo"]
 
 
 def test_cells_are_means_over_seeds() -> None:
@@ -138,6 +221,7 @@ def test_regret_and_the_gap_closed_are_a_bracket() -> None:
     assert slo["clairvoyant"]["gap_closed"]["mean"] == pytest.approx(2 / 4)
     # The second draw leaves no gap to speak of: it counts in the regret only.
     assert slo["upper_bound"]["gap_closed"]["count"] == 1
+    assert slo["seeds"] == [0, 1]
     assert slo["upper_bound"]["gap_closed"]["mean"] == pytest.approx(2 / 5)
     assert slo["upper_bound"]["regret_per_s"]["mean"] == pytest.approx((3.0 + 0.04) / 2)
     assert told["round_robin"]["clairvoyant"]["gap_closed"]["mean"] == 0
@@ -147,6 +231,7 @@ def test_oracles_that_know_only_a_part() -> None:
     told = oracle_cells(oracles())
     assert [one["rate_per_s"] for one in told] == [5.0, 10.0, 20.0]
     assert told[0]["clairvoyant_goodput_per_s"]["count"] == 2
+    assert told[0]["seeds"] == [0, 1]
     assert told[0]["attainment_upper_bound"]["mean"] == 1.0
     assert [point["quality"] for point in told[0]["quality_cost"]] == [0.6, 0.8]
     bare = oracle_cells([{"rate_per_s": 1.0, "seed": 0}])[0]

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from benchmarks.compare import svg
+from benchmarks.compare import bars, plots, svg
 from benchmarks.compare.headline import headline
 from benchmarks.compare.looks import OUTCOME_GROUPS, looks_of
 from benchmarks.compare.page import page
+from benchmarks.compare.page_tables import results_table
 from benchmarks.compare.report import report
+from benchmarks.compare.tables import ENDINGS, rates_hint, table
 from router.core.types import Outcome
 
-from .made import ABOUT, made_report, run, runs
+from .made import ABOUT, made_report, oracles, run, runs
 
 _VOID = {"meta", "input", "br", "path", "rect", "circle"}
 
@@ -149,29 +152,184 @@ def test_every_outcome_has_its_place() -> None:
     assert sorted(shown) == sorted(Outcome)
 
 
+def attained(rates: Sequence[float], **shares: Sequence[Sequence[float]]) -> dict[str, Any]:
+    """A report in which policies attained so: by seed, then by rate."""
+    made = [
+        {**run(policy, rate, seed, 0.9), "attainment": share}
+        for policy, by_seed in shares.items()
+        for seed, own in enumerate(by_seed)
+        for rate, share in zip(rates, own, strict=True)
+    ]
+    return report(made, about=ABOUT, complete=True, oracles=[])
+
+
 def test_the_headline_tells_numbers(told: dict[str, Any]) -> None:
-    first, second = headline(told)[:2]
-    capacity = next(one["rate_per_s"]["mean"] for one in told["capacity"] if one["policy"] == "slo")
-    assert first.startswith(f"slo bears most load: {capacity:.1f}")
-    assert "times as much as round_robin" in first
-    assert second.startswith("At 20 requests/s slo keeps most within their SLO")
+    near = attained((10.0, 12.0), round_robin=[(0.96, 0.94)], slo=[(1.0, 0.94)])
+    first, second = headline(near)[:2]
+    assert first.startswith("slo bears most load: 11.7 requests/s with 95 %")
+    assert first.endswith("1.06 times as much as round_robin.")
+    assert second.startswith("At 12 requests/s")
+    assert headline(told)[1].startswith("At 20 requests/s slo keeps most within their SLO")
+
+
+def test_between_rates_far_apart_the_headline_has_no_number() -> None:
+    far = attained((8.0, 16.0, 32.0), round_robin=[(1.0, 0.9, 0.1)], slo=[(1.0, 1.0, 0.5)])
+    expected = "slo bears most load: between 16 and 32 requests/s with 95 % of requests within their SLO"
+    assert headline(far)[0] == f"{expected} (round_robin: between 8 and 16)."
+    text = page(far)
+    assert "between 16 and 32" in text
+    assert "add rates: 9.51, 11.3, 13.5, 19, 22.6, 26.9." in text
+    assert "add rates: 9.51, 11.3" in table(far)
+
+
+def test_the_headline_claims_of_the_highest_rate_what_all_seeds_show() -> None:
+    told = attained(
+        (8.0, 16.0),
+        round_robin=[(1.0, 0.5), (1.0, 0.5), (1.0, 0.5)],
+        slo=[(1.0, 0.96), (1.0, 0.95), (1.0, 0.934)],  # 94.8 % on average, and 95 % in two draws
+    )
+    first = headline(told)[0]
+    assert "up to the highest rate" not in first
+    assert first.startswith("slo bears most load: between 8 and at least 16 requests/s")
+    # Below the target at the lowest rate, and above it at a higher one.
+    uneven = attained((4.0, 8.0, 9.0), round_robin=[(0.9, 0.99, 0.91)], slo=[(0.9, 0.98, 0.98)])
+    assert "up to the highest rate" not in headline(uneven)[0]
+    assert headline(uneven)[0].startswith("slo bears most load: at least 9, though not at 4 requests/s")
+    assert "8.50, though not at 4" in page(uneven)
 
 
 def test_a_lead_within_the_noise_is_told_as_none() -> None:
-    def seeded(policy: str, *shares: float) -> list[dict[str, Any]]:
-        return [
-            {**run(policy, rate, seed, 0.9), "attainment": share - 0.2 * (rate == 10.0)}
-            for seed, share in enumerate(shares)
-            for rate in (5.0, 10.0)
-        ]
-
-    made = [*seeded("slo", 0.99, 0.96), *seeded("latency", 0.97, 0.99)]
-    first = headline(report(made, about=ABOUT, complete=True))[0]
+    first = headline(
+        attained(
+            (10.0, 11.0),
+            slo=[(0.99, 0.79), (0.96, 0.76)],
+            latency=[(0.97, 0.77), (0.99, 0.79)],
+        )
+    )[0]
     assert "not clearly behind" in first
-    none = [*seeded("slo", 0.5), *seeded("latency", 0.4)]
-    assert headline(report(none, about=ABOUT, complete=True))[0].startswith("No policy keeps 95 %")
-    all_of_it = [{**one, "attainment": 1.0} for one in none]
-    assert headline(report(all_of_it, about=ABOUT, complete=True))[0].startswith("slo and latency keep 95 %")
+    none = {"slo": [(0.5, 0.3)], "latency": [(0.4, 0.2)]}
+    assert headline(attained((5.0, 10.0), **none))[0].startswith("No policy keeps 95 %")
+    throughout = {"slo": [(1.0, 1.0)], "latency": [(1.0, 1.0)]}
+    assert headline(attained((5.0, 10.0), **throughout))[0].startswith("slo and latency keep 95 %")
+
+
+def test_a_lead_that_pairs_show_is_told_though_the_means_intervals_overlap() -> None:
+    # The draws differ by much, the policies in each of them by little, and always the same way.
+    second = headline(
+        attained(
+            (8.0, 16.0),
+            round_robin=[(1.0, 0.9), (1.0, 0.7), (1.0, 0.5)],
+            slo=[(1.0, 0.93), (1.0, 0.731), (1.0, 0.53)],
+        )
+    )[1]
+    assert "+3.0 ±0.1 points against round_robin" in second
+    assert "not clearly behind" not in second
+
+
+def test_a_target_out_of_reach_asks_for_no_lower_rates() -> None:
+    made = [{**one, "attainment": 0.5} for one in runs()]
+    capped = [{**one, "attainment_upper_bound": 0.88} for one in oracles()]
+    told = report(made, about=ABOUT, complete=True, oracles=capped)
+    assert headline(told)[0].endswith("none could, the oracle's upper bound there is 88.0 %.")
+    assert rates_hint(told) is None
+    reachable = report(made, about=ABOUT, complete=True, oracles=oracles())
+    assert "none could" not in headline(reachable)[0]
+    assert rates_hint(reachable) == "To tell it more exactly, add rates: below 5."
+
+
+def test_those_beyond_three_are_counted() -> None:
+    names = ("slo", "latency", "cost", "price", "relevance", "random")
+    level = attained((8.0, 16.0), **{name: [(1.0, 0.9)] for name in names})
+    assert headline(level)[1].endswith("; latency, cost, price and 2 others are not clearly behind.")
+
+
+def test_the_cheapest_policy_tells_what_it_attains() -> None:
+    told = attained((8.0,), round_robin=[(0.9,)], cost=[(0.62,)])
+    made = [
+        {**one, "cost_usd_per_request": 0.01 if one["policy"] == "cost" else 0.02} for one in told["runs"]
+    ]
+    sentence = headline(report(made, about=ABOUT, complete=True))[-1]
+    assert "cost is the cheapest" in sentence
+    assert "with 62.0 % within their SLO (90.0 %)" in sentence
+
+
+def test_oracles_of_some_draws_say_so(told: dict[str, Any]) -> None:
+    assert "Oracles: draws 0 and 1 only" in page(told)
+    assert "over draws 0 and 1" in page(told)
+    assert "was not run" not in page(told)
+    same = made_report(runs=runs(seeds=(0, 1)))
+    assert "Oracles: draws" not in page(same)
+    without = made_report(runs=[one for one in runs() if one["policy"] != "round_robin"])
+    assert "between random (round_robin was not run: random stands in its place)" in page(without)
+
+
+def test_charts_have_room_for_intervals_and_oracles(told: dict[str, Any]) -> None:
+    """What a chart cannot hold is held at its edge, where it would look like a number."""
+
+    def tops(chart: str | None) -> list[float]:
+        paths = re.findall(r'class="(?:band|line) [^"]*" d="([^"]*)"', str(chart))
+        return [float(y) for path in paths for y in re.findall(r" ([\d.]+)(?=[LZ]|$)", path)]
+
+    looks = looks_of(told["policies"])
+    assert min(tops(plots.goodput(told, looks))) > 26  # the upper bound lies above all that was reached
+    wide = attained((8.0, 16.0), slo=[(0.9, 0.71), (0.9, 0.81)], round_robin=[(0.9, 0.8), (0.9, 0.8)])
+    assert max(tops(plots.attainment(wide, looks_of(wide["policies"])))) < 300
+
+
+def test_the_page_says_which_rates_it_shows() -> None:
+    rates = (4.0, 8.0, 16.0, 32.0)
+    text = page(attained(rates, round_robin=[(1.0, 0.9, 0.5, 0.1)], slo=[(1.0, 1.0, 0.9, 0.2)]))
+    assert text.count("Shown at 4, 8 and 32 of 4 rates") == 3
+    assert text.count("the nearest to what the best policy bears") == 3
+    nothing = page(attained(rates, slo=[(0.5, 0.4, 0.3, 0.2)]))
+    assert "Shown at 4, 16 and 32 of 4 rates: the lowest, a middle one" in nothing
+    assert "Shown at" not in page(attained(rates[:3], slo=[(1.0, 0.9, 0.5)]))
+
+
+def test_all_that_are_not_clearly_behind_are_marked() -> None:
+    told = attained(
+        (8.0,),
+        round_robin=[(0.60,), (0.50,), (0.40,)],
+        slo=[(0.90,), (0.80,), (0.70,)],
+        latency=[(0.88,), (0.83,), (0.68,)],
+    )
+    text = results_table(told, looks_of(told["policies"]))
+    marked = {
+        policy: re.search(rf"</span>{policy}</td><td>8</td><td( class=best)?>", text)
+        for policy in told["policies"]
+    }
+    assert {policy for policy, found in marked.items() if found and found[1]} == {"slo", "latency"}
+    assert all(marked.values())
+
+
+def test_endings_have_one_word_everywhere(told: dict[str, Any]) -> None:
+    labels = {group.label for group in OUTCOME_GROUPS}
+    for column in ENDINGS:
+        assert column.heading.removesuffix(" %") in labels
+    text = page(told)
+    assert text.count("counts as in time") == 2
+    picture = str(bars.outcomes(told, looks_of(told["policies"])))
+    for text in ("cut by", "refused", "timed out"):
+        assert f">{text}</text>" in picture
+    clean = [{**one, "outcomes": {"ok": one["requests"]}} for one in told["runs"]]
+    clean_picture = str(bars.outcomes(made_report(runs=clean), looks_of(told["policies"])))
+    assert ">cut by</text>" not in clean_picture
+    assert ">timed out</text>" in clean_picture
+
+
+def test_strips_have_no_gap_before_the_first_change_and_room_for_numbers() -> None:
+    rising = {"at_s": [0.0, 10.0, 20.0], "instances": {"a": {"in_flight": [0, 90_000, 90_000]}}}
+    made = {**run("slo", 5.0, 0, 0.9), "timeline": rising, "requests": 100, "measured_rate_per_s": 5.0}
+    found = bars.heat_strips(report([made], about=ABOUT, complete=True), 5.0)
+    assert found is not None
+    picture = found[1][0][1]
+    first = min(float(x) for x in re.findall(r"M([\d.]+) 2H", picture))
+    assert first < 76 + 0.05 * 230
+    width = float(re.findall(r'viewBox="0 0 ([\d.]+)', picture)[0])
+    x, text = re.findall(r'<text x="([\d.]+)" y="13" class="soft">([\d,.]+)</text>', picture)[0]
+    # From none to all over a half of the time, then all of them.
+    assert int(text.replace(",", "")) == pytest.approx(67_500, rel=0.01)
+    assert float(x) + 7 * len(text) <= width
 
 
 @pytest.mark.parametrize(

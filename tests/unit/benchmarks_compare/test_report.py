@@ -11,7 +11,14 @@ import pytest
 
 from benchmarks.compare import csvs, vllm_json
 from benchmarks.compare.report import read_report, report
-from benchmarks.compare.tables import table, three_digits, written
+from benchmarks.compare.tables import (
+    arrivals_text,
+    capacity_text,
+    short_note,
+    table,
+    three_digits,
+    written,
+)
 from benchmarks.workloads.format import WorkloadError
 
 from .made import ABOUT, SHARES, made_report, run, runs
@@ -44,7 +51,7 @@ def test_a_report_is_read_back(told: dict[str, Any], tmp_path: Path) -> None:
         (b"{", "not valid JSON"),
         (b"[]", "not a report of headway compare"),
         (b'{"runs": []}', "not a report of headway compare"),
-        (b'{"headway_report": 1}', "a report of version 1, and this program reads version 2"),
+        (b'{"headway_report": 1}', "a report of version 1, and this program reads version 3"),
     ],
 )
 def test_another_file_is_told_in_one_line(content: bytes | None, reason: str, tmp_path: Path) -> None:
@@ -119,6 +126,139 @@ def test_the_table_on_the_terminal(told: dict[str, Any]) -> None:
     assert "over 3 seeds" in text
     assert "requests/s with 95 % within their SLO" in text
     assert "by gateway" not in text  # nothing is known of it
+    for heading in ("timed out before decoding %", "out of budget before decoding %", "cut by budget %"):
+        assert heading in text
+    cell = told["cells"][-1]
+    shares = [cell["outcomes"][name] for name in ("budget_exhausted_mid_decode", "rejected_slo")]
+    assert 0 not in shares
+    below = text[text.index("timed out before decoding") :]
+    ended = next(line for line in below.splitlines() if line.split()[:2] == ["slo", "20"])
+    assert ended.split()[-2:] == [f"{100 * share:.1f}" for share in shares]
+    assert "cut by budget counts as in time" in text
+
+
+def test_endings_that_no_run_has_are_left_out() -> None:
+    made = [
+        {
+            **one,
+            "outcomes": {"ok": one["requests"]},
+            "timed_out_before_decoding": 0,
+            "out_of_budget_before_decoding": 0,
+        }
+        for one in runs()
+    ]
+    text = table(report(made, about=ABOUT, complete=True))
+    assert "cut by budget" not in text
+    assert "refused for SLO" not in text
+
+
+def test_tokens_delivered_stand_beside_the_cost(told: dict[str, Any]) -> None:
+    own = [one for one in told["runs"] if (one["policy"], one["rate_per_s"]) == ("slo", 20.0)]
+    figure = told["cells"][-1]["measures"]["output_tokens_per_request"]
+    assert figure["mean"] == pytest.approx(sum(one["output_tokens"] for one in own) / 900)
+    headings = table(told).splitlines()[0]
+    assert headings.index("tokens/req") < headings.index("USD/1k")
+
+
+def bounded(*seeds: tuple[str, float | None, float | None, float | None], **changes: Any) -> dict[str, Any]:
+    """A capacity's entry of seeds with (bound, low, high, estimate)."""
+    names = ("bound", "low_per_s", "high_per_s", "rate_per_s")
+    by_seed = [
+        {**dict(zip(names, one, strict=True)), "missed_per_s": missed}
+        for one, missed in zip(seeds, ([4.0, 8.0], [4.0]), strict=False)
+    ]
+    return {"by_seed": by_seed, "missed_per_s": [], **changes}
+
+
+@pytest.mark.parametrize(
+    ("entry", "text"),
+    [
+        (bounded(bound=None), "-"),
+        (
+            bounded(
+                ("within", 16, 20, 17.2),
+                bound="within",
+                low_per_s=16,
+                high_per_s=20,
+                rate_per_s={"mean": 17.2, "half_width": 0.31},
+            ),
+            "17.2 ±0.3",
+        ),
+        (
+            bounded(("between", 16, 32, None), bound="between", low_per_s=16, high_per_s=32),
+            "between 16 and 32",
+        ),
+        (
+            bounded(("at_least", 32, None, None), bound="at_least", low_per_s=32, high_per_s=None),
+            "at least 32",
+        ),
+        (bounded(("below", None, 4, None), bound="below", low_per_s=None, high_per_s=4), "below 4"),
+        (
+            bounded(
+                ("between", 16, 32, None),
+                ("at_least", 32, None, None),
+                bound="mixed",
+                low_per_s=16,
+                high_per_s=None,
+            ),
+            "between 16 and at least 32",
+        ),
+        (
+            bounded(
+                ("below", None, 4, None), ("between", 4, 8, None), bound="mixed", low_per_s=None, high_per_s=8
+            ),
+            "between below 4 and 8",
+        ),
+        (
+            bounded(
+                ("below", None, 4, None),
+                ("at_least", 32, None, None),
+                bound="mixed",
+                low_per_s=None,
+                high_per_s=None,
+            ),
+            "between below 4 and at least 32",
+        ),
+        (
+            bounded(
+                ("between", 16, 32, None),
+                bound="between",
+                low_per_s=16,
+                high_per_s=32,
+                missed_per_s=[4.0, 8.0],
+            ),
+            "between 16 and 32, though not at 4, 8",
+        ),
+        (
+            bounded(
+                ("between", 16, 32, None),
+                ("between", 16, 32, None),
+                bound="between",
+                low_per_s=16,
+                high_per_s=32,
+                missed_per_s=[4.0, 8.0],
+            ),
+            "between 16 and 32, though not at 4, though not at 8 in every draw",
+        ),
+    ],
+)
+def test_capacity_as_text(entry: dict[str, Any], text: str) -> None:
+    known = {"mean": None, "half_width": None}
+    assert capacity_text({"rate_per_s": known, **entry}) == text
+
+
+def test_short_runs_are_told() -> None:
+    made = [{**one, "requests": 300, "measured_rate_per_s": one["rate_per_s"]} for one in runs()]
+    told = report(made, about=ABOUT, complete=True)
+    assert arrivals_text(told) == "15 to 60 s of arrivals a run"
+    assert str(short_note(told)).startswith("Short in part: no steady state")
+    higher = [{**one, "measured_rate_per_s": 10.0} for one in made]
+    assert str(short_note(report(higher, about=ABOUT, complete=True))).startswith("Short: no steady state")
+    assert "no steady state" in table(told)
+    long = report([{**one, "measured_rate_per_s": 5.0} for one in made], about=ABOUT, complete=True)
+    assert (arrivals_text(long), short_note(long)) == ("60 s of arrivals a run", None)
+    unknown = report([{**one, "measured_rate_per_s": None} for one in made], about=ABOUT, complete=True)
+    assert (arrivals_text(unknown), short_note(unknown)) == (None, None)
 
 
 @pytest.mark.parametrize(
