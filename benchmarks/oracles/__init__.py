@@ -9,7 +9,16 @@ An upper bound that no schedule passes (`bound`), a schedule that a search with 
 from benchmarks.oracles.bound import UpperBound, goodput_upper_bound
 from benchmarks.oracles.clairvoyant import Effort, Found, search
 from benchmarks.oracles.quality_cost import Frontier, FrontierPoint, frontier
-from benchmarks.oracles.report import EFFORTS, Achieved, Efforts, Oracles, measure, oracles, schedule_of
+from benchmarks.oracles.report import (
+    EFFORTS,
+    Achieved,
+    Efforts,
+    OracleFault,
+    Oracles,
+    measure,
+    oracles,
+    schedule_of,
+)
 from benchmarks.oracles.schedule import Job, serve
 from benchmarks.oracles.truth import KnownAttempt, Truth
 
@@ -23,6 +32,7 @@ __all__ = [
     "FrontierPoint",
     "Job",
     "KnownAttempt",
+    "OracleFault",
     "Oracles",
     "Truth",
     "UpperBound",

@@ -68,15 +68,16 @@ class Lane:
                     since = 0
                 if job.submit_s >= until_s:
                     return
-                lone.submit(job, self.truth.arrivals[job.request], job.submit_s)
+                told = lone.submit(job, self.truth.arrivals[job.request], job.submit_s)
                 taken += 1
                 since += 1
             elif due >= until_s:
                 return
             else:
-                for index, served, ended in lone.advance(due):
-                    if ended:
-                        self.met[index] = met(self.truth.arrivals[index], served)
+                told = lone.advance(due)
+            for index, served, ended in told:
+                if ended:
+                    self.met[index] = met(self.truth.arrivals[index], served)
 
     def _keep(self, checkpoint: _Checkpoint) -> None:
         self._checkpoints.append(checkpoint)
@@ -119,20 +120,21 @@ class Lane:
                 job = pending
             due = lone.next_at()
             if job is not None and job.submit_s <= due:
-                lone.submit(job, arrivals[job.request], job.submit_s)
+                told = lone.submit(job, arrivals[job.request], job.submit_s)
                 if job is pending:
                     pending = None
                 else:
                     taken += 1
-                continue
-            if due > until_s or due == inf:
+            elif due > until_s or due == inf:
                 return total if total >= least else None
-            for index, served, ended in lone.advance(due):
+            else:
+                told = lone.advance(due)
+            for index, served, ended in told:
                 if add is not None and index == add.request:
                     if ended:
                         total += met(arrivals[index], served)
                         hope = False
-                        until_s = due + _WATCHED_S
+                        until_s = served.end_s + _WATCHED_S
                     elif _too_late(arrivals[index], served):
                         hope = False
                 elif ended:

@@ -29,7 +29,12 @@ class Efforts:
     points: int = 21
 
 
+class OracleFault(RuntimeError):
+    """A schedule has passed the bound: the bound, the simulator or the search is wrong, not the input."""
+
+
 EFFORTS = {
+    "brief": Efforts(Effort(2_000, 10.0), levels=2, part_requests=4_000),
     "quick": Efforts(Effort(50_000, 30.0), levels=2, part_requests=4_000),
     "normal": Efforts(Effort(500_000, 180.0), levels=3, part_requests=8_000),
     "thorough": Efforts(Effort(5_000_000, 1_800.0), levels=5, part_requests=20_000),
@@ -94,7 +99,7 @@ def oracles(
     search starts from the best of them and never ends below it. `effort` is a key of EFFORTS or an own one.
     With `losses` (those of the runs) the bound is that of a fleet without them, and the best policy stands
     for the clairvoyant. Raises WorkloadError without scipy, for an unknown effort, and for runs of other
-    workloads."""
+    workloads; OracleFault when a schedule passes the bound."""
     return measure(fleet, arrivals, results_by_policy, effort=effort, seed=seed, losses=losses).as_dict()
 
 
@@ -130,6 +135,12 @@ def measure(
         start = {} if best is None else schedule_of(truth, results_by_policy[best])
         found = search(truth, start, bound.wanted, chosen.search, seed)
         met, iterations = max(best_met, found.met), found.iterations
+    if met > bound.met:
+        who = f"the run of {best}" if met == best_met else "the clairvoyant schedule"
+        raise OracleFault(
+            f"{who} keeps the SLO of {met} requests and the upper bound is {bound.met}: a fault of this program "
+            "(its bound, engine model or search), not of the input"
+        )
     period_s = offered_period_s(sorted(each.request.arrived_at for each in arrivals))
     offered = bound.offered
 

@@ -7,7 +7,7 @@ that the simulator drives.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from math import inf
 from typing import NamedTuple
 
@@ -32,6 +32,14 @@ class Served(NamedTuple):
     first_s: float
     end_s: float
     output_tokens: int
+
+
+class Told(NamedTuple):
+    """What an instance tells of a request: its times so far, and whether it has ended."""
+
+    request: int
+    served: Served
+    ended: bool
 
 
 Schedule = Mapping[int, Job]
@@ -62,8 +70,14 @@ class LoneEngine:
         due = self.engine.next_at()
         return inf if due is None else due
 
-    def submit(self, job: Job, arrival: Arrival, now: float) -> None:
-        """Take a job, in the engine or outside it."""
+    def submit(self, job: Job, arrival: Arrival, now: float) -> list[Told]:
+        """Take a job, in the engine or outside it. What is due at this very moment is handed out before, as the
+        simulator does it: the engine would end its step within, and tell of it one step late."""
+        told = self.advance(now) if self.next_at() <= now else []
+        self._take(job, arrival, now)
+        return told
+
+    def _take(self, job: Job, arrival: Arrival, now: float) -> None:
         if len(self.inside) >= self.most:
             self.outside.append((job, arrival))
             return
@@ -79,11 +93,10 @@ class LoneEngine:
         else:
             self.inside[job.request] = (inf, 0)
 
-    def advance(self, now: float) -> Iterator[tuple[int, Served, bool]]:
-        """Requests that got their first token or ended by `now`, with their times so far, and whether they
-        have ended."""
-        told = self.engine.advance(now)
-        for progress in told:
+    def advance(self, now: float) -> list[Told]:
+        """Requests that got their first token or ended by `now`."""
+        found = []
+        for progress in self.engine.advance(now):
             index = int(progress.seq_id)
             first_s, tokens = self.inside[index]
             first_s, tokens = min(first_s, now), tokens + progress.new_tokens
@@ -91,10 +104,11 @@ class LoneEngine:
             if ended:
                 del self.inside[index]
                 if self.outside:
-                    self.submit(*self.outside.popleft(), now)
+                    self._take(*self.outside.popleft(), now)
             else:
                 self.inside[index] = (first_s, tokens)
-            yield index, Served(first_s, now, tokens), ended
+            found.append(Told(index, Served(first_s, now, tokens), ended))
+        return found
 
 
 def serve(truth: Truth, schedule: Iterable[Job]) -> dict[int, Served]:
@@ -111,7 +125,8 @@ def serve(truth: Truth, schedule: Iterable[Job]) -> dict[int, Served]:
             due = lone.next_at()
             if coming and coming[0].submit_s <= due:
                 job = coming.popleft()
-                lone.submit(job, truth.arrivals[job.request], job.submit_s)
+                told = lone.submit(job, truth.arrivals[job.request], job.submit_s)
             else:
-                found.update((index, served) for index, served, ended in lone.advance(due) if ended)
+                told = lone.advance(due)
+            found.update((index, served) for index, served, ended in told if ended)
     return found

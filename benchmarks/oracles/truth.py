@@ -10,10 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.simulator import Arrival, Fleet
-from benchmarks.simulator.engines import OLLAMA_CONTEXT_TOKENS
 from router.core.eligibility import Eligible, eligible
 from router.core.live import Live
-from router.core.profile import EngineProfile
 from router.core.state import Instance
 from router.core.types import OUTSIDE_ATTAINMENT, Candidate, Request
 
@@ -47,6 +45,7 @@ class Truth:
         by_name = fleet.scheduler(0).instances
         self.instances: tuple[Instance, ...] = tuple(by_name[name] for name in fleet.names)
         self._place = {name: place for place, name in enumerate(fleet.names)}
+        self._engines = fleet.engines()
         self._by_model: dict[str, dict[str, Instance]] = {}
         for name in sorted(by_name):
             for model in by_name[name].candidates:
@@ -96,7 +95,7 @@ class Truth:
         bound, by_money = Live(request, 0).output_bound(candidate)
         output = wanted if bound is None else min(wanted, bound)
         prompt, cut_prompt = request.prompt_tokens, False
-        limit = context_limit_tokens(instance, candidate.model)
+        limit = self._engines[candidate.instance].limit_tokens(candidate.model)
         if instance.kind == "ollama" and prompt >= limit:
             # as `SimulatedEngine.submit` does it
             prompt, cut_prompt = max(1, limit - min(output, max(1, limit // 2))), True
@@ -106,14 +105,3 @@ class Truth:
         cost_usd = candidate.price.cost_usd(request.prompt_tokens, output) if output else 0.0
         quality = None if by_money and output < wanted else arrival.quality.get(candidate.model)
         return KnownAttempt(place, candidate.model, prompt, output, cut_prompt, cost_usd, quality, usual)
-
-
-def context_limit_tokens(instance: Instance, model: str) -> int:
-    """Prompt and output together that the engine of `instance` holds for one request."""
-    profile: EngineProfile = instance.profiles[model]
-    context = instance.candidates[model].context_tokens
-    if instance.kind == "ollama":
-        context = max(each.context_tokens or OLLAMA_CONTEXT_TOKENS for each in instance.candidates.values())
-        return min(context, profile.kv_capacity_tokens // profile.slots)
-    fits = profile.kv_capacity_tokens // profile.block_tokens * profile.block_tokens
-    return fits if context is None else min(fits, context)

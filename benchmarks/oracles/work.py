@@ -31,7 +31,7 @@ from math import inf
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.oracles.truth import KnownAttempt, Truth, context_limit_tokens
+from benchmarks.oracles.truth import KnownAttempt, Truth
 from benchmarks.simulator import Arrival
 from benchmarks.workloads.format import PREFIX_BLOCK_TOKENS
 from router.core.profile import EngineProfile
@@ -135,7 +135,10 @@ class LeastWork:
         ]
         if steps:
             held = 0.0 if slots else float((contexts - shared).sum())
-            paced = _paced_steps(floor_s, span_s * speed, profile.overhead_s + profile.floor_s)
+            # As long as `shortest_s` was allowed above: else a budget that rounding has made too short would
+            # forbid sharing even where it costs nothing.
+            budget_s = (span_s * (1 + _SLACK) + _SLACK) * speed
+            paced = _paced_steps(floor_s, budget_s, profile.overhead_s + profile.floor_s)
             parts.append(
                 Least(
                     arrived_s + prefill_s,
@@ -207,7 +210,6 @@ def signature(instance: Instance) -> tuple[object, ...]:
                 instance.candidates[model].price,
                 instance.candidates[model].quality,
                 instance.candidates[model].context_tokens,
-                context_limit_tokens(instance, model),
             )
             for model, profile in sorted(instance.profiles.items())
         ),

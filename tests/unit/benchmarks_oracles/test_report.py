@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from benchmarks.measures import Judged, attainment, offered_period_s
-from benchmarks.oracles import EFFORTS, Effort, Efforts, measure, oracles
+from benchmarks.oracles import (
+    EFFORTS,
+    Effort,
+    Efforts,
+    OracleFault,
+    Truth,
+    goodput_upper_bound,
+    measure,
+    oracles,
+    report,
+)
 from benchmarks.simulator import OUTCOMES, InstanceLoss, simulate
 from benchmarks.workloads.format import WorkloadError
 from router.core.types import Slo
@@ -79,4 +90,26 @@ def test_wrong_input_is_one_clear_line() -> None:
         oracles(of, arrivals, {}, effort="much")
     with pytest.raises(WorkloadError, match="the run of slo has 3 requests, the workload 4"):
         oracles(of, arrivals, {"slo": simulate(of, arrivals[:3])}, effort="quick")
-    assert set(EFFORTS) == {"quick", "normal", "thorough"}
+
+
+def test_efforts_rise() -> None:
+    assert list(EFFORTS) == ["brief", "quick", "normal", "thorough"]
+    tried = [each.search.evaluations for each in EFFORTS.values()]
+    assert tried == sorted(set(tried))
+
+
+@pytest.mark.parametrize(
+    ("too_many", "who"), [("policy", "the run of round_robin"), ("search", "the clairvoy")]
+)
+def test_a_schedule_that_passes_the_bound_is_a_fault(
+    monkeypatch: pytest.MonkeyPatch, too_many: str, who: str
+) -> None:
+    of = fleet(INSTANCES[0])
+    arrivals = [arrival(f"r{at}", float(at), slo=Slo(e2e_s=60.0)) for at in range(5)]
+    most = goodput_upper_bound(Truth(of, arrivals))
+    results = {"round_robin": simulate(of, arrivals)} if too_many == "policy" else {}
+    monkeypatch.setattr(report, "goodput_upper_bound", lambda *_, **__: replace(most, met=4))
+    with pytest.raises(
+        OracleFault, match=f"{who}.* 5 requests and the upper bound is 4: a fault of this program"
+    ):
+        measure(of, arrivals, results, effort="brief")
