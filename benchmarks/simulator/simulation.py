@@ -178,7 +178,9 @@ class Simulation:
 
     # --- the scheduler -------------------------------------------------------------------------------
     def _apply(self, event: Event, now: float) -> None:
-        instructions = self.scheduler.handle(event, now)
+        self._carry_out(self.scheduler.handle(event, now), now)
+
+    def _carry_out(self, instructions: Sequence[Instruction], now: float) -> None:
         for instruction in instructions:
             if self._on_instruction is not None:
                 self._on_instruction(instruction, now)
@@ -210,13 +212,7 @@ class Simulation:
             began = perf_counter()
             instructions = self.scheduler.handle(Arrived(request), now)
             self._decision_s.append(perf_counter() - began)
-        for instruction in instructions:
-            if self._on_instruction is not None:
-                self._on_instruction(instruction, now)
-            if isinstance(instruction, Dispatch):
-                self._dispatch(instruction, now)
-            else:
-                self._refuse(instruction, now)
+        self._carry_out(instructions, now)
         self._arm()
 
     # --- instructions --------------------------------------------------------------------------------
