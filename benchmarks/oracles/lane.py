@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pickle
 from bisect import bisect_left, insort
 from collections.abc import Iterable
+from copy import deepcopy
 from math import inf
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ class _Checkpoint(NamedTuple):
 
     at_s: float
     taken: int
-    state: bytes
+    state: LoneEngine
 
 
 class Lane:
@@ -39,7 +39,7 @@ class Lane:
         self.met: dict[int, bool] = {}
         name = truth.fleet.names[instance]
         lone = LoneEngine(truth.fleet.engines()[name], truth.instances[instance].max_concurrency)
-        self._empty = _Checkpoint(-inf, 0, _state(lone))
+        self._empty = _Checkpoint(-inf, 0, deepcopy(lone))
         self._checkpoints = [self._empty]
 
     def run(self) -> None:
@@ -57,14 +57,14 @@ class Lane:
         last = self._checkpoints[-1]
         if last.at_s >= until_s:
             return
-        lone, jobs, taken = _restore(last), self.jobs, last.taken
+        lone, jobs, taken = deepcopy(last.state), self.jobs, last.taken
         since = 0
         while True:
             due = lone.next_at()
             job = jobs[taken] if taken < len(jobs) else None
             if job is not None and job.submit_s <= due:
                 if since >= _JOBS_APART:
-                    self._keep(_Checkpoint(job.submit_s, taken, _state(lone)))
+                    self._keep(_Checkpoint(job.submit_s, taken, deepcopy(lone)))
                     since = 0
                 if job.submit_s >= until_s:
                     return
@@ -106,7 +106,7 @@ class Lane:
         at_s = min(job.submit_s for job in (remove, add) if job is not None)
         self.reach(at_s)
         checkpoint = self._before(at_s)
-        lone, jobs, taken = _restore(checkpoint), self.jobs, checkpoint.taken
+        lone, jobs, taken = deepcopy(checkpoint.state), self.jobs, checkpoint.taken
         arrivals, known = self.truth.arrivals, self.met
         total = 0 if remove is None else -known.get(remove.request, True)
         pending, hope = add, add is not None
@@ -151,12 +151,3 @@ def _too_late(arrival: Arrival, served: Served) -> bool:
         and slo.ttft_s is not None
         and served.first_s - arrival.request.arrived_at > slo.ttft_s
     )
-
-
-def _state(lone: LoneEngine) -> bytes:
-    return pickle.dumps(lone, pickle.HIGHEST_PROTOCOL)
-
-
-def _restore(checkpoint: _Checkpoint) -> LoneEngine:
-    lone: LoneEngine = pickle.loads(checkpoint.state)  # noqa: S301 (made above, never leaves the process)
-    return lone
