@@ -57,7 +57,7 @@ def met(arrival: Arrival, served: Served) -> bool:
 
 class LoneEngine:
     """One instance that serves jobs in order of their submission, with `max_concurrency` as the router keeps
-    it: those beyond wait outside, first come first served. The whole state can be pickled."""
+    it: those beyond wait outside, first come first served. The whole state can be copied."""
 
     def __init__(self, engine: SimulatedEngine, max_concurrency: int | None) -> None:
         self.engine = engine
