@@ -8,10 +8,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := router policies predictors backends benchmarks tests
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check format bench bench-overhead bench-vidur test-engines install dev lock clean
+.PHONY: help serve test check format train-defaults bench bench-overhead bench-vidur test-engines test-e2e install dev lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 serve: install ## run the gateway over an emulated fleet (ONCE=1: ask each policy once and end; PORT=, SPEED=)
 	@exec $(BIN)/headway demo $(if $(filter-out 0,$(ONCE)),--once) $(if $(PORT),--port $(PORT)) $(if $(SPEED),--speed $(SPEED))
@@ -41,6 +41,12 @@ bench-vidur: dev ## time the simulator beside Vidur on one case (installs Vidur 
 test-engines: dev ## run the engine tests against a real vLLM on CPU (installs it on the first run)
 	HEADWAY_TEST_ENGINES=1 $(BIN)/python -m pytest -m engines tests/engines $(ARGS)
 
+train-defaults: dev ## train the predictors that come with Headway (data: HEADWAY_DATA, else downloaded; ARGS= e.g. one of them)
+	$(BIN)/python -m benchmarks.training.defaults $(ARGS)
+
+test-e2e: dev ## collect, train, serve and evaluate on emulated engines (also a part of test; ARGS= goes to pytest)
+	$(BIN)/python -m pytest -m e2e tests/e2e $(ARGS)
+
 install: $(VENV)/.runtime ## .venv with what the service needs
 dev: $(VENV)/.dev ## .venv with the development tools too
 
@@ -65,7 +71,7 @@ $(BIN)/python:
 	"$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 # Both files come from clean installs. runtime.txt is what `headway serve` needs with the PostgreSQL driver;
-# dev.txt is all but the train extra. setuptools is in both, so that nothing unpinned builds the project.
+# torch is pinned without the build that this machine has, since others have another. setuptools is in both, so that nothing unpinned builds the project.
 lock: ## pin requirements/ anew from the newest releases that pyproject.toml allows
 	rm -rf build && mkdir -p build/lock requirements
 	"$(PYTHON)" -m venv build/lock/dev
@@ -77,7 +83,7 @@ lock: ## pin requirements/ anew from the newest releases that pyproject.toml all
 	rm -rf build
 
 define freeze
-	{ echo "# $(2)"; build/lock/$(1)/bin/python -m pip freeze --all --exclude pip --exclude headway --exclude wheel; } > requirements/$(1).txt
+	{ echo "# $(2)"; build/lock/$(1)/bin/python -m pip freeze --all --exclude pip --exclude headway --exclude wheel | sed 's/+cpu$$//'; } > requirements/$(1).txt
 endef
 
 clean: ## remove .venv, caches and build products

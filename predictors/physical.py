@@ -129,8 +129,9 @@ def estimate(
     mean_output_tokens: float,
     mean_prompt_tokens: float,
     prefill_tokens_per_s: float,
-) -> tuple[float, float, int, int]:
-    """(TTFT in seconds from the dispatch, TPOT in seconds, stratum of either) of one more request.
+) -> tuple[float, float, int, int, float, float]:
+    """(TTFT in seconds from the dispatch, TPOT in seconds, stratum of either, seconds of one step with the
+    request in the batch, share of KV memory held over its life) of one more request.
 
     `pending_tokens` are the prompts ahead that have no first token, `output_tokens` what is expected of
     this request, the means those of the model's other requests, `prefill_tokens_per_s` how fast prompts
@@ -223,6 +224,8 @@ def estimate(
         + (batch - decoding) * costs.seq_s
         + (pending_tokens + prompt_tokens + 0.5 * output_tokens) * costs.kv_token_s
     )
+    step_s = tpot_s
+    held = (kv_tokens + pending_tokens + prompt_tokens + 0.5 * output_tokens) / capacity_tokens
     if prefill_tokens_per_s:
         # What a prompt adds to the step that it rides on, per token of it.
         prefill_s = (batch + mean_prompt_tokens) * token_s - linear_s
@@ -232,4 +235,5 @@ def estimate(
             prefill_s / mean_prompt_tokens + token_cost_s + 0.5 * mean_prompt_tokens * pair_s
         )
         tpot_s /= 1.0 - (share if share < _MOST_PREFILL_SHARE else _MOST_PREFILL_SHARE)
-    return ttft_s, tpot_s, stratum, 0 if batch <= 4 else (1 if batch <= 32 else 2)
+    tpot_stratum = 0 if batch <= 4 else (1 if batch <= 32 else 2)
+    return ttft_s, tpot_s, stratum, tpot_stratum, step_s, held if held < 1.0 else 1.0

@@ -33,8 +33,9 @@ _NORMAL = [NormalDist().inv_cdf((index + 0.5) / PRIOR_SIZE) for index in range(P
 
 
 class ResidualWindow:
-    """Distribution of log residuals; `median_factor`, `p95_factor`, `mean_factor` multiply a physical
-    estimate. They are refreshed at each of the first observations, later now and then (`_LAG`).
+    """Distribution of log residuals; `median` and `p95` are quantiles, and `median_factor`, `p95_factor`,
+    `mean_factor` multiply a physical estimate. They are refreshed at each of the first observations, later now
+    and then (`_LAG`).
 
     `prior_sd` is the log standard deviation of the estimate's unknown bias, `noise_sd` that around it,
     `memory` over how many observations the bias averages; the window holds four times as many.
@@ -54,7 +55,9 @@ class ResidualWindow:
         "bias",
         "count",
         "mean_factor",
+        "median",
         "median_factor",
+        "p95",
         "p95_excess",
         "p95_factor",
     )
@@ -104,6 +107,25 @@ class ResidualWindow:
         if stale >= self._most_lag or stale > count * _LAG:
             self._summarise()
 
+    def correct(self, taken: float, actual: float) -> None:
+        """A residual that was observed as `taken` has turned out to be `actual`."""
+        by = actual - taken
+        if abs(by) < 1e-12:
+            return
+        rate = 1.0 / (self.count + self._bias_inertia)
+        self.bias += by * (rate if rate > self._least_rate else self._least_rate)
+        recent = self._recent
+        if not recent:
+            return
+        # Its innovation is the one nearest to what it was then; biases have moved little since.
+        wanted = taken - self.bias
+        at = min(range(len(recent)), key=lambda index: abs(recent[index] - wanted))
+        before = recent[at]
+        recent[at] = before + by
+        del self._sorted[bisect_left(self._sorted, before)]
+        insort(self._sorted, before + by)
+        self._summarise()
+
     def quantile(self, probability: float) -> float:
         """The log residual (bias included) not exceeded with the given probability."""
         values = self._sorted
@@ -137,7 +159,7 @@ class ResidualWindow:
         size = len(values)
         spread = values[(size * 3) // 4] - values[size // 4]
         self._tail = max(0.5 * spread, 0.02)
-        median, p95 = self.quantile(0.5), self.quantile(0.95)
+        self.median, self.p95 = median, p95 = self.quantile(0.5), self.quantile(0.95)
         self.median_factor = exp(median)
         self.p95_factor = exp(p95)
         self.p95_excess = exp(p95 - median) - 1.0  # of the 95 % quantile over the median, as a share of it
@@ -164,6 +186,12 @@ class StratifiedResiduals:
         """The window to read for a stratum."""
         own = self.strata[stratum]
         return own if own.count >= self.OWN_AFTER else self.pooled
+
+    def correct(self, stratum: int, taken: float, actual: float) -> None:
+        """A residual of a stratum that was observed as `taken` has turned out to be `actual`."""
+        self.strata[stratum].correct(taken, actual)
+        if self.strata[stratum].count <= self.OWN_AFTER:
+            self.pooled.correct(taken, actual)
 
     def observe(self, stratum: int, residual: float) -> None:
         """Learn one residual of a stratum."""

@@ -1,8 +1,13 @@
-"""The predictor that serves: physical estimate x learned error x learned output length.
+"""The predictor that serves: physical estimate x learned error x output length, as good as is known.
 
-    TTFT = waited + physical TTFT x exp(r1)          r1, r2: learned log errors of this instance and model,
+    TTFT = waited + physical TTFT x exp(r1)          r1, r2: log errors, each a distribution,
     TPOT = physical TPOT x exp(r2)                           taken as independent
-    E2E  = TTFT + TPOT x (min(Y, cap) - 1)           Y: the model's length distribution
+    E2E  = TTFT + TPOT x (min(Y, cap) - 1)           Y: the length of this answer, a distribution
+
+Without trained models r1 and r2 are the physical estimate's errors of this instance and model, and Y what the
+model's answers were like (`residuals`, `length`). A latency model tells r1 and r2 from the instance's history
+(`latency`), corrected online (`calibration`); a length model tells Y from the prompt, a relevance model the
+quality (`outlook`). Each falls back to what needs no training.
 
 `p_miss` is 1 - P(all targets met). With an E2E target it is summed over a few equally likely values of
 TTFT and TPOT, each conditioned on keeping its own target, and the length's distribution function; so the
@@ -13,201 +18,239 @@ three targets are judged jointly, not each for itself.
 # ruff: noqa: PLR1730
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import exp, log, sqrt
-from typing import Any
+from typing import NamedTuple
 
+import numpy as np
+
+from predictors.answer_length import AnswerLength, answer_length, output_cap
+from predictors.calibration import GroupCalibration, Trust
 from predictors.coverage import Coverage
-from predictors.length import LengthDistribution, Lengths, ModelLengths
-from predictors.physical import (
-    GENERIC_PROFILE,
-    TPOT_STRATA,
-    TTFT_STRATA,
-    PrefillRate,
-    StepCosts,
-    estimate,
-    is_unloaded,
-)
+from predictors.latency.features import Estimate, Track
+from predictors.length import LengthTable
+from predictors.memory import feature_rows
+from predictors.misses import p_miss as p_miss_of
+from predictors.misses import p_miss_without_decode
+from predictors.model_lengths import Lengths
+from predictors.models import UNTRAINED, Models
+from predictors.outlook import Outlook, QualityFeedback
+from predictors.pair import Open, Pair
+from predictors.physical import TPOT_STRATA, TTFT_STRATA, PrefillRate, estimate, is_unloaded
+from predictors.prediction import PhysicalPrediction, Quantiles
 from predictors.prefix_index import PrefixIndex
-from predictors.residuals import ResidualWindow, Shrinkage, StratifiedResiduals
-from router.core.profile import EngineProfile
+from router.core.interfaces import Option
 from router.core.state import Instance
-from router.core.types import PREFIX_TOKENS, Candidate, Prediction, Request, Slo
-
-#: Log standard deviations before anything is seen: of a profiled estimate's bias, of the generic one's,
-#: and of single observations. A choice, wide on purpose: P(miss) shall not be sure of what nobody has seen.
-_PROFILED_SD = 0.35
-_GENERIC_SD = 1.2
-_TTFT_NOISE_SD = 0.5
-_TPOT_NOISE_SD = 0.25
-#: Observations over which a bias averages. Errors of TPOT come in spells (answers that decode together see
-#: the same arrivals) and are known seconds late, so following them closely would chase the last spell.
-_TTFT_MEMORY = 64
-_TPOT_MEMORY = 256
+from router.core.types import PREFIX_TOKENS, Candidate, Prediction, PromptFeatures, Request
 
 #: Prefill rates are averaged over about this long, in seconds at real speed.
 _PREFILL_HORIZON_S = 10.0
 
-#: Equally likely values of TTFT and TPOT that stand for their distributions under an E2E target.
-_TTFT_POINTS = (1 / 6, 1 / 2, 5 / 6)
-_TPOT_POINTS = (1 / 6, 1 / 2, 5 / 6)
+#: What the models say of one sketch: the latency model's quantiles, and the mean share of KV memory in use.
+_Told = tuple[Quantiles, float]
 
 
-class PhysicalPrediction(Prediction):
-    """A `Prediction` that remembers the physical estimate, so that its error can be learned:
-    (TTFT in seconds, TPOT in seconds, stratum of either, prompt tokens to prefill, time of the prediction,
-    TPOT before shrinking).
+class _Sketch(NamedTuple):
+    """A prediction before the latency model has been asked."""
 
-    It is made for each candidate of each request, and to fill a frozen dataclass takes longer than all of
-    the arithmetic; so this one can be written to, which nobody does once it is made.
-    """
-
-    __slots__ = ("physical",)
-
-    physical: tuple[float, float, int, int, float, float, float]
-
-    __setattr__ = object.__setattr__
-    __delattr__ = object.__delattr__
-
-    def __init__(
-        self: Any,  # the fields are read-only in the base
-        output_tokens_p50: float,
-        output_tokens_p90: float,
-        output_tokens_mean: float,
-        ttft_s_p50: float,
-        ttft_s_p95: float,
-        tpot_s: float | None,
-        e2e_s_mean: float,
-        e2e_s_p50: float,
-        e2e_s_p95: float,
-        quality: float | None,
-        cost_usd: float,
-        p_miss: float | None,
-        engine_ttft_s: float,
-        physical: tuple[float, float, int, int, float, float, float],
-    ) -> None:
-        self.output_tokens_p50 = output_tokens_p50
-        self.output_tokens_p90 = output_tokens_p90
-        self.output_tokens_mean = output_tokens_mean
-        self.ttft_s_p50 = ttft_s_p50
-        self.ttft_s_p95 = ttft_s_p95
-        self.tpot_s = tpot_s
-        self.e2e_s_mean = e2e_s_mean
-        self.e2e_s_p50 = e2e_s_p50
-        self.e2e_s_p95 = e2e_s_p95
-        self.quality = quality
-        self.cost_usd = cost_usd
-        self.p_miss = p_miss
-        self.engine_ttft_s = engine_ttft_s
-        self.physical = physical
+    pair: Pair
+    estimate: Estimate
+    raw_tpot_s: float
+    memory_ratio: float
+    answer: AnswerLength
 
 
-class _Pair:
-    """What is kept for one (instance, model)."""
-
-    __slots__ = ("costs", "coverage", "lengths", "prefills", "profile", "shrinkage", "tpot", "ttft")
-
-    def __init__(
-        self,
-        profile: EngineProfile | None,
-        kind: str,
-        speed: float,
-        lengths: ModelLengths,
-        prefills: PrefillRate,
-        coverage: Coverage,
-    ) -> None:
-        self.profile = profile
-        self.costs = StepCosts(profile or GENERIC_PROFILE, kind, speed)
-        self.lengths = lengths
-        self.prefills = prefills  # of the instance, whatever the model
-        self.coverage = coverage  # likewise
-        bias_sd = _GENERIC_SD if profile is None else _PROFILED_SD
-        self.ttft = StratifiedResiduals(TTFT_STRATA, bias_sd, _TTFT_NOISE_SD, _TTFT_MEMORY)
-        self.shrinkage = Shrinkage()
-        self.tpot = StratifiedResiduals(TPOT_STRATA, bias_sd, _TPOT_NOISE_SD, _TPOT_MEMORY)
+#: Lengths by model and cap: worked out once for all instances of a model.
+_Answers = dict[tuple[str, int | None], AnswerLength]
 
 
 class PhysicalPredictor:
     """Implements `router.core.interfaces.Predictor`. Pure: no clock, no I/O; one object for a fleet."""
 
-    name = "physical"
-
-    def __init__(self, prefix_blocks: int = 8192) -> None:
+    def __init__(self, models: Models = UNTRAINED, prefix_blocks: int = 8192) -> None:
+        self.models = models
+        self.name = models.name
         self.lengths = Lengths()
         self.prefixes = PrefixIndex(prefix_blocks)
-        self._pairs: dict[tuple[str, str], _Pair] = {}
+        self._pairs: dict[tuple[str, str], Pair] = {}
         self._prefills: dict[str, PrefillRate] = {}
         self._coverage: dict[str, Coverage] = {}
+        self._tracks: dict[str, Track] = {}
+        self._groups: dict[tuple[str, str], GroupCalibration] = {}
+        self._open: dict[tuple[str, str], Open] = {}  # by request and instance
+        self._feedback: dict[str, QualityFeedback] = {}
 
     # --- the Predictor protocol ------------------------------------------------------------------
     def predict(self, request: Request, candidate: Candidate, instance: Instance, now: float) -> Prediction:
         """Expectation if the request were dispatched to `candidate` at `now`; changes nothing learned."""
-        pair = self._pairs.get((instance.name, candidate.model))
+        outlook = self._outlook(request, (candidate,))
+        sketch = self._sketch(request, candidate, instance, now, outlook, {})
+        (told,) = self._ask(request, [sketch], [instance], now)
+        return self._predicted(request, candidate, sketch, told, now, outlook)
+
+    def predict_all(self, request: Request, options: Sequence[Option], now: float) -> None:
+        """Give every option its prediction; the latency model is asked once for all."""
+        outlook = self._outlook(request, [option.candidate for option in options])
+        sketch = self._sketch
+        answers: _Answers = {}
+        sketches = [sketch(request, each.candidate, each.instance, now, outlook, answers) for each in options]
+        asked = self._ask(request, sketches, [option.instance for option in options], now)
+        for option, each, told in zip(options, sketches, asked, strict=True):
+            option.prediction = self._predicted(request, option.candidate, each, told, now, outlook)
+
+    def _outlook(self, request: Request, candidates: Sequence[Candidate]) -> Outlook | None:
+        """What the prompt lets expect of the candidates' models, worked out once a request."""
+        features, models = request.features, self.models
+        if features is None or (models.length is None and models.relevance is None):
+            return None
+        outlook: Outlook | None = request.outlook
+        if outlook is None:
+            outlook = request.outlook = Outlook()
+        fresh = {each.model: each.family for each in candidates if each.model not in outlook.tables}
+        if not fresh:
+            return outlook
+        if models.length is not None and request.decodes:
+            shares = models.length.shares(features, list(fresh.items()))
+            for (model, family), predicted in zip(fresh.items(), shares, strict=True):
+                lengths = self.lengths.of(model, family)
+                outlook.predicted[model] = predicted
+                outlook.tables[model] = lengths.learned.table(predicted, lengths.output)
+        else:
+            for model, family in fresh.items():
+                outlook.tables[model] = self.lengths.of(model, family).output
+        if models.relevance is not None and request.decodes:
+            names = [model for model in fresh if models.relevance.knows(model)]
+            if names:
+                means, deviations, outlook.cluster = models.relevance.quality(features, names)
+                for model, mean, deviation in zip(names, means.tolist(), deviations.tolist(), strict=True):
+                    outlook.raw_quality[model] = mean
+                    feedback = self._feedback.get(model)
+                    corrected = mean if feedback is None else feedback.corrected(mean, outlook.cluster)
+                    outlook.quality[model] = corrected, deviation
+        return outlook
+
+    def _sketch(
+        self,
+        request: Request,
+        candidate: Candidate,
+        instance: Instance,
+        now: float,
+        outlook: Outlook | None,
+        answers: _Answers,
+    ) -> _Sketch:
+        model = candidate.model
+        pair = self._pairs.get((instance.name, model))
         if (
             pair is None
-            or pair.profile is not instance.profiles.get(candidate.model)
+            or pair.profile is not instance.profiles.get(model)
             or pair.costs.speed != instance.speed
         ):
             pair = self._new_pair(candidate, instance)
         costs = pair.costs
         lengths = pair.lengths
-        output = lengths.output
         ratio = lengths.prompt_ratio
         prompt_tokens = request.prompt_tokens * ratio
         cached_tokens = self.cached_tokens(request, instance.name) * ratio if request.prefix else 0.0
 
-        # Output length: min(Y, cap), for each of the choices.
-        cap = request.max_tokens
-        if candidate.context_tokens is not None:
-            room = max(candidate.context_tokens - (request.longest_prompt_tokens or request.prompt_tokens), 1)
-            cap = room if cap is None or cap > room else cap
-        p50, p90, mean = output.p50, output.p90, output.mean
-        if cap is not None:
-            mean = output.mean_below(cap)
-            if p90 > cap:
-                p90 = cap
-                if p50 > cap:
-                    p50 = cap
-
-        ttft_s, tpot_s, ttft_stratum, tpot_stratum = estimate(
+        cap = output_cap(request, candidate)
+        answer = answers.get((model, cap))
+        if answer is None:
+            usual = lengths.output
+            table: LengthTable = usual if outlook is None else outlook.tables[model]
+            answer = answers[model, cap] = answer_length(table, cap, request.choices, usual.mean)
+        pending_tokens = instance.pending_prefill_tokens * ratio
+        ttft_s, raw_tpot_s, ttft_stratum, tpot_stratum, step_s, memory_ratio = estimate(
             costs,
             instance,
             prompt_tokens,
             cached_tokens,
-            instance.pending_prefill_tokens * ratio,
-            mean,
-            output.mean,
+            pending_tokens,
+            answer.mean,
+            answer.usual_mean,
             lengths.mean_prompt_tokens,
             pair.prefills.tokens_per_s(now),
         )
         if instance.report.loaded_models is not None and is_unloaded(instance, candidate.upstream_model):
             ttft_s += costs.load_s
             ttft_stratum = 2
-        raw_tpot_s = tpot_s
-        tpot_s = pair.shrinkage.shrunk(tpot_s)
-        physical = (
-            ttft_s,
-            tpot_s,
-            ttft_stratum,
-            tpot_stratum,
-            prompt_tokens - cached_tokens,
-            now,
+        tpot_s = pair.shrinkage.shrunk(raw_tpot_s)
+        ttft_window = pair.ttft.window(ttft_stratum)
+        tpot_window = pair.tpot.window(tpot_stratum)
+        return _Sketch(
+            pair,
+            Estimate(
+                ttft_s,
+                tpot_s,
+                ttft_stratum,
+                tpot_stratum,
+                ttft_window.median,
+                tpot_window.median,
+                ttft_window.count,
+                tpot_window.count,
+                prompt_tokens,
+                cached_tokens,
+                answer.mean,
+                pending_tokens,
+                step_s,
+            ),
             raw_tpot_s,
+            memory_ratio,
+            answer,
         )
-        ttft_error = pair.ttft.window(ttft_stratum)
+
+    def _ask(
+        self, request: Request, sketches: Sequence[_Sketch], instances: Sequence[Instance], now: float
+    ) -> Sequence[_Told | None]:
+        """What the latency and the memory model say of every sketch; None for each without a model."""
+        model, memory = self.models.latency, self.models.memory
+        if model is None or not request.decodes:
+            return [None] * len(sketches)
+        tracks = [self._track(instance) for instance in instances]
+        rows = np.array(
+            [
+                track.target(instance, sketch.estimate, now)
+                for track, instance, sketch in zip(tracks, instances, sketches, strict=True)
+            ]
+        )
+        encodings = np.array([track.encoding for track in tracks])
+        quantiles: list[Quantiles] = model.quantiles(encodings, rows).tolist()
+        ratios = [sketch.memory_ratio for sketch in sketches]
+        if memory is not None:
+            reported = [instance.report.kv_usage for instance in instances]
+            ratios = memory.predict(feature_rows(ratios, reported, rows)).tolist()
+        return list(zip(quantiles, ratios, strict=True))
+
+    def _predicted(
+        self,
+        request: Request,
+        candidate: Candidate,
+        sketch: _Sketch,
+        told: _Told | None,
+        now: float,
+        outlook: Outlook | None,
+    ) -> PhysicalPrediction:
+        pair, known, raw_tpot_s, memory_ratio, answer = sketch
+        quantiles = None
+        if told is not None:
+            quantiles, memory_ratio = told
+        believed = quantiles if pair.group.trust.believed else None
+        ttft_s, tpot_s = known.ttft_s, known.tpot_s
+        ttft_error = pair.ttft_error(known, believed)
         waited_s = now - request.arrived_at
         if waited_s < 0.0:
             waited_s = 0.0
-        engine_ttft_s = ttft_s * ttft_error.median_factor
+        ttft_median, ttft_p95, ttft_mean = ttft_error.factors()
+        engine_ttft_s = ttft_s * ttft_median
         ttft_p50_s = waited_s + engine_ttft_s
-        ttft_p95_s = waited_s + ttft_s * ttft_error.p95_factor
-        ttft_mean_s = waited_s + ttft_s * ttft_error.mean_factor
+        ttft_p95_s = waited_s + ttft_s * ttft_p95
+        ttft_mean_s = waited_s + ttft_s * ttft_mean
         slo = request.slo
         price = candidate.price
 
         if not request.decodes:
             p_miss = None
             if slo is not None:
-                p_miss = self._p_miss_without_decode(slo, waited_s, ttft_s, ttft_error)
+                p_miss = p_miss_without_decode(slo, waited_s, ttft_s, ttft_error)
             return PhysicalPrediction(
                 0.0,
                 0.0,
@@ -219,44 +262,43 @@ class PhysicalPredictor:
                 ttft_p50_s,
                 ttft_p95_s,
                 candidate.quality,
-                prompt_tokens * price.input_usd_per_mtok * 1e-6,
+                known.prompt_tokens * price.input_usd_per_mtok * 1e-6,
                 p_miss,
                 engine_ttft_s,
-                physical,
+                None,
+                memory_ratio,
+                known,
+                raw_tpot_s,
+                quantiles,
+                now,
             )
 
-        tpot_error = pair.tpot.window(tpot_stratum)
-        tpot_p50_s = tpot_s * tpot_error.median_factor
-        choices = request.choices
-        # Of several choices the longest sets the end: its quantile at u is Y's at u ** (1 / n).
-        long_p50, long_p95, long_mean = p50, output.p95, mean
-        if choices > 1:
-            long_p50 = output.quantile(0.5 ** (1 / choices))
-            long_p95 = output.quantile(0.95 ** (1 / choices))
-            if cap is not None and long_p50 > cap:
-                long_p50 = cap
-            if long_mean < long_p50:
-                long_mean = long_p50
-        if cap is not None and long_p95 > cap:
-            long_p95 = cap
+        tpot_error = pair.tpot_error(known, believed)
+        tpot_median, tpot_p95, tpot_mean = tpot_error.factors()
+        tpot_p50_s = tpot_s * tpot_median
+        choices, mean = answer.choices, answer.mean
+        long_p50, long_mean = answer.long_p50, answer.long_mean
         decode_p50_s = tpot_p50_s * (long_p50 - 1.0) if long_p50 > 1.0 else 0.0
         e2e_p50_s = ttft_p50_s + decode_p50_s
         # Upper deviations of independent parts add as squares.
         by_ttft_s = ttft_p95_s - ttft_p50_s
-        by_tpot_s = tpot_error.p95_excess * decode_p50_s
-        by_length_s = (long_p95 - long_p50) * tpot_p50_s
+        by_tpot_s = (tpot_p95 / tpot_median - 1.0) * decode_p50_s
+        by_length_s = (answer.long_p95 - long_p50) * tpot_p50_s
         e2e_p95_s = e2e_p50_s + sqrt(
             by_ttft_s * by_ttft_s + by_tpot_s * by_tpot_s + by_length_s * by_length_s
         )
         e2e_mean_s = ttft_mean_s
         if long_mean > 1.0:
-            e2e_mean_s += tpot_s * tpot_error.mean_factor * (long_mean - 1.0)
+            e2e_mean_s += tpot_s * tpot_mean * (long_mean - 1.0)
         p_miss = None
         if slo is not None:
-            p_miss = self._p_miss(slo, waited_s, ttft_s, tpot_s, ttft_error, tpot_error, output, cap, choices)
+            p_miss = p_miss_of(slo, waited_s, ttft_s, tpot_s, ttft_error, tpot_error, answer)
+        quality, quality_sd = candidate.quality, None
+        if outlook is not None and candidate.model in outlook.quality:
+            quality, quality_sd = outlook.quality[candidate.model]
         return PhysicalPrediction(
-            p50 * choices,
-            p90 * choices,
+            answer.p50 * choices,
+            answer.p90 * choices,
             mean * choices,
             ttft_p50_s,
             ttft_p95_s,
@@ -264,62 +306,191 @@ class PhysicalPredictor:
             e2e_mean_s,
             e2e_p50_s,
             e2e_p95_s,
-            candidate.quality,
-            (prompt_tokens * price.input_usd_per_mtok + mean * choices * price.output_usd_per_mtok) * 1e-6,
+            quality,
+            (known.prompt_tokens * price.input_usd_per_mtok + mean * choices * price.output_usd_per_mtok)
+            * 1e-6,
             p_miss,
             engine_ttft_s,
-            physical,
+            quality_sd,
+            memory_ratio,
+            known,
+            raw_tpot_s,
+            quantiles,
+            now,
         )
 
+    # --- what happened ---------------------------------------------------------------------------
+    def observe_dispatch(
+        self, request: Request, candidate: Candidate, instance: Instance, prediction: Prediction, now: float
+    ) -> None:
+        """An attempt is on its way: from here on its lateness is known, too."""
+        pair = self._pairs.get((candidate.instance, candidate.model))
+        if pair is None or not isinstance(prediction, PhysicalPrediction):
+            return
+        known, quantiles = prediction.estimate, prediction.quantiles
+        window = pair.ttft.window(known.ttft_stratum)
+        entry = Open(
+            prediction,
+            now,
+            None if quantiles is None else pair.ttft_error(known, quantiles),
+            (window.median, window.p95),
+        )
+        self._open[request.id, candidate.instance] = entry
+        pair.open.append(entry)
+        if pair.track is not None:
+            pair.track.dispatched(instance, known, now)
+        self._settle(pair, now)
+
     def observe_ttft(
-        self, request: Request, candidate: Candidate, prediction: Prediction, engine_ttft_s: float
+        self,
+        request: Request,
+        candidate: Candidate,
+        instance: Instance,
+        prediction: Prediction,
+        engine_ttft_s: float,
+        now: float,
     ) -> None:
         """The first token came `engine_ttft_s` after the dispatch for which `prediction` was made."""
         if request.prefix:
             self.prefixes.add(candidate.instance, request.prefix)
+        entry = self._open.pop((request.id, candidate.instance), None)
         pair = self._pairs.get((candidate.instance, candidate.model))
-        # Another predictor's predictions say nothing of this one's errors.
-        if pair is None or not isinstance(prediction, PhysicalPrediction) or engine_ttft_s <= 0.0:
+        if pair is None or entry is None or engine_ttft_s <= 0.0:
             return
-        physical_s, _, stratum, _, prefill_tokens, predicted_at, _ = prediction.physical
-        pair.ttft.observe(stratum, log(engine_ttft_s / physical_s))
-        pair.prefills.add(prefill_tokens, predicted_at + engine_ttft_s)
-        expected_s, p50_s, p95_s = prediction.engine_ttft_s, prediction.ttft_s_p50, prediction.ttft_s_p95
-        if expected_s is not None and p50_s is not None and p95_s is not None:
-            pair.coverage.saw_ttft(
-                engine_ttft_s <= expected_s,
-                engine_ttft_s - expected_s <= p95_s - p50_s,
-                log(engine_ttft_s / expected_s),
-            )
+        known = entry.prediction.estimate
+        entry.actual = residual = log(engine_ttft_s / known.ttft_s)
+        pair.prefills.add(known.prompt_tokens - known.cached_tokens, now)
+        if pair.track is not None:
+            pair.track.first_token(instance, known, engine_ttft_s, now)
+        if entry.taken is not None:
+            self._correct(pair, entry, entry.taken, residual)
+        self._settle(pair, now)
 
     def observe_end(
         self,
         request: Request,
         candidate: Candidate,
+        instance: Instance,
         prediction: Prediction,
         output_tokens: int,
         prompt_tokens: int | None,
         tpot_s: float | None,
+        now: float,
     ) -> None:
         """The attempt ended on its own: the engine's token counts and its mean time per output token."""
+        self._open.pop((request.id, candidate.instance), None)  # an answer without a token
         pair = self._pairs.get((candidate.instance, candidate.model))
         lengths = self.lengths.of(candidate.model, candidate.family) if pair is None else pair.lengths
+        mine = prediction if isinstance(prediction, PhysicalPrediction) else None
+        error = None
+        if mine is not None and tpot_s is not None and tpot_s > 0.0:
+            error = log(tpot_s / mine.estimate.tpot_s)
+        if pair is not None and pair.track is not None and mine is not None:
+            pair.track.ended(instance, mine.estimate, output_tokens, tpot_s, now)
         if prompt_tokens is not None:
             lengths.observe_prompt(request.prompt_tokens, prompt_tokens)
         if not request.decodes or output_tokens < 1:
             return
-        lengths.observe_output(output_tokens, request.max_tokens, request.choices)
+        outlook: Outlook | None = request.outlook
+        predicted = None if outlook is None else outlook.predicted.get(candidate.model)
+        lengths.observe_output(output_tokens, request.max_tokens, request.choices, predicted)
         if pair is None:
             return
         if prediction.output_tokens_p90 is not None:
             pair.coverage.saw_output(output_tokens <= prediction.output_tokens_p90)
-        if tpot_s is None or tpot_s <= 0.0 or not isinstance(prediction, PhysicalPrediction):
+        if mine is None or tpot_s is None or error is None:
             return
-        _, physical_s, _, stratum, _, _, raw_s = prediction.physical
-        pair.tpot.observe(stratum, log(tpot_s / physical_s))
-        pair.shrinkage.observe(raw_s, tpot_s)
+        stratum, quantiles = mine.estimate.tpot_stratum, mine.quantiles
+        if quantiles is not None:
+            by_model = pair.tpot_error(mine.estimate, quantiles)
+            pair.group.tpot.observe(stratum, by_model.z_of(error))
+            pair.tpot_bias.observe(error - by_model.shift + pair.tpot_bias.value)
+        pair.tpot.observe(stratum, error)
+        pair.shrinkage.observe(mine.raw_tpot_s, tpot_s)
         if prediction.tpot_s is not None:
             pair.coverage.saw_tpot(log(tpot_s / prediction.tpot_s))
+
+    def observe_loss(
+        self,
+        request: Request,
+        candidate: Candidate,
+        instance: Instance,
+        prediction: Prediction,
+        waited_s: float,
+        decoding: bool,
+        now: float,
+    ) -> None:
+        """An attempt gave no whole answer. Without a first token after `waited_s` its TTFT would have been
+        longer, which is learned in its turn."""
+        entry = self._open.pop((request.id, candidate.instance), None)
+        pair = self._pairs.get((candidate.instance, candidate.model))
+        if pair is None:
+            return
+        if pair.track is not None:
+            pair.track.lost(instance, waited_s, decoding, now)
+        if entry is not None:
+            entry.lost = True
+            entry.overdue_at = now if now < entry.overdue_at else entry.overdue_at
+            self._settle(pair, now)
+
+    def observe_report(self, instance: Instance, now: float) -> None:
+        """The engine's own view of its load has come."""
+        if self.models.latency is not None:
+            self._track(instance).reported(instance, now)
+        for model in instance.candidates:
+            pair = self._pairs.get((instance.name, model))
+            if pair is not None:
+                self._settle(pair, now)
+
+    def observe_quality(self, model: str, features: PromptFeatures, quality: float) -> None:
+        """Feedback: an answer of `model` to such a prompt was judged `quality`, 0 to 1."""
+        relevance = self.models.relevance
+        if relevance is None or not relevance.knows(model):
+            return
+        means, _, cluster = relevance.quality(features, [model])
+        self._feedback.setdefault(model, QualityFeedback()).observe(float(means[0]), cluster, quality)
+
+    def _settle(self, pair: Pair, now: float) -> None:
+        """Learn from attempts in order of dispatch: those with a first token, and those that are overdue, which
+        are taken as if it came now and corrected when it comes."""
+        waiting = pair.open
+        while waiting:
+            entry = waiting[0]
+            if entry.actual is not None:
+                waiting.popleft()
+                self._learn(pair, entry, entry.actual, within=True)
+            elif now >= entry.overdue_at:
+                waiting.popleft()
+                known = entry.prediction.estimate
+                waited_s = max(now - entry.dispatched_at, 1e-6)
+                if entry.lost and waited_s < known.ttft_s * exp(entry.physical[0]):
+                    continue  # given up before anything could be expected: it tells nothing
+                # The least that it can still become: to guess at more would feed on itself.
+                entry.taken = log(waited_s / known.ttft_s)
+                self._learn(pair, entry, entry.taken, within=False)
+            else:
+                return
+
+    def _learn(self, pair: Pair, entry: Open, residual: float, *, within: bool) -> None:
+        stratum = entry.prediction.estimate.ttft_stratum
+        pair.ttft.observe(stratum, residual)
+        served = entry.physical
+        if entry.by_model is not None:
+            trust, by_model = pair.group.trust, entry.by_model
+            if trust.believed:
+                served = entry.learned
+            entry.taken_z = by_model.z_of(residual)
+            pair.group.ttft.observe(stratum, entry.taken_z)
+            pair.ttft_bias.observe(residual - by_model.shift + pair.ttft_bias.value)
+            trust.saw(residual, entry.learned, entry.physical)
+        pair.coverage.saw_ttft(residual <= served[0], residual <= served[1], residual - served[0])
+
+    def _correct(self, pair: Pair, entry: Open, taken: float, actual: float) -> None:
+        stratum = entry.prediction.estimate.ttft_stratum
+        pair.ttft.correct(stratum, taken, actual)
+        if entry.by_model is not None and entry.taken_z is not None:
+            pair.group.ttft.correct(stratum, entry.taken_z, entry.by_model.z_of(actual))
+            pair.ttft_bias.correct(actual - taken)
 
     def ttft_floor_s(self, request: Request, candidate: Candidate, instance: Instance) -> float:
         """Least time to a first token on an idle instance: its own prefill at the least error factor that
@@ -346,80 +517,56 @@ class PhysicalPredictor:
             if coverage.ttfts or coverage.outputs
         }
 
+    def groups(self) -> dict[tuple[str, str], Trust]:
+        """How the latency model does beside the physical estimate, by (model, hardware)."""
+        if self.models.latency is None:
+            return {}
+        return {group: calibration.trust for group, calibration in self._groups.items()}
+
+    def length_weights(self) -> dict[str, float]:
+        """By model: how far the length model is believed beside the model's own histogram, 0 to 1."""
+        return self.lengths.weights() if self.models.length is not None else {}
+
+    def feedback_counts(self) -> dict[str, int]:
+        """By model: judgements that corrected its quality."""
+        return {model: feedback.count for model, feedback in self._feedback.items()}
+
     def forget(self, instance: str) -> None:
         """Drop what was learned of an instance that left the fleet (lengths belong to models: they stay)."""
         self.prefixes.forget(instance)
         self._prefills.pop(instance, None)
         self._coverage.pop(instance, None)
+        self._tracks.pop(instance, None)
         for key in [key for key in self._pairs if key[0] == instance]:
             del self._pairs[key]
+        for attempt in [attempt for attempt in self._open if attempt[1] == instance]:
+            del self._open[attempt]
 
-    def _pair(self, candidate: Candidate, instance: Instance) -> _Pair:
+    def _track(self, instance: Instance) -> Track:
+        track = self._tracks.get(instance.name)
+        if track is None:
+            track = self._tracks[instance.name] = Track(self.models.latency)
+        return track
+
+    def _pair(self, candidate: Candidate, instance: Instance) -> Pair:
         pair = self._pairs.get((instance.name, candidate.model))
         profile = instance.profiles.get(candidate.model)
         if pair is None or pair.profile is not profile or pair.costs.speed != instance.speed:
             pair = self._new_pair(candidate, instance)
         return pair
 
-    def _new_pair(self, candidate: Candidate, instance: Instance) -> _Pair:
+    def _new_pair(self, candidate: Candidate, instance: Instance) -> Pair:
         """Start afresh: a new pair, or one whose profile or speed has changed."""
-        pair = _Pair(
+        group = candidate.model, instance.hardware or instance.name
+        pair = Pair(
             instance.profiles.get(candidate.model),
             instance.kind,
             instance.speed,
             self.lengths.of(candidate.model, candidate.family),
             self._prefills.setdefault(instance.name, PrefillRate(_PREFILL_HORIZON_S / instance.speed)),
             self._coverage.setdefault(instance.name, Coverage()),
+            None if self.models.latency is None else self._track(instance),
+            self._groups.setdefault(group, GroupCalibration(TTFT_STRATA, TPOT_STRATA)),
         )
         self._pairs[instance.name, candidate.model] = pair
         return pair
-
-    @staticmethod
-    def _p_miss_without_decode(slo: Slo, waited_s: float, ttft_s: float, ttft_error: ResidualWindow) -> float:
-        targets = [target for target in (slo.ttft_s, slo.e2e_s) if target is not None]
-        if not targets:
-            return 0.0
-        left_s = min(targets) - waited_s
-        return ttft_error.exceed(log(left_s / ttft_s)) if left_s > 0.0 else 1.0
-
-    @staticmethod
-    def _p_miss(
-        slo: Slo,
-        waited_s: float,
-        ttft_s: float,
-        tpot_s: float,
-        ttft_error: ResidualWindow,
-        tpot_error: ResidualWindow,
-        output: LengthDistribution,
-        cap: int | None,
-        choices: int,
-    ) -> float:
-        ttft_met = tpot_met = 1.0
-        if slo.ttft_s is not None:
-            left_s = slo.ttft_s - waited_s
-            if left_s <= 0.0:
-                return 1.0
-            ttft_met = 1.0 - ttft_error.exceed(log(left_s / ttft_s))
-        if slo.tpot_s is not None and (cap is None or cap > 1):
-            tpot_met = 1.0 - tpot_error.exceed(log(slo.tpot_s / tpot_s)) if slo.tpot_s > 0.0 else 0.0
-        if slo.e2e_s is None:
-            return 1.0 - ttft_met * tpot_met
-        left_s = slo.e2e_s - waited_s
-        if left_s <= 0.0:
-            return 1.0
-        tpots = [tpot_s * exp(tpot_error.quantile(share * tpot_met)) for share in _TPOT_POINTS]
-        in_time = 0.0
-        below = output.below
-        for share in _TTFT_POINTS:
-            decode_s = left_s - ttft_s * exp(ttft_error.quantile(share * ttft_met))
-            if decode_s <= 0.0:
-                break
-            for point_s in tpots:
-                tokens = 1.0 + decode_s / point_s
-                if cap is not None and tokens >= cap:
-                    in_time += 1.0
-                elif choices == 1:
-                    in_time += below(tokens)
-                else:
-                    in_time += below(tokens) ** choices
-        return 1.0 - ttft_met * tpot_met * in_time / (len(_TTFT_POINTS) * len(_TPOT_POINTS))

@@ -18,10 +18,15 @@ from router import __version__
 #: Packages that come with an extra, and the extra that brings them.
 EXTRAS = {
     "asyncpg": "postgres",
+    "httpx": "train",
+    "httpx2": "train",
     "matplotlib": "bench",
-    "numpy": "bench",
+    "ollama": "train",
+    "openai": "train",
     "ray": "ray",
     "scipy": "bench",
+    "sklearn": "train",
+    "threadpoolctl": "train",
     "tokenizers": "tokenizers",
     "torch": "train",
 }
@@ -43,6 +48,9 @@ COMMANDS = {
     "workload": Command("benchmarks.workloads.command", "build or show a workload"),
     "replay": Command("benchmarks.replay.command", "send a workload to a URL at its own times"),
     "compare": Command("benchmarks.compare.command", "compare policies, in simulation or on a live gateway"),
+    "collect": Command("benchmarks.collect.command", "ask every candidate the same prompts at chosen loads"),
+    "train": Command("benchmarks.training.command", "train a predictor and tell how good it is"),
+    "evaluate": Command("benchmarks.evaluate.command", "evaluate trained predictors beside baselines"),
     "calibrate": Command("benchmarks.calibrate.command", "fit an engine profile to measured requests"),
     "explain": Command("router.explain", "show what was decided for a request and what happened"),
 }
@@ -64,6 +72,9 @@ def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line, run the command, and return its exit code."""
+    # Before NumPy is imported: its products are small here, and a thread of their own for each core only makes
+    # them wait for the relay's.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     arguments = list(sys.argv[1:] if argv is None else argv)
     chosen = next((each for each in arguments if not each.startswith("-")), None)
     try:

@@ -16,6 +16,8 @@ from sqlalchemy.engine import make_url
 import backends
 import policies
 from backends.engine import profiles
+from predictors.artifact import ArtifactError
+from predictors.models import load_models
 from predictors.serving import PhysicalPredictor
 from router.config import ConfigError, FleetConfig, InstanceConfig, Problem
 from router.core.interfaces import Backend
@@ -57,6 +59,19 @@ def create_scheduler(config: FleetConfig, predictor: PhysicalPredictor, rng: Ran
         )
     )
     return Scheduler((), chosen, predictor, scheduler_settings(config), rng)
+
+
+def create_predictor(config: FleetConfig) -> PhysicalPredictor:
+    """The predictor of a fleet file, with the artifacts of its directory; without one, with those that are
+    shipped. Raises ConfigError for an artifact that is damaged or does not fit."""
+    directory = None if config.predictors.directory is None else Path(config.predictors.directory)
+    if directory is not None and not directory.exists():
+        logger.warning("%s is not there: the shipped predictors serve", directory)
+        directory = None
+    try:
+        return PhysicalPredictor(load_models(directory))
+    except (ArtifactError, OSError) as error:
+        raise ConfigError("predictors", [Problem(("directory",), str(error))]) from error
 
 
 @asynccontextmanager
@@ -102,7 +117,7 @@ async def open_gateway(
                 url = await emulated.url(instance)
             return create_backend(instance, fleet, url, environment, session)
 
-        predictor = PhysicalPredictor()
+        predictor = create_predictor(config)
         scheduler = create_scheduler(config, predictor, Random(seed))
         gateway = Gateway(
             config,

@@ -15,6 +15,7 @@ from typing import Any
 from benchmarks.compare.draws import Draws
 from benchmarks.compare.runs import RunFolder, program
 from benchmarks.compare.tasks import OracleTask, Setting, Task, run_oracles, run_task
+from router.wiring import create_predictor
 
 #: Runs `function` over items somewhere and yields (index, result) as they are done.
 Runner = Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[tuple[int, Any]]]
@@ -116,4 +117,5 @@ def settings_of(plan: Plan) -> dict[str, Any]:
         "model": setting.asked.model,
         "slo": None if setting.asked.slo is None else dict(setting.asked.slo),
         "losses": [asdict(loss) for loss in setting.losses],
+        "predictor": create_predictor(setting.fleet).name,
     }

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 from benchmarks.simulator.fleet import Fleet
 from benchmarks.workloads.format import PREFIX_BLOCK_TOKENS, WorkloadError, WorkloadRequest
+from predictors.text import prompt_features
 from router.core.errors import Refusal
-from router.core.types import PREFIX_TOKENS, Request
+from router.core.types import PREFIX_TOKENS, PromptFeatures, Request
 from router.gateway.prompt import PromptFacts
 from router.gateway.wish import from_body
 
@@ -62,7 +63,7 @@ def arrivals(
         tokens = each.prompt_tokens
         request = rules.request(
             wish,
-            PromptFacts(tokens, tokens, hashes[:_HASHED_BLOCKS]),
+            PromptFacts(tokens, tokens, hashes[:_HASHED_BLOCKS], features=_features(each)),
             request_id=each.id,
             arrived_at=each.arrival_s,
             max_tokens=each.max_tokens,
@@ -80,6 +81,10 @@ def arrivals(
                 if name not in lengths:
                     raise WorkloadError(f"request {each.id}: output_tokens says nothing of model {name}")
         yield Arrival(request, lengths, each.quality or {}, hashes)
+
+
+def _features(request: WorkloadRequest) -> PromptFeatures | None:
+    return None if request.prompt is None else prompt_features(request.prompt)
 
 
 def check(

@@ -17,7 +17,7 @@ from router.core.state import Instance
 from router.gateway.fleet import instance_of
 from router.gateway.rules import Rules
 from router.store.state import MemoryState
-from router.wiring import create_scheduler
+from router.wiring import create_predictor, create_scheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class Fleet:
     profiles: dict[str, EngineProfile]
     time_factor: float
 
-    def scheduler(self, seed: int) -> Scheduler:
-        """A scheduler in its first state, as the gateway builds it."""
-        scheduler = create_scheduler(self.config, PhysicalPredictor(), Random(seed))
+    def scheduler(self, seed: int, predictor: PhysicalPredictor | None = None) -> Scheduler:
+        """A scheduler in its first state, as the gateway builds it; `predictor` in place of the fleet file's."""
+        scheduler = create_scheduler(self.config, predictor or create_predictor(self.config), Random(seed))
         scheduler.set_instances(self._instance(name) for name in self.names)
         return scheduler
 

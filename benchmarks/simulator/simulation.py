@@ -28,6 +28,7 @@ from benchmarks.simulator.arrivals import Arrival
 from benchmarks.simulator.engines import PromptTooLong, QueueFull, SimulatedEngine
 from benchmarks.simulator.fleet import Fleet
 from benchmarks.simulator.outcomes import Gaps, LoadSample, Log, Result, Timeline
+from predictors.serving import PhysicalPredictor
 from router.core.errors import Refusal
 from router.core.events import (
     Arrived,
@@ -92,7 +93,8 @@ class _Flight:
 class Simulation:
     """One run. Used once: `Simulation(fleet, seed).run(arrivals)`.
 
-    `seed` is that of the policies' draws. `on_instruction` hears each instruction and its time.
+    `seed` is that of the policies' draws. `on_instruction` hears each instruction and its time. `predictor` serves
+    in place of the fleet file's.
     """
 
     def __init__(
@@ -102,8 +104,9 @@ class Simulation:
         seed: int = 0,
         losses: Sequence[InstanceLoss] = (),
         on_instruction: Callable[[Instruction, float], None] | None = None,
+        predictor: PhysicalPredictor | None = None,
     ) -> None:
-        self.scheduler = fleet.scheduler(seed)
+        self.scheduler = fleet.scheduler(seed, predictor)
         self.engines = fleet.engines()
         self.timeline = Timeline()
         self.gaps = Gaps()

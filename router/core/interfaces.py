@@ -48,7 +48,10 @@ class Policy(Protocol):
 
 
 class Predictor(Protocol):
-    """Expects what a candidate would do with a request, and learns from what it did."""
+    """Expects what a candidate would do with a request, and learns from what it did.
+
+    Whatever happens to an attempt is told when it happens, after the instance's own counters include it.
+    """
 
     name: str
 
@@ -56,8 +59,24 @@ class Predictor(Protocol):
         """Expectation if the request were dispatched to `candidate` at `now`."""
         ...
 
+    def predict_all(self, request: Request, options: Sequence[Option], now: float) -> None:
+        """Give every option its prediction (`Option.prediction`): cheaper than one by one."""
+        ...
+
+    def observe_dispatch(
+        self, request: Request, candidate: Candidate, instance: Instance, prediction: Prediction, now: float
+    ) -> None:
+        """An attempt is on its way to the instance; `prediction` is the one made for it at `now`."""
+        ...
+
     def observe_ttft(
-        self, request: Request, candidate: Candidate, prediction: Prediction, engine_ttft_s: float
+        self,
+        request: Request,
+        candidate: Candidate,
+        instance: Instance,
+        prediction: Prediction,
+        engine_ttft_s: float,
+        now: float,
     ) -> None:
         """The first token came `engine_ttft_s` after the dispatch for which `prediction` was made."""
         ...
@@ -66,12 +85,32 @@ class Predictor(Protocol):
         self,
         request: Request,
         candidate: Candidate,
+        instance: Instance,
         prediction: Prediction,
         output_tokens: int,
         prompt_tokens: int | None,
         tpot_s: float | None,
+        now: float,
     ) -> None:
         """The attempt ended on its own: the engine's token counts and its mean time per output token."""
+        ...
+
+    def observe_loss(
+        self,
+        request: Request,
+        candidate: Candidate,
+        instance: Instance,
+        prediction: Prediction,
+        waited_s: float,
+        decoding: bool,
+        now: float,
+    ) -> None:
+        """The attempt was cancelled, expired or failed `waited_s` after its dispatch, `decoding` or before its
+        first token: that would have come later than this."""
+        ...
+
+    def observe_report(self, instance: Instance, now: float) -> None:
+        """The engine's own view of its load has come (`instance.report`)."""
         ...
 
     def ttft_floor_s(self, request: Request, candidate: Candidate, instance: Instance) -> float:

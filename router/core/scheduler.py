@@ -183,11 +183,9 @@ class Scheduler:
         attempt.first_token_at = now
         self._awaiting.pop(event.request_id, None)
         instance = attempt.instance
-        instance.awaiting_first_token -= 1
-        instance.pending_prefill_tokens -= attempt.prompt_tokens
-        instance.context_tokens += attempt.prompt_tokens + attempt.expected_output_tokens
+        instance.first_token(attempt.prompt_tokens, attempt.expected_output_tokens)
         self.predictor.observe_ttft(
-            live.request, attempt.candidate, attempt.prediction, now - attempt.dispatched_at
+            live.request, attempt.candidate, instance, attempt.prediction, now - attempt.dispatched_at, now
         )
         return []
 
@@ -196,26 +194,28 @@ class Scheduler:
         attempt = live.attempt if live else None
         if live is None or attempt is None or attempt.number != event.attempt:
             return []
-        self._release(live, now)
         request = live.request
         instructions: list[Instruction] = []
         health.attempt_ended(attempt.instance, event, self.settings.eject_after)
         if event.how is EndedHow.OK:
-            if event.output_tokens or not request.decodes:
-                first = attempt.first_token_at
-                tpot_s = None
-                if first is not None and event.output_tokens > 1:
-                    tpot_s = (now - first) / (event.output_tokens - 1)
-                self.predictor.observe_end(
-                    request,
-                    attempt.candidate,
-                    attempt.prediction,
-                    event.output_tokens,
-                    event.prompt_tokens,
-                    tpot_s,
-                )
+            self._release(live, now)
+            first = attempt.first_token_at
+            tpot_s = None
+            if first is not None and event.output_tokens > 1:
+                tpot_s = (now - first) / (event.output_tokens - 1)
+            self.predictor.observe_end(
+                request,
+                attempt.candidate,
+                attempt.instance,
+                attempt.prediction,
+                event.output_tokens,
+                event.prompt_tokens,
+                tpot_s,
+                now,
+            )
             self._forget(live)
         else:
+            self._lose(live, now)
             if event.output_tokens:
                 live.spent_usd += attempt.candidate.price.cost_usd(
                     event.prompt_tokens or request.prompt_tokens_bound, event.output_tokens
@@ -235,16 +235,15 @@ class Scheduler:
         live = self._live.get(event.request_id)
         if live is None:
             return []
-        self._release(live, now)
+        self._lose(live, now)
         self._forget(live)
         return self._drain(now) if self._queue else []
 
     def _load_reported(self, event: LoadReported, now: float) -> list[Instruction]:
         instance = self.instances.get(event.instance)
         if instance is not None:
-            instance.report = event.report
-            instance.reported_at = now
-            instance.dispatched_since_report = instance.ended_since_report = 0
+            instance.takes_report(event.report, now)
+            self.predictor.observe_report(instance, now)
         return []
 
     def _probed(self, event: Probed, now: float) -> list[Instruction]:
@@ -320,14 +319,14 @@ class Scheduler:
         predict_all: bool = False,
     ) -> tuple[Decision, Option, Prediction]:
         policy = self.policies[request.policy]
-        predict = self.predictor.predict
         if policy.predicts or predict_all or request.hard:
-            for option in options:
-                option.prediction = predict(request, option.candidate, option.instance, now)
+            self.predictor.predict_all(request, options, now)
         rng = self._rng if request.seed is None else Random(request.seed)
         choice: Choice = policy.choose(request, options, rng)
         option = options[choice.index]
-        prediction = option.prediction or predict(request, option.candidate, option.instance, now)
+        prediction = option.prediction or self.predictor.predict(
+            request, option.candidate, option.instance, now
+        )
         option.prediction = prediction
         considered = [
             Considered(o.candidate, o.prediction, score, reason)
@@ -380,10 +379,8 @@ class Scheduler:
         )
         live.tried.add((candidate.instance, candidate.model))
         live.queued_as = None
-        instance.in_flight += 1
-        instance.awaiting_first_token += 1
-        instance.pending_prefill_tokens += request.prompt_tokens
-        instance.dispatched_since_report += 1
+        instance.dispatched(request.prompt_tokens)
+        self.predictor.observe_dispatch(request, candidate, instance, prediction, now)
         self._register(live)
         self.policies[request.policy].taken(request, option)
         return Dispatch(request.id, live.attempts, candidate, bound, budget_bound, prediction, decision)
@@ -507,7 +504,7 @@ class Scheduler:
             outcome = Outcome.EXPIRED_IN_QUEUE
         else:
             outcome = Outcome.EXPIRED_BEFORE_FIRST_TOKEN
-        self._release(live, now)
+        self._lose(live, now)
         self._forget(live)
         code, what = (
             ("deadline_exceeded", "answer") if decoding or by_e2e else ("ttft_timeout", "first token")
@@ -521,19 +518,29 @@ class Scheduler:
         if attempt is None:
             return
         live.attempt = None
-        instance = attempt.instance
-        instance.in_flight -= 1
-        instance.ended_since_report += 1
-        if attempt.first_token_at is None:
-            instance.awaiting_first_token -= 1
-            instance.pending_prefill_tokens -= attempt.prompt_tokens
-        else:
-            instance.context_tokens -= attempt.prompt_tokens + attempt.expected_output_tokens
+        attempt.instance.released(
+            attempt.prompt_tokens, attempt.expected_output_tokens, attempt.first_token_at is not None
+        )
         if self._released_at is not None:
             gap_s = now - self._released_at
             mean = self._release_gap_s
             self._release_gap_s = gap_s if mean is None else mean + 0.05 * (gap_s - mean)
         self._released_at = now
+
+    def _lose(self, live: Live, now: float) -> None:
+        """End an attempt that gave no whole answer."""
+        attempt = live.attempt
+        self._release(live, now)
+        if attempt is not None:
+            self.predictor.observe_loss(
+                live.request,
+                attempt.candidate,
+                attempt.instance,
+                attempt.prediction,
+                now - attempt.dispatched_at,
+                attempt.first_token_at is not None,
+                now,
+            )
 
     def _forget(self, live: Live) -> None:
         request_id = live.request.id

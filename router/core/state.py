@@ -71,6 +71,35 @@ class Instance:
         )
         return max(known, self.in_flight)
 
+    def dispatched(self, prompt_tokens: int) -> None:
+        """An attempt of ours is on its way to it."""
+        self.in_flight += 1
+        self.awaiting_first_token += 1
+        self.pending_prefill_tokens += prompt_tokens
+        self.dispatched_since_report += 1
+
+    def first_token(self, prompt_tokens: int, expected_output_tokens: int) -> None:
+        """One of our attempts decodes now."""
+        self.awaiting_first_token -= 1
+        self.pending_prefill_tokens -= prompt_tokens
+        self.context_tokens += prompt_tokens + expected_output_tokens
+
+    def released(self, prompt_tokens: int, expected_output_tokens: int, decoding: bool) -> None:
+        """One of our attempts has ended, `decoding` (after its first token) or not."""
+        self.in_flight -= 1
+        self.ended_since_report += 1
+        if decoding:
+            self.context_tokens -= prompt_tokens + expected_output_tokens
+        else:
+            self.awaiting_first_token -= 1
+            self.pending_prefill_tokens -= prompt_tokens
+
+    def takes_report(self, report: LoadReport, now: float) -> None:
+        """The engine's own view has come; what we did since is counted from here."""
+        self.report = report
+        self.reported_at = now
+        self.dispatched_since_report = self.ended_since_report = 0
+
     def load_features(self, now: float) -> tuple[float | None, ...]:
         """One row of `LOAD_FEATURES`."""
         report = self.report

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any, NamedTuple
 
 
 class Outcome(StrEnum):
@@ -100,6 +101,19 @@ class Candidate:
     family: str | None = None
 
 
+class PromptFeatures(NamedTuple):
+    """What predictors see of a prompt: hashed words of its beginning and end, and counts; never its text.
+
+    `head` and `tail` are word ids in [0, 65536) in order (`predictors.text`), the tail without what the head
+    holds. `counts` are whole numbers in the order of `predictors.text.COUNTS`, over the whole prompt or, of
+    a long one, over the parts that were read.
+    """
+
+    head: tuple[int, ...]
+    tail: tuple[int, ...]
+    counts: tuple[int, ...]
+
+
 #: Leading tokens of a prompt that `Request.prefix` covers at most.
 PREFIX_TOKENS = 16_384
 
@@ -137,6 +151,8 @@ class Request:
     decodes: bool = True  # False for embeddings
     choices: int = 1  # `n`: output is capped and priced for each
     prefix: tuple[int, ...] = ()
+    features: PromptFeatures | None = None  # None: the text is not known
+    outlook: Any = None  # what the predictor worked out of `features`, once a request; its own affair
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +175,9 @@ class Prediction:
 
     Times are from the request's arrival at the router (queue included). `p_miss` is the calibrated
     probability that any target of its SLO is missed (None without an SLO). `cost_usd` is the expected
-    price of the attempt. `engine_ttft_s` and `tpot_s` are medians from the dispatch on.
+    price of the attempt. `engine_ttft_s` and `tpot_s` are medians from the dispatch on. `quality_sd` is the
+    standard deviation of `quality` (None for a prior), `memory_ratio` the mean share of the instance's KV
+    memory in use over the request's life.
     """
 
     output_tokens_p50: float | None = None
@@ -175,3 +193,5 @@ class Prediction:
     cost_usd: float | None = None
     p_miss: float | None = None
     engine_ttft_s: float | None = None
+    quality_sd: float | None = None
+    memory_ratio: float | None = None

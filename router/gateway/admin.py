@@ -104,6 +104,12 @@ def admin_routes(gateway: Gateway) -> APIRouter:
         config = await gateway.reload()
         return {"instances": len(config.instances), "models": len(config.models)}
 
+    @router.get("/predictors")
+    async def predictors() -> dict[str, Any]:
+        """The artifacts in use (what data, commit, metrics and features made them), how the latency model does
+        beside the physical estimate by model and hardware, and how far lengths and feedback are believed."""
+        return gateway.predictors()
+
     @router.get("/scaling")
     async def get_scaling() -> dict[str, Any]:
         """How many replicas each model wants, from what is in flight and queued now."""

@@ -209,6 +209,7 @@ def build_request(
     record.max_tokens = bodies.output_cap(body)
     record.max_cost_usd = wish.max_cost_usd
     record.prefix = facts.prefix
+    record.features = facts.features
     if wish.slo is not None:
         record.set_slo(wish.slo)
     return rules.request(

@@ -183,7 +183,7 @@ def _routing(gateway: Gateway) -> APIRouter:
         """Tell how good an answer was."""
         terms = client_key(gateway, request)
         name = None if terms is None else terms.name
-        if not await gateway.store.add_feedback(given.request_id, given.quality, name):
+        if not await gateway.take_feedback(given.request_id, given.quality, name):
             raise not_found("There is no such request")
         return {"request_id": given.request_id, "quality": given.quality}
 

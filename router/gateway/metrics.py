@@ -21,6 +21,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from predictors.serving import PhysicalPredictor
 from router.core.state import Instance
 from router.core.types import OUTSIDE_ATTAINMENT, Outcome
 from router.store.queries import RecordCounts
@@ -130,6 +131,7 @@ class Metrics:
         self._requested = _known(())
         self._instances = _known(())
         self._keys = _known(())
+        self.predictor: PhysicalPredictor | None = None
         self._kinds: dict[str, str] = {}
         self._series: dict[tuple[object, ...], tuple[_Labels, _Series]] = {}
         self._overflow: dict[Outcome, tuple[_Labels, _Series]] = {}
@@ -175,12 +177,14 @@ class Metrics:
         queue_depth: Callable[[], int] | None = None,
         desired_replicas: Callable[[], Mapping[str, int]] | None = None,
         records: Callable[[], RecordCounts] | None = None,
+        predictor: PhysicalPredictor | None = None,
     ) -> None:
         """Where gauges are read from whenever `/metrics` is. `desired_replicas` is by model."""
         self._read_instances = instances or self._read_instances
         self._read_queue_depth = queue_depth or self._read_queue_depth
         self._read_desired_replicas = desired_replicas or self._read_desired_replicas
         self._read_records = records or self._read_records
+        self.predictor = predictor or self.predictor
 
     # --- the hot path -------------------------------------------------------------------------------
     def record(self, record: RequestRecord) -> None:
@@ -312,6 +316,7 @@ class _Families(Collector):
         yield from self._gen_ai(series)
         yield from self._requests(series)
         yield from self._predictions(series)
+        yield from self._predictors()
         yield self._decisions()
         yield from self._fleet()
         yield from self._records()
@@ -420,6 +425,50 @@ class _Families(Collector):
                 names,
                 (((each.model, each.instance), getattr(one, attribute)) for each, one in series),
             )
+
+    def _predictors(self) -> Iterator[Metric]:
+        predictor = self._metrics.predictor
+        if predictor is None:
+            return
+        info = GaugeMetricFamily("headway_predictor_info", "Artifacts in use.", labels=["kind", "artifact"])
+        for kind, about in predictor.models.about.items():
+            info.add_metric([kind, str(about["artifact"])], 1.0)
+        group = ["model", "hardware"]
+        believed = GaugeMetricFamily(
+            "headway_predictor_believed",
+            "1 while the latency model serves, 0: the physical one.",
+            labels=group,
+        )
+        alarms = CounterMetricFamily(
+            "headway_predictor_alarms", "Times the latency model's predictions did not hold.", labels=group
+        )
+        covered = GaugeMetricFamily(
+            "headway_predictor_coverage",
+            "Share of recent TTFTs within a predicted quantile.",
+            labels=[*group, "of", "quantile"],
+        )
+        error = GaugeMetricFamily(
+            "headway_predictor_error", "Mean |ln(actual / predicted median TTFT)|.", labels=[*group, "of"]
+        )
+        for (model, hardware), trust in predictor.groups().items():
+            believed.add_metric([model, hardware], float(trust.believed))
+            alarms.add_metric([model, hardware], trust.alarms)
+            for of, coverage in (("learned", trust.learned), ("physical", trust.physical)):
+                if coverage.ttfts:
+                    covered.add_metric([model, hardware, of, "0.5"], coverage.ttft_p50)
+                    covered.add_metric([model, hardware, of, "0.95"], coverage.ttft_p95)
+                    error.add_metric([model, hardware, of], coverage.ttft_log_error)
+        weight = GaugeMetricFamily(
+            "headway_length_model_weight", "How far the length model is believed, 0 to 1.", labels=["model"]
+        )
+        for model, share in predictor.length_weights().items():
+            weight.add_metric([model], share)
+        feedback = CounterMetricFamily(
+            "headway_feedback_learned", "Judgements that corrected predicted qualities.", labels=["model"]
+        )
+        for model, count in predictor.feedback_counts().items():
+            feedback.add_metric([model], count)
+        yield from (info, believed, alarms, covered, error, weight, feedback)
 
     def _decisions(self) -> Metric:
         return _histograms(

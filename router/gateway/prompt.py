@@ -8,11 +8,12 @@ BPE token covers at least one byte, so the byte count, plus what a chat template
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from zlib import crc32
 
-from router.core.types import PREFIX_TOKENS
+from predictors.text import prompt_features
+from router.core.types import PREFIX_TOKENS, PromptFeatures
 
 BYTES_PER_TOKEN = 4
 #: Upper bound of what a chat template adds for one message, and once.
@@ -36,6 +37,7 @@ class PromptFacts:
     tokens_bound: int
     prefix: tuple[int, ...]
     longest_tokens: int | None = None
+    features: PromptFeatures | None = None  # what predictors see of it; None: no text, or several prompts
 
 
 def prompt_facts(api: str, body: Mapping[str, Any]) -> PromptFacts:
@@ -43,10 +45,14 @@ def prompt_facts(api: str, body: Mapping[str, Any]) -> PromptFacts:
     `input`."""
     if api == "chat":
         texts, images = chat_texts(body)
-        return _facts(texts, images, TEMPLATE_TOKENS + TEMPLATE_TOKENS_PER_MESSAGE * len(body["messages"]))
+        return _with_features(
+            texts, images, TEMPLATE_TOKENS + TEMPLATE_TOKENS_PER_MESSAGE * len(body["messages"])
+        )
     prompt = body["prompt"] if api == "completions" else body["input"]
     if isinstance(prompt, str):
-        return _facts([prompt], 0, 8)
+        if api == "embeddings":
+            return _facts([prompt], 0, 8)
+        return _with_features([prompt], 0, 8)
     if isinstance(prompt[0], str):
         every = [_facts([text], 0, 8) for text in prompt]
         return PromptFacts(
@@ -94,6 +100,12 @@ def chat_texts(body: Mapping[str, Any]) -> tuple[list[str], int]:
     if "tools" in body:
         texts.extend(_strings(body["tools"]))
     return texts, media
+
+
+def _with_features(texts: list[str], images: int, template_tokens: int) -> PromptFacts:
+    facts = _facts(texts, images, template_tokens)
+    features = prompt_features(texts[0] if len(texts) == 1 else "\n".join(texts))
+    return replace(facts, features=features)
 
 
 def _facts(texts: list[str], images: int, template_tokens: int) -> PromptFacts:

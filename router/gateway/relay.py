@@ -415,6 +415,7 @@ class Relay:
         record.itl_max_s = self._itl_max_s or None
         record.finish_reason = self._finish_reason
         record.set_prediction(prediction)
+        record.artifact = self._gateway.artifact
         record.propensity = dispatch.decision.propensity
 
     def _headway(self) -> dict[str, Any]:

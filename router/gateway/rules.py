@@ -105,4 +105,5 @@ class Rules:
             decodes=decodes,
             choices=choices,
             prefix=facts.prefix,
+            features=facts.features,
         )

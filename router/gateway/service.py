@@ -50,6 +50,7 @@ class Gateway:
         self.runner = runner
         self.store = store
         self.metrics = metrics
+        self.artifact = predictor.name  # what records say of the predictions
         self.policies = policies
         self.admin_key = admin_key
         self._state = state
@@ -75,6 +76,7 @@ class Gateway:
             queue_depth=lambda: scheduler.queue_depth,
             desired_replicas=self._desired_replicas,
             records=store.counts,
+            predictor=predictor,
         )
         self.monitor = Monitor(runner, config.probes.interval_s, config.probes.timeout_s)
 
@@ -90,6 +92,8 @@ class Gateway:
     async def start(self) -> None:
         now = time.time()
         self.spend.load(await self.store.spend_by_key(midnight(now)), now)
+        for model, features, quality in await self.store.feedback_to_learn():
+            self._predictor.observe_quality(model, features, quality)
         await self._apply_fleet(self.config, None)
 
     async def stop(self) -> None:
@@ -219,6 +223,29 @@ class Gateway:
                 await backend.aclose()
 
         self._in_background(close(), "close backend")
+
+    async def take_feedback(self, request_id: str, quality: float, key: str | None) -> bool:
+        """Keep a judgement of an answer (`quality` 0 to 1) and learn from it; False if the key has no such
+        request."""
+        if not await self.store.add_feedback(request_id, quality, key):
+            return False
+        for model, features, judged in await self.store.feedback_to_learn(request_id=request_id, limit=1):
+            self._predictor.observe_quality(model, features, judged)
+        return True
+
+    def predictors(self) -> dict[str, Any]:
+        """What was trained, and how it does: for people."""
+        predictor = self._predictor
+        return {
+            "name": predictor.name,
+            "artifacts": {kind: dict(about) for kind, about in predictor.models.about.items()},
+            "latency": [
+                {"model": model, "hardware": hardware, **trust.as_dict()}
+                for (model, hardware), trust in sorted(predictor.groups().items())
+            ],
+            "length_weight": predictor.length_weights(),
+            "feedback": predictor.feedback_counts(),
+        }
 
     def prediction_quality(self, instance: str) -> dict[str, float | None] | None:
         """How well predictions for an instance have held lately; None before the first."""

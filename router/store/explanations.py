@@ -3,24 +3,27 @@
 The blob is JSON without names: rows in the order of the tuples below. Those are spelled out, not taken from
 the classes, because old blobs must stay readable; when they change, so must `VERSION`.
 
-    {"v": 1, "prefix": [hash, ...],
+    {"v": 2, "prefix": [hash, ...], "f": [head and tail, how many are head, counts] | null,
      "d": [[policy, after_s, chosen, propensity, left_out,
             [[instance, model, score, reason, [prediction fields] | null, [load features] | null], ...]], ...]}
 """
 
 from __future__ import annotations
 
+from array import array
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
 from operator import attrgetter
+from sys import byteorder
 from typing import Any, TypedDict
 
 import orjson
 
 from router.core.events import Considered, Decision
-from router.core.types import Prediction
+from router.core.types import Prediction, PromptFeatures
 from router.store.records import RequestRecord
 
-VERSION = 1
+VERSION = 2
 PREDICTION_FIELDS = (
     "output_tokens_p50",
     "output_tokens_p90",
@@ -35,7 +38,11 @@ PREDICTION_FIELDS = (
     "cost_usd",
     "p_miss",
     "engine_ttft_s",
+    "quality_sd",
+    "memory_ratio",
 )
+#: How many of these fields the blobs of a version have.
+_FIELDS_OF = {1: 13, 2: 15}
 LOAD_FIELDS = (
     "in_flight",
     "awaiting_first_token",
@@ -82,6 +89,7 @@ class Explanation(TypedDict):
 
     decisions: list[KeptDecision]
     prefix: list[int]
+    features: PromptFeatures | None
 
 
 def encode(record: RequestRecord, max_bytes: int = MAX_BLOB_BYTES) -> bytes | None:
@@ -92,10 +100,11 @@ def encode(record: RequestRecord, max_bytes: int = MAX_BLOB_BYTES) -> bytes | No
     prefix: Sequence[int] = record.prefix
     if prefix:
         prefix = [part & _UINT64 for part in prefix[:MAX_PREFIX_HASHES]]
+    features = None if record.features is None else _packed(record.features)
     keep = _MAX_CANDIDATES
     while True:
         rows = [_decision_row(decision, record.arrived_at, keep) for decision in record.decisions]
-        blob = orjson.dumps({"v": VERSION, "prefix": prefix, "d": rows})
+        blob = orjson.dumps({"v": VERSION, "prefix": prefix, "f": features, "d": rows})
         if len(blob) <= max_bytes:
             return blob
         if keep == 1:
@@ -140,29 +149,47 @@ def _rank(option: Considered) -> tuple[bool, float]:
 def decode(blob: bytes) -> Explanation:
     """Read a blob. A version that this code does not know is a ValueError."""
     document = orjson.loads(blob)
-    if document["v"] != VERSION:
+    fields = _FIELDS_OF.get(document["v"])
+    if fields is None:
         raise ValueError(f"explanation of an unknown version {document['v']}")
-    return {"decisions": [_kept_decision(*row) for row in document["d"]], "prefix": document["prefix"]}
+    features = document.get("f")
+    return {
+        "decisions": [_kept_decision(row, fields) for row in document["d"]],
+        "prefix": document["prefix"],
+        "features": None if features is None else _unpacked(*features),
+    }
+
+
+def _packed(features: PromptFeatures) -> tuple[str, int, tuple[int, ...]]:
+    """Word ids take two bytes each, and base64 a third more; as JSON numbers they would take three times that."""
+    ids = array("H", features.head + features.tail)
+    if byteorder == "big":
+        ids.byteswap()
+    return b64encode(ids.tobytes()).decode(), len(features.head), features.counts
+
+
+def _unpacked(packed: str, head: int, counts: Sequence[int]) -> PromptFeatures:
+    ids = array("H", b64decode(packed))
+    if byteorder == "big":
+        ids.byteswap()
+    return PromptFeatures(tuple(ids[:head]), tuple(ids[head:]), tuple(counts))
 
 
 def kept(decision: Decision, arrived_at: float | None = None) -> KeptDecision:
     """A decision that was not stored (a dry run) in the same form."""
-    return _kept_decision(*_decision_row(decision, arrived_at, max(1, len(decision.considered))))
+    row = _decision_row(decision, arrived_at, max(1, len(decision.considered)))
+    return _kept_decision(row, len(PREDICTION_FIELDS))
 
 
-def _kept_decision(
-    policy: str,
-    after_s: float | None,
-    chosen: int,
-    propensity: float | None,
-    left_out: int,
-    rows: Sequence[Sequence[Any]],
-) -> KeptDecision:
+def _kept_decision(row: Sequence[Any], fields: int) -> KeptDecision:
+    policy, after_s, chosen, propensity, left_out, rows = row
     return {
         "policy": policy,
         "decided_after_s": after_s,
         "propensity": propensity,
-        "candidates": [_kept_candidate(*row, chosen=i == chosen) for i, row in enumerate(rows)],
+        "candidates": [
+            _kept_candidate(*row, chosen=i == chosen, fields=fields) for i, row in enumerate(rows)
+        ],
         "candidates_left_out": left_out,
     }
 
@@ -176,6 +203,7 @@ def _kept_candidate(
     load: Sequence[float | None] | None,
     *,
     chosen: bool,
+    fields: int,
 ) -> KeptCandidate:
     return {
         "instance": instance,
@@ -183,6 +211,13 @@ def _kept_candidate(
         "score": score,
         "chosen": chosen,
         "reason": reason,
-        "predicted": None if prediction is None else dict(zip(PREDICTION_FIELDS, prediction, strict=True)),
+        "predicted": None if prediction is None else _predicted(prediction, fields),
         "load": None if load is None else dict(zip(LOAD_FIELDS, load, strict=True)),
     }
+
+
+def _predicted(values: Sequence[float | None], fields: int) -> dict[str, float | None]:
+    """By name; what an older version did not have is None."""
+    known: dict[str, float | None] = dict.fromkeys(PREDICTION_FIELDS)
+    known.update(zip(PREDICTION_FIELDS[:fields], values, strict=True))
+    return known

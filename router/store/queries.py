@@ -14,7 +14,7 @@ from sqlalchemy import Select, case, func, insert, select
 from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from router.core.types import OUTSIDE_ATTAINMENT
+from router.core.types import OUTSIDE_ATTAINMENT, PromptFeatures
 from router.store import explanations, runs, tables
 from router.store.database import (
     StoreError,
@@ -197,6 +197,32 @@ class Store:
         return True
 
     # --- reading ------------------------------------------------------------------------------------
+    async def feedback_to_learn(
+        self, request_id: str | None = None, limit: int = 1000
+    ) -> list[tuple[str, PromptFeatures, float]]:
+        """(model, features of the prompt, quality) of the newest judgements, oldest first; of one request, or
+        of all. Those of prompts without features are left out."""
+        given, about = tables.feedback.c, tables.explanations.c
+        query = (
+            select(tables.requests.c.model, about.blob, given.quality)
+            .join(tables.requests, tables.requests.c.id == given.request_id)
+            .join(tables.explanations, about.request_id == given.request_id)
+            .order_by(given.id.desc())
+            .limit(limit)
+        )
+        if request_id is not None:
+            await self._flush()
+            query = query.where(given.request_id == request_id)
+        found = []
+        for row in reversed(await self._rows(query)):
+            try:
+                features = explanations.decode(row["blob"])["features"]
+            except ValueError:  # of a version that is no longer read
+                continue
+            if features is not None and row["model"] is not None:
+                found.append((row["model"], features, row["quality"]))
+        return found
+
     async def request(
         self, request_id: str, key_name: str | None = None, *, any_key: bool = False
     ) -> dict[str, Any] | None:

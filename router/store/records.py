@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Any
 
 from router.core.events import Decision
-from router.core.types import EndedHow, Outcome, Prediction, Slo
+from router.core.types import EndedHow, Outcome, Prediction, PromptFeatures, Slo
 from router.store import tables
 
 #: Text that others choose (model names asked for, ids, upstream error texts) is cut to this length.
@@ -44,7 +44,7 @@ class RequestRecord:
 
     `received_at` is in seconds since the epoch. `arrived_at` is the same moment on the clock of
     `Decision.at_s`, so that decisions are kept as seconds after the arrival. `prefix` are hashes of the
-    prompt's leading blocks; `prompt` is written only by a store that keeps prompts.
+    prompt's leading blocks, `features` what predictors see of its text; `prompt` is written only by a store that keeps prompts.
     """
 
     id: str
@@ -93,6 +93,7 @@ class RequestRecord:
     attempt_records: list[AttemptRecord] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     prefix: tuple[int, ...] = ()
+    features: PromptFeatures | None = None
     prompt: str | None = None
     reserved_tokens: float | None = None  # taken from the key's tokens a minute, until settled
 

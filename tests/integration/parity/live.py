@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from benchmarks.simulator import Arrival, Fleet, InstanceLoss
-from predictors.serving import PhysicalPredictor
 from router.config import FleetConfig, InstanceConfig
 from router.core.interfaces import Backend
 from router.core.types import Request
@@ -23,7 +22,7 @@ from router.gateway.service import Gateway
 from router.store.queries import Store
 from router.store.records import RequestRecord
 from router.store.state import MemoryState
-from router.wiring import create_scheduler
+from router.wiring import create_predictor, create_scheduler
 from tests import virtual_time
 from tests.integration.parity.live_engine import LiveBackend, LiveEngine
 from tests.integration.parity.traces import Listener, Run, listen, row_of_record
@@ -41,6 +40,9 @@ class _Records:
 
     async def spend_by_key(self, since: float) -> dict[str, float]:
         return {}
+
+    async def feedback_to_learn(self) -> list[Any]:
+        return []
 
     async def close(self) -> None:
         """Nothing is open."""
@@ -108,7 +110,7 @@ class LiveRun:
         self._truths = {arrival.request.id: arrival for arrival in arrivals}
         loop = asyncio.get_running_loop()
         config, fleet = self._fleet.config, self._fleet
-        predictor = PhysicalPredictor()
+        predictor = create_predictor(config)
         scheduler = create_scheduler(config, predictor, Random(self._seed))
         if self._listener is not None:
             listen(scheduler, self._listener)

@@ -39,22 +39,55 @@ class Fixed:
         self.floor_s = floor_s
         self.ttfts: list[float] = []
         self.ends: list[tuple[int, float | None]] = []
+        self.losses: list[tuple[float, bool]] = []
+        self.told: list[tuple[str, str, int, float]] = []  # what, of whom, a counter of the instance, when
 
     def predict(self, request: Request, candidate: Candidate, instance: Instance, now: float) -> Prediction:
         return Prediction(output_tokens_p50=100.0, ttft_s_p50=0.1, p_miss=self.p_miss.get(instance.name))
 
-    def observe_ttft(self, request: Any, candidate: Any, prediction: Any, engine_ttft_s: float) -> None:
+    def predict_all(self, request: Request, options: Sequence[Option], now: float) -> None:
+        for option in options:
+            option.prediction = self.predict(request, option.candidate, option.instance, now)
+
+    def observe_dispatch(
+        self, request: Request, candidate: Any, instance: Instance, prediction: Prediction, now: float
+    ) -> None:
+        self.told.append(("dispatch", request.id, instance.in_flight, now))
+
+    def observe_loss(
+        self,
+        request: Request,
+        candidate: Any,
+        instance: Instance,
+        prediction: Prediction,
+        waited_s: float,
+        decoding: bool,
+        now: float,
+    ) -> None:
+        self.told.append(("loss", request.id, instance.in_flight, now))
+        self.losses.append((waited_s, decoding))
+
+    def observe_report(self, instance: Instance, now: float) -> None:
+        self.told.append(("report", instance.name, instance.running, now))
+
+    def observe_ttft(
+        self, request: Any, candidate: Any, instance: Any, prediction: Any, engine_ttft_s: float, now: float
+    ) -> None:
+        self.told.append(("ttft", request.id, instance.awaiting_first_token, now))
         self.ttfts.append(engine_ttft_s)
 
     def observe_end(
         self,
         request: Any,
         candidate: Any,
+        instance: Any,
         prediction: Any,
         output_tokens: int,
         prompt_tokens: Any,
         tpot_s: Any,
+        now: float,
     ) -> None:
+        self.told.append(("end", request.id, instance.in_flight, now))
         self.ends.append((output_tokens, tpot_s))
 
     def ttft_floor_s(self, request: Any, candidate: Any, instance: Any) -> float:

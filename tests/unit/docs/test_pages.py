@@ -24,7 +24,7 @@ from router.core.state import Instance
 from router.core.types import Candidate, Request
 from tests.unit.docs.pages import PAGES, ROOT, Block, anchors, blocks, inline_code, links, name
 
-TARGETS = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+TARGETS = set(re.findall(r"^([a-z0-9-]+):.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
 MAKE_VARIABLES = set(re.findall(r"\b([A-Z]+)=", (ROOT / "Makefile").read_text(encoding="utf-8")))
 
 

@@ -6,7 +6,8 @@ from statistics import mean, quantiles
 
 import pytest
 
-from predictors.length import PRIOR_LOG_MEDIAN, PRIOR_SHARES, LengthDistribution, Lengths
+from predictors.length import PRIOR_LOG_MEDIAN, PRIOR_SHARES, LengthDistribution
+from predictors.model_lengths import Lengths
 
 
 def learned(lengths: list[int], cap: int | None = None) -> LengthDistribution:

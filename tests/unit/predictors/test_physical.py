@@ -37,13 +37,15 @@ def estimated(
     prompt: float = 400.0,
     cached: float = 0.0,
     rate: float = 0.0,
-) -> tuple[float, float, int, int]:
+) -> tuple[float, float, int, int, float, float]:
     costs = StepCosts(profile, at.kind, speed)
     return estimate(costs, at, prompt, cached, at.pending_prefill_tokens, 200.0, 200.0, 500.0, rate)
 
 
 def test_idle_instance_takes_its_own_prefill_and_lone_steps() -> None:
-    ttft_s, tpot_s, ttft_stratum, tpot_stratum = estimated(instance())
+    ttft_s, tpot_s, ttft_stratum, tpot_stratum, step_s, held = estimated(instance())
+    assert step_s == tpot_s
+    assert held == pytest.approx((400 + 100) / PROFILE.kv_capacity_tokens)
     assert ttft_s == pytest.approx(PROFILE.prefill_s(400))
     assert tpot_s == pytest.approx(PROFILE.step_s(0, 1, 400 + 100))
     assert (ttft_stratum, tpot_stratum) == (0, 0)
@@ -65,7 +67,7 @@ def test_cached_tokens_need_no_prefill() -> None:
 
 
 def test_a_decoding_batch_adds_half_a_step_and_rides_along() -> None:
-    ttft_s, _, stratum, tpot_stratum = estimated(instance(in_flight=5, context_tokens=2000))
+    ttft_s, _, stratum, tpot_stratum, *_ = estimated(instance(in_flight=5, context_tokens=2000))
     kv_tokens = 2000 - 5 * 100
     step_s = PROFILE.step_s(0, 5, kv_tokens)
     assert ttft_s == pytest.approx(step_s / 2 + PROFILE.step_s(400, 5, kv_tokens))
@@ -74,7 +76,7 @@ def test_a_decoding_batch_adds_half_a_step_and_rides_along() -> None:
 
 def test_prompts_ahead_come_first() -> None:
     waiting = instance(in_flight=3, awaiting_first_token=3, pending_prefill_tokens=6000)
-    ttft_s, _, stratum, _ = estimated(waiting)
+    ttft_s, _, stratum, *_ = estimated(waiting)
     # Half of a full chunk under way, then the rest of 6,000 and our 400 tokens.
     chunk_s = PROFILE.step_s(2048, 0, 0)
     assert ttft_s == pytest.approx(chunk_s / 2 + 2 * chunk_s + PROFILE.step_s(6400 - 3 * 2048, 0, 0))

@@ -34,14 +34,18 @@ def taught(
         request = replace(REQUEST, id=str(number), arrived_at=at_s)
         prediction = predictor.predict(request, CANDIDATE, instance, at_s)
         spread = 0.9 + 0.2 * (number * 7 % 10) / 9
-        predictor.observe_ttft(request, CANDIDATE, prediction, PROFILE.prefill_s(500) * ttft_factor * spread)
+        predictor.observe_dispatch(request, CANDIDATE, instance, prediction, at_s)
+        ttft_s = PROFILE.prefill_s(500) * ttft_factor * spread
+        predictor.observe_ttft(request, CANDIDATE, instance, prediction, ttft_s, at_s + ttft_s)
         predictor.observe_end(
             request,
             CANDIDATE,
+            instance,
             prediction,
             output_tokens,
             request.prompt_tokens,
             PROFILE.step_s(0, 1, 600) * tpot_factor * spread,
+            at_s + 30.0,
         )
     return predictor
 
@@ -75,14 +79,14 @@ def test_a_prediction_is_a_complete_value_of_its_base() -> None:
     assert prediction == again
     assert hash(prediction) == hash(again)
     unknown = {field.name for field in fields(Prediction) if getattr(prediction, field.name) is None}
-    assert unknown == {"p_miss"}
+    assert unknown == {"p_miss", "quality_sd"}
 
 
 def test_an_instance_is_covered_once_it_was_observed() -> None:
     predictor = PhysicalPredictor()
     prediction = predictor.predict(REQUEST, CANDIDATE, an_instance(), 100.0)
     assert predictor.coverage() == {}
-    predictor.observe_end(REQUEST, CANDIDATE, prediction, 10, None, None)
+    predictor.observe_end(REQUEST, CANDIDATE, an_instance(), prediction, 10, None, None, 101.0)
     assert list(predictor.coverage()) == ["i"]
 
 
@@ -181,9 +185,11 @@ def test_e2e_target_goes_by_the_length_distribution() -> None:
         at_s = 100.0 - 60.0 * (400 - number)
         request = replace(REQUEST, max_tokens=2000, arrived_at=at_s)
         prediction = predictor.predict(request, CANDIDATE, instance, at_s)
-        predictor.observe_ttft(request, CANDIDATE, prediction, PROFILE.prefill_s(500))
+        ttft_s = PROFILE.prefill_s(500)
+        predictor.observe_dispatch(request, CANDIDATE, instance, prediction, at_s)
+        predictor.observe_ttft(request, CANDIDATE, instance, prediction, ttft_s, at_s + ttft_s)
         tokens = 100 if number % 4 else 1000
-        predictor.observe_end(request, CANDIDATE, prediction, tokens, 500, 0.0125)
+        predictor.observe_end(request, CANDIDATE, instance, prediction, tokens, 500, 0.0125, at_s + 30.0)
     request = replace(REQUEST, max_tokens=2000, slo=Slo(e2e_s=0.1 + 400 * 0.0125))
     assert predictor.predict(request, CANDIDATE, instance, 100.0).p_miss == pytest.approx(0.25, abs=0.05)
     capped = replace(request, max_tokens=350)
@@ -229,7 +235,7 @@ def test_embeddings_end_with_their_first_answer() -> None:
     assert without.p_miss == 0.0
     lost = predictor.predict(request, CANDIDATE, an_instance(), 101.0)
     assert lost.p_miss == 1.0
-    predictor.observe_end(request, CANDIDATE, prediction, 0, 500, None)
+    predictor.observe_end(request, CANDIDATE, an_instance(), prediction, 0, 500, None, 101.0)
     assert predictor.lengths.of("m", "f").output.observed == 0
 
 
@@ -254,7 +260,8 @@ def test_a_known_prefix_shortens_the_prefill() -> None:
     assert predictor.cached_tokens(request, "i") == pytest.approx(3600)
     warm = predictor.predict(request, CANDIDATE, instance, 100.0)
     assert value(warm.ttft_s_p50) < 0.3 * value(cold.ttft_s_p50)
-    predictor.observe_ttft(request, CANDIDATE, warm, 0.05)
+    predictor.observe_dispatch(request, CANDIDATE, instance, warm, 100.0)
+    predictor.observe_ttft(request, CANDIDATE, instance, warm, 0.05, 100.05)
     assert predictor.cached_tokens(request, "i") == pytest.approx(4000)
     assert predictor.cached_tokens(REQUEST, "i") == 0.0
 
@@ -264,7 +271,7 @@ def test_prompt_estimates_are_corrected_by_the_engines_counts() -> None:
     instance = an_instance()
     before = predictor.predict(REQUEST, CANDIDATE, instance, 100.0)
     for _ in range(200):
-        predictor.observe_end(REQUEST, CANDIDATE, before, 10, 750, None)
+        predictor.observe_end(REQUEST, CANDIDATE, instance, before, 10, 750, None, 101.0)
     after = predictor.predict(REQUEST, CANDIDATE, instance, 100.0)
     assert value(after.cost_usd) == pytest.approx(
         (750 + 4 * value(after.output_tokens_mean)) * 1e-6, rel=0.02
@@ -306,10 +313,13 @@ def test_observations_of_another_predictors_predictions_teach_lengths_only() -> 
     predictor = PhysicalPredictor()
     instance = an_instance()
     mine = predictor.predict(REQUEST, CANDIDATE, instance, 100.0)
-    predictor.observe_ttft(REQUEST, CANDIDATE, Prediction(ttft_s_p50=1.0), 9.0)
-    predictor.observe_end(REQUEST, CANDIDATE, Prediction(), 77, None, 9.0)
+    theirs = Prediction(ttft_s_p50=1.0)
+    predictor.observe_dispatch(REQUEST, CANDIDATE, instance, theirs, 100.0)
+    predictor.observe_ttft(REQUEST, CANDIDATE, instance, theirs, 9.0, 109.0)
+    predictor.observe_end(REQUEST, CANDIDATE, instance, Prediction(), 77, None, 9.0, 120.0)
     stranger = replace(CANDIDATE, instance="never predicted")
-    predictor.observe_ttft(REQUEST, stranger, mine, 9.0)
+    predictor.observe_dispatch(REQUEST, stranger, instance, mine, 120.0)
+    predictor.observe_ttft(REQUEST, stranger, instance, mine, 9.0, 129.0)
     again = predictor.predict(REQUEST, CANDIDATE, instance, 100.0)
     assert again.ttft_s_p50 == mine.ttft_s_p50
     assert again.tpot_s == pytest.approx(value(mine.tpot_s), rel=0.01)
@@ -330,8 +340,10 @@ def test_coverage_counts_what_held() -> None:
 
 def test_coverage_is_unknown_before_anything_was_seen() -> None:
     predictor = PhysicalPredictor()
-    prediction = predictor.predict(REQUEST, CANDIDATE, an_instance(), 100.0)
-    predictor.observe_ttft(REQUEST, CANDIDATE, prediction, 0.1)
+    instance = an_instance()
+    prediction = predictor.predict(REQUEST, CANDIDATE, instance, 100.0)
+    predictor.observe_dispatch(REQUEST, CANDIDATE, instance, prediction, 100.0)
+    predictor.observe_ttft(REQUEST, CANDIDATE, instance, prediction, 0.1, 100.1)
     coverage = predictor.coverage()["i"]
     assert coverage["tpot_abs_log_error"] is None
     assert coverage["output_within_p90"] is None

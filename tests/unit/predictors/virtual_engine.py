@@ -94,10 +94,8 @@ class Run:
         self.seen.append(seen)
         self._open[request.id] = (request, seen)
         instance = self.instance
-        instance.in_flight += 1
-        instance.awaiting_first_token += 1
-        instance.pending_prefill_tokens += prompt_tokens
-        instance.dispatched_since_report += 1
+        instance.dispatched(prompt_tokens)
+        self.predictor.observe_dispatch(request, self.candidate, instance, prediction, self.now)
         self.engine.submit(Sequence(request.id, prompt_tokens, output_tokens), self.now)
 
     def _until(self, at: float) -> None:
@@ -108,29 +106,32 @@ class Run:
         if at - self._reported_at >= 2.0:
             self._reported_at = at
             instance, engine = self.instance, self.engine
-            instance.report = LoadReport(
-                running=engine.running, waiting=engine.waiting, kv_usage=engine.kv_usage
-            )
-            instance.dispatched_since_report = instance.ended_since_report = 0
-            instance.reported_at = at
+            report = LoadReport(running=engine.running, waiting=engine.waiting, kv_usage=engine.kv_usage)
+            instance.takes_report(report, at)
+            self.predictor.observe_report(instance, at)
 
     def _progress(self, progress: Progress) -> None:
         request, seen = self._open[progress.seq_id]
         instance, predictor = self.instance, self.predictor
-        expected = request.prompt_tokens + round(seen.prediction.output_tokens_mean or 0)
+        expected_output = round(seen.prediction.output_tokens_mean or 0)
         if seen.first_at is None:
             seen.first_at = progress.at_s
-            instance.awaiting_first_token -= 1
-            instance.pending_prefill_tokens -= request.prompt_tokens
-            instance.context_tokens += expected
-            predictor.observe_ttft(request, self.candidate, seen.prediction, seen.ttft_s)
+            instance.first_token(request.prompt_tokens, expected_output)
+            predictor.observe_ttft(
+                request, self.candidate, instance, seen.prediction, seen.ttft_s, progress.at_s
+            )
         seen.tokens += progress.new_tokens
         if progress.finished is not None:
             seen.ended_at = progress.at_s
-            instance.in_flight -= 1
-            instance.context_tokens -= expected
-            instance.ended_since_report += 1
+            instance.released(request.prompt_tokens, expected_output, decoding=True)
             del self._open[request.id]
             predictor.observe_end(
-                request, self.candidate, seen.prediction, seen.tokens, request.prompt_tokens, seen.tpot_s
+                request,
+                self.candidate,
+                instance,
+                seen.prediction,
+                seen.tokens,
+                request.prompt_tokens,
+                seen.tpot_s,
+                progress.at_s,
             )

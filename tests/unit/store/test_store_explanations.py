@@ -10,7 +10,7 @@ import pytest
 
 from router.core.events import Considered, Decision
 from router.core.state import LOAD_FEATURES
-from router.core.types import Candidate, Prediction
+from router.core.types import Candidate, Prediction, PromptFeatures
 from router.store import explanations
 from router.store.explanations import LOAD_FIELDS, MAX_PREFIX_HASHES, PREDICTION_FIELDS, decode, encode, kept
 from router.store.records import RequestRecord
@@ -90,8 +90,30 @@ def test_what_cannot_fit_at_all_is_not_kept(make_record: MakeRecord) -> None:
 
 
 def test_an_unknown_version_is_refused() -> None:
-    with pytest.raises(ValueError, match="version 99"):
+    with pytest.raises(ValueError, match=f"version {explanations.VERSION + 98}"):
         decode(orjson.dumps({"v": explanations.VERSION + 98, "d": [], "prefix": []}))
+
+
+def test_a_blob_of_the_first_version_is_still_read() -> None:
+    values = list(range(13))
+    row = ["latency", 0.5, 0, 1.0, 0, [["gpu-0", "llama", 0.1, None, values, None]]]
+    kept_then = decode(orjson.dumps({"v": 1, "d": [row], "prefix": [3]}))
+    assert kept_then["features"] is None
+    predicted = kept_then["decisions"][0]["candidates"][0]["predicted"]
+    assert predicted is not None
+    assert predicted["engine_ttft_s"] == 12
+    assert predicted["quality_sd"] is None
+    assert predicted["memory_ratio"] is None
+
+
+def test_features_of_the_prompt_come_back(make_record: MakeRecord) -> None:
+    features = PromptFeatures((1, 65_535, 7), (300,), (12, 1, 4, 0, 0, 0, 0, 2**40))
+    blob = encode(make_record(features=features))
+    assert blob is not None
+    assert decode(blob)["features"] == features
+    nothing = encode(make_record(features=None))
+    assert nothing is not None
+    assert decode(nothing)["features"] is None
 
 
 def test_a_dry_run_reads_like_a_kept_decision(make_record: MakeRecord, make_decision: MakeDecision) -> None:

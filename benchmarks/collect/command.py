@@ -1,0 +1,317 @@
+"""`headway collect`: ask every candidate the same prompts at chosen loads, and keep what happened."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from benchmarks.collect.drive import Collection, Level, Settings, collect, until_stopped
+from benchmarks.collect.drive import Progress as Standing
+from benchmarks.collect.engines import fleet_from, open_engines
+from benchmarks.collect.judge import Judge, Verdicts
+from benchmarks.collect.prompts import Questions, read_questions
+from benchmarks.collect.results import first_answers, summary, to_dataset
+from benchmarks.replay.client import check_url
+from benchmarks.replay.command import INTERRUPTED, run_until_interrupted
+from benchmarks.workloads.format import WorkloadError
+from predictors import dataset
+from router.config import FleetConfig
+from router.core.types import EndedHow
+
+NOTHING_ANSWERED = 1
+_PLAIN_COLUMNS = 120  # of a table that goes to a file or a pipe
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `headway collect`."""
+    whom = parser.add_argument_group("whom to ask: a fleet file, or engines by URL")
+    whom.add_argument(
+        "--config", metavar="FLEET", help="all instances of this fleet file; emulated ones are started"
+    )
+    whom.add_argument(
+        "--vllm",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="a vLLM or other OpenAI-compatible server; may be repeated",
+    )
+    whom.add_argument(
+        "--ollama", action="append", default=[], metavar="URL", help="an Ollama server; may be repeated"
+    )
+    whom.add_argument(
+        "--model",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="with URLs: a model that they serve; may be repeated",
+    )
+    whom.add_argument(
+        "--api-key-env", metavar="NAME", help="with URLs: the environment variable with their key"
+    )
+    what = parser.add_argument_group("what to ask")
+    what.add_argument(
+        "--prompts",
+        "--workload",
+        dest="prompts",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help='one prompt a line, JSON lines with "prompt", or a workload file',
+    )
+    what.add_argument(
+        "--max-tokens", type=_count, default=512, metavar="N", help="bound of every answer (default 512)"
+    )
+    what.add_argument(
+        "--emulate-lengths",
+        action="store_true",
+        help="tell an emulated vLLM the output lengths that the file has",
+    )
+    load = parser.add_argument_group("at which loads, for each instance")
+    load.add_argument("--rates", type=_rates, default=(), metavar="R,R..", help="Poisson arrivals a second")
+    load.add_argument(
+        "--concurrency", type=_counts, default=(), metavar="N,N..", help="requests always in flight"
+    )
+    load.add_argument(
+        "--requests", type=_count, default=100, metavar="N", help="a level, instance and model (default 100)"
+    )
+    load.add_argument(
+        "--timeout-s", type=_seconds, default=120.0, metavar="S", help="for one answer (default 120)"
+    )
+    load.add_argument(
+        "--report-s",
+        type=_seconds,
+        default=1.0,
+        metavar="S",
+        help="between two looks at an engine's load (default 1)",
+    )
+    load.add_argument(
+        "--seed", type=int, default=1, help="order of prompts and times of arrivals (default 1)"
+    )
+    judged = parser.add_argument_group("judged quality of the answers, for `headway train relevance`")
+    judged.add_argument("--judge-url", metavar="URL", help="any OpenAI-compatible server that can judge")
+    judged.add_argument("--judge-model", metavar="NAME", help="the model to ask there")
+    judged.add_argument("--judge-key-env", metavar="NAME", help="the environment variable with its key")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="the data set to write; must not be there yet"
+    )
+    parser.add_argument("--source", default="collected", metavar="NAME", help="how the data set calls itself")
+    parser.add_argument(
+        "--no-texts", action="store_true", help="keep only features of the prompts, not their texts"
+    )
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit status: 0, 1 if nothing was answered, 2 with one line on stderr for bad input, 130 after Ctrl-C
+    (what had been collected by then is kept)."""
+    try:
+        _check(args)
+        judge = _judge(args, os.environ)
+        questions = read_questions(args.prompts)
+        fleet = fleet_from(args)
+        args.out.mkdir(parents=True, exist_ok=True)  # before anything is sent
+    except WorkloadError as error:
+        print(f"headway collect: {error}", file=sys.stderr)
+        return 2
+    levels = (
+        *(Level(rate_per_s=each) for each in args.rates),
+        *(Level(concurrency=each) for each in args.concurrency),
+    )
+    started_at_s = time.time()
+    collection, verdicts = run_until_interrupted(
+        lambda stop: _collect(args, fleet, questions, levels, judge, stop)
+    )
+    about = {
+        "licence": questions.licence,
+        "collected_at": f"{datetime.fromtimestamp(started_at_s, UTC):%Y-%m-%dT%H:%M:%SZ}",
+        "prompts": args.prompts.name,
+        "levels": [level.name for level in levels],
+        "finished": collection.finished,
+        **{name: getattr(args, name) for name in ("requests", "max_tokens", "timeout_s", "report_s", "seed")},
+        **({"judge": {"model": args.judge_model, **verdicts.counts}} if judge is not None else {}),
+    }
+    data = to_dataset(
+        collection, about, source=args.source, keep_texts=not args.no_texts, quality=verdicts.quality
+    )
+    if data.attempts:
+        dataset.write(data, args.out)
+    _tell(args, collection, data, verdicts if judge is not None else None)
+    if not collection.finished:
+        return INTERRUPTED
+    return 0 if any(each.ended_how == EndedHow.OK for each in data.attempts) else NOTHING_ANSWERED
+
+
+def _check(args: argparse.Namespace) -> None:
+    """What argparse cannot know. Raises WorkloadError."""
+    if (args.config is None) == (not args.vllm and not args.ollama):
+        raise WorkloadError("whom to ask? Give --config FLEET, or --vllm URL or --ollama URL")
+    if args.config is None and not args.model:
+        raise WorkloadError("--vllm and --ollama need --model NAME")
+    if args.config is not None and (args.model or args.api_key_env):
+        raise WorkloadError("--model and --api-key-env go with URLs: a fleet file names its own")
+    if not args.rates and not args.concurrency:
+        raise WorkloadError("at which load? Give --rates, --concurrency or both")
+    if (args.judge_url is None) != (args.judge_model is None):
+        raise WorkloadError("--judge-url and --judge-model go together")
+    if (args.out / "dataset.json").exists():
+        raise WorkloadError(f"--out {args.out}: there is a data set already")
+
+
+def _judge(args: argparse.Namespace, environment: Mapping[str, str]) -> Judge | None:
+    if args.judge_url is None:
+        return None
+    check_url(args.judge_url)
+    key = None
+    if args.judge_key_env is not None and not (key := environment.get(args.judge_key_env)):
+        raise WorkloadError(f"--judge-key-env {args.judge_key_env}: that variable is not set")
+    return Judge(args.judge_url, args.judge_model, key)
+
+
+async def _collect(
+    args: argparse.Namespace,
+    fleet: FleetConfig,
+    questions: Questions,
+    levels: Sequence[Level],
+    judge: Judge | None,
+    stop: asyncio.Event,
+) -> tuple[Collection, Verdicts]:
+    settings = Settings(
+        args.requests, args.max_tokens, args.timeout_s, args.report_s, args.seed, args.emulate_lengths
+    )
+    with _Bar() as bar:
+        async with open_engines(fleet, os.environ) as engines:
+            collection = await collect(
+                engines, levels, questions.every, settings, stop=stop, tell=bar.tell, on_progress=bar.update
+            )
+        verdicts = Verdicts()
+        if judge is not None and collection.finished:
+            answers = {
+                key: (sent.question.text, sent.reply.text)
+                for key, (_, sent) in first_answers(collection).items()
+            }
+            judging = judge.judge(answers, verdicts, bar.judged)
+            collection.finished = await until_stopped(stop, judging)
+    return collection, verdicts
+
+
+class _Bar:
+    """A progress bar on a terminal; nothing elsewhere but what must be told."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            console=self._console,
+            transient=True,
+            refresh_per_second=4,
+            disable=not sys.stderr.isatty(),
+        )
+        self._task = self._bar.add_task("collecting", total=None, note="")
+
+    def __enter__(self) -> _Bar:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def tell(self, line: str) -> None:
+        self._console.print(f"headway collect: {line}", markup=False, highlight=False, soft_wrap=True)
+
+    def update(self, standing: Standing) -> None:
+        note = f"{standing.sent - standing.ended} in flight, {standing.failed} failed"
+        self._bar.update(self._task, completed=standing.ended, total=standing.planned, note=note)
+
+    def judged(self, done: int, total: int) -> None:
+        self._bar.update(self._task, description="judging", completed=done, total=total, note="")
+
+
+def _tell(
+    args: argparse.Namespace, collection: Collection, data: dataset.Dataset, verdicts: Verdicts | None
+) -> None:
+    rows = summary(collection)
+    if args.json:
+        told = {
+            "out": str(args.out) if data.attempts else None,
+            "finished": collection.finished,
+            **{
+                name: len(getattr(data, name))
+                for name in ("prompts", "answers", "runs", "attempts", "states")
+            },
+            "levels": rows,
+            "left_out": collection.left_out,
+            **({"judge": verdicts.counts} if verdicts is not None else {}),
+        }
+        print(orjson.dumps(told, option=orjson.OPT_INDENT_2).decode())
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("instance", "model", "level"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("sent", "ok", "failed", "given up", "TTFT s", "E2E s"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        counts = (str(row[name]) for name in ("requests", "ok", "failed", "cancelled"))
+        times = (
+            "-" if (value := row[name]) is None else f"{value:.3f}" for name in ("ttft_s_p50", "e2e_s_p50")
+        )
+        table.add_row(row["instance"], row["model"], row["level"], *counts, *times)
+    if rows:
+        Console(width=None if sys.stdout.isatty() else _PLAIN_COLUMNS).print(table)
+    if not collection.finished:
+        print("interrupted; what had been collected by then is kept")
+    if verdicts is not None:
+        print("judge: " + ", ".join(f"{count} {name}" for name, count in verdicts.counts.items()))
+    if data.attempts:
+        print(
+            f"{args.out}: {len(data.attempts)} attempts, {len(data.answers)} answers to {len(data.prompts)} prompts"
+        )
+    else:
+        print("nothing was collected", file=sys.stderr)
+
+
+def _many(one: Callable[[str], Any], text: str) -> tuple[Any, ...]:
+    values = tuple(one(each) for each in text.split(","))
+    if len(set(values)) < len(values):
+        raise argparse.ArgumentTypeError(f"{text}: the same level twice")
+    return values
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a number above 0, not {text!r}")
+    return value
+
+
+def _count(text: str) -> int:
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, not {text!r}")
+    return int(text)
+
+
+def _rates(text: str) -> tuple[float, ...]:
+    return _many(_seconds, text)
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return _many(_count, text)

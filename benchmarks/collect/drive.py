@@ -1,0 +1,273 @@
+"""Sends the load: each engine goes through the levels at its own pace, all engines at once.
+
+A level is a Poisson rate (open loop: each request at its own time, whatever became of those before it) or a
+number of requests that are always in flight (closed loop). Every candidate gets the same prompts in the same
+order, the next level those that follow. Before its first level a candidate gets one short request that is not
+kept: it opens the connection, loads the model, and tells whether the candidate can be asked at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from benchmarks.collect.clients import Reply
+from benchmarks.collect.engines import Engine
+from benchmarks.collect.prompts import Question
+from benchmarks.workloads.arrivals import poisson
+from router.core.errors import UpstreamError
+from router.core.types import Candidate, EndedHow, LoadReport
+
+_WARM_UP = "Say hello."
+_WARM_UP_TOKENS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One load: arrivals a second at each instance, or requests in flight at each."""
+
+    rate_per_s: float | None = None
+    concurrency: int | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.rate_per_s:g}/s" if self.rate_per_s is not None else f"{self.concurrency} at once"
+
+    def times(self, rng: Random) -> Iterator[float]:
+        """When requests are due, in seconds from the level's start."""
+        return itertools.repeat(0.0) if self.rate_per_s is None else poisson(rng, self.rate_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`requests` a level and candidate; `max_tokens` bounds every answer; `report_s` between two looks at an
+    engine's load."""
+
+    requests: int
+    max_tokens: int
+    timeout_s: float
+    report_s: float
+    seed: int
+    emulate_lengths: bool = False
+
+
+@dataclass(slots=True)
+class Sent:
+    """One request that was sent; `at` on `time.perf_counter`."""
+
+    question: Question
+    max_tokens: int
+    at: float
+    reply: Reply
+
+
+@dataclass(slots=True)
+class Run:
+    """One candidate under one level. `started_at_s` since the epoch is the moment `start` of
+    `time.perf_counter`; `reports` have their time on the latter."""
+
+    engine: Engine
+    candidate: Candidate
+    level: Level
+    started_at_s: float
+    start: float
+    sent: list[Sent] = field(default_factory=list)
+    reports: list[tuple[float, LoadReport]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Collection:
+    """What was seen so far. It grows as things happen, so that an interrupted collection is kept. `left_out`
+    says of engines, or of one of its models, why no more was asked."""
+
+    runs: list[Run] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+    finished: bool = False
+
+
+@dataclass(slots=True)
+class Progress:
+    """How a collection stands. `planned` falls when an engine is left out."""
+
+    planned: int
+    sent: int = 0
+    ended: int = 0
+    failed: int = 0
+
+
+async def collect(
+    engines: Sequence[Engine],
+    levels: Sequence[Level],
+    questions: Sequence[Question],
+    settings: Settings,
+    *,
+    stop: asyncio.Event,
+    tell: Callable[[str], None],
+    on_progress: Callable[[Progress], None],
+) -> Collection:
+    """Do all of it, or what was done when `stop` was set. `tell` hears in one line of what does not answer."""
+    driver = _Driver(levels, questions, settings, tell, on_progress)
+    driver.collection.finished = await until_stopped(stop, driver.all(engines))
+    return driver.collection
+
+
+async def until_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Do the work, or drop it when `stop` is set; whether it came to its end."""
+    working = asyncio.create_task(work, name="work")
+    stopped = asyncio.create_task(stop.wait(), name="stop")
+    try:
+        await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if finished := working.done():
+            working.result()
+        return finished
+    finally:
+        working.cancel()
+        stopped.cancel()
+        await asyncio.gather(working, stopped, return_exceptions=True)
+
+
+class _Driver:
+    def __init__(
+        self,
+        levels: Sequence[Level],
+        questions: Sequence[Question],
+        settings: Settings,
+        tell: Callable[[str], None],
+        on_progress: Callable[[Progress], None],
+    ) -> None:
+        self.collection = Collection()
+        self.progress = Progress(0)
+        self._levels = levels
+        self._settings = settings
+        self._tell = tell
+        self._on_progress = on_progress
+        self._questions = list(questions)
+        Random(settings.seed).shuffle(self._questions)
+
+    async def all(self, engines: Sequence[Engine]) -> None:
+        candidates = sum(len(each.candidates) for each in engines)
+        self.progress.planned = candidates * len(self._levels) * self._settings.requests
+        async with asyncio.TaskGroup() as tasks:
+            for each in engines:
+                tasks.create_task(self._engine(each), name=each.name)
+
+    async def _engine(self, engine: Engine) -> None:
+        """All of one engine: its models one after another, so that none is loaded and dropped in between."""
+        try:
+            async with asyncio.timeout(self._settings.timeout_s):
+                healthy = await engine.backend.probe()
+        except (UpstreamError, TimeoutError):
+            healthy = False
+        if not healthy:
+            self._leave_out(engine, engine.candidates, len(self._levels), "does not answer")
+            return
+        for candidate in engine.candidates:
+            await self._candidate(engine, candidate)
+
+    async def _candidate(self, engine: Engine, candidate: Candidate) -> None:
+        answered = False
+        for number, level in enumerate(self._levels):
+            # At first, and after a level without any answer: overloaded, or gone?
+            if not answered and (reason := await self._warm_up(engine, candidate)) is not None:
+                self._leave_out(engine, [candidate], len(self._levels) - number, reason)
+                return
+            run = await self._run(engine, candidate, number, level)
+            answered = any(each.reply.ended_how is EndedHow.OK for each in run.sent)
+
+    def _leave_out(self, engine: Engine, candidates: Sequence[Candidate], levels: int, reason: str) -> None:
+        name = engine.name
+        if len(candidates) < len(engine.candidates):
+            name = f"{name} ({', '.join(each.model for each in candidates)})"
+        self.collection.left_out[name] = reason
+        self._tell(f"{name} {reason}; left out from here on")
+        self.progress.planned -= len(candidates) * levels * self._settings.requests
+        self._on_progress(self.progress)
+
+    async def _warm_up(self, engine: Engine, candidate: Candidate) -> str | None:
+        """Ask once, briefly; why the candidate cannot be asked, None if it can."""
+        reply = await self._ask(engine, candidate, _WARM_UP, _WARM_UP_TOKENS, Reply())
+        if reply.ended_how is EndedHow.OK:
+            return None
+        return f"cannot be asked: {reply.error or 'no answer in time'}"
+
+    async def _run(self, engine: Engine, candidate: Candidate, number: int, level: Level) -> Run:
+        settings = self._settings
+        questions = itertools.islice(
+            itertools.cycle(self._questions),
+            (first := number * settings.requests % len(self._questions)),
+            first + settings.requests,
+        )
+        times = level.times(Random(f"{settings.seed}/{engine.name}/{candidate.model}/{level.name}"))
+        run = Run(engine, candidate, level, time.time(), time.perf_counter())
+        self.collection.runs.append(run)
+        watch = asyncio.create_task(self._watch(run), name=f"load of {engine.name}")
+        places = asyncio.Semaphore(level.concurrency) if level.concurrency is not None else None
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for question, due_s in zip(questions, times, strict=False):
+                    await asyncio.sleep(max(0.0, run.start + due_s - time.perf_counter()))
+                    if places is not None:
+                        await places.acquire()
+                    tasks.create_task(self._send(run, question, places))
+        finally:
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+        return run
+
+    async def _send(self, run: Run, question: Question, places: asyncio.Semaphore | None) -> None:
+        settings = self._settings
+        max_tokens = min(question.max_tokens or settings.max_tokens, settings.max_tokens)
+        sent = Sent(question, max_tokens, time.perf_counter(), Reply())
+        run.sent.append(sent)
+        self.progress.sent += 1
+        wished = _wished(question, run.candidate) if settings.emulate_lengths else None
+        try:
+            await self._ask(run.engine, run.candidate, question.text, max_tokens, sent.reply, wished)
+        finally:
+            if places is not None:
+                places.release()
+            self.progress.ended += 1
+            self.progress.failed += sent.reply.ended_how is not EndedHow.OK
+            self._on_progress(self.progress)
+
+    async def _ask(
+        self,
+        engine: Engine,
+        candidate: Candidate,
+        prompt: str,
+        max_tokens: int,
+        reply: Reply,
+        output_tokens: int | None = None,
+    ) -> Reply:
+        """Ask within the time limit. One that is given up, by us or by the limit, ends as `cancelled`."""
+        try:
+            async with asyncio.timeout(self._settings.timeout_s):
+                await engine.client.ask(candidate, prompt, max_tokens, reply, output_tokens)
+        except TimeoutError:
+            reply.ended_at = time.perf_counter()
+        except asyncio.CancelledError:
+            reply.ended_at = time.perf_counter()
+            raise
+        return reply
+
+    async def _watch(self, run: Run) -> None:
+        """Read the engine's load until cancelled. An engine that tells none, or not now, adds nothing."""
+        while True:
+            try:
+                report = await run.engine.backend.load()
+            except UpstreamError:
+                report = LoadReport()
+            if (report.running, report.waiting, report.kv_usage) != (None, None, None):
+                run.reports.append((time.perf_counter(), report))
+            await asyncio.sleep(self._settings.report_s)
+
+
+def _wished(question: Question, candidate: Candidate) -> int | None:
+    """The true length of this model's answer, where the prompts' file knows it."""
+    told: int | Mapping[str, int] | None = question.output_tokens
+    return told.get(candidate.model) if isinstance(told, Mapping) else told

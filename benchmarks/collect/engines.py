@@ -1,0 +1,109 @@
+"""Whom to ask: the instances of a fleet file (emulated ones are started and ended), or plain URLs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+
+import aiohttp
+import yaml
+
+from backends.engine import profiles
+from backends.http1 import tls_context
+from benchmarks.collect.clients import Client, OllamaClient, OpenAIClient
+from benchmarks.replay.client import check_url
+from predictors.names import family_of
+from router.config import ConfigError, FleetConfig, InstanceConfig, Problem, load, loads
+from router.core.interfaces import Backend
+from router.core.types import Candidate
+from router.emulated import EmulatedEngines
+from router.wiring import check_profile, create_backend, find_profile, secret
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One instance, open: `client` sends requests, `backend` (the gateway's adapter) reads its load.
+    `profiles` has the engine profile's name for each model that has one."""
+
+    name: str
+    kind: str
+    candidates: tuple[Candidate, ...]
+    client: Client
+    backend: Backend
+    hardware: str | None = None
+    speed: float = 1.0
+    profiles: Mapping[str, str] = field(default_factory=dict)
+
+
+def fleet_from(args: argparse.Namespace) -> FleetConfig:
+    """The fleet that the command line names, `--config` or URLs. Raises ConfigError, WorkloadError."""
+    if args.config is not None:
+        config = load(args.config, profiles=profiles.names())
+        if not config.instances:
+            raise ConfigError(args.config, [Problem(("instances",), "there is none to ask")])
+        return config
+    for url in (*args.vllm, *args.ollama):
+        check_url(url)
+    models = [{"name": name, "family": family_of(name)} for name in args.model]
+    served = {name: {"name": name} for name in args.model}
+    instances = [
+        {"name": f"{kind}-{number}", "kind": kind, "url": url, "serves": served}
+        for kind, urls in (("vllm", args.vllm), ("ollama", args.ollama))
+        for number, url in enumerate(urls)
+    ]
+    for each in instances:
+        if args.api_key_env is not None:
+            each["api_key_env"] = args.api_key_env
+    return loads(yaml.safe_dump({"models": models, "instances": instances}), "command line")
+
+
+@asynccontextmanager
+async def open_engines(config: FleetConfig, environment: Mapping[str, str]) -> AsyncIterator[list[Engine]]:
+    """All instances of a fleet, open; whether they answer is not asked. Raises ConfigError."""
+    async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        emulated = await stack.enter_async_context(EmulatedEngines())
+        for each in config.instances:
+            check_profile(each)
+        await emulated.start([each for each in config.instances if each.kind == "emulated"])
+        engines = []
+        for each in config.instances:
+            url = each.url if each.url is not None else await emulated.url(each)
+            backend = create_backend(each, config, url, environment, session)
+            stack.push_async_callback(backend.aclose)
+            client = _client(each, url, environment)
+            stack.push_async_callback(client.aclose)
+            engines.append(_engine(each, config, client, backend))
+        yield engines
+
+
+def _engine(instance: InstanceConfig, config: FleetConfig, client: Client, backend: Backend) -> Engine:
+    names = {model: instance.profile_name(model) for model in instance.serves}
+    return Engine(
+        name=instance.name,
+        kind=instance.protocol,
+        candidates=tuple(config.candidates(instance).values()),
+        client=client,
+        backend=backend,
+        hardware=instance.hardware_name,
+        speed=instance.speed,
+        profiles={model: name for model, name in names.items() if name and find_profile(name)},
+    )
+
+
+def _client(instance: InstanceConfig, url: str, environment: Mapping[str, str]) -> Client:
+    place = f"instances.{instance.name}"
+    key = None
+    if instance.api_key_env is not None:
+        key = secret(instance.api_key_env, environment, f"{place}.api_key_env")
+    headers = {
+        name: secret(variable, environment, f"{place}.headers_env")
+        for name, variable in instance.headers_env.items()
+    }
+    tls = tls_context(instance.ca_file) if instance.ca_file is not None else None
+    if instance.protocol == "ollama":
+        return OllamaClient(url, key, headers, tls)
+    bound = "max_tokens" if instance.protocol == "vllm" else "max_completion_tokens"
+    return OpenAIClient(url, key, headers, tls, bound)

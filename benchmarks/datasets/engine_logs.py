@@ -1,0 +1,253 @@
+"""Published logs of real engines under load: runs, attempts and engine states.
+
+| set | a run is | engine state | prompt cache |
+|---|---|---|---|
+| vllm_burst | one speed of the trace | yes | off |
+| aibrix | one rate of one configuration, eight replicas that cannot be told apart | no | decides most of TTFT |
+| helix | one planner and mode on one cluster, seen as one engine | no | off |
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from backends.engine import profile
+from benchmarks.calibrate.sources import aibrix, helix, vllm_burst
+from benchmarks.calibrate.sources.tables import Row, rows
+from benchmarks.datasets.pooled_cache import PooledCache
+from predictors.dataset import Attempt, Dataset, Run, State
+from router.core.profile import EngineProfile
+
+_REQUESTS = "requests.csv.gz"
+
+#: Constants of the engine of vllm_burst: `headway calibrate --source vllm_burst`, fitted on speeds 100, 400, 500,
+#: 700, 800, 1500 and 2000; median errors on 200, 600 and 1000 were 15 % (TTFT) and 8 % (E2E). See
+#: docs/calibration.md.
+BURST_PROFILE = EngineProfile(
+    name="llama-3.2-1b@gpu-24g",
+    overhead_s=0.002947,
+    floor_s=0.001225,
+    per_token_s=2.42e-05,
+    per_kv_token_s=1.174e-07,
+    per_pair_s=3.288e-09,
+    kv_capacity_tokens=571_405,
+    per_token_extra_s=1.218e-06,
+    per_seq_s=0.000215,
+    max_batched_tokens=512,
+    source="fitted by headway calibrate",
+)
+#: Prompt tokens that the engine computed for each published one, by its own log of those speeds.
+BURST_PROMPT_SHARE = 0.7985
+
+_BURST_REQUEST = ("scale", "arrival_s", "in_tokens", "max_tokens", "ttft_s", "e2e_s")
+_BURST_STATE = ("scale", "t_s", "num_running", "num_pending", "kv_usage")
+_AIBRIX_REQUEST = (
+    "release", "config", "qps", "launch_s", "prompt_tokens", "generation_tokens", "ttft_s", "generation_s", "user_id",
+)  # fmt: skip
+_HELIX_REQUEST = ("setup", "model", "policy", "gpu", "mode", "dispatch_s", "in_tokens", "out_tokens", "ttft_s", "e2e_s")  # fmt: skip
+
+
+def read_vllm_burst(folder: Path) -> Dataset:
+    """Llama-3.2-1B on one GPU of 24 GB under BurstGPT's arrivals. Prompt tokens are scaled to the engine's;
+    output tokens are not published. Times are the client's."""
+    requests = _by(rows(folder / _REQUESTS, _BURST_REQUEST), "scale")
+    states = _by(rows(folder / "engine_state.csv.gz", _BURST_STATE), "scale")
+    runs, attempts, seen = [], [], []
+    for scale in sorted(requests, key=lambda scale: requests[scale][0].number("scale")):
+        run = Run(
+            f"vllm_burst/{scale}",
+            "vllm_burst",
+            "vllm_burst",
+            "llama-3.2-1b",
+            family="llama",
+            level=scale,
+            profile_values=asdict(BURST_PROFILE),
+        )
+        runs.append(run)
+        attempts += [
+            _attempt(
+                run,
+                row.number("arrival_s"),
+                max(1, round(BURST_PROMPT_SHARE * row.number("in_tokens"))),
+                row.number("ttft_s"),
+                row.number("e2e_s"),
+                None,
+                max_tokens=row.count("max_tokens"),
+            )
+            for row in sorted(requests[scale], key=lambda row: row.number("arrival_s"))
+        ]
+        seen += [_burst_state(run, row) for row in sorted(states[scale], key=lambda row: row.number("t_s"))]
+    return _dataset("vllm_burst", "MIT", runs, attempts, seen)
+
+
+def _burst_state(run: Run, row: Row) -> State:
+    kv_usage = min(1.0, row.number("kv_usage") / 100)  # published in per cent
+    return State(run.id, row.number("t_s"), row.count("num_running"), row.count("num_pending"), kv_usage)
+
+
+#: AIBrix configurations whose router looks for the replica that has a user's prompt in its KV memory, and those
+#: that keep prompts outside of it for all replicas (LMCache, AIBrix's KV cache). The others draw a replica.
+_FINDS_CACHE = {"ps_naive", "aibrix_naive_prefix_routing"}
+_POOLS_CACHE = {
+    "ps_stack", "ps_stack_high_low", "ps_stack_low_high", "aibrix_kvcache_dram", "aibrix_kvcache_external",
+}  # fmt: skip
+_AIBRIX_HARDWARE = {"v0.2.1": "a100-80g", "v0.3.0": "h20-96g"}
+#: Rates of a configuration ran one after another, this much apart.
+_AIBRIX_STEP = 0.4
+
+
+def read_aibrix(folder: Path) -> Dataset:
+    """Llama-3.1-8B on eight vLLM replicas, prompts of 21,000 tokens of users that come back."""
+    runs: list[Run] = []
+    attempts: list[Attempt] = []
+    configurations: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows(folder / _REQUESTS, _AIBRIX_REQUEST):
+        configurations[row.text("release"), row.text("config")].append(row)
+    for (release, config), found in sorted(configurations.items()):
+        engine = replace(
+            profile(aibrix.NEAREST),
+            kv_capacity_tokens=aibrix.KV_TOKENS[release],
+            chunked_prefill=release != "v0.2.1",
+            max_batched_tokens=32_000 if release == "v0.2.1" else 8192,
+        )
+        cache = _cache(config, engine.kv_capacity_tokens * aibrix.REPLICAS)
+        levels = _by(found, "qps")
+        rates = {name: level[0].number("qps") for name, level in levels.items()}
+        for qps in sorted(levels, key=rates.__getitem__):
+            run = Run(
+                f"aibrix/{release}/{config}/{qps}",
+                "aibrix",
+                f"{release}/{config}",
+                "llama-3.1-8b",
+                family="llama",
+                hardware=_AIBRIX_HARDWARE[release],
+                level=qps,
+                replicas=aibrix.REPLICAS,
+                profile=aibrix.NEAREST,
+                profile_values=asdict(engine),
+            )
+            runs.append(run)
+            level = sorted(levels[qps], key=lambda row: row.number("launch_s"))
+            if round(rates[qps] - _AIBRIX_STEP, 1) not in rates.values():
+                _serve_missing(cache, level, rates[qps])
+            attempts += _aibrix_level(run, level, cache)
+    return _dataset("aibrix", "Apache-2.0", runs, attempts, [])
+
+
+def _cache(config: str, tokens: int) -> PooledCache:
+    if config in _FINDS_CACHE:
+        return PooledCache(tokens)
+    # The pools were warm before the first published request.
+    return PooledCache(None, warm=True) if config in _POOLS_CACHE else PooledCache(0)
+
+
+def _serve_missing(cache: PooledCache, level: list[Row], qps: float) -> None:
+    """A rate that is not in the folder came before this one, for as long, with the same users in the same order."""
+    for row in level[: max(0, round(len(level) * (1 - _AIBRIX_STEP / qps)))]:
+        cache.add(row.text("user_id"), row.count("prompt_tokens"))
+
+
+def _aibrix_level(run: Run, level: list[Row], cache: PooledCache) -> Iterator[Attempt]:
+    ends_s: dict[str, float] = {}
+    for row in level:
+        launch_s, user, prompt = row.number("launch_s"), row.text("user_id"), row.count("prompt_tokens")
+        ttft_s = row.number("ttft_s")
+        e2e_s = ttft_s + row.number("generation_s")
+        found = cache.found(user, prompt) if ends_s.get(user, 0.0) <= launch_s else 0
+        # Its blocks are taken, and others' dropped, when it starts.
+        cache.add(user, prompt)
+        ends_s[user] = launch_s + e2e_s
+        yield _attempt(
+            run,
+            launch_s,
+            prompt,
+            ttft_s,
+            e2e_s,
+            row.count("generation_tokens"),
+            cached_tokens=found,
+            session=user,
+        )
+
+
+def read_helix(folder: Path) -> Dataset:
+    """LLaMA-30B and 70B, pipeline parallel over clusters of one kind of GPU, each seen as one engine without
+    a profile. A fifth of the requests is not published: they load the engine, unseen."""
+    runs, attempts = [], []
+    setups: defaultdict[tuple[str, ...], list[Row]] = defaultdict(list)
+    for row in rows(folder / _REQUESTS, _HELIX_REQUEST):
+        if row.text("gpu") != "mixed":
+            setups[tuple(row.text(name) for name in ("setup", "model", "gpu", "policy", "mode"))].append(row)
+    for (setup, model, gpu, policy, mode), found in sorted(setups.items()):
+        if len(found) < helix.LEAST_REQUESTS:
+            continue
+        run = Run(
+            f"helix/{setup}",
+            "helix",
+            f"{model}@{gpu}",
+            model,
+            family="llama",
+            hardware=gpu,
+            level=f"{model}@{gpu}/{policy}-{mode}",
+        )
+        runs.append(run)
+        for row in sorted(found, key=lambda row: row.number("dispatch_s")):
+            ttft_s, e2e_s = row.number("ttft_s"), row.number("e2e_s")
+            tokens = max(1, row.count("out_tokens"))
+            attempts.append(
+                _attempt(run, row.number("dispatch_s"), row.count("in_tokens"), ttft_s, e2e_s, tokens)
+            )
+    return _dataset("helix", "Apache-2.0", runs, attempts, [])
+
+
+#: Readers by name, with the folder that the set has.
+ENGINE_LOGS: dict[str, tuple[str, Callable[[Path], Dataset]]] = {
+    "vllm_burst": (vllm_burst.FOLDER, read_vllm_burst),
+    "aibrix": (aibrix.FOLDER, read_aibrix),
+    "helix": (helix.FOLDER, read_helix),
+}
+
+
+def _attempt(
+    run: Run,
+    dispatched_s: float,
+    prompt_tokens: int,
+    ttft_s: float,
+    e2e_s: float,
+    output_tokens: int | None,
+    *,
+    max_tokens: int | None = None,
+    cached_tokens: int | None = 0,
+    session: str | None = None,
+) -> Attempt:
+    return Attempt(
+        run.id,
+        run.model,
+        dispatched_s,
+        prompt_tokens,
+        dispatched_s + ttft_s,
+        dispatched_s + e2e_s,
+        output_tokens,
+        max_tokens,
+        cached_tokens,
+        session=session,
+    )
+
+
+def _by(found: Iterable[Row], column: str) -> defaultdict[str, list[Row]]:
+    parts: defaultdict[str, list[Row]] = defaultdict(list)
+    for row in found:
+        parts[row.text(column)].append(row)
+    return parts
+
+
+def _dataset(
+    name: str, licence: str, runs: list[Run], attempts: list[Attempt], states: list[State]
+) -> Dataset:
+    counts = {"runs": len(runs), "attempts": len(attempts), "states": len(states)}
+    source = {"name": name, "licence": licence, "rows": counts}
+    return Dataset(
+        runs=tuple(runs), attempts=tuple(attempts), states=tuple(states), about={"sources": [source]}
+    )

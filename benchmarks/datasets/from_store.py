@@ -1,0 +1,328 @@
+"""Training data from the gateway's own records (docs/records.md): attempts, engine states, prompts, answers.
+
+The engine-state log is what decisions saw of their candidates, taken back to the moment of each report. An
+attempt that was cancelled or expired stays, as one that would have taken longer. Prompts are their features;
+there is text only where the store keeps prompts. Rows that cannot be true are left out and counted in `about`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import RowMapping, Select, select
+from sqlalchemy.engine import URL
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from backends.engine import profile, profiles
+from benchmarks.datasets.groups import groups
+from predictors.dataset import Answer, Attempt, Dataset, DatasetError, Prompt, Run, State
+from predictors.names import family_of
+from predictors.prefix_index import PrefixIndex
+from predictors.text import prompt_features
+from router.config import FleetConfig
+from router.core.types import PREFIX_TOKENS, EndedHow, Outcome, PromptFeatures
+from router.store import explanations, tables
+from router.store.database import StoreError, connect, create_engine, driver_errors, parse_url
+from router.store.explanations import KeptDecision
+
+SOURCE = "records"
+#: Two views of one report may be this far apart: ages are rounded, and clocks differ.
+_SAME_REPORT_S = 0.25
+#: Outcomes of whole answers, and of answers that were cut.
+_WHOLE = {Outcome.OK.value, Outcome.LATE.value}
+_CUT = {
+    Outcome.EXPIRED_MID_DECODE.value,
+    Outcome.BUDGET_EXHAUSTED_MID_DECODE.value,
+    Outcome.CLIENT_CANCELLED.value,
+    Outcome.BACKEND_ERROR.value,
+}
+_HOW = {how.value for how in EndedHow}
+
+
+def read_store(
+    where: str | Path,
+    *,
+    since: float | None = None,
+    until: float | None = None,
+    fleet: FleetConfig | None = None,
+) -> Dataset:
+    """The records of a database file or URL, of requests received in [since, until) (seconds since the epoch):
+    one run an instance, its times in seconds since the first request. `fleet` tells what the records do not: the
+    instances' hardware, engine profiles and the models' families. Raises DatasetError."""
+    try:
+        url = parse_url(str(where) if "://" in str(where) else f"sqlite+aiosqlite:///{where}")
+        reading = asyncio.run(_read(url, since, until, fleet))
+    except StoreError as error:
+        raise DatasetError(str(error)) from None
+    return reading.dataset()
+
+
+async def _read(url: URL, since: float | None, until: float | None, fleet: FleetConfig | None) -> _Reading:
+    engine = create_engine(url)
+    reading = _Reading(Path(url.database or "").stem, fleet)
+    received_at, of = tables.requests.c.received_at, tables.requests.c.id
+    wanted = [received_at >= (0.0 if since is None else since)]
+    if until is not None:
+        wanted.append(received_at < until)
+    attempts, judged, told = tables.attempts, tables.feedback, tables.explanations
+    try:
+        await connect(url, engine, create=False)
+        async with engine.connect() as connection:
+            query = select(attempts).join(tables.requests, attempts.c.request_id == of).where(*wanted)
+            async for row in _rows(connection, query.order_by(attempts.c.request_id, attempts.c.number)):
+                reading.attempts[row["request_id"]].append(row)
+            query = select(judged).join(tables.requests, judged.c.request_id == of).where(*wanted)
+            async for row in _rows(connection, query):
+                if (quality := _number(row["quality"], 0.0, 1.0)) is not None:
+                    reading.quality[row["request_id"]].append(quality)
+            query = (
+                select(tables.requests, told.c.blob, told.c.prompt)
+                .outerjoin(told, told.c.request_id == of)
+                .where(*wanted)
+            )
+            async for row in _rows(connection, query.order_by(received_at, of)):
+                reading.request(row)
+    except driver_errors(url) as error:
+        raise StoreError(f"the store {reading.name} does not answer ({type(error).__name__})") from None
+    finally:
+        await engine.dispose()
+    return reading
+
+
+async def _rows(connection: AsyncConnection, query: Select[Any]) -> AsyncIterator[RowMapping]:
+    result = await connection.stream(query)
+    async for row in result.mappings():
+        yield row
+
+
+@dataclass(slots=True)
+class _Reading:
+    """Rows as they come: first all `attempts` and `quality` by request, then `request` in order of arrival."""
+
+    name: str
+    fleet: FleetConfig | None
+    attempts: defaultdict[str, list[RowMapping]] = field(default_factory=lambda: defaultdict(list))
+    quality: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    skipped: Counter[str] = field(default_factory=Counter)
+    started_at_s: float | None = None
+    made: defaultdict[str, list[Attempt]] = field(default_factory=lambda: defaultdict(list))
+    states: defaultdict[str, list[State]] = field(default_factory=lambda: defaultdict(list))
+    prompts: dict[str, Prompt] = field(default_factory=dict)
+    answers: list[Answer] = field(default_factory=list)
+    prefixes: PrefixIndex = field(default_factory=PrefixIndex)
+
+    def request(self, row: RowMapping) -> None:
+        """One request with all that belongs to it."""
+        received_at = _number(row["received_at"], 0.0)
+        if received_at is None:
+            self.skipped["requests without a time"] += 1
+            return
+        if self.started_at_s is None:
+            self.started_at_s = received_at
+        decisions, prefix, features = self._explained(row["blob"])
+        for decision in decisions:
+            self._saw(decision, received_at - self.started_at_s)
+        prompt = self._prompt(features, row["prompt"])
+        for attempt in self.attempts.pop(row["id"], ()):
+            self._attempt(row, attempt, prefix, prompt, self.started_at_s)
+        if prompt is not None:
+            self._answer(row, prompt, received_at)
+
+    def dataset(self) -> Dataset:
+        """All that was read."""
+        runs = [self._run(instance) for instance in sorted(self.made)]
+        prompts = list(self.prompts.values())
+        near = groups({prompt.id: prompt.text for prompt in prompts if prompt.text is not None})
+        counts = {
+            "prompts": len(prompts),
+            "answers": len(self.answers),
+            "runs": len(runs),
+            "attempts": sum(map(len, self.made.values())),
+            "states": sum(len(_distinct(self.states[run])) for run in self.made),
+        }
+        source = {
+            "name": SOURCE,
+            "licence": "the operator's own",
+            "rows": counts,
+            "skipped": dict(sorted(self.skipped.items())),
+        }
+        return Dataset(
+            tuple(
+                Prompt(each.id, near.get(each.id, each.id), SOURCE, each.features, text=each.text)
+                for each in prompts
+            ),
+            tuple(self.answers),
+            tuple(runs),
+            tuple(each for run in sorted(self.made) for each in _in_order(self.made[run])),
+            tuple(each for run in sorted(self.made) for each in _distinct(self.states[run])),
+            {"sources": [source]},
+        )
+
+    def _explained(
+        self, blob: bytes | None
+    ) -> tuple[Sequence[KeptDecision], Sequence[int], PromptFeatures | None]:
+        if blob is None:
+            return (), (), None
+        try:
+            found = explanations.decode(blob)
+            return found["decisions"], found["prefix"], found["features"]
+        except (ValueError, KeyError, TypeError):
+            self.skipped["explanations that cannot be read"] += 1
+            return (), (), None
+
+    def _saw(self, decision: KeptDecision, received_s: float) -> None:
+        """The reports that a decision saw, at the moments at which they came."""
+        after_s = _number(decision["decided_after_s"], 0.0)
+        for candidate in decision["candidates"]:
+            load = candidate["load"]
+            if load is None or after_s is None or (age_s := _number(load["report_age_s"], 0.0)) is None:
+                continue
+            self.states[candidate["instance"]].append(
+                State(
+                    self._id(candidate["instance"]),
+                    received_s + after_s - age_s,
+                    _count(load["running"]),
+                    _count(load["waiting"]),
+                    _number(load["kv_usage"], 0.0, 1.0),
+                )
+            )
+
+    def _prompt(self, features: PromptFeatures | None, text: str | None) -> str | None:
+        """The id of a request's prompt; None where nothing is known of it."""
+        if features is None:
+            if not text:
+                return None
+            features = prompt_features(text)
+        prompt = sha256(repr((features.head, features.tail, features.counts)).encode()).hexdigest()[:16]
+        if prompt not in self.prompts:
+            self.prompts[prompt] = Prompt(prompt, prompt, SOURCE, features, text=text or None)
+        return prompt
+
+    def _attempt(
+        self, row: RowMapping, attempt: RowMapping, prefix: Sequence[int], prompt: str | None, start_s: float
+    ) -> None:
+        instance, model = attempt["instance"], attempt["model"]
+        at = [_number(attempt[name], 0.0) for name in ("started_at", "first_token_at", "ended_at")]
+        started_at, first_at, ended_at = at
+        prompt_tokens, how = _count(row["prompt_tokens"]), attempt["ended_how"]
+        if not instance or not model or started_at is None or prompt_tokens is None or how not in _HOW:
+            self.skipped["attempts without instance, model, time, prompt tokens or end"] += 1
+            return
+        known = [each for each in at if each is not None]
+        if known != sorted(known):
+            self.skipped["attempts whose times run backwards"] += 1
+            return
+        cached_tokens = 0
+        if prefix:
+            matched = self.prefixes.matched_blocks(instance, prefix)
+            cached_tokens = min(prompt_tokens, PREFIX_TOKENS) * matched // len(prefix)
+            if first_at is not None:
+                self.prefixes.add(instance, prefix)
+        self.made[instance].append(
+            Attempt(
+                self._id(instance),
+                model,
+                started_at - start_s,
+                prompt_tokens,
+                None if first_at is None else first_at - start_s,
+                None if ended_at is None else ended_at - start_s,
+                _count(attempt["output_tokens"]) if how == EndedHow.OK.value else None,
+                _count(row["max_tokens"]) or None,
+                cached_tokens,
+                how,
+                prompt,
+                row["key_name"],
+            )
+        )
+
+    def _answer(self, row: RowMapping, prompt: str, received_at: float) -> None:
+        """How long an answer was; of one that was cut, that it would have been longer."""
+        tokens, outcome, model = _count(row["output_tokens"]), row["outcome"], row["model"]
+        if not model or not tokens or outcome not in _WHOLE | _CUT:
+            return
+        judgements = self.quality.get(row["id"], ())
+        self.answers.append(
+            Answer(
+                prompt,
+                model,
+                self._family(model),
+                tokens,
+                outcome in _CUT or row["finish_reason"] == "length",
+                math.fsum(judgements) / len(judgements) if judgements else None,
+                "feedback" if judgements else None,
+                received_at,
+            )
+        )
+
+    def _run(self, instance: str) -> Run:
+        model = Counter(attempt.model for attempt in self.made[instance]).most_common(1)[0][0]
+        run = Run(
+            self._id(instance),
+            SOURCE,
+            instance,
+            model,
+            family=self._family(model),
+            started_at_s=self.started_at_s,
+        )
+        config = self.fleet.instance(instance) if self.fleet else None
+        if config is None:
+            return run
+        name = config.profile_name(model) if model in config.serves else None
+        known = name is not None and name in profiles.names()
+        return Run(
+            run.id,
+            SOURCE,
+            instance,
+            model,
+            config.protocol,
+            run.family,
+            config.hardware_name,
+            speed=config.speed,
+            profile=name if known else None,
+            profile_values=asdict(profile(name)) if known and name is not None else None,
+            started_at_s=run.started_at_s,
+        )
+
+    def _family(self, model: str) -> str | None:
+        config = self.fleet.model(model) if self.fleet else None
+        return (config.family if config else None) or family_of(model)
+
+    def _id(self, instance: str) -> str:
+        return f"{SOURCE}/{self.name}/{instance}"
+
+
+def _in_order(attempts: Iterable[Attempt]) -> list[Attempt]:
+    return sorted(attempts, key=lambda each: each.dispatched_s)
+
+
+def _distinct(states: Iterable[State]) -> list[State]:
+    """Every report once, in order of time."""
+    found: list[State] = []
+    for state in sorted(states, key=lambda each: each.at_s):
+        last = found[-1] if found else None
+        if (
+            last is None
+            or state.at_s - last.at_s > _SAME_REPORT_S
+            or (state.running, state.waiting, state.kv_usage) != (last.running, last.waiting, last.kv_usage)
+        ):
+            found.append(state)
+    return found
+
+
+def _number(value: Any, low: float = -math.inf, high: float = math.inf) -> float | None:
+    """A finite number in [low, high]; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def _count(value: Any) -> int | None:
+    number = _number(value, 0.0, 1e12)
+    return None if number is None else round(number)

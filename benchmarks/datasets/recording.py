@@ -1,0 +1,118 @@
+"""What a gateway knows of its attempts, written down at the calls that teach its predictor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from predictors.dataset import Attempt, State
+from router.core.interfaces import Option, Predictor
+from router.core.state import Instance
+from router.core.types import Candidate, EndedHow, Prediction, Request
+
+
+class RecordingPredictor:
+    """A predictor that predicts as `inner` does, and keeps every attempt and report it is told of. `runs` gives
+    the id of each instance's run, `cached_tokens` what a prefix cache should hold of a request's prompt."""
+
+    def __init__(
+        self, inner: Predictor, runs: Mapping[str, str], cached_tokens: Callable[[Request, str], float]
+    ) -> None:
+        self.name = inner.name
+        self.attempts: list[Attempt] = []
+        self.states: list[State] = []
+        self._inner = inner
+        self._runs = runs
+        self._cached_tokens = cached_tokens
+        self._open: dict[str, int] = {}  # attempts under way by request, which has one at a time
+
+    def predict(self, request: Request, candidate: Candidate, instance: Instance, now: float) -> Prediction:
+        """As the inner one."""
+        return self._inner.predict(request, candidate, instance, now)
+
+    def predict_all(self, request: Request, options: Sequence[Option], now: float) -> None:
+        """As the inner one."""
+        self._inner.predict_all(request, options, now)
+
+    def ttft_floor_s(self, request: Request, candidate: Candidate, instance: Instance) -> float:
+        """As the inner one."""
+        return self._inner.ttft_floor_s(request, candidate, instance)
+
+    def observe_dispatch(
+        self, request: Request, candidate: Candidate, instance: Instance, prediction: Prediction, now: float
+    ) -> None:
+        """A new attempt."""
+        self._open[request.id] = len(self.attempts)
+        self.attempts.append(
+            Attempt(
+                self._runs[instance.name],
+                candidate.model,
+                now,
+                request.prompt_tokens,
+                max_tokens=request.max_tokens,
+                cached_tokens=int(self._cached_tokens(request, instance.name)),
+                session=request.session,
+            )
+        )
+        self._inner.observe_dispatch(request, candidate, instance, prediction, now)
+
+    def observe_ttft(
+        self,
+        request: Request,
+        candidate: Candidate,
+        instance: Instance,
+        prediction: Prediction,
+        engine_ttft_s: float,
+        now: float,
+    ) -> None:
+        """Its first token."""
+        index = self._open[request.id]
+        self.attempts[index] = replace(self.attempts[index], first_token_s=now)
+        self._inner.observe_ttft(request, candidate, instance, prediction, engine_ttft_s, now)
+
+    def observe_end(
+        self,
+        request: Request,
+        candidate: Candidate,
+        instance: Instance,
+        prediction: Prediction,
+        output_tokens: int,
+        prompt_tokens: int | None,
+        tpot_s: float | None,
+        now: float,
+    ) -> None:
+        """Its end, with the engine's own count of the prompt."""
+        index = self._open.pop(request.id)
+        attempt = self.attempts[index]
+        self.attempts[index] = replace(
+            attempt,
+            ended_s=now,
+            output_tokens=output_tokens,
+            prompt_tokens=attempt.prompt_tokens if prompt_tokens is None else prompt_tokens,
+        )
+        self._inner.observe_end(
+            request, candidate, instance, prediction, output_tokens, prompt_tokens, tpot_s, now
+        )
+
+    def observe_loss(
+        self,
+        request: Request,
+        candidate: Candidate,
+        instance: Instance,
+        prediction: Prediction,
+        waited_s: float,
+        decoding: bool,
+        now: float,
+    ) -> None:
+        """It was given up."""
+        index = self._open.pop(request.id)
+        self.attempts[index] = replace(self.attempts[index], ended_s=now, ended_how=EndedHow.CANCELLED.value)
+        self._inner.observe_loss(request, candidate, instance, prediction, waited_s, decoding, now)
+
+    def observe_report(self, instance: Instance, now: float) -> None:
+        """The engine's view of itself."""
+        report = instance.report
+        self.states.append(
+            State(self._runs[instance.name], now, report.running, report.waiting, report.kv_usage)
+        )
+        self._inner.observe_report(instance, now)

@@ -1,0 +1,53 @@
+"""What a user names as data, read and joined: `load(["records.sqlite", "emulated"])`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.datasets.emulated import emulate
+from benchmarks.datasets.from_store import read_store
+from benchmarks.datasets.public import PUBLIC, folder_of, read_public
+from predictors.dataset import Dataset, DatasetError, joined, read
+from router.config import FleetConfig
+
+EMULATED = "emulated"
+
+
+def load(
+    paths: Sequence[str],
+    *,
+    since: float | None = None,
+    until: float | None = None,
+    fleet: FleetConfig | None = None,
+    seed: int = 1,
+) -> Dataset:
+    """All that `paths` name, as one data set. Each is
+
+    - the word `emulated`: made now by the simulator (`seed`);
+    - a folder of a data set (it has a dataset.json);
+    - a folder of published sets, like the one that HEADWAY_DATA names;
+    - the gateway's database, a SQLite file or a URL. `since`, `until` (seconds since the epoch) and `fleet` are
+      for it alone.
+
+    Raises DatasetError, in one line."""
+    if not paths:
+        raise DatasetError("no data: name a data set, a folder of published sets, a database or `emulated`")
+    return joined(_read(path, since, until, fleet, seed) for path in paths)
+
+
+def _read(
+    name: str, since: float | None, until: float | None, fleet: FleetConfig | None, seed: int
+) -> Dataset:
+    path = Path(name)
+    if name == EMULATED:
+        return emulate(seed=seed)
+    if "://" in name or path.is_file():
+        return read_store(name, since=since, until=until, fleet=fleet)
+    if not path.is_dir():
+        raise DatasetError(f"{name}: there is no such file or folder")
+    if (path / "dataset.json").is_file():
+        return read(path)
+    if any((path / folder_of(each)).is_dir() for each in PUBLIC):
+        return read_public(path)
+    raise DatasetError(f"{name}: neither a data set (dataset.json) nor a folder of published sets")

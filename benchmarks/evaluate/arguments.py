@@ -1,0 +1,92 @@
+"""The options by which `headway train` and `headway evaluate` are told of data, and how these are read."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from backends.engine import profiles
+from benchmarks.datasets.public import read_public
+from benchmarks.datasets.sources import load
+from benchmarks.training.kinds import Progress
+from policies import POLICIES
+from predictors.dataset import Dataset, DatasetError, joined
+from router.config import load as load_fleet
+
+_DAY_S = 86_400.0
+
+
+def add_data(parser: argparse.ArgumentParser) -> None:
+    """--data, --sets, --config, --since."""
+    parser.add_argument(
+        "--data",
+        action="append",
+        default=[],
+        metavar="DATA",
+        help="a data set's folder, a folder of public sets, a gateway's database (file or URL), or the word"
+        " `emulated`; may be given several times (default: HEADWAY_DATA where --sets is given)",
+    )
+    parser.add_argument(
+        "--sets", type=_names, metavar="A,B,...", help="only these of the public sets (default: all there)"
+    )
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FLEET",
+        help="the fleet file of a database: it knows engines and profiles",
+    )
+    parser.add_argument(
+        "--since", type=float, metavar="DAYS", help="of a database only the last so many days"
+    )
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """--seed, --json."""
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of everything drawn (1)")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def _names(value: str) -> tuple[str, ...]:
+    return tuple(each.strip() for each in value.split(",") if each.strip())
+
+
+def read_data(places: Sequence[str], args: argparse.Namespace) -> Dataset:
+    """All that `places` name, as one data set. Raises DatasetError for what is no data, or where nothing is
+    named."""
+    if not places and args.sets and (folder := os.environ.get("HEADWAY_DATA")):
+        places = [folder]
+    if not places:
+        raise DatasetError("nothing to read: give --data, or --sets with HEADWAY_DATA")
+    if args.since is not None and not args.since > 0:
+        raise DatasetError("--since: must be a number of days above 0")
+    since = None if args.since is None else time.time() - args.since * _DAY_S
+    fleet = (
+        None if args.config is None else load_fleet(args.config, policies=POLICIES, profiles=profiles.names())
+    )
+    return joined(
+        read_public(Path(place), args.sets)
+        if args.sets and _of_public_sets(Path(place))
+        else load([place], since=since, fleet=fleet, seed=args.seed)
+        for place in places
+    )
+
+
+def _of_public_sets(folder: Path) -> bool:
+    return folder.is_dir() and not (folder / "dataset.json").is_file()
+
+
+@contextmanager
+def shown_progress(what: str) -> Iterator[Progress | None]:
+    """What says on a terminal what is being done; None without one."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with Console(stderr=True).status(what) as status:
+        yield lambda told: status.update(f"{what}: {told}")

@@ -1,0 +1,129 @@
+"""`headway evaluate`: the figures of trained predictors on any data set, beside baselines.
+
+headway evaluate --data DIR [--train-data DIR] --out REPORT
+headway evaluate --artifact FILE_OR_DIR --data DIR --held-out --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+
+from benchmarks.evaluate import report
+from benchmarks.evaluate.arguments import add_data, add_output, read_data, shown_progress
+from benchmarks.training.about import names_of, rows_by_source
+from benchmarks.training.kinds import KINDS, Kind, Progress
+from benchmarks.training.splits import split
+from predictors.artifact import SHIPPED, SUFFIX, Artifact, ArtifactError, load
+from predictors.dataset import Dataset, DatasetError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `headway evaluate`."""
+    parser.add_argument(
+        "--artifact",
+        type=Path,
+        default=SHIPPED,
+        metavar="FILE_OR_DIR",
+        help="one artifact, or a folder with several (default: those that come with Headway)",
+    )
+    add_data(parser)
+    parser.add_argument(
+        "--train-data",
+        action="append",
+        default=[],
+        metavar="DATA",
+        help="what baselines are fitted on; without it and --held-out there are none",
+    )
+    parser.add_argument(
+        "--held-out",
+        action="store_true",
+        help="only the part of --data that `headway train` held out; baselines are fitted on the rest",
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write report.json and report.html")
+    add_output(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit status: 0, or 2 with one line on stderr for an artifact or data that cannot be used."""
+    try:
+        if args.held_out and args.train_data:
+            raise DatasetError("--held-out has its own training data: leave out --train-data")
+        artifacts = _artifacts(args.artifact)
+        with shown_progress("evaluating") as progress:
+            data = read_data(args.data, args)
+            train = read_data(args.train_data, args) if args.train_data else None
+            results = [
+                _evaluated(path, artifact, data, train, args, progress)
+                for path, artifact in artifacts
+                if len(artifacts) == 1 or KINDS[artifact.kind].rows(data)
+            ]
+        if not results:
+            raise DatasetError("nothing in the data that one of these artifacts could be evaluated on")
+        written = None if args.out is None else report.write(args.out, results)
+    except (DatasetError, ArtifactError) as error:
+        print(f"headway evaluate: {error}", file=sys.stderr)
+        return 2
+    if args.json:
+        print(orjson.dumps(report.report(results), option=orjson.OPT_INDENT_2).decode())
+        return 0
+    for each in results:
+        report.show(each, each.found.figures, sys.stdout)
+    if written is not None:
+        print(f"written to {written}")
+    return 0
+
+
+def _artifacts(place: Path) -> list[tuple[Path, Artifact]]:
+    """The artifact, or all in a folder. Raises ArtifactError where there is none, or for one that does not
+    fit."""
+    paths = sorted(place.glob(f"*{SUFFIX}")) if place.is_dir() else [place]
+    if not paths:
+        raise ArtifactError(f"{place}: no artifact in this folder (*{SUFFIX})")
+    return [(path, _checked(path)) for path in paths]
+
+
+def _checked(path: Path) -> Artifact:
+    artifact = load(path)
+    if artifact.kind not in KINDS:
+        raise ArtifactError(f"{path}: a {artifact.kind} artifact, which this version does not know")
+    return load(path, artifact.kind, KINDS[artifact.kind].features())
+
+
+def _evaluated(
+    path: Path,
+    artifact: Artifact,
+    data: Dataset,
+    train: Dataset | None,
+    args: argparse.Namespace,
+    progress: Progress | None,
+) -> report.Evaluated:
+    kind = KINDS[artifact.kind]
+    if progress is not None:
+        progress(kind.name)
+    notes: tuple[str, ...] = ()
+    if args.held_out:
+        train, data = _split(artifact, data, kind)
+    elif seen := names_of(rows_by_source(data)) & names_of(artifact.about.get("data", [])):
+        notes = (
+            f"The artifact was trained on rows of {', '.join(sorted(seen))}: some of these may be among them"
+            " (--held-out leaves them out).",
+        )
+    if not kind.rows(data):
+        raise DatasetError(f"nothing in the data that a {kind.name} artifact could be evaluated on")
+    found = kind.evaluate()(artifact, data, train, seed=args.seed)
+    return report.Evaluated(artifact, path, rows_by_source(data), replace(found, notes=notes + found.notes))
+
+
+def _split(artifact: Artifact, data: Dataset, kind: Kind) -> tuple[Dataset, Dataset]:
+    """The split that `headway train` made for the artifact, made again."""
+    about = artifact.about
+    if about.get("final"):
+        raise DatasetError(f"--held-out: this {kind.name} artifact was trained on everything (--final)")
+    if not isinstance(about.get("held_out"), float) or not isinstance(about.get("seed"), int):
+        raise DatasetError(f"--held-out: the {kind.name} artifact does not say what was held out")
+    return split(data, about["held_out"], about["seed"], of_prompts=kind.of_prompts)

@@ -1,0 +1,235 @@
+"""How well the latency model foretells runs that it was not trained on, each on an instance that starts empty.
+
+A run is replayed through the predictor that serves, so what is judged is what would have been served at each
+dispatch, with what was known then: by the model alone, and after online calibration. Beside it:
+
+- the physical estimate with its online correction, which is what serves without a model,
+- gradient-boosted trees (scikit-learn's HistGradientBoostingRegressor, one for each quantile) and a linear model
+  (ridge, with the quantiles of its residuals), both on the same target features, lags included, and fitted to the
+  same runs. They correct the same estimate, and have no calibration of their own.
+
+Errors are |foretold median / actual - 1|, pinball losses of log seconds (mean over five quantiles), coverage the share
+of actual values at or below a quantile. A request that was given up before its first token counts as longer than it
+was waited for. Intervals are from resamples of blocks of neighbours in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.evaluate.figures import Curve, Evaluation, Figure, block_bootstrap
+from benchmarks.evaluate.latency_baselines import LINEAR, TREES, Baseline, fit_linear, fit_trees
+from predictors.artifact import Artifact
+from predictors.dataset import Dataset, DatasetError
+from predictors.latency import TARGET_FEATURES, TAUS, LatencyModel
+from predictors.learning.replay import MODEL, PHYSICAL, SERVED, Episode, episodes
+
+TIMES = ("TTFT", "TPOT")
+LSTM, CALIBRATED = "LSTM", "LSTM, calibrated"
+#: By name in `Episode.told`, what it is called here.
+_OURS = {PHYSICAL: "physical estimate", MODEL: LSTM, SERVED: CALIBRATED}
+_MEDIAN = TAUS.index(0.5)
+_COVERED = (0.5, 0.9, 0.95)
+#: Requests of a run that resamples keep together.
+_BLOCK = 50
+_RESAMPLES = 300
+_LEAST = 30
+_IN_FLIGHT = TARGET_FEATURES.index("in_flight")
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Requests of the test part: `source` and `level` of each, its `block`, how many were `in_flight`, log seconds
+    `actual` (N, 2), `longer_than` (N,) of those given up, and by name what was `told` (N, 2, 5)."""
+
+    source: np.ndarray
+    level: np.ndarray
+    block: np.ndarray
+    in_flight: np.ndarray
+    actual: np.ndarray
+    longer_than: np.ndarray
+    told: dict[str, np.ndarray]
+
+    def take(self, rows: np.ndarray) -> Judged:
+        return Judged(
+            self.source[rows],
+            self.level[rows],
+            self.block[rows],
+            self.in_flight[rows],
+            self.actual[rows],
+            self.longer_than[rows],
+            {name: told[rows] for name, told in self.told.items()},
+        )
+
+
+def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: int = 1) -> Evaluation:
+    """All figures on `test`; `train` (what the artifact was trained on) is what baselines are fitted to, None for
+    none. Raises DatasetError if an attempt is in both, or if `test` has too few first tokens."""
+    # A log that is split in time shares runs, but no attempt.
+    learned = set() if train is None else {(each.run, each.dispatched_s) for each in train.attempts}
+    if shared := {each.run for each in test.attempts if (each.run, each.dispatched_s) in learned}:
+        raise DatasetError(
+            f"attempts of {len(shared)} runs are in the training part and in the test part ({min(shared)})"
+        )
+    found = list(episodes(test, LatencyModel.load(artifact)))
+    judged = _judge(found, {} if train is None else _baselines(list(episodes(train)), seed))
+    if np.isfinite(judged.actual[:, 0]).sum() < _LEAST:
+        raise DatasetError(f"fewer than {_LEAST} first tokens to judge latency by")
+    figures: list[Figure] = []
+    for part, rows in _parts(judged):
+        figures += _figures(part, judged.take(rows), seed)
+    return Evaluation("latency", tuple(figures), tuple(_curves(judged)), _notes(judged))
+
+
+def _baselines(found: Sequence[Episode], seed: int) -> dict[str, Baseline]:
+    return {name: fit(found, seed) for name, fit in ((TREES, fit_trees), (LINEAR, fit_linear))}
+
+
+def _judge(found: Sequence[Episode], baselines: dict[str, Baseline]) -> Judged:
+    def joined(of: Callable[[Episode], np.ndarray]) -> np.ndarray:
+        return np.concatenate([of(each) for each in found])
+
+    def named(of: Callable[[Episode], str]) -> np.ndarray:
+        return np.repeat([of(each) for each in found], [len(each.actual) for each in found])
+
+    told = {title: joined(lambda each, name=name: each.told[name]) for name, title in _OURS.items()}  # type: ignore[misc]
+    return Judged(
+        named(lambda each: each.run.source),
+        named(lambda each: each.run.level or ""),
+        np.concatenate([_blocks(each) for each in found]),
+        joined(lambda each: np.expm1(each.targets[:, _IN_FLIGHT])),
+        joined(lambda each: each.actual),
+        joined(lambda each: each.longer_than),
+        {**told, **{name: joined(foretell) for name, foretell in baselines.items()}},
+    )
+
+
+def _blocks(episode: Episode) -> np.ndarray:
+    return np.array([f"{episode.run.id} {at // _BLOCK}" for at in range(len(episode.actual))])
+
+
+def _parts(judged: Judged) -> Iterator[tuple[str, np.ndarray]]:
+    for source in np.unique(judged.source):
+        of_source = judged.source == source
+        yield str(source), np.flatnonzero(of_source)
+        levels = np.unique(judged.level[of_source])
+        if len(levels) > 1:
+            for level in sorted(levels, key=_in_order):
+                yield f"{source}, level {level}", np.flatnonzero(of_source & (judged.level == level))
+
+
+def _in_order(level: str) -> tuple[float, str]:
+    try:
+        return float(level), level
+    except ValueError:
+        return np.inf, level
+
+
+# --- figures ------------------------------------------------------------------------------------------
+def _figures(part: str, judged: Judged, seed: int) -> Iterator[Figure]:
+    for time, name in enumerate(TIMES):
+        known = np.flatnonzero(np.isfinite(judged.actual[:, time]))
+        if len(known) < _LEAST:
+            continue
+        actual, block = judged.actual[known, time], judged.block[known]
+        for of, told in judged.told.items():
+            foretold = told[known, time]
+            # Beyond a factor of e^20 it does not matter by how much it is off.
+            errors = np.abs(np.expm1(np.clip(foretold[:, _MEDIAN] - actual, -20.0, 20.0)))
+            losses = _losses(actual, foretold)
+            yield _figure(f"{name} median relative error", of, part, errors, block, seed, np.median)
+            yield _figure(f"{name} pinball loss", of, part, losses, block, seed, np.mean)
+        yield from _coverages(part, judged, time, seed)
+
+
+def _losses(actual: np.ndarray, foretold: np.ndarray) -> np.ndarray:
+    """(N,): pinball loss in log seconds, mean over TAUS."""
+    taus, error = np.array(TAUS), actual[:, None] - foretold
+    losses: np.ndarray = np.maximum(taus * error, (taus - 1.0) * error).mean(axis=1)
+    return losses
+
+
+def _coverages(part: str, judged: Judged, time: int, seed: int) -> Iterator[Figure]:
+    for of in (_OURS[PHYSICAL], LSTM, CALIBRATED):
+        for probability in _COVERED:
+            covered = _covered(judged, time, of, probability)
+            known = np.flatnonzero(np.isfinite(covered))
+            name = f"{TIMES[time]} coverage at {probability:g}"
+            yield _figure(name, of, part, covered[known], judged.block[known], seed, np.mean)
+
+
+def _covered(judged: Judged, time: int, of: str, probability: float) -> np.ndarray:
+    """(N,): 1 where the actual value was within this quantile, 0 where it was not, NaN where nobody knows."""
+    quantile, actual = judged.told[of][:, time, TAUS.index(probability)], judged.actual[:, time]
+    covered = np.where(np.isfinite(actual), actual <= quantile, np.nan)
+    if time == 0:
+        covered[~np.isfinite(actual) & (judged.longer_than > quantile)] = 0.0
+    return covered
+
+
+def _figure(
+    name: str,
+    of: str,
+    part: str,
+    values: np.ndarray,
+    block: np.ndarray,
+    seed: int,
+    mean: Callable[[np.ndarray], np.floating],
+) -> Figure:
+    value, low, high = block_bootstrap(
+        block.tolist(), lambda rows: float(mean(values[rows])), resamples=_RESAMPLES, seed=seed
+    )
+    return Figure(name, of, part, value, "", low, high, len(values))
+
+
+# --- curves -------------------------------------------------------------------------------------------
+def _curves(judged: Judged) -> Iterator[Curve]:
+    for source in np.unique(judged.source):
+        of_source = judged.take(np.flatnonzero(judged.source == source))
+        for time, name in enumerate(TIMES):
+            if np.isfinite(of_source.actual[:, time]).sum() >= _LEAST:
+                yield from _calibration(str(source), of_source, time, name)
+                yield from _by_load(str(source), of_source, time, name)
+
+
+def _calibration(source: str, judged: Judged, time: int, name: str) -> Iterator[Curve]:
+    for of in (_OURS[PHYSICAL], LSTM, CALIBRATED):
+        shares = tuple(float(np.nanmean(_covered(judged, time, of, tau))) for tau in TAUS)
+        yield Curve(f"{name} calibration, {source}", of, "nominal", "share within the quantile", TAUS, shares)
+
+
+def _by_load(source: str, judged: Judged, time: int, name: str) -> Iterator[Curve]:
+    """Median relative error by requests in flight, in bins of a factor of two."""
+    known = np.isfinite(judged.actual[:, time])
+    bins = np.floor(np.log2(judged.in_flight + 1.0))
+    wanted = [each for each in np.unique(bins) if (known & (bins == each)).sum() >= _LEAST]
+    for of, told in judged.told.items():
+        errors = np.abs(np.expm1(np.clip(told[:, time, _MEDIAN] - judged.actual[:, time], -20.0, 20.0)))
+        medians = tuple(float(np.median(errors[known & (bins == each)])) for each in wanted)
+        loads = tuple(float(2.0**each) for each in wanted)
+        yield Curve(
+            f"{name} error by load, {source}",
+            of,
+            "requests in flight, + 1",
+            "median relative error",
+            loads,
+            medians,
+        )
+
+
+def _notes(judged: Judged) -> tuple[str, ...]:
+    given_up = int(np.isfinite(judged.longer_than).sum())
+    notes = [
+        "Errors are of medians; pinball losses are of log seconds, mean over the quantiles "
+        + ", ".join(f"{tau:g}" for tau in TAUS)
+        + ".",
+        "Every run is replayed on an instance of which nothing is known at its start.",
+    ]
+    if given_up:
+        notes.append(
+            f"{given_up} requests were given up before a first token; coverage counts them, errors do not."
+        )
+    return tuple(notes)

@@ -1,0 +1,89 @@
+"""What the latency model has to beat, fitted to the same target rows: gradient-boosted trees and a linear model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.linear_model import Ridge
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from predictors.latency import TAUS
+from predictors.learning.replay import Episode
+
+TREES, LINEAR = "gradient-boosted trees", "linear"
+#: Log seconds (N, 2, 5) of an episode's requests.
+Baseline = Callable[[Episode], np.ndarray]
+
+#: Trees are fitted to at most this many requests, drawn at random.
+_MOST_REQUESTS = 40_000
+ROUNDS = 200
+_MOST_RESIDUAL = 4.0
+
+
+def fit_trees(found: Sequence[Episode], seed: int) -> Baseline:
+    """One model a quantile, of the log residual to the corrected estimate."""
+
+    def fit(
+        features: np.ndarray, residual: np.ndarray, weight: np.ndarray
+    ) -> list[HistGradientBoostingRegressor]:
+        return [
+            HistGradientBoostingRegressor(
+                loss="quantile",
+                quantile=tau,
+                max_iter=ROUNDS,
+                learning_rate=0.07,
+                min_samples_leaf=20,
+                random_state=seed,
+            ).fit(features, residual, weight)
+            for tau in TAUS
+        ]
+
+    # More threads than idle cores wait for each other for minutes.
+    with threadpool_limits(limits=1):
+        models = [fit(*_rows(found, time, seed)) for time in range(2)]
+
+    def foretell(episode: Episode) -> np.ndarray:
+        told = np.stack([[model.predict(episode.targets) for model in of_time] for of_time in models])
+        foretold: np.ndarray = episode.corrected[:, :, None] + np.sort(told.transpose(2, 0, 1), axis=2)
+        return foretold
+
+    return foretell
+
+
+def fit_linear(found: Sequence[Episode], seed: int) -> Baseline:
+    """Ridge on standardised features; its quantiles are those of its residuals."""
+    parts = []
+    for time in range(2):
+        features, residual, weight = _rows(found, time, seed)
+        mean, scale = features.mean(axis=0), np.maximum(features.std(axis=0), 1e-3)
+        model = Ridge(alpha=1.0).fit((features - mean) / scale, residual, weight)
+        left = residual - model.predict((features - mean) / scale)
+        parts.append((model, mean, scale, np.quantile(left, TAUS)))
+
+    def foretell(episode: Episode) -> np.ndarray:
+        told = [
+            model.predict((episode.targets - mean) / scale)[:, None] + quantiles
+            for model, mean, scale, quantiles in parts
+        ]
+        foretold: np.ndarray = episode.corrected[:, :, None] + np.stack(told, axis=1)
+        return foretold
+
+    return foretell
+
+
+def _rows(found: Sequence[Episode], time: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(target rows, log residual, weight) of requests whose TTFT (`time` 0) or TPOT (1) is known; every source weighs
+    as the square root of its requests, as in training the model."""
+    features = np.concatenate([each.targets for each in found])
+    residual = np.concatenate([each.residual[:, time] for each in found])
+    sources = np.concatenate([np.repeat(each.run.source, len(each.targets)) for each in found])
+    _, of, counts = np.unique(sources, return_inverse=True, return_counts=True)
+    weight = counts[of] ** -0.5
+    known = np.flatnonzero(np.isfinite(residual))
+    if len(known) > _MOST_REQUESTS:
+        known = np.random.default_rng(seed).choice(known, _MOST_REQUESTS, replace=False)
+    if not len(known):
+        return np.zeros((2, features.shape[1])), np.zeros(2), np.ones(2)
+    return features[known], np.clip(residual[known], -_MOST_RESIDUAL, _MOST_RESIDUAL), weight[known]

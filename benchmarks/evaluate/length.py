@@ -1,0 +1,277 @@
+"""How good the length predictor is on prompts that it was not trained on, beside simple ones.
+
+- *MAE* of the median in tokens. An answer that was cut at its cap is missed by what the prediction is below it,
+  and not at all by one above it; the same for all predictors.
+- *Spearman* within model and task: whether a model's longer answers are told from its shorter ones when knowing
+  model and task does not count. A predictor that says one number for all of them has 0.
+- *pinball loss* of the median and of the 90 % quantile, over answers that were not cut.
+- *coverage* of 80 % intervals, p10 to p90. A cut answer is inside unless its cap is above p90.
+- Intervals are from resamples of whole groups of near copies.
+
+"llama and qwen" are the families that the predictor is made for. Baselines are told each prompt's task, and each
+model has its own fit; the predictor never sees the task.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.stats import rankdata
+
+from benchmarks.evaluate.figures import WHOLE, Curve, Evaluation, Figure
+from benchmarks.evaluate.length_baselines import (
+    MEDIAN,
+    PROBABILITIES,
+    Answers,
+    absolute_errors,
+    baselines,
+    task_of,
+)
+from predictors.artifact import Artifact
+from predictors.dataset import Dataset, DatasetError
+from predictors.length_model import LengthModel, quantiles
+from predictors.names import model_key
+
+OURS = "LSTM"
+MAIN_FAMILIES = ("llama", "qwen")
+MAIN = "llama and qwen"
+
+_INTERVAL = (0.1, 0.9)
+_NOMINAL = tuple(np.linspace(0.05, 0.95, 19).round(2))
+_BUCKETS = (1, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+#: Rows that a part, a cell of model and task, or a bucket must have to be told of.
+_LEAST_OF_PART, _LEAST_OF_CELL, _LEAST_OF_BUCKET = 100, 10, 30
+_RESAMPLES, _SPEARMAN_RESAMPLES = 1000, 200
+
+
+def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: int = 1) -> Evaluation:
+    """All figures on `test`; `train` (what the artifact was trained on) is what baselines are fitted on, None for
+    none. Raises DatasetError for prompts of `test` that have near copies in `train`, or without lengths."""
+    _check_apart(test, train)
+    model = LengthModel.load(artifact)
+    answers, families = _answers(test)
+    shares = _shares(model, answers, families)
+    predicted = {OURS: np.stack([quantiles(shares, each) for each in PROBABILITIES], axis=1)}
+    if train is not None:
+        predicted |= baselines(_answers(train)[0], answers, seed)
+    parts = _parts(answers, families)
+    figures = [
+        figure
+        for part, rows in parts.items()
+        for figure in _Part(part, answers.part(rows), shares[rows], seed).figures(
+            {who: each[rows] for who, each in predicted.items()}
+        )
+    ]
+    curves = [*_calibration(answers, shares, families), *_by_bucket(answers, predicted)]
+    return Evaluation("length", tuple(figures), tuple(curves), tuple(_notes(answers, predicted)))
+
+
+def _check_apart(test: Dataset, train: Dataset | None) -> None:
+    if train is not None:
+        shared = {each.group for each in train.prompts} & {each.group for each in test.prompts}
+        if shared:
+            raise DatasetError(
+                f"{len(shared)} groups of prompts are in the training part and in the test part (one is "
+                f"{min(shared)}): split by group"
+            )
+
+
+def _answers(data: Dataset) -> tuple[Answers, np.ndarray]:
+    """(answers with a length, their families; "" for none)."""
+    used = [each for each in data.answers if each.output_tokens is not None]
+    if not used:
+        raise DatasetError("no answer in the data has a length (output_tokens)")
+    row = {each.id: index for index, each in enumerate(data.prompts)}
+    answers = Answers(
+        data.prompts,
+        np.array([row[each.prompt] for each in used]),
+        np.array([model_key(each.model) for each in used]),
+        np.array([each.output_tokens for each in used], float),
+        np.array([each.capped for each in used]),
+    )
+    return answers, np.array([each.family or "" for each in used])
+
+
+def _shares(model: LengthModel, answers: Answers, families: np.ndarray) -> np.ndarray:
+    """(answers, bins)."""
+    fleet = sorted(set(zip(answers.model.tolist(), families.tolist(), strict=True)))
+    column = {each: index for index, each in enumerate(fleet)}
+    asked = [(name, family or None) for name, family in fleet]
+    columns = np.array([column[each] for each in zip(answers.model.tolist(), families.tolist(), strict=True)])
+    order = np.argsort(answers.prompt, kind="stable")
+    prompts, starts = np.unique(answers.prompt[order], return_index=True)
+    found = []
+    for prompt, rows in zip(prompts, np.split(order, starts[1:]), strict=True):
+        found.append(model.shares(answers.prompts[prompt].features, asked)[columns[rows]])
+    together = np.concatenate(found)
+    back = np.empty_like(together)
+    back[order] = together
+    return back
+
+
+def _parts(answers: Answers, families: np.ndarray) -> dict[str, np.ndarray]:
+    """Row indices by the part's name, the headline first."""
+    sources = np.array([each.source for each in answers.prompts])[answers.prompt]
+    main = np.isin(families, MAIN_FAMILIES)
+    masks = {WHOLE: np.ones(len(families), bool), MAIN: main}
+    masks |= {f"family {each}": families == each for each in np.unique(families) if each}
+    masks |= {f"source {each}": sources == each for each in np.unique(sources)}
+    masks |= {f"source {each}, {MAIN}": main & (sources == each) for each in np.unique(sources)}
+    least = min(_LEAST_OF_PART, len(families))
+    return {name: np.flatnonzero(mask) for name, mask in masks.items() if mask.sum() >= least}
+
+
+class _Part:
+    """Figures of one part of the answers. `_draws` (resamples, groups): how often each resample has each group;
+    the first row is the part as it is."""
+
+    def __init__(self, name: str, answers: Answers, shares: np.ndarray, seed: int) -> None:
+        self._name, self._answers, self._shares = name, answers, shares
+        groups = np.array([each.group for each in answers.prompts])[answers.prompt]
+        names, self._group = np.unique(groups, return_inverse=True)
+        drawn = np.random.default_rng(seed).multinomial(
+            len(names), np.full(len(names), 1 / len(names)), _RESAMPLES
+        )
+        self._draws = np.vstack((np.ones(len(names)), drawn))
+
+    def figures(self, predicted: dict[str, np.ndarray]) -> list[Figure]:
+        """MAE, pinball losses, coverage and Spearman of each predictor, and our differences from each."""
+        answers, whole = self._answers, ~self._answers.capped
+        errors = {who: absolute_errors(answers, each[:, 0]) for who, each in predicted.items()}
+        figures = self._means("MAE", "tokens", errors)
+        for who, theirs in errors.items():
+            if who != OURS:
+                found = self._ratio(errors[OURS] - theirs, theirs)
+                figures.append(self._figure("MAE, relative", f"{OURS} - {who}", "", found))
+        for column, probability in enumerate(PROBABILITIES):
+            losses = {}
+            for who, each in predicted.items():
+                error = answers.tokens - each[:, column]
+                losses[who] = np.maximum(probability * error, (probability - 1.0) * error)
+            if whole.any():
+                figures += self._means(f"pinball loss at {probability}", "tokens", losses, whole)
+        low, high = (quantiles(self._shares, each) for each in _INTERVAL)
+        inside = (answers.capped | (low <= answers.tokens)) & (answers.tokens <= high)
+        figures += self._means("coverage of 80 % intervals", "", {OURS: inside.astype(float)})
+        return figures + self._spearman({who: each[:, 0] for who, each in predicted.items()})
+
+    def _means(
+        self, name: str, unit: str, values: dict[str, np.ndarray], rows: np.ndarray | None = None
+    ) -> list[Figure]:
+        """Mean of each over some rows (None: all), and of our differences."""
+        ours = values[OURS]
+        told = values | {f"{OURS} - {who}": ours - each for who, each in values.items() if who != OURS}
+        counted = np.ones(len(ours)) if rows is None else rows.astype(float)
+        return [
+            self._figure(name, who, unit, self._ratio(each * counted, counted), int(counted.sum()))
+            for who, each in told.items()
+        ]
+
+    def _ratio(self, above: np.ndarray, below: np.ndarray) -> np.ndarray:
+        """Ratio of sums in each resample; sums within groups are taken once."""
+        groups = self._draws.shape[1]
+        over, under = (self._draws @ np.bincount(self._group, each, groups) for each in (above, below))
+        found: np.ndarray = np.divide(over, under, out=np.full_like(over, np.nan), where=under > 0)
+        return found
+
+    def _figure(self, name: str, who: str, unit: str, found: np.ndarray, rows: int | None = None) -> Figure:
+        value, resampled = float(found[0]), found[1:][~np.isnan(found[1:])]
+        low, high = map(float, np.quantile(resampled, (0.025, 0.975))) if len(resampled) else (None, None)
+        return Figure(
+            name, who, self._name, value, unit, low, high, len(self._group) if rows is None else rows
+        )
+
+    def _spearman(self, predicted: dict[str, np.ndarray]) -> list[Figure]:
+        """Mean over cells of model and task, weighted by rows. Resamples weigh the ranks of all rows."""
+        tasks = np.array([task_of(each) for each in self._answers.prompts])[self._answers.prompt]
+        cells = np.char.add(np.char.add(self._answers.model.astype(str), "\n"), tasks)
+        _, cell, count = np.unique(cells, return_inverse=True, return_counts=True)
+        kept = count[cell] >= _LEAST_OF_CELL
+        if not kept.any():
+            return []
+        cell = np.unique(cell[kept], return_inverse=True)[1]
+        actual = _ranks(self._answers.tokens[kept], cell)
+        weights = self._draws[: _SPEARMAN_RESAMPLES + 1][:, self._group[kept]]
+        found = {}
+        for who, each in predicted.items():
+            ranks = _ranks(each[kept], cell)
+            found[who] = np.array([_mean_correlation(ranks, actual, weight, cell) for weight in weights])
+        found |= {f"{OURS} - {who}": found[OURS] - each for who, each in found.items() if who != OURS}
+        name = "Spearman within model and task"
+        return [self._figure(name, who, "", each, int(kept.sum())) for who, each in found.items()]
+
+
+def _ranks(values: np.ndarray, cell: np.ndarray) -> np.ndarray:
+    """Ranks within each cell, ties in the middle."""
+    found = np.empty(len(values))
+    order = np.argsort(cell, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(cell[order])) + 1):
+        found[rows] = rankdata(values[rows])
+    return found
+
+
+def _mean_correlation(a: np.ndarray, b: np.ndarray, weights: np.ndarray, cell: np.ndarray) -> float:
+    """Mean over cells of the weighted correlation, cells weighted by their rows; 0 where one of both is constant."""
+    size = int(cell.max()) + 1
+
+    def total(values: np.ndarray) -> np.ndarray:
+        return np.bincount(cell, weights * values, size)
+
+    rows = total(np.ones_like(a))
+    some = np.maximum(rows, 1e-12)
+    mean_a, mean_b = total(a) / some, total(b) / some
+    variance_a = total(a * a) / some - mean_a**2
+    variance_b = total(b * b) / some - mean_b**2
+    product = variance_a * variance_b
+    known = product > 1e-9
+    correlation = np.where(
+        known, (total(a * b) / some - mean_a * mean_b) / np.sqrt(np.where(known, product, 1.0)), 0.0
+    )
+    return float((rows * correlation).sum() / max(rows.sum(), 1e-12))
+
+
+# --- curves and notes -----------------------------------------------------------------------------------
+def _calibration(answers: Answers, shares: np.ndarray, families: np.ndarray) -> list[Curve]:
+    """Nominal against actual share of answers below each quantile; a cut answer counts where it must lie."""
+    curves = []
+    for part in (WHOLE, *MAIN_FAMILIES):
+        rows = np.ones(len(families), bool) if part == WHOLE else families == part
+        if rows.sum() < _LEAST_OF_BUCKET:
+            continue
+        tokens, capped = answers.tokens[rows], answers.capped[rows]
+        actual = []
+        for nominal in _NOMINAL:
+            bound = quantiles(shares[rows], nominal)
+            known = ~capped | (bound <= tokens)
+            actual.append(float((tokens[known] <= bound[known]).mean()))
+        curves.append(Curve("Calibration", part, "nominal", "actual", _NOMINAL, tuple(actual)))
+    return curves
+
+
+def _by_bucket(answers: Answers, predicted: dict[str, np.ndarray]) -> list[Curve]:
+    bucket = np.searchsorted(_BUCKETS, answers.tokens, side="right") - 1
+    count = np.bincount(bucket, minlength=len(_BUCKETS))
+    told = np.flatnonzero(count >= _LEAST_OF_BUCKET)
+    middles = tuple(float(_BUCKETS[each] * 2**0.5) for each in told)
+    curves = []
+    for who, each in predicted.items():
+        errors = absolute_errors(answers, each[:, 0])
+        means = np.bincount(bucket, errors, len(_BUCKETS))[told] / count[told]
+        curves.append(
+            Curve("Error by length", who, "actual tokens", "MAE, tokens", middles, tuple(means.tolist()))
+        )
+    return curves
+
+
+def _notes(answers: Answers, predicted: dict[str, np.ndarray]) -> list[str]:
+    notes = [
+        f"{len(answers.tokens)} answers of {len(np.unique(answers.model))} models to "
+        f"{len(np.unique(answers.prompt))} prompts; {int(answers.capped.sum())} were cut at their cap and are "
+        "missed only by predictions below it."
+    ]
+    if MEDIAN in predicted:
+        best = min(
+            (who for who in predicted if who != OURS),
+            key=lambda who: absolute_errors(answers, predicted[who][:, 0]).mean(),
+        )
+        notes.append(f"The strongest of the simple predictors here is: {best}.")
+    return notes

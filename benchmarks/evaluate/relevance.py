@@ -1,0 +1,305 @@
+"""How good the relevance predictor is on prompts that it was not trained on, beside TF-IDF + logistic regression.
+
+- *AUC* with soft labels: an answer of quality q counts as q of a good one and 1 - q of a bad one (for correct or
+  not that is the usual AUC). "within models" is the mean over models of each one's own AUC: what is left when
+  knowing which model is the better one does not count.
+- *Share of the gap*: (mean quality of what is picked - of random picks) / (of an oracle - of random picks).
+  "Best model per task" is told each prompt's task; the predictor is not.
+- Intervals are from resamples of whole groups of near copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.evaluate.figures import Curve, Evaluation, Figure, block_bootstrap
+from benchmarks.evaluate.relevance_baseline import BASELINE, fitted_baseline, on_scale
+from predictors.artifact import Artifact
+from predictors.dataset import Dataset, DatasetError
+from predictors.learning.relevance_labels import Labels, labels_of
+from predictors.relevance import RelevanceModel
+
+OURS = "relevance"
+DIFFERENCE = f"{OURS} - {BASELINE}"
+BEST_SINGLE = "best single model"
+BEST_PER_TASK = "best model per task"
+_BINS = 10
+_LEAST_GROUPS = 5
+#: Rows that a task must have to be a point of a curve.
+_LEAST_OF_TASK = 30
+_RESAMPLES = 500
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Predictions for one scale ("source/kind") of the test part: (P, M), quality NaN where there is none."""
+
+    scale: str
+    models: tuple[str, ...]
+    groups: np.ndarray
+    tasks: np.ndarray
+    quality: np.ndarray
+    predicted: np.ndarray
+    baseline: np.ndarray | None
+
+    @property
+    def source(self) -> str:
+        return self.scale.rsplit("/", 1)[0]
+
+
+def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: int = 1) -> Evaluation:
+    """All figures on `test`; `train` (what the artifact was trained on) is what baselines are fitted on, None
+    for none. Raises DatasetError for prompts of `test` that have near copies in `train`, or without quality."""
+    _check_apart(test, train)
+    labels = labels_of(test, least_groups=_LEAST_GROUPS)
+    known = None if train is None else labels_of(train)
+    model = RelevanceModel.load(artifact)
+    judged = [
+        each
+        for each in (_judge(model, labels, scale, known, seed) for scale in range(len(labels.scales)))
+        if each
+    ]
+    if not judged:
+        raise DatasetError("the artifact knows none of the models in the test data")
+    figures: list[Figure] = []
+    parts = {
+        source: [each for each in judged if each.source == source]
+        for source in sorted({each.source for each in judged})
+    }
+    for part, members in {"all": judged, **parts}.items():
+        figures += _accuracy(part, members, seed)
+    for each in judged:
+        figures += _picks(each, known, seed)
+    return Evaluation("relevance", tuple(figures), tuple(_curves(judged)), tuple(_notes(labels, judged)))
+
+
+def _check_apart(test: Dataset, train: Dataset | None) -> None:
+    if train is not None:
+        shared = {each.group for each in train.prompts} & {each.group for each in test.prompts}
+        if shared:
+            raise DatasetError(
+                f"{len(shared)} groups of prompts are in the training part and in the test part (one is "
+                f"{min(shared)}): split by group"
+            )
+
+
+def _judge(
+    model: RelevanceModel, labels: Labels, scale: int, train: Labels | None, seed: int
+) -> Judged | None:
+    """None where the artifact knows none of the scale's models."""
+    heads = np.array([head for head in labels.heads_on(scale) if model.knows(labels.heads[head])], dtype=int)
+    rows = np.flatnonzero((~np.isnan(labels.quality[:, heads])).any(axis=1))
+    if not len(rows):
+        return None
+    models = tuple(labels.heads[head] for head in heads)
+    prompts = [labels.prompts[row] for row in rows]
+    predicted = np.stack([model.quality(prompt.features, models)[0] for prompt in prompts])
+    baseline = fitted_baseline(train, labels.scales[scale], models, prompts, seed) if train else None
+    return Judged(
+        labels.scales[scale],
+        models,
+        np.array([prompt.group for prompt in prompts]),
+        np.array([prompt.task or "" for prompt in prompts]),
+        labels.quality[np.ix_(rows, heads)].astype(float),
+        predicted,
+        baseline,
+    )
+
+
+# --- accuracy -------------------------------------------------------------------------------------------
+def soft_auc(quality: np.ndarray, predicted: np.ndarray, weights: np.ndarray | None = None) -> float:
+    """Probability that a good answer is ranked above a bad one, ties half; NaN where there is only one kind."""
+    return _Ranked(quality, predicted).auc(np.ones(len(quality)) if weights is None else weights)
+
+
+class _Ranked:
+    """Rows in order of their prediction, sorted once for all resamples."""
+
+    def __init__(self, quality: np.ndarray, predicted: np.ndarray) -> None:
+        self._order = np.argsort(predicted, kind="stable")
+        ranked = predicted[self._order]
+        self._starts = np.flatnonzero(np.concatenate([[True], ranked[1:] != ranked[:-1]]))
+        self._quality = quality[self._order]
+
+    def auc(self, weights: np.ndarray) -> float:
+        ordered = weights[self._order]
+        good = np.add.reduceat(ordered * self._quality, self._starts)
+        bad = np.add.reduceat(ordered * (1.0 - self._quality), self._starts)
+        below = np.cumsum(bad) - bad
+        pairs = good.sum() * bad.sum()
+        return float((good * (below + bad / 2)).sum() / pairs) if pairs > 0 else float("nan")
+
+
+def expected_calibration_error(quality: np.ndarray, predicted: np.ndarray) -> float:
+    """Mean distance of predicted from actual means over ten bins of equal size, in units of quality."""
+    bins = np.array_split(np.argsort(predicted, kind="stable"), _BINS)
+    gaps = [abs(quality[each].mean() - predicted[each].mean()) * len(each) for each in bins if len(each)]
+    return float(np.sum(gaps) / len(quality))
+
+
+def _accuracy(part: str, judged: list[Judged], seed: int) -> list[Figure]:
+    there = [~np.isnan(each.quality) for each in judged]
+
+    def flat(tables: list[np.ndarray]) -> np.ndarray:
+        return np.concatenate([table[mask] for table, mask in zip(tables, there, strict=True)])
+
+    quality = flat([each.quality for each in judged])
+    blocks = flat([np.broadcast_to(each.groups[:, None], each.quality.shape) for each in judged])
+    of_model = flat(
+        [
+            np.broadcast_to([f"{each.scale}/{model}" for model in each.models], each.quality.shape)
+            for each in judged
+        ]
+    )
+    predicted = {OURS: flat([each.predicted for each in judged])}
+    baselines = [each.baseline for each in judged if each.baseline is not None]
+    if len(baselines) == len(judged):
+        predicted[BASELINE] = flat(baselines)
+    ranked = {who: _Ranked(quality, values) for who, values in predicted.items()}
+    errors = {who: (quality - values) ** 2 for who, values in predicted.items()}
+    figures: list[Figure] = []
+
+    def add(name: str, of: str, statistic: Callable[[np.ndarray], float]) -> None:
+        def of_rows(rows: np.ndarray) -> float:
+            return statistic(np.bincount(rows, minlength=len(quality)).astype(float))
+
+        value, low, high = block_bootstrap(blocks.tolist(), of_rows, resamples=_RESAMPLES, seed=seed)
+        figures.append(Figure(name, of, part, value, low=low, high=high, rows=len(quality)))
+
+    for who, values in predicted.items():
+        add("AUC", who, ranked[who].auc)
+        within = _within_models(quality, values, of_model)
+        figures.append(Figure("AUC within models", who, part, within, rows=len(quality)))
+        add("Brier score", who, _mean_of(errors[who]))
+        figures.append(
+            Figure("ECE", who, part, expected_calibration_error(quality, values), rows=len(quality))
+        )
+    if BASELINE in predicted:
+        add("AUC", DIFFERENCE, lambda weights: ranked[OURS].auc(weights) - ranked[BASELINE].auc(weights))
+        add("Brier score", DIFFERENCE, _mean_of(errors[OURS] - errors[BASELINE]))
+    return figures
+
+
+def _mean_of(values: np.ndarray) -> Callable[[np.ndarray], float]:
+    return lambda weights: float(weights @ values / weights.sum())
+
+
+def _within_models(quality: np.ndarray, predicted: np.ndarray, of_model: np.ndarray) -> float:
+    found = []
+    for model in np.unique(of_model):
+        rows = of_model == model
+        found.append((soft_auc(quality[rows], predicted[rows]), int(rows.sum())))
+    auc, rows_of = np.array(found).T
+    known = ~np.isnan(auc)
+    return float(np.average(auc[known], weights=rows_of[known])) if known.any() else float("nan")
+
+
+# --- picks ----------------------------------------------------------------------------------------------
+def _picks(judged: Judged, train: Labels | None, seed: int) -> list[Figure]:
+    """Shares of the gap of those prompts that at least two of the models have answered."""
+    several = (~np.isnan(judged.quality)).sum(axis=1) > 1
+    quality, groups = judged.quality[several], judged.groups[several]
+    if not len(quality):
+        return []
+    part, count = judged.scale, len(quality)
+    random, best = np.nanmean(quality, axis=1), np.nanmax(quality, axis=1)
+    picked = {OURS: _picked(quality, judged.predicted[several])}
+    if judged.baseline is not None:
+        picked[BASELINE] = _picked(quality, judged.baseline[several])
+    if train is not None:
+        overall, by_task = _training_means(judged, train)
+        picked[BEST_SINGLE] = _picked(quality, np.broadcast_to(overall, quality.shape))
+        picked[BEST_PER_TASK] = _picked(
+            quality, np.stack([by_task.get(task, overall) for task in judged.tasks[several]])
+        )
+    figures = [
+        Figure("mean quality", "random model", part, float(random.mean()), rows=count),
+        *(Figure("mean quality", who, part, float(got.mean()), rows=count) for who, got in picked.items()),
+        Figure("mean quality", "oracle", part, float(best.mean()), rows=count),
+    ]
+    if best.mean() - random.mean() < 1e-9:
+        return figures
+
+    def add(of: str, above: np.ndarray) -> None:
+        def share(rows: np.ndarray) -> float:
+            gap = best[rows].mean() - random[rows].mean()
+            return float(above[rows].mean() / gap) if gap > 0 else float("nan")
+
+        value, low, high = block_bootstrap(groups.tolist(), share, resamples=_RESAMPLES, seed=seed)
+        figures.append(Figure("share of the gap", of, part, value, low=low, high=high, rows=count))
+
+    for who, got in picked.items():
+        add(who, got - random)
+    for who in (BEST_SINGLE, BEST_PER_TASK):
+        if who in picked:
+            add(f"{OURS} - {who}", picked[OURS] - picked[who])
+    return figures
+
+
+def _picked(quality: np.ndarray, score: np.ndarray) -> np.ndarray:
+    """Quality of the best scored model that answered; of equal ones the first."""
+    answered = ~np.isnan(quality)
+    best = np.where(answered & ~np.isnan(score), score, np.where(answered, -1.0, -np.inf)).argmax(axis=1)
+    return np.asarray(quality[np.arange(len(quality)), best])
+
+
+def _training_means(judged: Judged, train: Labels) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """(mean quality by model, the same by task) in training; a model without answers to a task has its mean."""
+    table = on_scale(train, judged.scale, judged.models)
+    tasks = np.array([prompt.task or "" for prompt in train.prompts])
+    rated = (~np.isnan(table)).any(axis=1)
+
+    def mean(rows: np.ndarray, otherwise: np.ndarray) -> np.ndarray:
+        count = (~np.isnan(table[rows])).sum(axis=0)
+        return np.where(count > 0, np.nansum(table[rows], axis=0) / np.maximum(count, 1), otherwise)
+
+    overall = mean(rated, np.zeros(len(judged.models)))
+    return overall, {
+        task: mean(rated & (tasks == task), overall) for task in np.unique(tasks[rated]).tolist()
+    }
+
+
+# --- curves and words -----------------------------------------------------------------------------------
+def _curves(judged: list[Judged]) -> list[Curve]:
+    curves = []
+    for source in sorted({each.source for each in judged}):
+        members = [each for each in judged if each.source == source]
+        there = [~np.isnan(each.quality) for each in members]
+        quality = np.concatenate([each.quality[mask] for each, mask in zip(members, there, strict=True)])
+        predicted = np.concatenate([each.predicted[mask] for each, mask in zip(members, there, strict=True)])
+        bins = [part for part in np.array_split(np.argsort(predicted, kind="stable"), _BINS) if len(part)]
+        curves.append(_curve("Reliability", source, [(predicted[part], quality[part]) for part in bins]))
+        tasks = np.concatenate(
+            [
+                np.broadcast_to(each.tasks[:, None], mask.shape)[mask]
+                for each, mask in zip(members, there, strict=True)
+            ]
+        )
+        by_task = [tasks == task for task in np.unique(tasks)]
+        enough = [rows for rows in by_task if rows.sum() >= _LEAST_OF_TASK]
+        curves.append(
+            _curve("Quality by task", source, [(predicted[rows], quality[rows]) for rows in enough])
+        )
+    return curves
+
+
+def _curve(title: str, of: str, points: list[tuple[np.ndarray, np.ndarray]]) -> Curve:
+    means = sorted((float(predicted.mean()), float(actual.mean())) for predicted, actual in points)
+    x, y = tuple(each for each, _ in means), tuple(each for _, each in means)
+    return Curve(title, of, "predicted quality", "actual quality", x, y, scattered="task" in title)
+
+
+def _notes(labels: Labels, judged: list[Judged]) -> list[str]:
+    unknown = len(labels.heads) - sum(len(each.models) for each in judged)
+    notes = [
+        "AUC counts an answer of quality q as q of a good one and 1 - q of a bad one. The baseline is one logistic "
+        "regression a model on TF-IDF of words and pairs, with such soft labels and its C chosen on an inner split.",
+        "Shares of the gap are of (oracle - random). Qualities measured differently are never compared: one part a "
+        "kind. The best model per task knows each prompt's task, the predictor does not.",
+    ]
+    if unknown:
+        notes.append(f"{unknown} models of the test data are unknown to the artifact and left out.")
+    return notes

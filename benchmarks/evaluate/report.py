@@ -1,0 +1,118 @@
+"""What an evaluation tells: the JSON report, and the same figures as a table on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import orjson
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.evaluate.figures import Evaluation, Figure
+from benchmarks.evaluate.page import page
+from benchmarks.evaluate.plots import figure_text
+from predictors.artifact import Artifact
+
+REPORT_KEY = "headway_evaluation"
+#: Columns where the output is no terminal, so that nothing is cut off in a file.
+_FILE_COLUMNS = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """An artifact, where it lies, what it was evaluated on, and what was found. `rows` are counts of the test
+    data by source, as `benchmarks.training.about` gives them."""
+
+    artifact: Artifact
+    path: Path
+    rows: Sequence[Mapping[str, Any]]
+    found: Evaluation
+
+    def as_dict(self) -> dict[str, Any]:
+        """One entry of `results` in report.json."""
+        return {
+            "kind": self.artifact.kind,
+            "artifact": self.artifact.name,
+            "path": str(self.path),
+            "made_of": dict(self.artifact.about),
+            "evaluated_on": [dict(row) for row in self.rows],
+            **{name: part for name, part in self.found.as_dict().items() if name != "kind"},
+        }
+
+
+def report(results: Iterable[Evaluated]) -> dict[str, Any]:
+    """The report of one or several artifacts."""
+    return {REPORT_KEY: 1, "results": [each.as_dict() for each in results]}
+
+
+def write(folder: Path, results: Sequence[Evaluated]) -> Path:
+    """Write report.json and report.html; returns the page's path. OSError where that cannot be."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "report.json").write_bytes(orjson.dumps(report(results), option=orjson.OPT_INDENT_2) + b"\n")
+    shown = folder / "report.html"
+    shown.write_text(
+        page([(_title(each), _subtitle(each), each.found) for each in results]), encoding="utf-8"
+    )
+    return shown
+
+
+def show(each: Evaluated, figures: Sequence[Figure], out: TextIO) -> None:
+    """Print figures of an evaluation and its notes: a line a figure, equal names and parts told once."""
+    console = Console(
+        file=out,
+        width=None if out.isatty() else _FILE_COLUMNS,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        soft_wrap=True,
+    )
+    table = Table(
+        box=SIMPLE_HEAD, title=f"{_title(each)}: {_subtitle(each)}", title_justify="left", pad_edge=False
+    )
+    for heading in ("figure", "on", "of"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("value [95 % interval]", "rows"):
+        table.add_column(heading, justify="right", overflow="fold")
+    before: Figure | None = None
+    for figure in sorted(figures, key=_place(figures)):
+        same_name = before is not None and before.name == figure.name
+        same_part = same_name and before is not None and before.part == figure.part
+        table.add_row(
+            "" if same_name else figure.name,
+            "" if same_part else figure.part,
+            figure.of,
+            figure_text(figure),
+            f"{figure.rows:,}" if figure.rows else "",
+        )
+        before = figure
+    console.print(table)
+    for note in each.found.notes:
+        console.print(note, soft_wrap=True)
+
+
+def _place(figures: Sequence[Figure]) -> Any:
+    """Figures in the order in which their names, then parts, first come."""
+    names = {name: place for place, name in reversed(list(enumerate(each.name for each in figures)))}
+    parts = {part: place for place, part in reversed(list(enumerate(each.part for each in figures)))}
+    return lambda figure: (names[figure.name], parts[figure.part])
+
+
+def _title(each: Evaluated) -> str:
+    return f"{each.artifact.kind} predictor {each.artifact.digest}".rstrip()
+
+
+def _subtitle(each: Evaluated) -> str:
+    rows = [f"{row['name']} ({_counts(row)})" for row in each.rows]
+    return f"evaluated on {', '.join(rows)}" if rows else "evaluated"
+
+
+def _counts(row: Mapping[str, Any]) -> str:
+    """The count that says most: answers, else attempts, else what there is."""
+    for name in ("answers", "attempts", "prompts", "runs"):
+        if row.get(name):
+            return f"{row[name]:,} {name}"
+    return "nothing"

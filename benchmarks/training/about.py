@@ -1,0 +1,141 @@
+"""What a trained artifact tells of itself: the data, the code, the figures, the settings, the versions."""
+
+from __future__ import annotations
+
+import subprocess
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import router
+from benchmarks.evaluate.figures import Evaluation, Figure
+from predictors.artifact import Artifact
+from predictors.dataset import Dataset
+
+#: Of this checkout, if the code lies in one.
+ROOT = Path(__file__).resolve().parents[2]
+#: What takes part in training; what is shipped of it must not, or no artifact could name the code that makes it.
+_CODE = ("predictors", "benchmarks", "backends", "policies", "router/core", ":(exclude)predictors/defaults")
+_PACKAGES = ("numpy", "scikit-learn", "torch")
+_GIT_S = 20.0
+#: What a source may say beside its licence.
+_TOLD = ("limited_to", "from", "seed")
+
+
+def with_about(
+    artifact: Artifact,
+    data: Dataset,
+    found: Evaluation | None,
+    *,
+    seed: int,
+    held_out: float | None,
+    final: bool = False,
+) -> Artifact:
+    """The artifact with what made it, beside what its trainer told. `data`: what it was trained on; `final`:
+    that holds the held-out part too, which the figures are of."""
+    about: dict[str, Any] = {
+        **artifact.about,
+        "data": rows_by_source(data),
+        "commit": commit(),
+        "seed": seed,
+        "held_out": held_out,
+        "final": final,
+        "versions": versions(),
+    }
+    if found is not None:
+        about["metrics"] = [_metric(each) for each in found.headline()]
+        about["metrics_are_of"] = (
+            "the held-out part, before training once more on all" if final else "the held-out part"
+        )
+    return replace(artifact, about=about)
+
+
+def _metric(figure: Figure) -> dict[str, Any]:
+    """A figure without what is not known, to six digits, so that what is no difference makes none."""
+    told = Evaluation("", (figure,)).as_dict()["figures"][0]
+    return {
+        name: float(f"{value:.6g}") if isinstance(value, float) else value
+        for name, value in told.items()
+        if value not in (None, "")
+    }
+
+
+def rows_by_source(data: Dataset) -> list[dict[str, Any]]:
+    """For each source: name, licence, rows by table, and the days of its first and last row where known."""
+    counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    times: dict[str, list[float]] = defaultdict(list)
+    of_prompt = {each.id: each.source for each in data.prompts}
+    of_run = {each.id: each.source for each in data.runs}
+    for name in of_prompt.values():
+        counts[name]["prompts"] += 1
+    for answer in data.answers:
+        name = of_prompt[answer.prompt]
+        counts[name]["answers"] += 1
+        if answer.at_s is not None:
+            times[name].append(answer.at_s)
+    for run in data.runs:
+        counts[run.source]["runs"] += 1
+        if run.started_at_s is not None:
+            times[run.source].append(run.started_at_s)
+    for attempt in data.attempts:
+        counts[of_run[attempt.run]]["attempts"] += 1
+    told = {str(each["name"]): each for each in data.about.get("sources", ())}
+    return [
+        {
+            "name": name,
+            "licence": told.get(name, {}).get("licence"),
+            **counts[name],
+            "first_day": _day(min(times[name], default=None)),
+            "last_day": _day(max(times[name], default=None)),
+            **{each: value for each, value in told.get(name, {}).items() if each in _TOLD},
+        }
+        for name in sorted(counts)
+    ]
+
+
+def _day(at_s: float | None) -> str | None:
+    return None if at_s is None else datetime.fromtimestamp(at_s, UTC).date().isoformat()
+
+
+def commit() -> str:
+    """The last commit that changed what trains, marked where there are changes beside it; the package's
+    version where the code lies in no checkout of its own."""
+    top = _git("rev-parse", "--show-toplevel")
+    if top is None or Path(top).resolve() != ROOT:
+        return f"version {router.__version__}"
+    found = _git("log", "-1", "--format=%H", "--", *_CODE) or "no commit"
+    return found + (" with changes" if _git("status", "--porcelain", "--", *_CODE) else "")
+
+
+def _git(*words: str) -> str | None:
+    try:
+        done = subprocess.run(  # noqa: S603 (fixed arguments)
+            ["git", "-C", str(ROOT), *words],  # noqa: S607 (the user's own git)
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_GIT_S,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that training depends on, those that are there."""
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def names_of(rows: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The sources that `rows_by_source` tells of."""
+    return {str(row["name"]) for row in rows}

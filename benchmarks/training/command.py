@@ -1,0 +1,126 @@
+"""`headway train`: a predictor from data, with its figures on what was held out.
+
+headway train length --data DIR [--sets A,B] --out ARTIFACTS
+headway train latency --from-store headway.db --config FLEET [--data emulated] --out ARTIFACTS
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import orjson
+
+from benchmarks.evaluate.arguments import add_data, add_output, read_data, shown_progress
+from benchmarks.evaluate.report import Evaluated, show
+from benchmarks.training.kinds import KINDS, Kind
+from benchmarks.training.replay import replayed
+from benchmarks.training.train import train_and_evaluate
+from predictors.artifact import ArtifactError
+from predictors.dataset import Dataset, DatasetError, joined
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `headway train`."""
+    parser.add_argument("kind", choices=sorted(KINDS), help="what to train")
+    add_data(parser)
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the artifact goes")
+    parser.add_argument(
+        "--held-out", type=float, default=0.2, metavar="SHARE", help="kept back for the figures (0.2)"
+    )
+    parser.add_argument(
+        "--final",
+        action="store_true",
+        help="after the figures train once more on everything, the held-out part included",
+    )
+    group = parser.add_argument_group(
+        "training anew from a gateway's log (latency and memory: a sample of it)"
+    )
+    group.add_argument("--from-store", metavar="DB", help="the gateway's database: a file or URL")
+    group.add_argument(
+        "--per-stratum",
+        type=int,
+        default=2000,
+        metavar="N",
+        help="attempts of the log to keep of each of 4 x 5 classes of queue and memory use, the newest (2000)",
+    )
+    group.add_argument(
+        "--base-share",
+        type=float,
+        default=0.5,
+        metavar="SHARE",
+        help="of the runs in --data, to be trained on beside the log (0.5)",
+    )
+    add_output(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit status: 0, or 2 with one line on stderr for data that cannot be read or learned from."""
+    kind = KINDS[args.kind]
+    kind.train(), kind.evaluate()  # what is not installed is told before anything is read
+    try:
+        _check(args)
+        args.out.mkdir(parents=True, exist_ok=True)
+        with shown_progress(f"training {kind.name}") as progress:
+            data, prepare = read_and_prepare(args, kind)
+            made = train_and_evaluate(
+                kind,
+                data,
+                args.out,
+                seed=args.seed,
+                held_out=args.held_out,
+                final=args.final,
+                prepare=prepare,
+                progress=progress,
+            )
+    except (DatasetError, ArtifactError) as error:
+        print(f"headway train: {error}", file=sys.stderr)
+        return 2
+    if args.json:
+        print(orjson.dumps(made.as_dict(), option=orjson.OPT_INDENT_2).decode())
+    else:
+        _show(made, final=args.final)
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    if not 0 < args.held_out < 1:
+        raise DatasetError("--held-out: must be a share between 0 and 1")
+    if not 0 <= args.base_share <= 1:
+        raise DatasetError("--base-share: must be a share from 0 to 1")
+    if args.per_stratum < 1:
+        raise DatasetError("--per-stratum: must be at least 1")
+
+
+def read_and_prepare(args: argparse.Namespace, kind: Kind) -> tuple[Dataset, Callable[[Dataset], Dataset]]:
+    """What is named as data, and what makes of a part of it what is trained on: of a log a sample."""
+    if args.from_store is None:
+        return read_data(args.data, args), lambda part: part
+    log = read_data([args.from_store], args)
+    base = read_data(args.data, args) if args.data else Dataset()
+    if kind.of_prompts:
+        return joined([base, log]), lambda part: part
+    sample = partial(
+        _with_replay,
+        runs={run.id for run in log.runs},
+        share=args.base_share,
+        most=args.per_stratum,
+        seed=args.seed,
+    )
+    return joined([base, log]), sample
+
+
+def _with_replay(part: Dataset, *, runs: set[str], share: float, most: int, seed: int) -> Dataset:
+    log = part.keep(prompt=lambda _: False, run=lambda run: run.id in runs)
+    base = part.keep(run=lambda run: run.id not in runs)
+    return replayed(log, base, base_share=share, per_stratum=most, seed=seed)
+
+
+def _show(made: Evaluated, *, final: bool) -> None:
+    show(made, made.found.headline(), sys.stdout)
+    if final:
+        print("The figures are of the held-out part; then it was trained once more on everything.")
+    print(f"{made.path} ({made.path.stat().st_size / 1000:,.0f} kB)")

@@ -1,0 +1,392 @@
+"""What the latency model sees: one row for each event of an instance, one for each request that may join it.
+
+A `Track` follows one instance, in training as in serving. Everything is relative to the instance's own scale:
+times to the corrected estimate of the request or to one engine step, so that an engine a hundred times slower
+gives the same rows. Tokens of a prompt are told in quarters of a factor of two, too coarse to tell a prompt by.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from math import exp, log, log1p, log2
+from typing import TYPE_CHECKING, NamedTuple
+
+from router.core.state import Instance
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from predictors.latency.model import LatencyModel
+
+#: Quantiles that the model tells of the log residual.
+TAUS = (0.1, 0.5, 0.9, 0.95, 0.99)
+
+EVENT_FEATURES = (
+    "event.dispatched",
+    "event.first_token",
+    "event.ended",
+    "event.lost",
+    "event.reported",
+    "event.gap",  # log steps since the event before
+    "event.size",  # log tokens: prompt of a dispatch, answer of an end
+    "event.steps",  # log steps: corrected TTFT of a dispatch, TTFT of a first token, TPOT of an end
+    "event.cached",  # share of its prompt
+    "event.error",  # ln(actual / corrected estimate) of TTFT or TPOT
+    "event.in_flight",
+    "event.awaiting",
+    "event.pending_steps",
+    "event.oldest_steps",
+    "event.context_tokens",
+    "event.running",
+    "event.waiting",
+    "event.kv_usage",
+)
+TARGET_FEATURES = (
+    "ttft_steps",
+    "tpot_steps",
+    "ttft_bias",
+    "ttft_count",
+    "tpot_bias",
+    "tpot_count",
+    "queue_ahead",
+    "seats_taken",
+    "batch_middle",
+    "batch_large",
+    "prompt_tokens",
+    "cached_share",
+    "output_tokens",
+    "in_flight",
+    "awaiting",
+    "pending_tokens",
+    "context_tokens",
+    "running",
+    "waiting",
+    "kv_usage",
+    "report_age",
+    "oldest_age",
+    "middle_age",
+    "first_token_age",
+    "wait_by_8",
+    "wait_by_32",
+    "wait_by_ends",
+    "arrival_gap",
+    "arrivals_by_first_tokens",
+    "first_tokens_by_ends",
+    "ttft_seen",
+    "ttft_last",
+    "ttft_median",
+    "ttft_low",
+    "ttft_high",
+    "ttft_other",
+    "ttft_error_last",
+    "ttft_error_median",
+    "ttft_error_low",
+    "ttft_error_high",
+    "tpot_seen",
+    "tpot_last",
+    "tpot_median",
+    "tpot_low",
+    "tpot_high",
+    "tpot_error_median",
+    "tpot_error_last",
+)
+LATENCY_FEATURES = EVENT_FEATURES + TARGET_FEATURES
+
+_KINDS = {
+    "dispatched": (1.0, 0.0, 0.0, 0.0, 0.0),
+    "first_token": (0.0, 1.0, 0.0, 0.0, 0.0),
+    "ended": (0.0, 0.0, 1.0, 0.0, 0.0),
+    "lost": (0.0, 0.0, 0.0, 1.0, 0.0),
+    "reported": (0.0, 0.0, 0.0, 0.0, 1.0),
+}
+
+
+class Estimate(NamedTuple):
+    """What is expected of a request at an instance without the model: the physical estimate and the log
+    median factors (`_bias`) that its online correction multiplies it with, from `_count` observations.
+    Tokens as the engine would count them; `step_s` is one decoding step of the engine as it is now."""
+
+    ttft_s: float
+    tpot_s: float
+    ttft_stratum: int
+    tpot_stratum: int
+    ttft_bias: float
+    tpot_bias: float
+    ttft_count: int
+    tpot_count: int
+    prompt_tokens: float
+    cached_tokens: float
+    output_tokens: float
+    pending_tokens: float
+    step_s: float
+
+
+def _coarse(tokens: float) -> float:
+    """log2 of tokens, to a quarter."""
+    return 0.25 * round(4.0 * log2(tokens + 1.0))
+
+
+class _Recent:
+    """The last few values of one kind: their median, spread and newest, worked out when one is added."""
+
+    __slots__ = ("_values", "high", "last", "low", "median", "seen")
+
+    def __init__(self) -> None:
+        self._values: deque[float] = deque(maxlen=9)
+        self.seen = False
+        self.last = self.median = self.low = self.high = 0.0
+
+    def add(self, value: float) -> None:
+        values = self._values
+        values.append(value)
+        ordered = sorted(values)
+        size = len(ordered)
+        self.seen = True
+        self.last = value
+        self.median = ordered[size // 2]
+        self.low = ordered[size // 5]
+        self.high = ordered[-1 - size // 5]
+
+
+class Track:
+    """The history of one instance, as its events tell it. With a model, `encoding` is its summary as the
+    model's head takes it; without one the rows are kept in `events`, for training.
+
+    Each method is told what has happened after the instance's own counters include it.
+    """
+
+    __slots__ = (
+        "_arrivals", "_cell", "_ended", "_event_at", "_first_8", "_first_32", "_hidden", "_model", "_step_s",
+        "_tpot", "_tpot_error", "_ttft", "_ttft_error", "_waiting", "encoding", "events",
+    )  # fmt: skip
+
+    encoding: np.ndarray
+
+    def __init__(self, model: LatencyModel | None) -> None:
+        self._model = model
+        self.events: list[tuple[float, ...]] = []
+        if model is not None:
+            self._hidden, self._cell, self.encoding = model.start()
+        self._step_s = 0.02
+        self._event_at: float | None = None
+        self._waiting: list[float] = []  # when those were dispatched that have no first token, in order
+        self._first_8: deque[float] = deque(maxlen=8)
+        self._first_32: deque[float] = deque(maxlen=32)
+        self._arrivals: deque[float] = deque(maxlen=16)
+        self._ended: deque[float] = deque(maxlen=16)
+        # Logs of seconds, of prompts that the prefix cache should not and should have held, and log errors.
+        self._ttft = (_Recent(), _Recent())
+        self._ttft_error = _Recent()
+        self._tpot = _Recent()
+        self._tpot_error = _Recent()
+
+    # --- events ------------------------------------------------------------------------------------
+    def dispatched(self, instance: Instance, estimate: Estimate, now: float) -> None:
+        """A request for which `estimate` was made is on its way to the instance."""
+        self._step_s = step_s = estimate.step_s
+        self._waiting.append(now)
+        self._arrivals.append(now)
+        corrected = log(estimate.ttft_s / step_s) + estimate.ttft_bias
+        self._event(
+            "dispatched", instance, now, _coarse(estimate.prompt_tokens), corrected, _cached(estimate)
+        )
+
+    def first_token(self, instance: Instance, estimate: Estimate, waited_s: float, now: float) -> None:
+        """The first token came, `waited_s` after the dispatch for which `estimate` was made."""
+        self._served(now - waited_s)
+        self._first_8.append(now)
+        self._first_32.append(now)
+        ttft = log(waited_s)
+        error = _bounded(ttft - log(estimate.ttft_s) - estimate.ttft_bias)
+        cached = _cached(estimate)
+        self._ttft[cached > 0.5].add(ttft)
+        self._ttft_error.add(error)
+        self._event(
+            "first_token",
+            instance,
+            now,
+            _coarse(estimate.prompt_tokens),
+            ttft - log(self._step_s),
+            cached,
+            error,
+        )
+
+    def ended(
+        self, instance: Instance, estimate: Estimate, output_tokens: int, tpot_s: float | None, now: float
+    ) -> None:
+        """A whole answer has come, to a request for which `estimate` was made."""
+        self._ended.append(now)
+        error = per_token = 0.0
+        if tpot_s is not None and tpot_s > 0.0:
+            tpot = log(tpot_s)
+            per_token = tpot - log(self._step_s)
+            error = _bounded(tpot - log(estimate.tpot_s) - estimate.tpot_bias)
+            self._tpot.add(tpot)
+            self._tpot_error.add(error)
+        self._event("ended", instance, now, _coarse(output_tokens), per_token, _cached(estimate), error)
+
+    def lost(self, instance: Instance, waited_s: float, decoding: bool, now: float) -> None:
+        """An attempt was given up `waited_s` after its dispatch, `decoding` or before its first token."""
+        waited = 0.0
+        if not decoding:
+            self._served(now - waited_s)
+            waited = log(waited_s / self._step_s + 1.0)
+        self._event("lost", instance, now, 0.0, waited)
+
+    def reported(self, instance: Instance, now: float) -> None:
+        """The engine has told its load."""
+        self._event("reported", instance, now, 0.0, 0.0)
+
+    def _served(self, dispatched_at: float) -> None:
+        """Take the one that was dispatched then off those that wait."""
+        waiting = self._waiting
+        if waiting:
+            at = bisect_left(waiting, dispatched_at - 1e-9)
+            del waiting[at if at < len(waiting) else -1]
+
+    def _event(
+        self,
+        kind: str,
+        instance: Instance,
+        now: float,
+        size: float,
+        estimate: float,
+        cached: float = 0.0,
+        error: float = 0.0,
+    ) -> None:
+        step_s = self._step_s
+        before = self._event_at
+        self._event_at = now
+        report = instance.report
+        waiting = self._waiting
+        row = (
+            *_KINDS[kind],
+            0.0 if before is None else log1p((now - before) / step_s),
+            size,
+            estimate,
+            cached,
+            error,
+            log1p(instance.in_flight),
+            log1p(instance.awaiting_first_token),
+            log1p(instance.pending_prefill_tokens),
+            log1p((now - waiting[0]) / step_s) if waiting else 0.0,
+            log1p(instance.context_tokens),
+            0.0 if report.running is None else log1p(report.running),
+            0.0 if report.waiting is None else log1p(report.waiting),
+            report.kv_usage or 0.0,
+        )
+        if self._model is None:
+            self.events.append(row)
+        else:
+            self._hidden, self._cell, self.encoding = self._model.step(row, self._hidden, self._cell)
+
+    # --- targets -----------------------------------------------------------------------------------
+    def target(self, instance: Instance, estimate: Estimate, now: float) -> tuple[float, ...]:
+        """One row of `TARGET_FEATURES` for a request that may join the instance."""
+        (
+            ttft_s, tpot_s, ttft_stratum, tpot_stratum, ttft_bias, tpot_bias, ttft_count, tpot_count,
+            prompt_tokens, cached_tokens, output_tokens, pending_tokens, step_s,
+        ) = estimate  # fmt: skip
+        ttft_steps = log(ttft_s / step_s)
+        step = log(step_s)
+        ttft = ttft_steps + step + ttft_bias  # log seconds of the corrected estimate
+        tpot = log(tpot_s)
+        by_ttft = exp(-ttft)
+        report = instance.report
+        waiting = self._waiting
+        ahead = instance.awaiting_first_token + 1.0
+        wait_8 = wait_32 = ended_gap = 0.0
+        first_age = 0.0
+        first_8, first_32 = self._first_8, self._first_32
+        gap_32 = 0.0
+        if first_8:
+            first_age = log1p((now - first_8[-1]) * by_ttft)
+            wait_8 = log1p(ahead * (now - first_8[0]) / len(first_8) * by_ttft)
+            gap_32 = (now - first_32[0]) / len(first_32)
+            wait_32 = log1p(ahead * gap_32 * by_ttft)
+        arrivals, ended = self._arrivals, self._ended
+        arrival_gap_s = (now - arrivals[0]) / len(arrivals) if arrivals else 0.0
+        if ended:
+            ended_gap = (now - ended[0]) / len(ended)
+        cached = cached_tokens / (prompt_tokens + 1.0)
+        own, other, of_tpot, error = (
+            self._ttft[cached > 0.5],
+            self._ttft[cached <= 0.5],
+            self._tpot,
+            self._ttft_error,
+        )
+        tpot_bound = -tpot - tpot_bias
+        return (
+            ttft_steps,
+            tpot - step,
+            ttft_bias,
+            log1p(ttft_count),
+            tpot_bias,
+            log1p(tpot_count),
+            1.0 if ttft_stratum == 1 else 0.0,
+            1.0 if ttft_stratum == 2 else 0.0,
+            1.0 if tpot_stratum == 1 else 0.0,
+            1.0 if tpot_stratum == 2 else 0.0,
+            _coarse(prompt_tokens),
+            cached,
+            _coarse(output_tokens),
+            log1p(instance.in_flight),
+            log(ahead),
+            log1p(pending_tokens),
+            log1p(instance.context_tokens),
+            0.0 if report.running is None else log1p(report.running),
+            0.0 if report.waiting is None else log1p(report.waiting),
+            report.kv_usage or 0.0,
+            0.0 if instance.reported_at is None else log1p((now - instance.reported_at) * by_ttft),
+            log1p((now - waiting[0]) * by_ttft) if waiting else 0.0,
+            log1p((now - waiting[len(waiting) // 2]) * by_ttft) if waiting else 0.0,
+            first_age,
+            wait_8,
+            wait_32,
+            log1p(ahead * ended_gap * by_ttft),
+            log1p(arrival_gap_s / step_s),
+            _ratio(arrival_gap_s, gap_32),
+            _ratio(gap_32, ended_gap),
+            *(
+                (1.0, own.last - ttft, own.median - ttft, own.low - ttft, own.high - ttft)
+                if own.seen
+                else _UNSEEN
+            ),
+            other.median - ttft if other.seen else 0.0,
+            error.last,
+            error.median,
+            error.low,
+            error.high,
+            *(
+                (
+                    1.0,
+                    of_tpot.last + tpot_bound,
+                    of_tpot.median + tpot_bound,
+                    of_tpot.low + tpot_bound,
+                    of_tpot.high + tpot_bound,
+                )
+                if of_tpot.seen
+                else _UNSEEN
+            ),
+            self._tpot_error.median,
+            self._tpot_error.last,
+        )
+
+
+_UNSEEN = (0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+def _bounded(error: float) -> float:
+    """A log error, cut at a factor of twenty."""
+    return 3.0 if error > 3.0 else (-3.0 if error < -3.0 else error)
+
+
+def _cached(estimate: Estimate) -> float:
+    """Share of the prompt that the prefix cache should hold."""
+    return estimate.cached_tokens / (estimate.prompt_tokens + 1.0)
+
+
+def _ratio(one_s: float, other_s: float) -> float:
+    """log of a ratio of two times; 0 where one is nothing."""
+    return log(one_s / other_s) if one_s > 0.0 and other_s > 0.0 else 0.0

@@ -1,0 +1,96 @@
+"""The trained models that serve: of a directory of artifacts, each kind that it lacks from the shipped defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from predictors import artifact
+from predictors.artifact import Artifact, ArtifactError
+
+if TYPE_CHECKING:
+    from predictors.latency.model import LatencyModel
+    from predictors.length_model import LengthModel
+    from predictors.memory import MemoryModel
+    from predictors.relevance import RelevanceModel
+
+KINDS = ("length", "latency", "memory", "relevance")
+#: What is shipped; `make train-defaults` makes it.
+DEFAULTS = Path(__file__).parent / "defaults"
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """What was trained; None where a plain fallback serves. `about` tells, by kind, the artifact's own
+    description."""
+
+    length: LengthModel | None = None
+    latency: LatencyModel | None = None
+    memory: MemoryModel | None = None
+    relevance: RelevanceModel | None = None
+    about: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The artifacts in use, as records name them; "physical" without any."""
+        return (
+            " ".join(str(self.about[kind]["artifact"]) for kind in KINDS if kind in self.about) or "physical"
+        )
+
+
+#: Nothing trained: the physical estimate, lengths by histogram, the fleet file's qualities.
+UNTRAINED = Models()
+
+
+def load_models(directory: Path | None = None) -> Models:
+    """The artifacts of a directory; a kind that it does not have is the shipped one (None: all are).
+
+    Raises ArtifactError for a directory that holds no artifact, and for an artifact that is damaged or does
+    not fit this version.
+    """
+    if directory is None:
+        return _shipped()
+    models = _load(directory, _shipped())
+    if models is _shipped():
+        raise ArtifactError(f"{directory}: holds no artifact (KIND{artifact.SUFFIX})")
+    return models
+
+
+@cache
+def _shipped() -> Models:
+    return _load(DEFAULTS, UNTRAINED)
+
+
+def _load(directory: Path, base: Models) -> Models:
+    models = base
+    for kind in KINDS:
+        path = artifact.path_of(directory, kind)
+        if path.is_file():
+            read = artifact.load(path, kind)
+            about = {**models.about, kind: {"artifact": read.name, **read.about, "features": read.features}}
+            try:
+                models = replace(models, about=about, **{kind: _model(kind, read)})
+            except ArtifactError as error:
+                raise ArtifactError(f"{path}: {error}") from error
+    return models
+
+
+def _model(kind: str, read: Artifact) -> Any:
+    if kind == "length":
+        from predictors.length_model import LengthModel
+
+        return LengthModel.load(read)
+    if kind == "latency":
+        from predictors.latency.model import LatencyModel
+
+        return LatencyModel.load(read)
+    if kind == "memory":
+        from predictors.memory import MemoryModel
+
+        return MemoryModel.load(read)
+    from predictors.relevance import RelevanceModel
+
+    return RelevanceModel.load(read)

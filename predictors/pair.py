@@ -1,0 +1,109 @@
+"""What is kept for one (instance, model), and for each attempt there that has no first token yet."""
+
+from __future__ import annotations
+
+from collections import deque
+from math import exp
+
+from predictors.calibration import Bias, Error, GroupCalibration, learned_error
+from predictors.coverage import Coverage
+from predictors.latency.features import Estimate, Track
+from predictors.model_lengths import ModelLengths
+from predictors.physical import GENERIC_PROFILE, TPOT_STRATA, TTFT_STRATA, PrefillRate, StepCosts
+from predictors.prediction import PhysicalPrediction, Quantiles
+from predictors.residuals import Shrinkage, StratifiedResiduals
+from router.core.profile import EngineProfile
+
+#: Log standard deviations before anything is seen: of a profiled estimate's bias, of the generic one's,
+#: and of single observations. A choice, wide on purpose: P(miss) shall not be sure of what nobody has seen.
+_PROFILED_SD = 0.35
+_GENERIC_SD = 1.2
+_TTFT_NOISE_SD = 0.5
+_TPOT_NOISE_SD = 0.25
+#: Observations over which a bias averages. Errors of TPOT come in spells (answers that decode together see
+#: the same arrivals) and are known seconds late, so following them closely would chase the last spell.
+_TTFT_MEMORY = 64
+_TPOT_MEMORY = 256
+
+
+class Open:
+    """An attempt that has no first token yet, as it was predicted at its dispatch; log residuals are relative
+    to the physical TTFT. `taken` is the residual that was learned before the actual one was known."""
+
+    __slots__ = (
+        "actual", "by_model", "dispatched_at", "learned", "lost", "overdue_at", "physical", "prediction", "taken",
+        "taken_z",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        prediction: PhysicalPrediction,
+        dispatched_at: float,
+        by_model: Error | None,
+        physical: tuple[float, float],
+    ) -> None:
+        self.prediction = prediction
+        self.dispatched_at = dispatched_at
+        self.by_model = by_model
+        self.physical = physical  # median and 95 % quantile
+        self.learned = (0.0, 0.0)
+        late = physical[1]
+        if by_model is not None:
+            self.learned = by_model.quantile(0.5), by_model.quantile(0.95)
+            late = max(late, self.learned[1])
+        self.overdue_at = dispatched_at + prediction.estimate.ttft_s * exp(min(late, 20.0))
+        self.actual: float | None = None
+        self.lost = False
+        self.taken: float | None = None
+        self.taken_z: float | None = None
+
+
+class Pair:
+    """What is kept for one (instance, model)."""
+
+    __slots__ = (
+        "costs", "coverage", "group", "lengths", "open", "prefills", "profile", "shrinkage", "tpot", "tpot_bias",
+        "track", "ttft", "ttft_bias",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        profile: EngineProfile | None,
+        kind: str,
+        speed: float,
+        lengths: ModelLengths,
+        prefills: PrefillRate,
+        coverage: Coverage,
+        track: Track | None,
+        group: GroupCalibration,
+    ) -> None:
+        self.profile = profile
+        self.costs = StepCosts(profile or GENERIC_PROFILE, kind, speed)
+        self.lengths = lengths
+        self.prefills = prefills  # of the instance, whatever the model
+        self.coverage = coverage  # likewise
+        self.track = track  # likewise; None without a latency model
+        bias_sd = _GENERIC_SD if profile is None else _PROFILED_SD
+        self.ttft = StratifiedResiduals(TTFT_STRATA, bias_sd, _TTFT_NOISE_SD, _TTFT_MEMORY)
+        self.shrinkage = Shrinkage()
+        self.tpot = StratifiedResiduals(TPOT_STRATA, bias_sd, _TPOT_NOISE_SD, _TPOT_MEMORY)
+        self.group = group  # of the model and hardware
+        self.ttft_bias = Bias()  # of the latency model's medians
+        self.tpot_bias = Bias()
+        self.open: deque[Open] = deque()  # without a first token, in order of dispatch
+
+    def ttft_error(self, sketch: Estimate, quantiles: Quantiles | None) -> Error:
+        """Distribution of ln(actual / physical TTFT)."""
+        if quantiles is None:
+            return Error(self.ttft.window(sketch.ttft_stratum))
+        return learned_error(
+            self.group.ttft, sketch.ttft_stratum, sketch.ttft_bias, quantiles[0], self.ttft_bias
+        )
+
+    def tpot_error(self, sketch: Estimate, quantiles: Quantiles | None) -> Error:
+        """Distribution of ln(actual / physical TPOT)."""
+        if quantiles is None:
+            return Error(self.tpot.window(sketch.tpot_stratum))
+        return learned_error(
+            self.group.tpot, sketch.tpot_stratum, sketch.tpot_bias, quantiles[1], self.tpot_bias
+        )

@@ -1,0 +1,310 @@
+"""How good each model's answer to a prompt is expected to be, from the prompt's hashed words alone.
+
+A prompt's words and pairs of words are weighed by how telling they are (TF-IDF) and projected to a short vector
+(latent semantic analysis). Three experts speak: a small network on that vector, shared by all models; prototypes, centres of
+prompts that were alike, with what the models reached there; and a lexicon, what single words and pairs say. All
+only say how far a model's quality *departs*
+from its overall mean, in log-odds; training weighs their departures by what held on prompts that they had not
+seen (`predictors.learning.relevance`), and they fade out where a prompt is unlike all that was learned from.
+
+Qualities are comparable only where they were measured alike: a win rate of 0.5 is no half of correct answers.
+Each source and kind of quality is a scale with an estimate (head) of its own for each model. A fleet is judged
+on the scale that knows most of its models; a model that only another scale knows is moved over by the
+difference of the two scales.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from predictors.artifact import Artifact, ArtifactError
+from predictors.names import model_key
+from predictors.text import COUNTS, HEAD_TOKENS, TAIL_TOKENS, TEXT_FEATURES
+from router.core.types import PromptFeatures
+
+RELEVANCE_FEATURES: tuple[str, ...] = (
+    TEXT_FEATURES,
+    "words-and-pairs-1",
+    f"{HEAD_TOKENS}+{TAIL_TOKENS}",
+    *COUNTS,
+)
+
+#: Weight of prototypes falls by this for each unit of cosine less than the nearest one's.
+SHARPNESS = 20.0
+#: Prompts near a prototype that make its word count half.
+HALF_EVIDENCE = 5.0
+_WORDS = 1 << 16
+_PAIRS = 1 << 20
+_FLEETS = 256
+
+
+def grams(features: PromptFeatures) -> np.ndarray:
+    """Ids of the words and of the pairs of neighbours of a prompt, with repeats; int64 in [0, 2**16 + 2**20)."""
+    words = np.array(features.head + features.tail, dtype=np.int64)
+    if len(words) < 2:
+        return words
+    pairs = _WORDS + (words[:-1] * 40503 + words[1:] * 2654435761 + 12345) % _PAIRS
+    return np.concatenate([words, pairs])
+
+
+def count_features(counts: Sequence[int]) -> list[float]:
+    """`PromptFeatures.counts` as numbers of like size: logarithms of lengths, shares of kinds of signs."""
+    size, lines, words, digits, signs, capitals, not_ascii, questions = counts
+    read = min(max(size, 1), 3072) / 10
+    return [
+        *np.log([max(size, 1), max(lines, 1), max(words, 1)]).tolist(),
+        digits / read,
+        signs / read,
+        capitals / read,
+        not_ascii / read,
+        min(questions, 5),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """`ids`: the grams that it knows, ascending; `idf`: how telling each is; `table`: what each adds to the
+    vector, in whole numbers of `step`; `lexicon` and `lexicon_step`: the same for what single grams say of quality
+    (L scores); `unknown_idf`: of a gram that it does not know."""
+
+    ids: np.ndarray  # (G,) int64
+    idf: np.ndarray  # (G,) float32
+    table: np.ndarray  # (G, D) int8
+    step: np.ndarray  # (G,) float32
+    lexicon: np.ndarray  # (G, L) int8
+    lexicon_step: np.ndarray  # (G,) float32
+    unknown_idf: float
+
+    def vector(self, features: PromptFeatures) -> np.ndarray:
+        """(D + counts + 1 + L,) float32: a direction of length 1 (zeros where nothing is known), counts, how much
+        of the prompt's weight the direction stands for, in [0, 1], and the lexicon's scores."""
+        size, first_score = self.table.shape[1], self.table.shape[1] + len(COUNTS) + 1
+        out = np.zeros(first_score + self.lexicon.shape[1], dtype=np.float32)
+        out[size : first_score - 1] = count_features(features.counts)
+        found, times = np.unique(grams(features), return_counts=True)
+        rows = np.minimum(np.searchsorted(self.ids, found), len(self.ids) - 1)
+        known = self.ids[rows] == found
+        if not known.any():
+            return out
+        tf = 1.0 + np.log(times)
+        rows, unknown = rows[known], tf[~known]
+        weights = tf[known] * self.idf[rows]
+        projected = (weights * self.step[rows]) @ self.table[rows].astype(np.float32)
+        length, weight = float(projected @ projected) ** 0.5, float(weights @ weights)
+        if length > 0.0:
+            total = weight + self.unknown_idf**2 * float(unknown @ unknown)
+            out[:size] = projected / length
+            out[first_score - 1] = min(length / total**0.5, 1.0)
+        scores = (weights * self.lexicon_step[rows]) @ self.lexicon[rows].astype(np.float32)
+        out[first_score:] = scores / weight**0.5
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class Prototypes:
+    """Centres of alike prompts. `counts` are prompts near each, by scale."""
+
+    centres: np.ndarray  # (K, D) float32, of length 1
+    counts: np.ndarray  # (K, scales) float32
+    near: tuple[float, float]  # nearness at which a prompt is trusted not at all, and wholly
+
+    def weights(self, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray, float, int]:
+        """(by scale and prototype its share, (scales, K); prompts of the scale near by, (scales,); trust that
+        the prompt is like those learned from, in [0, 1]; index of the nearest prototype)."""
+        size = self.centres.shape[1]
+        likeness = self.centres @ vector[:size]
+        nearest = int(likeness.argmax())
+        mass = np.exp(SHARPNESS * (likeness - likeness[nearest]))[:, None] * self.counts
+        near_by = mass.sum(axis=0)
+        low, high = self.near
+        trust = min(
+            max((float(likeness[nearest] * vector[size + len(COUNTS)]) - low) / (high - low), 0.0), 1.0
+        )
+        return (mass / np.maximum(near_by, 1e-9)).T, near_by, trust, nearest
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """One scale on which a fleet may be judged: the head of each known model and what moves it over."""
+
+    scale: int
+    places: np.ndarray  # of known models within the fleet
+    heads: np.ndarray
+    shifts: np.ndarray
+
+
+class RelevanceModel:
+    """A trained relevance predictor; safe to ask from several threads."""
+
+    def __init__(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+        self.name = name
+        real = {key: _floats(value) for key, value in arrays.items()}
+        self.encoder = Encoder(
+            arrays["gram_ids"].astype(np.int64),
+            real["gram_idf"],
+            arrays["gram_table"],
+            real["gram_step"],
+            arrays["lexicon"],
+            real["lexicon_step"],
+            float(arrays["unknown_idf"]),
+        )
+        low, high = real["near"].tolist()
+        self.prototypes = Prototypes(real["centres"], real["centre_counts"], (low, high))
+        self._clusters = arrays["centre_clusters"]
+        self._hidden, self._hidden_bias = real["hidden"], real["hidden_bias"]
+        self._out, self._out_bias = np.ascontiguousarray(real["out"].T), real["out_bias"]
+        self._departures = np.ascontiguousarray(real["departures"].T)
+        self._prior = real["head_prior"]
+        self._rows = arrays["head_rows"]
+        self._scale = arrays["head_scale"].astype(np.int64)
+        self._shift = real["scale_shift"]
+        self._names: list[str] = arrays["head_names"].tolist()
+        self._heads: dict[str, list[int]] = {}
+        for head, model in enumerate(self._names):
+            self._heads.setdefault(model_key(model), []).append(head)
+        self._fleets: dict[tuple[str, ...], list[_Option]] = {}
+
+    @classmethod
+    def load(cls, artifact: Artifact) -> RelevanceModel:
+        """Raises ArtifactError for an artifact of another kind, or whose arrays are missing or do not fit."""
+        _check(artifact)
+        return cls(artifact.name, artifact.arrays)
+
+    def knows(self, model: str) -> bool:
+        """Whether there is an estimate for this model, by its name or its key (`predictors.names`)."""
+        return bool(self._heads_of(model))
+
+    def quality(self, features: PromptFeatures, models: Sequence[str]) -> tuple[np.ndarray, np.ndarray, int]:
+        """(mean quality in [0, 1] by model, its standard deviation, index of the prompt's cluster); NaN for
+        models that it does not know. The deviation is of the mean, not of the single answer."""
+        vector = self.encoder.vector(features)
+        shares, near_by, trust, nearest = self.prototypes.weights(vector)
+        cluster = int(self._clusters[nearest])
+        mean = np.full(len(models), np.nan)
+        deviation = np.full(len(models), np.nan)
+        options = self._options(tuple(models))
+        if options:
+            option = max(options, key=lambda each: near_by[each.scale])
+            heads = option.heads
+            scales = self._scale[heads]
+            evidence = trust * near_by[scales]
+            first_score = len(self._hidden)
+            hidden = np.maximum(vector[:first_score] @ self._hidden + self._hidden_bias, 0.0)
+            said = np.concatenate([hidden, vector[first_score:]])
+            departure = self._out[heads] @ said + self._out_bias[heads]
+            departure += (self._departures[heads] * shares[scales]).sum(axis=1)
+            logit = self._prior[heads] + departure * trust * (
+                near_by[scales] / (near_by[scales] + HALF_EVIDENCE)
+            )
+            quality = 1.0 / (1.0 + np.exp(-(logit + option.shifts)))
+            mean[option.places] = quality
+            deviation[option.places] = np.sqrt(quality * (1.0 - quality) / (evidence + 2.0))
+        return mean, deviation, cluster
+
+    def _heads_of(self, model: str) -> list[int]:
+        return self._heads.get(model_key(model), [])
+
+    def _options(self, models: tuple[str, ...]) -> list[_Option]:
+        """The scales that know most of these models, each with a head for every model that any scale knows."""
+        found = self._fleets.get(models)
+        if found is None:
+            if len(self._fleets) >= _FLEETS:
+                self._fleets.clear()
+            found = self._fleets[models] = self._work_out(models)
+        return found
+
+    def _work_out(self, models: tuple[str, ...]) -> list[_Option]:
+        heads = [self._heads_of(model) for model in models]
+        known = [place for place, found in enumerate(heads) if found]
+        if not known:
+            return []
+        scales = [{int(self._scale[head]) for head in heads[place]} for place in known]
+        by_scale = [sum(scale in found for found in scales) for scale in range(len(self._shift))]
+        options = []
+        for scale, covered in enumerate(by_scale):
+            if covered < max(by_scale):
+                continue
+            chosen = np.array([self._chosen(models[place], heads[place], scale, by_scale) for place in known])
+            shifts = self._shift[self._scale[chosen]] - self._shift[scale]
+            options.append(_Option(scale, np.array(known), chosen, shifts))
+        return options
+
+    def _chosen(self, model: str, heads: list[int], scale: int, by_scale: list[int]) -> int:
+        """Of a model's heads: on this scale, else on that which knows most of the fleet; of several versions
+        the one of the very name, else the one with most answers."""
+        name = exact_name(model)
+
+        def fits(head: int) -> tuple[bool, int, bool, int]:
+            on = int(self._scale[head])
+            return on == scale, by_scale[on], self._names[head] == name, int(self._rows[head])
+
+        return max(heads, key=fits)
+
+
+def exact_name(model: str) -> str:
+    """A model's name as heads have it: lower case, without its organisation. Versions keep their dates."""
+    return model.rsplit("/", 1)[-1].lower()
+
+
+def _floats(array: np.ndarray) -> np.ndarray:
+    """Halves of floats are for the file; other kinds stay."""
+    return array.astype(np.float32) if array.dtype.kind == "f" else array
+
+
+#: Arrays of an artifact: kind of numbers and dimensions (G grams, D directions, L scores, X = D + counts + 1,
+#: N hidden units, O = N + L, H heads, K prototypes, S scales).
+_ARRAYS = {
+    "gram_ids": ("iu", "G"),
+    "gram_idf": ("f", "G"),
+    "gram_table": ("i", "GD"),
+    "gram_step": ("f", "G"),
+    "lexicon": ("i", "GL"),
+    "lexicon_step": ("f", "G"),
+    "unknown_idf": ("f", ""),
+    "hidden": ("f", "XN"),
+    "hidden_bias": ("f", "N"),
+    "out": ("f", "OH"),
+    "out_bias": ("f", "H"),
+    "centres": ("f", "KD"),
+    "centre_counts": ("f", "KS"),
+    "centre_clusters": ("iu", "K"),
+    "departures": ("f", "KH"),
+    "near": ("f", "2"),
+    "head_names": ("U", "H"),
+    "head_scale": ("iu", "H"),
+    "head_rows": ("iu", "H"),
+    "head_prior": ("f", "H"),
+    "scale_names": ("U", "S"),
+    "scale_shift": ("f", "S"),
+}
+
+
+def _check(artifact: Artifact) -> None:
+    if artifact.kind != "relevance":
+        raise ArtifactError(f"a {artifact.kind} artifact, not a relevance one")
+    sizes: dict[str, int] = {"2": 2}
+    for name, (kinds, dimensions) in _ARRAYS.items():
+        array = artifact.arrays.get(name)
+        if array is None:
+            raise ArtifactError(f"a relevance artifact without its {name}")
+        fits = array.dtype.kind in kinds and array.ndim == len(dimensions)
+        if not fits or any(
+            sizes.setdefault(dimension, size) != size
+            for dimension, size in zip(dimensions, array.shape, strict=True)
+        ):
+            raise ArtifactError(
+                f"a relevance artifact whose {name} does not fit: {array.shape} {array.dtype}"
+            )
+    scales = artifact.arrays["head_scale"]
+    if (
+        sizes["X"] != sizes["D"] + len(COUNTS) + 1
+        or sizes["O"] != sizes["N"] + sizes["L"]
+        or not sizes["K"]
+        or not sizes["G"]
+        or (len(scales) and not 0 <= int(scales.min()) <= int(scales.max()) < sizes["S"])
+        or not artifact.arrays["near"][0] < artifact.arrays["near"][1]
+    ):
+        raise ArtifactError("a relevance artifact whose arrays do not fit each other")

@@ -1,0 +1,234 @@
+"""`headway collect` as a command: what it writes, prints and returns."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from predictors import dataset
+from router import cli
+from tests.integration.collect.conftest import Engines
+
+FLEET = """\
+models: [{name: llama-3.1-8b, family: llama, context_tokens: 8192}, {name: qwen2.5-7b, family: qwen}]
+instances:
+  - {name: a, kind: emulated, profile: llama-3.1-8b@a100-80g, speed: SPEED, serves: {llama-3.1-8b: up}}
+  - {name: b, kind: emulated, emulates: ollama, profile: qwen2.5-7b-q4@rtx-4090, speed: SPEED, serves: {qwen2.5-7b: "q:7b"}}
+  - {name: gone, kind: vllm, url: "http://127.0.0.1:1", serves: {llama-3.1-8b: up}}
+"""
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.txt"
+    path.write_text("".join(f"What is {n} times {n}?\n" for n in range(12)), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Path:
+    path = tmp_path / "fleet.yaml"
+    path.write_text(FLEET.replace("SPEED", "20"), encoding="utf-8")
+    return path
+
+
+def test_a_fleet_file_with_an_instance_that_is_gone(
+    fleet: Path, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "data"
+    words = ["--rates", "100", "--concurrency", "2", "--requests", "6", "--max-tokens", "30", "--no-texts"]
+    assert (
+        cli.main(
+            [
+                "collect",
+                "--config",
+                str(fleet),
+                "--prompts",
+                str(prompts),
+                *words,
+                "--out",
+                str(out),
+                "--json",
+            ]
+        )
+        == 0
+    )
+    captured = capsys.readouterr()
+    told = json.loads(captured.out)
+    assert len(captured.err.splitlines()) == 1
+    assert "gone does not answer" in captured.err
+    assert told["finished"]
+    assert list(told["left_out"]) == ["gone"]
+    assert {(row["instance"], row["level"], row["ok"]) for row in told["levels"]} == {
+        (name, level, 6) for name in "ab" for level in ("100/s", "2 at once")
+    }
+    data = dataset.read(out)
+    assert {name: told[name] for name in ("prompts", "answers", "runs", "attempts", "states")} == {
+        "prompts": 12,
+        "answers": 24,
+        "runs": 4,
+        "attempts": 24,
+        "states": len(data.states),
+    }
+    kinds = {run.instance: (run.kind, run.family, run.hardware, run.profile, run.speed) for run in data.runs}
+    assert kinds == {
+        "a": ("vllm", "llama", "a100-80g", "llama-3.1-8b@a100-80g", 20.0),
+        "b": ("ollama", "qwen", "rtx-4090", "qwen2.5-7b-q4@rtx-4090", 20.0),
+    }
+    assert {each.text for each in data.prompts} == {None}
+    assert b"times" not in b"".join(path.read_bytes() for path in out.iterdir())
+
+
+def test_urls_with_a_key_that_is_never_shown(
+    engines: Engines,
+    prompts: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    key = "a-key-nobody-may-see"
+    caplog.set_level(logging.DEBUG)
+    url = engines.vllm("a", api_key=key).url
+    arguments = ["collect", "--vllm", url, "--model", "up/llama-3.1-8b", "--prompts", str(prompts)]
+    arguments += ["--concurrency", "2", "--requests", "3", "--max-tokens", "5"]
+    assert cli.main([*arguments, "--out", str(tmp_path / "without")]) == 1
+    told = capsys.readouterr()
+    assert "cannot be asked: Error code: 401" in told.err
+    assert "nothing was collected" in told.err
+    assert not (tmp_path / "without" / "dataset.json").exists()
+    monkeypatch.setenv("HEADWAY_TEST_KEY", key)
+    with_key = [*arguments, "--api-key-env", "HEADWAY_TEST_KEY", "--out", str(tmp_path / "with")]
+    assert cli.main(with_key) == 0
+    told = capsys.readouterr()
+    data = dataset.read(tmp_path / "with")
+    assert [(run.instance, run.model, run.family) for run in data.runs] == [
+        ("vllm-0", "up/llama-3.1-8b", "llama")
+    ]
+    written = "".join(str(path.read_bytes()) for path in (tmp_path / "with").iterdir())
+    assert key not in told.out + told.err + caplog.text + written
+
+
+def test_all_engines_dead(prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--ollama", "http://127.0.0.1:1", "--model", "m", "--prompts", str(prompts), "--rates", "1"]
+    assert cli.main(["collect", *arguments, "--out", str(tmp_path / "data"), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["attempts"] == 0
+    assert not (tmp_path / "data" / "dataset.json").exists()
+
+
+def test_ctrl_c_keeps_what_was_collected(fleet: Path, prompts: Path, tmp_path: Path) -> None:
+    out = tmp_path / "data"
+    command = [
+        sys.executable,
+        "-m",
+        "router.cli",
+        "collect",
+        "--config",
+        str(fleet),
+        "--prompts",
+        str(prompts),
+    ]
+    command += ["--concurrency", "1", "--requests", "100000", "--max-tokens", "20", "--report-s", "0.05"]
+    process = subprocess.Popen(
+        [*command, "--out", str(out), "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    assert "gone does not answer" in process.stderr.readline()  # the others are being asked
+    time.sleep(1.5)
+    process.send_signal(signal.SIGINT)
+    told, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (130, "")
+    data = dataset.read(out)
+    assert not json.loads(told)["finished"]
+    assert data.about["sources"][0]["finished"] is False
+    assert len(data.attempts) == json.loads(told)["attempts"] > 4
+    assert {each.ended_how for each in data.attempts} <= {"ok", "cancelled"}
+
+
+class FakeJudge:
+    """Gives its verdicts in turn (None: an error), on a thread and an event loop of its own."""
+
+    verdicts = ("<feedback>Good.</feedback>\n<score>4</score>", "I would say four.", None)
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.loop = asyncio.new_event_loop()
+        self.url = ""
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.asked.append(await request.json())
+        number = len(self.asked) % len(self.verdicts)
+        if (verdict := self.verdicts[number]) is None:
+            return web.json_response({"error": {"message": "no"}}, status=400)
+        return web.json_response(_completion(verdict))
+
+    async def start(self) -> web.AppRunner:
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", self.answer)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        return runner
+
+
+def _completion(text: str) -> dict[str, Any]:
+    message = {"role": "assistant", "content": text}
+    return {
+        "id": "1",
+        "object": "chat.completion",
+        "created": 0,
+        "model": "judge",
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+    }
+
+
+@pytest.fixture
+def judge() -> Iterator[FakeJudge]:
+    fake = FakeJudge()
+    fake.thread.start()
+    runner = asyncio.run_coroutine_threadsafe(fake.start(), fake.loop).result(10)
+    yield fake
+    asyncio.run_coroutine_threadsafe(runner.cleanup(), fake.loop).result(10)
+    fake.loop.call_soon_threadsafe(fake.loop.stop)
+    fake.thread.join(10)
+    fake.loop.close()
+
+
+def test_a_judge_scores_answers_and_what_it_fails_at_is_counted(
+    engines: Engines, judge: FakeJudge, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["collect", "--vllm", engines.vllm("a").url, "--model", "up/llama-3.1-8b"]
+    arguments += ["--prompts", str(prompts), "--concurrency", "4", "--requests", "12", "--max-tokens", "20"]
+    arguments += [
+        "--judge-url",
+        judge.url,
+        "--judge-model",
+        "flow",
+        "--out",
+        str(tmp_path / "data"),
+        "--json",
+    ]
+    assert cli.main(arguments) == 0
+    counts = {"judged": 4, "unreadable": 4, "failed": 4}
+    assert json.loads(capsys.readouterr().out)["judge"] == counts
+    data = dataset.read(tmp_path / "data")
+    scores = [(each.quality, each.quality_kind) for each in data.answers]
+    assert sorted(scores, key=str) == [(0.75, "judged")] * 4 + [(None, None)] * 8
+    assert data.about["sources"][0]["judge"] == {"model": "flow", **counts}
+    (asked,) = [each for each in judge.asked if "What is 3 times 3?" in each["messages"][0]["content"]]
+    assert "Emulated text" in asked["messages"][0]["content"]
+    assert (asked["model"], asked["temperature"], asked["top_p"]) == ("flow", 0.1, 0.95)

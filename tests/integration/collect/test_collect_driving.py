@@ -1,0 +1,213 @@
+"""Loads, endings and what is left out: the driver over emulated engines of both kinds."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import yaml
+
+from backends.emulator.instance import EmulatedInstance
+from benchmarks.collect.drive import Collection, Level, Progress, Settings, collect
+from benchmarks.collect.engines import open_engines
+from benchmarks.collect.prompts import Question
+from router.config import FleetConfig, loads
+from tests.integration.collect.conftest import Engines
+from tests.integration.gateway.live import MODELS, fault, fleet_of
+
+QUESTIONS = [Question(f"q{number}", f"Tell me of the number {number}.") for number in range(12)]
+
+
+def fleet(*engines: EmulatedInstance, **instance: Any) -> FleetConfig:
+    return loads(yaml.safe_dump({"models": MODELS, "instances": fleet_of(engines, instance)}))
+
+
+async def collected(
+    config: FleetConfig,
+    levels: Sequence[Level],
+    *,
+    questions: Sequence[Question] = QUESTIONS,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+    tell: Callable[[str], None] = lambda _: None,
+    stop: asyncio.Event | None = None,
+    **settings: Any,
+) -> Collection:
+    values = {"requests": 6, "max_tokens": 40, "timeout_s": 20.0, "report_s": 0.02, "seed": 1} | settings
+    async with open_engines(config, {}) as opened:
+        return await collect(
+            opened,
+            levels,
+            questions,
+            Settings(**values),
+            stop=stop or asyncio.Event(),
+            tell=tell,
+            on_progress=on_progress,
+        )
+
+
+def asked(collection: Collection, instance: str, model: str) -> list[list[str]]:
+    """By level the prompts that a candidate got."""
+    return [
+        [each.question.id for each in run.sent]
+        for run in collection.runs
+        if (run.engine.name, run.candidate.model) == (instance, model)
+    ]
+
+
+async def test_every_candidate_gets_the_same_prompts_at_every_level(engines: Engines) -> None:
+    config = fleet(engines.vllm("a"), engines.ollama("b", "llama-3.1-8b", "qwen2.5-7b"))
+    seen: list[tuple[int, int]] = []
+    found = await collected(
+        config,
+        [Level(rate_per_s=200.0), Level(concurrency=3)],
+        on_progress=lambda now: seen.append((now.ended, now.planned)),
+    )
+    assert found.finished
+    assert found.left_out == {}
+    first, second = asked(found, "a", "llama-3.1-8b")
+    assert sorted(first + second) == sorted(each.id for each in QUESTIONS)
+    assert asked(found, "b", "llama-3.1-8b") == asked(found, "b", "qwen2.5-7b") == [first, second]
+    replies = [each.reply for run in found.runs for each in run.sent]
+    assert {each.ended_how for each in replies} == {"ok"}
+    for each in replies:
+        assert each.first_token_at is not None
+        assert each.ended_at is not None
+        assert each.first_token_at <= each.ended_at
+        assert 1 <= (each.output_tokens or 0) <= 40
+        assert each.prompt_tokens
+        assert each.capped == (each.output_tokens == 40)
+        assert each.text.startswith("Emulated text")
+    assert {each.capped for each in replies} == {True, False}
+    assert seen[-1] == (36, 36)
+    kinds = {run.engine.name: bool(run.reports) for run in found.runs}
+    assert kinds == {"a": True, "b": False}  # Ollama tells nothing of its load
+
+
+async def test_a_closed_loop_has_so_many_in_flight_and_never_more(engines: Engines) -> None:
+    found = await collected(fleet(engines.vllm("a")), [Level(concurrency=3)], requests=12)
+    sent = found.runs[0].sent
+    changes = sorted([(each.at, 1) for each in sent] + [(each.reply.ended_at or 0.0, -1) for each in sent])
+    in_flight = list(itertools.accumulate(step for _, step in changes))
+    assert in_flight[:3] == [1, 2, 3]
+    assert max(in_flight) == 3
+
+
+async def test_poisson_arrivals_follow_from_the_seed_not_from_the_answers(engines: Engines) -> None:
+    slow = fleet(engines.vllm("a", speed=1.0))
+    found = await collected(slow, [Level(rate_per_s=100.0)], requests=12)
+    (run,) = found.runs
+    dispatched = sorted(each.at - run.start for each in run.sent)
+    ended = min(each.reply.ended_at or 0.0 for each in run.sent) - run.start
+    assert dispatched[6] < ended  # half of them were sent before the first answer was there
+
+
+async def test_failures_and_time_outs_are_kept_as_what_they_are(engines: Engines) -> None:
+    for engine in (engines.vllm("a"), engines.ollama("b", "qwen2.5-7b")):
+        kinds = ["cut_mid_stream", "error_mid_stream", "status", "truncate_without_done"]
+        waiting = [
+            *(fault(kind, count=1, **({} if kind == "status" else {"after_tokens": 2})) for kind in kinds),
+            fault("hang_before_first_token", count=1),
+            fault("hang_mid_stream", count=1, after_tokens=2),
+        ]
+
+        def arm(now: Progress, engine: EmulatedInstance = engine, waiting: list[Any] = waiting) -> None:
+            if waiting and now.ended == now.sent:
+                engine.faults.arm(waiting.pop(0))
+
+        questions = [Question(f"q{n}", f"What of {n}?", max_tokens=16) for n in range(8)]
+        found = await collected(
+            fleet(engine),
+            [Level(concurrency=1)],
+            questions=questions,
+            requests=8,
+            timeout_s=0.5,
+            on_progress=arm,
+        )
+        replies = [each.reply for each in found.runs[0].sent]
+        assert [each.ended_how for each in replies] == ["ok", *["failed"] * 4, *["cancelled"] * 2, "ok"]
+        assert [each.first_token_at is None for each in replies[3:7]] == [True, False, True, False]
+        assert all(each.error for each in replies[1:5])
+        waited = [(s.reply.ended_at or 0.0) - s.at for s in found.runs[0].sent[5:7]]
+        assert min(waited) >= 0.5
+
+
+async def test_what_cannot_be_asked_is_told_and_the_rest_goes_on(engines: Engines) -> None:
+    config = loads(
+        yaml.safe_dump(
+            {
+                "models": MODELS,
+                "instances": [
+                    *fleet_of([engines.vllm("a")], {}),
+                    {
+                        "name": "b",
+                        "kind": "ollama",
+                        "url": engines.ollama("x", "qwen2.5-7b").url,
+                        "serves": {"llama-3.1-8b": "absent", "qwen2.5-7b": "qwen2.5-7b:latest"},
+                    },
+                    {"name": "c", "kind": "vllm", "url": "http://127.0.0.1:1", "serves": {"qwen2.5-7b": "q"}},
+                ],
+            }
+        )
+    )
+    told: list[str] = []
+    standing: list[Progress] = []
+    found = await collected(config, [Level(concurrency=2)], tell=told.append, on_progress=standing.append)
+    assert found.finished
+    assert {(run.engine.name, run.candidate.model) for run in found.runs} == {
+        ("a", "llama-3.1-8b"),
+        ("b", "qwen2.5-7b"),
+    }
+    assert set(found.left_out) == {"b (llama-3.1-8b)", "c"}
+    assert len(told) == 2
+    assert all("\n" not in line for line in told)
+    assert (standing[-1].planned, standing[-1].ended) == (12, 12)
+
+
+async def test_an_engine_that_dies_on_the_way_is_left_out(engines: Engines) -> None:
+    engine = engines.vllm("a")
+
+    def kill(now: Progress) -> None:
+        if now.ended == 2:
+            engine.faults.arm(fault("status", count=None))
+
+    levels = [Level(concurrency=1), Level(concurrency=2), Level(concurrency=3)]
+    found = await collected(fleet(engine), levels, on_progress=kill)
+    assert [[each.reply.ended_how for each in run.sent] for run in found.runs] == [
+        ["ok", "ok", *["failed"] * 4],
+        ["failed"] * 6,
+    ]
+    assert "cannot be asked" in found.left_out["a"]
+
+
+async def test_a_stop_keeps_what_was_collected(engines: Engines) -> None:
+    stop = asyncio.Event()
+    config = fleet(engines.vllm("a", speed=1.0))
+    found = await collected(
+        config,
+        [Level(rate_per_s=50.0), Level(rate_per_s=1.0)],
+        stop=stop,
+        requests=12,
+        max_tokens=400,
+        on_progress=lambda now: stop.set() if now.ended == 3 else None,
+    )
+    assert not found.finished
+    (run,) = found.runs
+    ends = [each.reply.ended_how for each in run.sent]
+    assert ends.count("ok") >= 3
+    assert set(ends) == {"ok", "cancelled"}
+    assert all(each.reply.ended_at is not None for each in run.sent)
+
+
+@pytest.mark.parametrize("told", [23, {"llama-3.1-8b": 23, "other": 5}])
+async def test_an_emulated_vllm_can_be_told_the_lengths(engines: Engines, told: Any) -> None:
+    questions = [Question("q", "How long?", output_tokens=told)]
+    config = fleet(engines.vllm("a"))
+    for emulate in (True, False):
+        found = await collected(
+            config, [Level(concurrency=1)], questions=questions, requests=1, emulate_lengths=emulate
+        )
+        (sent,) = found.runs[0].sent
+        assert (sent.reply.output_tokens == 23) is emulate

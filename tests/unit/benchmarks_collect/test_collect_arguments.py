@@ -1,0 +1,92 @@
+"""Bad input is one clear line on stderr and exit 2, before anything is sent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from router import cli
+
+FLEET = """\
+models: [{name: m}]
+instances: [{name: a, kind: vllm, url: "http://127.0.0.1:1", serves: {m: m}}]
+"""
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> dict[str, list[str]]:
+    """Arguments that are right, by name."""
+    (tmp_path / "p.txt").write_text("one\n", encoding="utf-8")
+    (tmp_path / "fleet.yaml").write_text(FLEET, encoding="utf-8")
+    return {
+        "config": ["--config", str(tmp_path / "fleet.yaml")],
+        "prompts": ["--prompts", str(tmp_path / "p.txt")],
+        "rates": ["--rates", "1,2"],
+        "out": ["--out", str(tmp_path / "out")],
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"config": []}, "whom to ask"),
+        ({"config": ["--config", "f.yaml", "--vllm", "http://h:1"]}, "whom to ask"),
+        ({"config": ["--vllm", "http://h:1"]}, "need --model"),
+        ({"config": ["--vllm", "ftp://h", "--model", "m"]}, "ftp://h"),
+        ({"config": ["--ollama", "http://h:1", "--model", "m", "--api-key-env", "1"]}, "environment"),
+        ({"config": ["--ollama", "http://h:1", "--model", "m", "--api-key-env", "UNSET_X"]}, "UNSET_X"),
+        ({"config": ["--config", "none.yaml"]}, "none.yaml"),
+        ({"prompts": ["--prompts", "none.txt"]}, "none.txt"),
+        ({"rates": []}, "at which load"),
+        ({"rates": ["--rates", "0"]}, "above 0"),
+        ({"rates": ["--rates", "1,x"]}, "above 0"),
+        ({"rates": ["--rates", "1,1"]}, "twice"),
+        ({"rates": ["--concurrency", "1.5"]}, "whole number"),
+        ({"rates": ["--rates", "1", "--requests", "0"]}, "whole number"),
+        ({"rates": ["--rates", "1", "--timeout-s", "nan"]}, "above 0"),
+        ({"rates": ["--rates", "1", "--judge-url", "http://h:1"]}, "go together"),
+        (
+            {"rates": ["--rates", "1", "--judge-url", "h", "--judge-model", "j"]},
+            "expected http",
+        ),
+        (
+            {
+                "rates": [
+                    "--rates",
+                    "1",
+                    *["--judge-url", "http://h:1", "--judge-model", "j", "--judge-key-env", "UNSET_Y"],
+                ]
+            },
+            "UNSET_Y",
+        ),
+    ],
+)
+def test_bad_input(
+    given: dict[str, list[str]],
+    change: dict[str, list[str]],
+    reason: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("UNSET_X", raising=False)
+    monkeypatch.delenv("UNSET_Y", raising=False)
+    words = [word for part in (given | change).values() for word in part]
+    try:
+        code = cli.main(["collect", *words])
+    except SystemExit as end:  # argparse's own
+        code = int(end.code or 0)
+    told = capsys.readouterr()
+    assert (code, told.out) == (2, "")
+    assert reason in told.err.splitlines()[-1]
+    assert "Traceback" not in told.err
+
+
+def test_a_data_set_is_never_written_over(
+    given: dict[str, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "dataset.json").write_text("{}", encoding="utf-8")
+    assert cli.main(["collect", *[word for part in given.values() for word in part]]) == 2
+    assert "already" in capsys.readouterr().err
+    assert (tmp_path / "out" / "dataset.json").read_text(encoding="utf-8") == "{}"

@@ -1,0 +1,227 @@
+"""The gateway's records as training data, from a real SQLite file."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.datasets.from_store import read_store
+from predictors.dataset import DatasetError, State
+from predictors.text import prompt_features
+from router.config import FleetConfig
+from router.core.events import Considered, Decision
+from router.core.types import Candidate, EndedHow, Outcome
+from router.store.queries import Store
+from router.store.records import AttemptRecord, RequestRecord
+
+NOON = 1_700_000_000.0
+ATTEMPT = "req-{:03}"
+
+
+def record(number: int, at_s: float = 0.0, **fields: Any) -> RequestRecord:
+    """A request that `gpu-0` answered in 2 s with 80 tokens; its decision saw a report 0.5 s old."""
+    received = NOON + at_s
+    loads = ((1, 0, 0, 100, 3, 1, 0.25, 0.5), (0, 0, 0, 0, None, None, None, None))
+    considered = tuple(
+        Considered(Candidate(f"gpu-{i}", "llama-3.1-8b", "up"), None, None, None) for i in range(2)
+    )
+    made = RequestRecord(
+        id=ATTEMPT.format(number),
+        received_at=received,
+        key_name="team-a",
+        model="llama-3.1-8b",
+        instance="gpu-0",
+        attempts=1,
+        prompt_tokens=120,
+        output_tokens=80,
+        finish_reason="stop",
+        arrived_at=50.0,
+        attempt_records=[
+            AttemptRecord(
+                1,
+                "gpu-0",
+                "llama-3.1-8b",
+                received + 0.1,
+                received + 0.3,
+                received + 2.1,
+                80,
+                0.0,
+                EndedHow.OK,
+            )
+        ],
+        decisions=[Decision("latency", 50.1, 0, considered, 1.0, loads)],
+    )
+    for name, value in fields.items():
+        setattr(made, name, value)
+    return made
+
+
+def keep(
+    path: Path, records: Sequence[RequestRecord], judged: Sequence[tuple[str, float]] = (), **options: Any
+) -> None:
+    async def put() -> None:
+        store = await Store.open(f"sqlite+aiosqlite:///{path}", **options)
+        try:
+            for each in records:
+                store.writer.arrived()
+                store.writer.put(each)
+            for request_id, quality in judged:
+                await store.add_feedback(request_id, quality, "team-a")
+        finally:
+            await store.close()
+
+    asyncio.run(put())
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "records.sqlite"
+
+
+def test_attempts_and_states(path: Path) -> None:
+    keep(path, [record(0), record(1, 10.0)])
+    data = read_store(path)
+    (run,) = data.runs
+    assert (run.id, run.instance, run.model, run.family) == (
+        "records/records/gpu-0",
+        "gpu-0",
+        "llama-3.1-8b",
+        "llama",
+    )
+    assert run.started_at_s == NOON
+    first, second = data.attempts
+    assert first.dispatched_s == pytest.approx(0.1)
+    assert (second.first_token_s, second.ended_s) == (pytest.approx(10.3), pytest.approx(12.1))
+    assert (first.prompt_tokens, first.output_tokens, first.ended_how, first.session) == (
+        120,
+        80,
+        "ok",
+        "team-a",
+    )
+    # 0.1 s after the arrival, of a report 0.5 s old.
+    assert data.states == (
+        State(run.id, pytest.approx(-0.4), 3, 1, 0.25),
+        State(run.id, pytest.approx(9.6), 3, 1, 0.25),
+    )
+
+
+def test_a_report_that_many_decisions_saw_is_one_state(path: Path) -> None:
+    records = [record(i, 0.2 * i) for i in range(3)]
+    for i, each in enumerate(records):
+        decision = each.decisions[0]
+        seen = (*decision.loads[0][:7], 0.5 + 0.2 * i)
+        each.decisions = [decision._replace(loads=(seen, decision.loads[1]))]
+    keep(path, records)
+    assert [each.at_s for each in read_store(path).states] == [pytest.approx(-0.4)]
+
+
+def test_losses_stay_as_what_took_longer(path: Path) -> None:
+    lost = record(0, outcome=Outcome.EXPIRED_BEFORE_FIRST_TOKEN, output_tokens=0)
+    lost.attempt_records = [
+        AttemptRecord(1, "gpu-0", "llama-3.1-8b", NOON, None, NOON + 3.0, 0, 0.0, EndedHow.CANCELLED)
+    ]
+    keep(path, [lost])
+    (attempt,) = read_store(path).attempts
+    assert (attempt.first_token_s, attempt.ended_s, attempt.output_tokens) == (None, 3.0, None)
+    assert attempt.ended_how == "cancelled"
+
+
+def test_a_span_of_time(path: Path) -> None:
+    keep(path, [record(i, 10.0 * i) for i in range(5)])
+    assert len(read_store(path, since=NOON + 10.0, until=NOON + 30.0).attempts) == 2
+    assert read_store(path, since=NOON + 999.0).attempts == ()
+
+
+def test_prompts_without_text_and_feedback(path: Path) -> None:
+    features = prompt_features("How long is a piece of string?")
+    records = [
+        record(0),
+        record(1, finish_reason="length"),
+        record(2, outcome=Outcome.EXPIRED_MID_DECODE),
+        record(3, outcome=Outcome.REJECTED_SLO, output_tokens=None, attempt_records=[]),
+    ]
+    for each in records:
+        each.features = features
+    keep(path, records, judged=[(ATTEMPT.format(0), 0.5), (ATTEMPT.format(0), 1.0)])
+    data = read_store(path)
+    (prompt,) = data.prompts
+    assert (prompt.features, prompt.text, prompt.group) == (features, None, prompt.id)
+    assert [(each.output_tokens, each.capped, each.quality) for each in data.answers] == [
+        (80, False, 0.75),
+        (80, True, None),
+        (80, True, None),
+    ]
+    assert data.answers[0].quality_kind == "feedback"
+    assert data.answers[0].at_s == NOON
+    assert {each.prompt for each in data.attempts} == {prompt.id}
+
+
+def test_kept_prompts_have_text_and_groups(path: Path) -> None:
+    long = " ".join(f"word{i}" for i in range(40))
+    texts = [long, long + " please", "Something else"]
+    keep(path, [record(i, i, prompt=text) for i, text in enumerate(texts)], keep_prompts=True)
+    data = read_store(path)
+    assert [each.text for each in data.prompts] == texts
+    groups = [each.group for each in data.prompts]
+    assert groups[0] == groups[1] == min(data.prompts[0].id, data.prompts[1].id) != groups[2]
+
+
+def test_prefixes_tell_what_a_cache_should_hold(path: Path) -> None:
+    keep(path, [record(0, prefix=(1, 2)), record(1, 1.0, prefix=(1, 2, 3, 4)), record(2, 2.0, prefix=(9,))])
+    assert [each.cached_tokens for each in read_store(path).attempts] == [0, 60, 0]
+
+
+def test_the_fleet_tells_hardware_and_profile(path: Path) -> None:
+    keep(path, [record(0)])
+    fleet = FleetConfig.model_validate(
+        {
+            "models": [{"name": "llama-3.1-8b", "family": "my-family"}],
+            "instances": [
+                {
+                    "name": "gpu-0",
+                    "kind": "vllm",
+                    "url": "http://127.0.0.1:1",
+                    "hardware": "a100-80g",
+                    "serves": {"llama-3.1-8b": "up"},
+                }
+            ],
+        }
+    )
+    (run,) = read_store(path, fleet=fleet).runs
+    assert (run.hardware, run.profile, run.family, run.kind) == (
+        "a100-80g", "llama-3.1-8b@a100-80g", "my-family", "vllm",
+    )  # fmt: skip
+    assert (run.profile_values or {})["max_seqs"] == 256
+
+
+def test_rows_that_cannot_be_true_are_counted(path: Path) -> None:
+    keep(path, [record(i, i) for i in range(4)])
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE attempts SET started_at = 'soon' WHERE request_id = 'req-000'")
+        connection.execute("UPDATE attempts SET ended_at = started_at - 5 WHERE request_id = 'req-001'")
+        connection.execute("UPDATE attempts SET first_token_at = 9e999 WHERE request_id = 'req-002'")
+        connection.execute("UPDATE explanations SET blob = '{\"v\": 99}' WHERE request_id = 'req-003'")
+    connection.close()
+    data = read_store(path)
+    assert len(data.attempts) == 2
+    assert data.about["sources"][0]["skipped"] == {
+        "attempts whose times run backwards": 1,
+        "attempts without instance, model, time, prompt tokens or end": 1,
+        "explanations that cannot be read": 1,
+    }
+    assert data.attempts[0].first_token_s is None
+
+
+def test_no_database(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="no database"):
+        read_store(tmp_path / "nothing.sqlite")
+    (tmp_path / "text.sqlite").write_text("this is no database, but it is long enough to look at")
+    with pytest.raises(DatasetError):
+        read_store(tmp_path / "text.sqlite")
+    with pytest.raises(DatasetError, match="unknown database"):
+        read_store("mysql://localhost/x")

@@ -1,0 +1,160 @@
+"""`headway evaluate`: the figures of an artifact on data, and one line for what is neither."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.training.kinds import KINDS
+from benchmarks.training.train import train_and_evaluate
+from predictors.artifact import Artifact, load, save
+from predictors.dataset import Dataset, write
+from router import cli
+from tests.unit.benchmarks_training.made import answers, log
+
+KIND = KINDS["relevance"]
+MADE = answers(160)
+
+
+@pytest.fixture(scope="module")
+def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("artifacts")
+    train_and_evaluate(KIND, MADE, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("collected")
+    write(MADE, folder)
+    return folder
+
+
+def evaluate(*words: str | Path) -> int:
+    return cli.main(["evaluate", *map(str, words)])
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
+    assert evaluate(*words) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    return shown.err
+
+
+def test_held_out_is_what_training_held_out(
+    artifacts: Path, collected: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The figures are those that `headway train` told, baselines included."""
+    assert (
+        evaluate(
+            "--artifact", artifacts / "relevance.headway.npz", "--data", collected, "--held-out", "--json"
+        )
+        == 0
+    )
+    (told,) = json.loads(capsys.readouterr().out)["results"]
+    metrics = {
+        (each["name"], each["of"]): each
+        for each in load(artifacts / "relevance.headway.npz").about["metrics"]
+    }
+    found = {(each["name"], each["of"]): each for each in told["figures"] if each["part"] == "all"}
+    assert found.keys() == metrics.keys()
+    for key, figure in found.items():
+        assert figure["value"] == pytest.approx(metrics[key]["value"], rel=1e-4)
+
+
+def test_a_folder_is_evaluated_by_what_the_data_tell(
+    artifacts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Other prompts of the same kinds; a latency artifact beside it has no data to be asked about."""
+    shutil.copytree(artifacts, tmp_path / "both")
+    save(Artifact("latency", KINDS["latency"].features(), {"a": np.ones(1)}), tmp_path / "both")
+    write(answers(60, seed=2, source="later"), tmp_path / "later")
+    assert (
+        evaluate("--artifact", tmp_path / "both", "--data", tmp_path / "later", "--out", tmp_path / "report")
+        == 0
+    )
+    shown = capsys.readouterr().out
+    assert "relevance predictor" in shown
+    assert "later (120 answers)" in shown
+    assert "latency predictor" not in shown
+    told = json.loads((tmp_path / "report" / "report.json").read_text(encoding="utf-8"))
+    (result,) = told["results"]
+    assert result["evaluated_on"][0]["name"] == "later"
+    assert "<svg" in (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
+
+
+def test_data_that_it_was_trained_on_are_told(
+    artifacts: Path, collected: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert evaluate("--artifact", artifacts, "--data", collected) == 0
+    assert "was trained on rows of made" in capsys.readouterr().out
+
+
+def test_baselines_must_not_have_seen_the_data(
+    artifacts: Path, collected: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused(capsys, "--artifact", artifacts, "--data", collected, "--train-data", collected)
+    told = refused(
+        capsys, "--artifact", artifacts, "--data", collected, "--train-data", collected, "--held-out"
+    )
+    assert "leave out --train-data" in told
+
+
+def test_an_artifact_that_is_none_is_refused(
+    artifacts: Path, collected: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = ("--data", collected)
+    assert "No such file" in refused(capsys, "--artifact", tmp_path / "none.headway.npz", *data)
+    assert "no artifact in this folder" in refused(capsys, "--artifact", tmp_path, *data)
+    (tmp_path / "cut").mkdir()
+    whole = (artifacts / "relevance.headway.npz").read_bytes()
+    (tmp_path / "cut" / "relevance.headway.npz").write_bytes(whole[: len(whole) // 2])
+    told = refused(capsys, "--artifact", tmp_path / "cut", *data)
+    assert "relevance.headway.npz: not a whole artifact of Headway" in told
+
+
+def test_an_artifact_of_other_features_is_refused_by_name(
+    artifacts: Path, collected: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    artifact = load(artifacts / "relevance.headway.npz")
+    path = save(replace(artifact, features=(*artifact.features, "colour")), tmp_path)
+    assert "(colour): train it anew" in refused(capsys, "--artifact", path, "--data", collected)
+    path = save(replace(artifact, kind="weather"), tmp_path)
+    assert "a weather artifact, which this version does not know" in refused(
+        capsys, "--artifact", path, "--data", collected
+    )
+    path = save(replace(artifact, arrays={}), tmp_path)
+    refused(capsys, "--artifact", path, "--data", collected)
+
+
+def test_data_that_tell_nothing_are_refused(
+    artifacts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = artifacts / "relevance.headway.npz"
+    assert "no such file or folder" in refused(capsys, "--artifact", path, "--data", tmp_path / "none")
+    write(log(), tmp_path / "log")
+    assert "nothing in the data that a relevance" in refused(
+        capsys, "--artifact", path, "--data", tmp_path / "log"
+    )
+    write(Dataset(prompts=(MADE.prompts[0],)), tmp_path / "prompt")
+    assert "nothing in the data" in refused(capsys, "--artifact", path, "--data", tmp_path / "prompt")
+
+
+def test_what_does_not_say_what_was_held_out(
+    artifacts: Path, collected: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    artifact = load(artifacts / "relevance.headway.npz")
+    path = save(replace(artifact, about={}), tmp_path)
+    assert "does not say what was held out" in refused(
+        capsys, "--artifact", path, "--data", collected, "--held-out"
+    )
+    path = save(replace(artifact, about={**artifact.about, "final": True}), tmp_path)
+    assert "was trained on everything" in refused(
+        capsys, "--artifact", path, "--data", collected, "--held-out"
+    )

@@ -1,0 +1,223 @@
+"""`headway train`: an artifact that tells what made it, and one line for what cannot be learned from."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.training.command import read_and_prepare
+from benchmarks.training.kinds import KINDS
+from benchmarks.training.splits import split
+from predictors.artifact import load
+from predictors.dataset import Dataset, write
+from router import cli
+from tests.unit.benchmarks_datasets.test_records_as_data import keep, record
+
+from .made import answers, log
+
+SMALL = answers(160)
+
+
+@pytest.fixture(scope="module")
+def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("collected")
+    write(SMALL, folder)
+    return folder
+
+
+def train(kind: str, *words: str | Path) -> int:
+    return cli.main(["train", kind, *map(str, words)])
+
+
+@pytest.fixture(scope="module")
+def told(collected: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The JSON report of a small training, made once."""
+    out = tmp_path_factory.mktemp("artifacts")
+    with pytest.MonkeyPatch.context() as patch:
+        lines: list[str] = []
+        patch.setattr("builtins.print", lambda *words, **_: lines.append(" ".join(map(str, words))))
+        assert train("relevance", "--data", collected, "--out", out, "--json") == 0
+    report: dict[str, Any] = json.loads(lines[-1])
+    return report
+
+
+def test_the_artifact_tells_what_made_it(told: dict[str, Any]) -> None:
+    artifact = load(Path(told["path"]), "relevance", KINDS["relevance"].features())
+    assert artifact.name == told["artifact"]
+    about = artifact.about
+    (source,) = about["data"]
+    (held,) = told["evaluated_on"]
+    assert source["name"] == "made"
+    assert source["licence"] == "CC0"
+    assert source["answers"] + held["answers"] == len(SMALL.answers)
+    assert (about["seed"], about["held_out"], about["final"]) == (1, 0.2, False)
+    assert about["metrics"]
+    assert {each["part"] for each in about["metrics"]} == {"all"}
+    assert about["commit"]
+    assert {"numpy", "scikit-learn", "torch"} <= about["versions"].keys()
+    assert told["figures"]
+
+
+def test_the_same_data_and_seed_give_the_same_bytes(
+    collected: Path, told: dict[str, Any], tmp_path: Path
+) -> None:
+    assert train("relevance", "--data", collected, "--out", tmp_path) == 0
+    assert (tmp_path / "relevance.headway.npz").read_bytes() == Path(told["path"]).read_bytes()
+
+
+def test_final_trains_on_everything(
+    collected: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train("relevance", "--data", collected, "--out", tmp_path, "--final") == 0
+    shown = capsys.readouterr()
+    assert "then it was trained once more on everything" in shown.out
+    assert str(tmp_path / "relevance.headway.npz") in shown.out
+    about = load(tmp_path / "relevance.headway.npz").about
+    assert about["data"][0]["answers"] == len(SMALL.answers)
+    assert about["metrics_are_of"] == "the held-out part, before training once more on all"
+
+
+# --- from a gateway's log -----------------------------------------------------------------------------
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    """A request each second for ten minutes, some years ago."""
+    path = tmp_path / "gateway.sqlite"
+    keep(path, [record(number, float(number)) for number in range(600)])
+    return path
+
+
+def prepared(database: Path, *words: str | Path) -> tuple[Dataset, Dataset]:
+    """(what is held out, what would be trained on) of a log."""
+    kind = KINDS["latency"]
+    given = ["train", "latency", "--from-store", database, "--out", "artifacts", *words]
+    args = cli.build_parser("train").parse_args(list(map(str, given)))
+    data, prepare = read_and_prepare(args, kind)
+    part, held = split(data, args.held_out, args.seed, of_prompts=kind.of_prompts)
+    return held, prepare(part)
+
+
+def test_a_log_is_sampled_and_its_end_held_out(database: Path, tmp_path: Path) -> None:
+    write(log(tuple("abcdefghij"), 10, source="base"), tmp_path / "base")
+    held, used = prepared(
+        database,
+        "--data",
+        tmp_path / "base",
+        "--base-share",
+        "0.5",
+        "--per-stratum",
+        "150",
+        "--held-out",
+        "0.2",
+    )
+    last = [each.dispatched_s for each in held.attempts if each.run.startswith("records/")]
+    assert len(last) == pytest.approx(120, abs=2)
+    of_log = [each.dispatched_s for each in used.attempts if each.run.startswith("records/")]
+    assert 100 <= len(of_log) <= 155
+    assert max(of_log) < min(last)
+    assert 1 <= len({run.level for run in used.runs if run.source == "base"}) < 8
+    assert len({run.level for run in held.runs if run.source == "base"}) == 2
+
+
+def test_a_log_alone_is_enough(database: Path) -> None:
+    _, used = prepared(database)
+    assert len(used.attempts) == pytest.approx(480, abs=10)
+
+
+def test_old_rows_are_left_out(database: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = refused(capsys, "memory", "--from-store", database, "--since", "1", "--out", tmp_path / "out")
+    assert "nothing in the data" in told or "no " in told
+
+
+# --- what cannot be learned from ----------------------------------------------------------------------
+def refused(capsys: pytest.CaptureFixture[str], kind: str, *words: str | Path) -> str:
+    assert train(kind, *words) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    return shown.err
+
+
+def damaged(folder: Path, data: Dataset, table: str, line: str) -> Path:
+    write(data, folder)
+    with gzip.open(folder / f"{table}.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.write(line + "\n")
+    return folder
+
+
+def test_what_is_no_data_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HEADWAY_DATA", raising=False)
+    out = ("--out", tmp_path / "out")
+    assert "nothing to read" in refused(capsys, "relevance", *out)
+    assert "no such file or folder" in refused(capsys, "relevance", "--data", tmp_path / "none", *out)
+    (tmp_path / "empty").mkdir()
+    assert "neither a data set" in refused(capsys, "relevance", "--data", tmp_path / "empty", *out)
+    (tmp_path / "note.txt").write_text("no database\n" * 50, encoding="utf-8")
+    assert "note.txt" in refused(capsys, "latency", "--data", tmp_path / "note.txt", *out)
+    told = refused(capsys, "relevance", "--data", tmp_path / "empty", "--sets", "zeroval", *out)
+    assert "no set 'zeroval': there are zeroeval" in told
+
+
+def test_tables_that_are_wrong_are_refused_with_their_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = ("--out", tmp_path / "out")
+    nan = '{"run": "log-0", "model": "m", "dispatched_s": NaN, "prompt_tokens": 3}'
+    folder = damaged(tmp_path / "nan", log(), "attempts", nan)
+    told = refused(capsys, "latency", "--data", folder, *out)
+    assert "attempts.jsonl.gz, line 1: dispatched_s is not a finite number" in told
+    folder = damaged(tmp_path / "missing", log(), "attempts", '{"run": "log-0", "model": "m"}')
+    assert "line 1: dispatched_s is missing" in refused(capsys, "latency", "--data", folder, *out)
+
+
+def test_too_little_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = ("--out", tmp_path / "out")
+    write(answers(2), tmp_path / "two")
+    write(log(attempts=1), tmp_path / "one")
+    for kind, folder in (("length", "two"), ("relevance", "two"), ("latency", "one"), ("memory", "one")):
+        assert "too little data" in refused(capsys, kind, "--data", tmp_path / folder, *out)
+    assert "nothing in the data that a latency" in refused(
+        capsys, "latency", "--data", tmp_path / "two", *out
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--held-out", "0"), "--held-out: must be a share between 0 and 1"),
+        (("--held-out", "1.2"), "--held-out: must be a share between 0 and 1"),
+        (("--base-share", "-1"), "--base-share: must be a share from 0 to 1"),
+        (("--per-stratum", "0"), "--per-stratum: must be at least 1"),
+        (("--since", "-3"), "--since: must be a number of days above 0"),
+    ],
+)
+def test_options_out_of_range(
+    capsys: pytest.CaptureFixture[str], collected: Path, tmp_path: Path, words: tuple[str, str], message: str
+) -> None:
+    assert message in refused(capsys, "relevance", "--data", collected, "--out", tmp_path, *words)
+
+
+def test_a_place_that_cannot_be_written_is_told_before_training(
+    capsys: pytest.CaptureFixture[str], collected: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("here", encoding="utf-8")
+    assert "file" in refused(capsys, "relevance", "--data", collected, "--out", tmp_path / "file")
+
+
+@pytest.mark.parametrize("module", ["torch", "sklearn"])
+def test_what_is_not_installed_is_told_with_its_extra(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    ours = ("predictors.learning", "benchmarks.evaluate.", f"{module}.")
+    for name in [name for name in sys.modules if name.startswith(ours)]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    told = refused(capsys, "relevance", "--data", tmp_path, "--out", tmp_path)
+    assert re.fullmatch(rf"headway: train needs {module}[\w.]*: pip install 'headway\[train\]'\n", told)

@@ -1,0 +1,55 @@
+"""Online calibration of the latency model's quantiles."""
+
+import math
+import random
+
+import pytest
+
+from predictors.latency import TAUS
+from predictors.latency.conformal import Offsets, Quantiles
+
+TOLD = [-0.2, 0.0, 0.2, 0.26, 0.4]
+
+
+def test_nothing_is_changed_before_anything_came():
+    assert Offsets().calibrated(TOLD) == TOLD
+
+
+@pytest.mark.parametrize("shift", [-0.3, 0.0, 0.3])
+def test_shares_become_right_whatever_is_told(shift: float):
+    offsets, rng, below = Offsets(), random.Random(1), [0] * len(TAUS)
+    for at in range(6000):
+        served = offsets.calibrated(TOLD)
+        actual = rng.gauss(shift, 0.4)
+        if at >= 2000:
+            below = [count + (actual <= value) for count, value in zip(below, served, strict=True)]
+        offsets.learn(served, actual)
+    for share, tau in zip(below, TAUS, strict=True):
+        assert share / 4000 == pytest.approx(tau, abs=0.02)
+
+
+def test_calibrated_quantiles_do_not_cross():
+    offsets = Offsets()
+    offsets.values = [9.0, 0.0, -9.0, 3.0, -3.0]
+    found = offsets.calibrated(TOLD)
+    assert found == sorted(found)
+
+
+def test_a_distribution_has_its_quantiles_and_its_inverse():
+    found = Quantiles(TOLD)
+    for tau, value in zip(TAUS, TOLD, strict=True):
+        assert found.quantile(tau) == pytest.approx(value, abs=1e-4)
+    for residual in (-1.0, -0.2, 0.1, 0.3, 1.5):
+        assert found.quantile(1.0 - found.exceed(residual)) == pytest.approx(residual, abs=1e-3)
+    shares = [found.exceed(x / 10) for x in range(-30, 31)]
+    assert shares == sorted(shares, reverse=True)
+    median, p95, mean = found.factors()
+    assert (median, p95) == pytest.approx((1.0, math.exp(0.26)), rel=1e-4)
+    assert median < mean < p95
+
+
+def test_a_distribution_of_one_value_can_be_asked():
+    found = Quantiles([0.1] * 5)
+    assert found.exceed(0.0) == pytest.approx(1.0)
+    assert found.exceed(0.2) == pytest.approx(0.0)
+    assert found.quantile(0.3) == pytest.approx(0.1, abs=1e-4)
