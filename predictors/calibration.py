@@ -3,13 +3,15 @@
 The model gives quantiles of the log residual r = ln(actual / corrected physical estimate). They are read as a
 distribution with a median m and a spread to either side; then, in order of dispatch,
 
-    z = (r - m - bias) / spread
+    z = (r - m) / spread
 
-`bias` is a forgetting mean for each instance, the distribution of z a window for each (model, hardware) and
-stratum of load: instances of one kind share it. Quantiles are read back through the window, so they hold
-whatever the model says (split conformal prediction on a sliding window; Vovk et al., Algorithmic Learning in
-a Random World, 2005). A window keeps its share of late ones because requests are taken in order of dispatch,
-and one that is overdue is taken as later than now, not left out.
+and the distribution of z is a window for each (model, hardware) and stratum of load, which instances of one kind
+share; what an instance's own bias is, the corrected estimate has in it already. Quantiles are read back through
+the window, so they hold whatever the model says (conformal prediction on a sliding window; Vovk et al.,
+Algorithmic Learning in a Random World, 2005). It moves slowly, and a share of it is the model's own word for
+good: errors come in spells, and a window that follows them closely is narrow when the next one begins. It keeps
+its share of late ones because requests are taken in order of dispatch, and one that is overdue is taken as later
+than now, not left out.
 
 `Trust` watches both predictions side by side: while the model's cover less than they should, or cost more in
 pinball loss than the physical estimate's own, the physical estimate serves.
@@ -30,12 +32,11 @@ _LEAST_SPREAD = 0.005
 _MOST_Z = 20.0
 #: Log factors are cut here: what is a million times slower than expected has no better estimate.
 _MOST_LOG = 14.0
-_BIAS_MEMORY = 64
-#: Observations that the model's own median weighs against the bias of an instance.
-_BIAS_INERTIA = 8.0
-#: Log standard deviation of the common bias of (model, hardware) before anything is seen, and of z around it.
-_PRIOR_SD, _NOISE_SD = 0.3, 1.0
-_MEMORY = 64
+#: Standard deviation of the mean of z before anything is seen, and of z around it.
+_PRIOR_SD, _NOISE_SD = 0.1, 1.0
+_MEMORY = 512
+#: Observations that the model's own quantiles weigh, for good.
+_LASTING = 128
 
 
 class Error:
@@ -84,26 +85,6 @@ class Error:
             if median > _MOST_LOG:
                 median = _MOST_LOG
         return exp(median), exp(p95), exp(median + 0.5 * sd * sd)
-
-
-class Bias:
-    """Forgetting mean of an instance's log errors, drawn towards nothing while few are seen."""
-
-    __slots__ = ("count", "value")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.value = 0.0
-
-    def observe(self, error: float) -> None:
-        """`error` is r - m, the bias still in it."""
-        self.count += 1
-        rate = 1.0 / (self.count + _BIAS_INERTIA if self.count < _BIAS_MEMORY else _BIAS_MEMORY)
-        self.value += rate * (error - self.value)
-
-    def correct(self, by: float) -> None:
-        """An error that was observed has turned out to be larger by `by`."""
-        self.value += by / (self.count + _BIAS_INERTIA if self.count < _BIAS_MEMORY else _BIAS_MEMORY)
 
 
 class Trust:
@@ -176,14 +157,12 @@ class GroupCalibration:
     __slots__ = ("tpot", "trust", "ttft")
 
     def __init__(self, ttft_strata: int, tpot_strata: int) -> None:
-        self.ttft = StratifiedResiduals(ttft_strata, _PRIOR_SD, _NOISE_SD, _MEMORY)
-        self.tpot = StratifiedResiduals(tpot_strata, _PRIOR_SD, _NOISE_SD, _MEMORY)
+        self.ttft = StratifiedResiduals(ttft_strata, _PRIOR_SD, _NOISE_SD, _MEMORY, _LASTING)
+        self.tpot = StratifiedResiduals(tpot_strata, _PRIOR_SD, _NOISE_SD, _MEMORY, _LASTING)
         self.trust = Trust()
 
 
-def learned_error(
-    strata: StratifiedResiduals, stratum: int, base: float, quantiles: list[float], bias: Bias
-) -> Error:
+def learned_error(strata: StratifiedResiduals, stratum: int, base: float, quantiles: list[float]) -> Error:
     """The error distribution that the model's quantiles (at `predictors.latency.features.TAUS`, relative to
     the corrected estimate) stand for, relative to the physical one; `base` is the log median factor between
     the two."""
@@ -192,7 +171,7 @@ def learned_error(
     upper = (high - median) / _UPPER_Z
     return Error(
         strata.window(stratum),
-        base + median + bias.value,
+        base + median,
         lower if lower > _LEAST_SPREAD else _LEAST_SPREAD,
         upper if upper > _LEAST_SPREAD else _LEAST_SPREAD,
     )

@@ -63,6 +63,9 @@ _ARRAYS = {
     "families": 1, "family_table": 2, "family_spread": 1, "familiar_from": 1,
 }  # fmt: skip
 
+#: Tables with a row for each of some names or ids, and so many more.
+_TABLES = {"grams": ("gram_table", 1), "words": ("word_table", 1), "models": ("model_table", 0), "families": ("family_table", 1)}  # fmt: skip
+
 
 def silu(x: np.ndarray) -> np.ndarray:
     """x * sigmoid(x)."""
@@ -169,6 +172,13 @@ class LengthModel:
         wrong = [name for name, dims in _ARRAYS.items() if artifact.arrays[name].ndim != dims]
         if wrong:
             raise ArtifactError(f"length artifact with a misshapen {', '.join(wrong[:5])}")
+        uneven = [
+            names
+            for names, (table, more) in _TABLES.items()
+            if len(artifact.arrays[table]) != len(artifact.arrays[names]) + more
+        ]
+        if uneven:
+            raise ArtifactError(f"length artifact whose tables do not fit its {', '.join(uneven)}")
         try:
             model = cls(artifact.name, artifact.arrays)
             probe = PromptFeatures(tuple(range(PATCH)), (1,), (1,) * len(COUNTS))
@@ -177,7 +187,7 @@ class LengthModel:
             found = model.shares(probe, [(str(artifact.arrays["models"][0]), None), ("", None)])
         except (ValueError, IndexError, TypeError) as error:
             raise ArtifactError(f"length artifact whose arrays do not fit together ({error})") from error
-        if not np.isfinite(found).all() or len(model._of["family_table"]) != len(model._families) + 1:
+        if not np.isfinite(found).all():
             raise ArtifactError("length artifact whose arrays do not fit together")
         return model
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 _DROPPED = re.compile(r"(^|-)(meta|instruct|chat|inst|it|hf|turbo|latest|preview|experimental)(?=-|$)")
-_QUANTISED = re.compile(r"-(q[2-8](_[0-9a-z]+)*|fp8|fp16|bf16|awq|gptq|int[48]|gguf)(?=-|$)")
+_QUANTISED = re.compile(r"-(q[2-8](-(0|1|k(-[sml])?))?|fp8|fp16|bf16|awq|gptq|int[48]|gguf)(?=-|$)")
 _DATE = re.compile(r"-(20\d{6}|20\d\d-\d\d-\d\d|\d{2}-\d{2}-\d{2}|\d{4})$")
 _FAMILIES = (
     "llama",
@@ -23,7 +23,11 @@ _FAMILIES = (
     "deepseek",
     "yi",
 )
-_LLAMA_LIKE = ("vicuna", "wizardlm", "alpaca", "athene", "nemotron", "guanaco", "koala", "tulu", "chatqa")
+#: Tuned forms that have names of their own.
+_TUNED = {
+    "llama": ("vicuna", "wizardlm", "alpaca", "athene", "nemotron", "guanaco", "koala", "tulu", "chatqa"),
+    "mistral": ("zephyr", "starling", "openchat"),
+}
 
 
 def model_key(name: str) -> str:
@@ -37,16 +41,22 @@ def model_key(name: str) -> str:
         .replace(" ", "-")
     )
     key = re.sub(r"^(llama|qwen|gemma|phi|mistral|yi)-?(\d)", r"\1-\2", key)
-    key = re.sub(r"^qwen-(\d)", r"qwen\1", key)
-    for pattern in (_DATE, _QUANTISED, _DROPPED):
-        key = pattern.sub("", key)
-    return key.strip("-")
+    key = re.sub(r"^qwen-(\d(\.\d)?)(?=-|$)", r"qwen\1", key)  # a version, not a size as in qwen-14b
+    key = re.sub(r"^gpt(\d)", r"gpt-\1", key)
+    key = _QUANTISED.sub("", _DATE.sub("", key))
+    # gpt-4-turbo is another model than gpt-4, llama-3.1-70b-turbo the same one on faster engines
+    dropped = _DROPPED.sub("", key.replace("gpt-4-turbo", "gpt-4turbo"))
+    return dropped.replace("gpt-4turbo", "gpt-4-turbo").strip("-")
 
 
 def family_of(name: str) -> str | None:
     """The family that a model's name tells; None where it tells none."""
     key = model_key(name)
     for family in _FAMILIES:
-        if family in key:
+        # at a word's end too, as in codellama and chatgpt, but phi and yi only as words: not in dolphin
+        if re.search(rf"(^|[^a-z]){family}" if len(family) <= 3 and family != "gpt" else family, key):
             return family
-    return "llama" if any(word in key for word in _LLAMA_LIKE) else None
+    for family, words in _TUNED.items():
+        if any(word in key for word in words):
+            return family
+    return None

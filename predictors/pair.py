@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from math import exp
 
-from predictors.calibration import Bias, Error, GroupCalibration, learned_error
+from predictors.calibration import Error, GroupCalibration, learned_error
 from predictors.coverage import Coverage
 from predictors.latency.features import Estimate, Track
 from predictors.model_lengths import ModelLengths
@@ -88,22 +88,16 @@ class Pair:
         self.shrinkage = Shrinkage()
         self.tpot = StratifiedResiduals(TPOT_STRATA, bias_sd, _TPOT_NOISE_SD, _TPOT_MEMORY)
         self.group = group  # of the model and hardware
-        self.ttft_bias = Bias()  # of the latency model's medians
-        self.tpot_bias = Bias()
         self.open: deque[Open] = deque()  # without a first token, in order of dispatch
 
     def ttft_error(self, sketch: Estimate, quantiles: Quantiles | None) -> Error:
         """Distribution of ln(actual / physical TTFT)."""
         if quantiles is None:
             return Error(self.ttft.window(sketch.ttft_stratum))
-        return learned_error(
-            self.group.ttft, sketch.ttft_stratum, sketch.ttft_bias, quantiles[0], self.ttft_bias
-        )
+        return learned_error(self.group.ttft, sketch.ttft_stratum, sketch.ttft_bias, quantiles[0])
 
     def tpot_error(self, sketch: Estimate, quantiles: Quantiles | None) -> Error:
         """Distribution of ln(actual / physical TPOT)."""
         if quantiles is None:
             return Error(self.tpot.window(sketch.tpot_stratum))
-        return learned_error(
-            self.group.tpot, sketch.tpot_stratum, sketch.tpot_bias, quantiles[1], self.tpot_bias
-        )
+        return learned_error(self.group.tpot, sketch.tpot_stratum, sketch.tpot_bias, quantiles[1])

@@ -38,11 +38,13 @@ class ResidualWindow:
     and then (`_LAG`).
 
     `prior_sd` is the log standard deviation of the estimate's unknown bias, `noise_sd` that around it,
-    `memory` over how many observations the bias averages; the window holds four times as many.
+    `memory` over how many observations the bias averages; the window holds four times as many. `lasting` normal
+    pseudo-observations stay for good: the weight of an estimate that is calibrated already.
     """
 
     __slots__ = (
         "_bias_inertia",
+        "_lasting",
         "_least_rate",
         "_most_lag",
         "_noise_sd",
@@ -62,8 +64,9 @@ class ResidualWindow:
         "p95_factor",
     )
 
-    def __init__(self, prior_sd: float, noise_sd: float, memory: int = 64) -> None:
+    def __init__(self, prior_sd: float, noise_sd: float, memory: int = 64, lasting: int = 0) -> None:
         self.count = 0
+        self._lasting = [noise_sd * NormalDist().inv_cdf((at + 0.5) / lasting) for at in range(lasting)]
         self._least_rate = 1.0 / memory
         self._window = 4 * memory
         self._most_lag = memory * _MOST_LAG
@@ -73,7 +76,7 @@ class ResidualWindow:
         self._bias_inertia = (noise_sd / prior_sd) ** 2
         self._recent: deque[float] = deque()
         self._pseudo = self._prior((prior_sd**2 + noise_sd**2) ** 0.5)
-        self._sorted = sorted(self._pseudo)
+        self._sorted = sorted(self._pseudo + self._lasting)
         self._stale = 0
         self._summarise()
 
@@ -94,7 +97,7 @@ class ResidualWindow:
         values = self._sorted
         if count == _BIAS_KNOWN:
             self._pseudo = self._prior(self._noise_sd)
-            self._sorted = values = sorted(self._pseudo)
+            self._sorted = values = sorted(self._pseudo + self._lasting)
         recent = self._recent
         recent.append(innovation)
         insort(values, innovation)
@@ -176,10 +179,12 @@ class StratifiedResiduals:
 
     OWN_AFTER = 16
 
-    def __init__(self, strata: int, prior_sd: float, noise_sd: float, memory: int = 64) -> None:
-        self.pooled = ResidualWindow(prior_sd, noise_sd, memory)
+    def __init__(
+        self, strata: int, prior_sd: float, noise_sd: float, memory: int = 64, lasting: int = 0
+    ) -> None:
+        self.pooled = ResidualWindow(prior_sd, noise_sd, memory, lasting)
         # A stratum is only heard once its bias is learned, so it starts knowing nothing.
-        self.strata = [ResidualWindow(prior_sd, noise_sd, memory) for _ in range(strata)]
+        self.strata = [ResidualWindow(prior_sd, noise_sd, memory, lasting) for _ in range(strata)]
         self._observed = 0
 
     def window(self, stratum: int) -> ResidualWindow:

@@ -404,7 +404,6 @@ class PhysicalPredictor:
         if quantiles is not None:
             by_model = pair.tpot_error(mine.estimate, quantiles)
             pair.group.tpot.observe(stratum, by_model.z_of(error))
-            pair.tpot_bias.observe(error - by_model.shift + pair.tpot_bias.value)
         pair.tpot.observe(stratum, error)
         pair.shrinkage.observe(mine.raw_tpot_s, tpot_s)
         if prediction.tpot_s is not None:
@@ -481,7 +480,6 @@ class PhysicalPredictor:
                 served = entry.learned
             entry.taken_z = by_model.z_of(residual)
             pair.group.ttft.observe(stratum, entry.taken_z)
-            pair.ttft_bias.observe(residual - by_model.shift + pair.ttft_bias.value)
             trust.saw(residual, entry.learned, entry.physical)
         pair.coverage.saw_ttft(residual <= served[0], residual <= served[1], residual - served[0])
 
@@ -490,7 +488,6 @@ class PhysicalPredictor:
         pair.ttft.correct(stratum, taken, actual)
         if entry.by_model is not None and entry.taken_z is not None:
             pair.group.ttft.correct(stratum, entry.taken_z, entry.by_model.z_of(actual))
-            pair.ttft_bias.correct(actual - taken)
 
     def ttft_floor_s(self, request: Request, candidate: Candidate, instance: Instance) -> float:
         """Least time to a first token on an idle instance: its own prefill at the least error factor that

@@ -66,7 +66,7 @@ def _spreads(told: Sequence[float]) -> list[float]:
     return spreads
 
 
-class Quantiles:
+class Distribution:
     """A distribution of log residuals by its quantiles at TAUS: between them, and beyond, as a normal one that
     has these quantiles would go on. Answers as `predictors.calibration.Error` does."""
 

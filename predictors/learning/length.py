@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import isfinite
 from typing import Any
 
@@ -65,15 +65,17 @@ class _Table:
         found: np.ndarray = self.family_of_model[self.model]
         return found
 
-    def part(self, wanted: Callable[[Prompt], bool]) -> _Table:
-        """The part with the prompts that are wanted; all models stay."""
-        keep = np.array([wanted(each) for each in self.prompts])
+    def part(self, keep: np.ndarray) -> _Table:
+        """The part with the prompts that `keep` marks; all models stay."""
         rows = keep[self.prompt]
-        return _Table(
-            tuple(each for each, kept in zip(self.prompts, keep, strict=True) if kept),
-            self.models, self.families, self.family_of_model,
-            (np.cumsum(keep) - 1)[self.prompt[rows]], self.model[rows], self.tokens[rows], self.capped[rows],
-        )  # fmt: skip
+        return replace(
+            self,
+            prompts=tuple(each for each, kept in zip(self.prompts, keep, strict=True) if kept),
+            prompt=(np.cumsum(keep) - 1)[self.prompt[rows]],
+            model=self.model[rows],
+            tokens=self.tokens[rows],
+            capped=self.capped[rows],
+        )
 
 
 def train(
@@ -90,18 +92,13 @@ def train(
     table = _table(data)
 
     part = {each.group: int(fraction_of(each.group, seed + 1000) * _PARTS) for each in table.prompts}
+    in_part = np.array([part[each.group] for each in table.prompts])
     aside = []
     with _deterministic(seed):
-        for number in sorted(set(part.values())) if len(set(part.values())) > 1 else ():
-            kept = table.part(lambda prompt, number=number: part[prompt.group] != number)
-            out = table.part(lambda prompt, number=number: part[prompt.group] == number)
-            arrays = _fit(
-                kept,
-                seed,
-                settings,
-                lambda text, number=number: tell(f"calibration {number + 1} of {_PARTS}, {text}"),
-            )
-            aside.append((out, *_mixtures(arrays, out)))
+        for number in np.unique(in_part) if len(set(part.values())) > 1 else ():
+            tell(f"calibration {number + 1} of {_PARTS}")
+            kept, out = table.part(in_part != number), table.part(in_part == number)
+            aside.append((out, *_mixtures(_fit(kept, seed, settings, tell), out)))
         spreads, figures = _calibrated(aside, len(table.families))
         arrays = _fit(table, seed, settings, tell)
     _set_spreads(arrays, table, spreads)

@@ -121,13 +121,14 @@ def write_prompts(path: Path) -> None:
 @contextmanager
 def served(config: Path, folder: Path) -> Iterator[str]:
     """A gateway over a fleet file, as a process of its own; its URL. It is told to end on the way out."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "router.cli", "serve", "--config", str(config), "--port", "0"],
-        stdout=subprocess.PIPE,
-        stderr=(folder / "serve.log").open("wb"),
-        text=True,
-        cwd=folder,
-    )
+    with (folder / "serve.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "router.cli", "serve", "--config", str(config), "--port", "0"],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            cwd=folder,
+        )
     assert process.stdout is not None
     try:
         told = process.stdout.readline()

@@ -9,7 +9,8 @@ from benchmarks.evaluate.latency_baselines import LINEAR, TREES, fit_linear, fit
 from predictors.artifact import Artifact
 from predictors.dataset import Dataset, DatasetError
 from predictors.latency import TAUS
-from predictors.learning.latency import Settings, train
+from predictors.learning.latency import train
+from predictors.learning.latency_fit import Settings
 from predictors.learning.replay import episodes
 from tests.unit.predictors_learning.latency_runs import served
 

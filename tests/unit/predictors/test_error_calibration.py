@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from predictors.calibration import Bias, Error, GroupCalibration, Trust, learned_error
+from predictors.calibration import Error, GroupCalibration, Trust, learned_error
 from predictors.residuals import ResidualWindow
 
 
@@ -43,41 +43,27 @@ def test_a_shifted_and_spread_error_goes_by_its_own_scale() -> None:
 
 def test_quantiles_of_the_model_become_median_and_spreads() -> None:
     group = GroupCalibration(3, 3)
-    bias = Bias()
-    error = learned_error(group.ttft, 1, 0.5, [-0.12816, 0.0, 0.3, 0.32898, 0.5], bias)
+    error = learned_error(group.ttft, 1, 0.5, [-0.12816, 0.0, 0.3, 0.32898, 0.5])
     assert error.shift == pytest.approx(0.5)
     assert error.lower == pytest.approx(0.1, rel=1e-3)
     assert error.upper == pytest.approx(0.2, rel=1e-3)
-    sure = learned_error(group.ttft, 1, 0.0, [0.2] * 5, bias)
+    sure = learned_error(group.ttft, 1, 0.0, [0.2] * 5)
     assert 0 < sure.lower == sure.upper < 0.01  # never without any spread
 
 
 def test_coverage_becomes_nominal_whatever_the_model_says() -> None:
     """The model is half as wide as it should be and off by a factor; after learning its 95 % hold."""
     rng = Random(3)
-    group, bias = GroupCalibration(3, 3), Bias()
+    group = GroupCalibration(3, 3)
     quantiles = [-0.1, 0.0, 0.1, 0.128, 0.2]
     within = 0
-    for number in range(3000):
-        error = learned_error(group.ttft, 0, 0.0, quantiles, bias)
+    for number in range(9000):
+        error = learned_error(group.ttft, 0, 0.0, quantiles)
         residual = rng.gauss(0.5, 0.2)
-        if number >= 1000:
+        if number >= 4000:
             within += residual <= error.quantile(0.95)
         group.ttft.observe(0, error.z_of(residual))
-        bias.observe(residual - error.shift + bias.value)
-    assert within / 2000 == pytest.approx(0.95, abs=0.015)
-
-
-def test_a_bias_is_drawn_to_nothing_while_little_is_known() -> None:
-    bias = Bias()
-    bias.observe(0.9)
-    assert 0 < bias.value < 0.2
-    for _ in range(300):
-        bias.observe(0.9)
-    assert bias.value == pytest.approx(0.9, abs=0.05)
-    before = bias.value
-    bias.correct(0.64)
-    assert bias.value - before == pytest.approx(0.01)
+    assert within / 5000 == pytest.approx(0.95, abs=0.015)
 
 
 def test_an_alarm_when_the_models_quantiles_do_not_hold_and_its_end() -> None:

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from predictors.latency import TAUS
-from predictors.latency.conformal import Offsets, Quantiles
+from predictors.latency.conformal import Distribution, Offsets
 
 TOLD = [-0.2, 0.0, 0.2, 0.26, 0.4]
 
@@ -36,7 +36,7 @@ def test_calibrated_quantiles_do_not_cross():
 
 
 def test_a_distribution_has_its_quantiles_and_its_inverse():
-    found = Quantiles(TOLD)
+    found = Distribution(TOLD)
     for tau, value in zip(TAUS, TOLD, strict=True):
         assert found.quantile(tau) == pytest.approx(value, abs=1e-4)
     for residual in (-1.0, -0.2, 0.1, 0.3, 1.5):
@@ -49,7 +49,7 @@ def test_a_distribution_has_its_quantiles_and_its_inverse():
 
 
 def test_a_distribution_of_one_value_can_be_asked():
-    found = Quantiles([0.1] * 5)
+    found = Distribution([0.1] * 5)
     assert found.exceed(0.0) == pytest.approx(1.0)
     assert found.exceed(0.2) == pytest.approx(0.0)
     assert found.quantile(0.3) == pytest.approx(0.1, abs=1e-4)

@@ -9,7 +9,9 @@ import torch
 from predictors.artifact import to_bytes
 from predictors.dataset import Dataset, DatasetError
 from predictors.latency import LATENCY_FEATURES, TAUS, LatencyModel
-from predictors.learning.latency import Rows, Settings, Stream, fit, pinball_loss, predict, train
+from predictors.learning.latency import train
+from predictors.learning.latency_fit import Settings, fit
+from predictors.learning.latency_network import Rows, Stream, pinball_loss, predict
 from predictors.learning.replay import MODEL, episodes
 from tests.unit.predictors_learning.latency_runs import served
 

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.evaluate.figures import Evaluation, Figure
+from benchmarks.evaluate.length import MAIN, OURS, evaluate
+from benchmarks.evaluate.length_baselines import (
+    MEDIAN,
+    RIDGE_LOG,
+    RIDGE_TOKENS,
+    Answers,
+    absolute_errors,
+    baselines,
+)
+from predictors.artifact import Artifact
+from predictors.dataset import Dataset, DatasetError, split_prompts
+from predictors.learning.length import train
+from tests.unit.predictors_learning.made_lengths import TINY, made_data
+
+
+def without_task(data: Dataset) -> Dataset:
+    return replace(data, prompts=tuple(replace(each, task=None) for each in data.prompts))
+
+
+def figure(found: Evaluation, name: str, of: str, part: str = "all") -> Figure:
+    return next(each for each in found.figures if (each.name, each.of, each.part) == (name, of, part))
+
+
+@pytest.fixture(scope="module")
+def parts() -> tuple[Dataset, Dataset]:
+    return split_prompts(without_task(made_data(160)), 0.3)
+
+
+@pytest.fixture(scope="module")
+def artifact(parts: tuple[Dataset, Dataset]) -> Artifact:
+    return train(parts[0], settings=replace(TINY, least_steps=200))
+
+
+@pytest.fixture(scope="module")
+def found(artifact: Artifact, parts: tuple[Dataset, Dataset]) -> Evaluation:
+    return evaluate(artifact, parts[1], parts[0])
+
+
+def test_what_words_tell_is_better_than_medians(found: Evaluation) -> None:
+    gain = figure(found, "MAE", f"{OURS} - {MEDIAN}")
+    assert gain.low is not None
+    assert gain.high is not None
+    assert gain.low < gain.value < gain.high < 0
+    assert figure(found, "Spearman within model and task", OURS).value > 0.5
+    assert figure(found, "Spearman within model and task", MEDIAN).value == 0.0
+
+
+def test_differences_are_of_the_figures(found: Evaluation) -> None:
+    for other in (MEDIAN, RIDGE_TOKENS, RIDGE_LOG):
+        for name in ("MAE", "pinball loss at 0.5", "pinball loss at 0.9", "Spearman within model and task"):
+            ours, theirs = figure(found, name, OURS), figure(found, name, other)
+            assert figure(found, name, f"{OURS} - {other}").value == pytest.approx(ours.value - theirs.value)
+        relative = figure(found, "MAE, relative", f"{OURS} - {other}").value
+        assert relative == pytest.approx(
+            figure(found, "MAE", OURS).value / figure(found, "MAE", other).value - 1
+        )
+
+
+def test_parts_and_curves(found: Evaluation) -> None:
+    assert {"all", MAIN} <= {each.part for each in found.figures}
+    assert figure(found, "MAE", OURS, MAIN).value == figure(found, "MAE", OURS).value  # all are of them
+    assert 0.5 < figure(found, "coverage of 80 % intervals", OURS).value <= 1.0
+    assert {each.title for each in found.curves} == {"Calibration", "Error by length"}
+    assert found.notes
+
+
+def test_without_training_data_there_are_no_baselines(
+    artifact: Artifact, parts: tuple[Dataset, Dataset]
+) -> None:
+    alone = evaluate(artifact, parts[1], None)
+    assert {each.of for each in alone.figures} == {OURS}
+
+
+def test_shuffled_labels_fall_to_the_baseline() -> None:
+    kept, out = split_prompts(without_task(made_data(240, shuffled=True)), 0.3)
+    found = evaluate(train(kept, settings=TINY), out, kept)
+    gain = figure(found, "MAE, relative", f"{OURS} - {MEDIAN}")
+    assert gain.high is not None
+    assert gain.high > -0.05
+    assert abs(figure(found, "Spearman within model and task", OURS).value) < 0.3
+
+
+def test_near_copies_on_both_sides_are_refused(artifact: Artifact, parts: tuple[Dataset, Dataset]) -> None:
+    with pytest.raises(DatasetError, match="split by group"):
+        evaluate(artifact, parts[1], made_data(160))
+
+
+def test_a_test_part_without_lengths_is_refused(artifact: Artifact) -> None:
+    with pytest.raises(DatasetError, match="no answer"):
+        evaluate(artifact, Dataset(), None)
+
+
+def test_a_cut_answer_is_missed_from_below_only() -> None:
+    answers = Answers(
+        (), np.zeros(3, int), np.array(["m"] * 3), np.array([100.0] * 3), np.array([True, True, False])
+    )
+    assert absolute_errors(answers, np.array([70.0, 130.0, 130.0])).tolist() == [30.0, 0.0, 30.0]
+
+
+def test_medians_fall_back_from_task_to_model_to_all() -> None:
+    prompts = made_data(3).prompts
+    tasks = tuple(replace(each, task=task) for each, task in zip(prompts, ("a", "b", "c"), strict=True))
+    train_part = Answers(
+        tasks, np.array([0, 0, 1]), np.array(["m", "m", "n"]), np.array([10.0, 20.0, 90.0]), np.zeros(3, bool)
+    )
+    test_part = Answers(
+        tasks, np.array([0, 2, 2]), np.array(["m", "n", "new"]), np.array([1.0, 1.0, 1.0]), np.zeros(3, bool)
+    )
+    assert baselines(train_part, test_part, 1)[MEDIAN][:, 0].tolist() == [15.0, 90.0, 20.0]
