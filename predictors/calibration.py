@@ -1,90 +1,35 @@
-"""Online calibration of the latency model: what it says is corrected by what comes, or not believed.
+"""What is learned online of the latency model's errors, by model and hardware, and whether it is believed.
 
-The model gives quantiles of the log residual r = ln(actual / corrected physical estimate). They are read as a
-distribution with a median m and a spread to either side; then, in order of dispatch,
-
-    z = (r - m) / spread
-
-and the distribution of z is a window for each (model, hardware) and stratum of load, which instances of one kind
-share; what an instance's own bias is, the corrected estimate has in it already. Quantiles are read back through
-the window, so they hold whatever the model says (conformal prediction on a sliding window; Vovk et al.,
-Algorithmic Learning in a Random World, 2005). It moves slowly, and a share of it is the model's own word for
-good: errors come in spells, and a window that follows them closely is narrow when the next one begins. It keeps
-its share of late ones because requests are taken in order of dispatch, and one that is overdue is taken as later
-than now, not left out.
+Its quantiles are corrected by offsets that all instances of one kind share (`predictors.latency.conformal`); what
+an instance's own bias is, the corrected physical estimate has in it already.
 
 `Trust` watches both predictions side by side: while the model's cover less than they should, or cost more in
 pinball loss than the physical estimate's own, the physical estimate serves.
 """
 
 # A branch costs half of a call of max() or min(), and this runs for each candidate of each request.
-# ruff: noqa: PLR1730
 from __future__ import annotations
 
-from math import exp
+from typing import Protocol
 
 from predictors.coverage import Coverage
-from predictors.residuals import ResidualWindow, StratifiedResiduals
-
-#: z = 1 at the model's 10 % and 95 % quantiles, in normal standard deviations.
-_LOWER_Z, _UPPER_Z = 1.2816, 1.6449
-_LEAST_SPREAD = 0.005
-_MOST_Z = 20.0
-#: Log factors are cut here: what is a million times slower than expected has no better estimate.
-_MOST_LOG = 14.0
-#: Standard deviation of the mean of z before anything is seen, and of z around it.
-_PRIOR_SD, _NOISE_SD = 0.1, 1.0
-_MEMORY = 512
-#: Observations that the model's own quantiles weigh, for good.
-_LASTING = 128
+from predictors.latency.conformal import Offsets
 
 
-class Error:
-    """Distribution of a log residual r that serves: `shift` + spread x a window's value. The physical
-    estimate's own has shift 0 and spread 1."""
-
-    __slots__ = ("lower", "shift", "upper", "window")
-
-    def __init__(
-        self, window: ResidualWindow, shift: float = 0.0, lower: float = 1.0, upper: float = 1.0
-    ) -> None:
-        self.window = window
-        self.shift = shift
-        self.lower = lower
-        self.upper = upper
+class LogError(Protocol):
+    """Distribution of ln(actual / physical estimate)."""
 
     def quantile(self, probability: float) -> float:
-        """The log residual not exceeded with this probability."""
-        z = self.window.quantile(probability)
-        return self.shift + (self.upper if z > 0.0 else self.lower) * z
+        """The log error not exceeded with this probability."""
+        ...
 
     def exceed(self, residual: float) -> float:
-        """P(r > residual)."""
-        by = residual - self.shift
-        return self.window.exceed(by / (self.upper if by > 0.0 else self.lower))
-
-    def z_of(self, residual: float) -> float:
-        """The window's value that a residual stands for, within what a window should ever hold."""
-        by = residual - self.shift
-        z = by / (self.upper if by > 0.0 else self.lower)
-        return _MOST_Z if z > _MOST_Z else (-_MOST_Z if z < -_MOST_Z else z)
+        """P(log error > residual)."""
+        ...
 
     def factors(self) -> tuple[float, float, float]:
-        """(median, 95 % quantile, mean) of exp(r)."""
-        window = self.window
-        if self.shift == 0.0 and self.upper == 1.0:
-            return window.median_factor, window.p95_factor, window.mean_factor
-        z50, z95 = window.median, window.p95
-        median = self.shift + (self.upper if z50 > 0.0 else self.lower) * z50
-        p95 = self.shift + (self.upper if z95 > 0.0 else self.lower) * z95
-        sd = (p95 - median) / 1.645
-        if sd > 1.0:
-            sd = 1.0
-        if p95 > _MOST_LOG:
-            p95 = _MOST_LOG
-            if median > _MOST_LOG:
-                median = _MOST_LOG
-        return exp(median), exp(p95), exp(median + 0.5 * sd * sd)
+        """(median, 95 % quantile, mean) of actual / physical."""
+        ...
 
 
 class Trust:
@@ -156,22 +101,7 @@ class GroupCalibration:
 
     __slots__ = ("tpot", "trust", "ttft")
 
-    def __init__(self, ttft_strata: int, tpot_strata: int) -> None:
-        self.ttft = StratifiedResiduals(ttft_strata, _PRIOR_SD, _NOISE_SD, _MEMORY, _LASTING)
-        self.tpot = StratifiedResiduals(tpot_strata, _PRIOR_SD, _NOISE_SD, _MEMORY, _LASTING)
+    def __init__(self) -> None:
+        self.ttft = Offsets()
+        self.tpot = Offsets()
         self.trust = Trust()
-
-
-def learned_error(strata: StratifiedResiduals, stratum: int, base: float, quantiles: list[float]) -> Error:
-    """The error distribution that the model's quantiles (at `predictors.latency.features.TAUS`, relative to
-    the corrected estimate) stand for, relative to the physical one; `base` is the log median factor between
-    the two."""
-    low, median, _, high, _ = quantiles
-    lower = (median - low) / _LOWER_Z
-    upper = (high - median) / _UPPER_Z
-    return Error(
-        strata.window(stratum),
-        base + median,
-        lower if lower > _LEAST_SPREAD else _LEAST_SPREAD,
-        upper if upper > _LEAST_SPREAD else _LEAST_SPREAD,
-    )

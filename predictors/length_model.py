@@ -60,7 +60,7 @@ _ARRAYS = {
     "level_weight": 2, "level_bias": 1, "tilt_weight": 2, "tilt_bias": 1,
     "mix_prompt": 2, "mix_model": 2, "mix_bias": 1, "out_weight": 2, "out_bias": 1,
     "models": 1, "model_table": 2, "model_spread": 1,
-    "families": 1, "family_table": 2, "family_spread": 1, "familiar_from": 1,
+    "families": 1, "family_table": 2, "family_spread": 1, "familiar": 1,
 }  # fmt: skip
 
 #: Tables with a row for each of some names or ids, and so many more.
@@ -153,7 +153,7 @@ class LengthModel:
         self._models = {str(key): row for row, key in enumerate(values["models"])}
         # The last row of a family's table is that of a family never seen.
         self._families = {str(key): row for row, key in enumerate(values["families"])}
-        self._familiar_from = float(values["familiar_from"][0])
+        self._strange, self._familiar = map(float, values["familiar"])
         self._fleets: dict[tuple[tuple[str, str | None], ...], _Fleet] = {}
         # sigmoid(x) = tanh(x / 2) / 2 + 1 / 2: with halved gates, one tanh does for all four.
         hidden = len(values["lstm_state"])
@@ -201,8 +201,8 @@ class LengthModel:
         fleet = self._fleet(tuple(models))
         prompt, familiar = self._prompt(features)
         shares = shares_of(*self._mixtures(prompt, fleet), fleet.spread)
-        if familiar < self._familiar_from:
-            weight = min(1.0, 2.0 * (1.0 - familiar / self._familiar_from))
+        if familiar < self._familiar:
+            weight = min(1.0, (self._familiar - familiar) / max(self._familiar - self._strange, 1e-6))
             shares = (1.0 - weight) * shares + weight * _PRIOR
         return shares
 

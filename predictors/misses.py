@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import exp, log
 
 from predictors.answer_length import AnswerLength
-from predictors.calibration import Error
+from predictors.calibration import LogError
 from router.core.types import Slo
 
 #: Equally likely values of TTFT and TPOT that stand for their distributions under an E2E target.
@@ -13,7 +13,7 @@ _TTFT_POINTS = (1 / 6, 1 / 2, 5 / 6)
 _TPOT_POINTS = (1 / 6, 1 / 2, 5 / 6)
 
 
-def p_miss_without_decode(slo: Slo, waited_s: float, ttft_s: float, ttft_error: Error) -> float:
+def p_miss_without_decode(slo: Slo, waited_s: float, ttft_s: float, ttft_error: LogError) -> float:
     """P(an SLO is missed) of a request that only prefills (embeddings)."""
     targets = [target for target in (slo.ttft_s, slo.e2e_s) if target is not None]
     if not targets:
@@ -27,8 +27,8 @@ def p_miss(
     waited_s: float,
     ttft_s: float,
     tpot_s: float,
-    ttft_error: Error,
-    tpot_error: Error,
+    ttft_error: LogError,
+    tpot_error: LogError,
     answer: AnswerLength,
 ) -> float:
     """P(an SLO is missed); times are physical estimates from the dispatch on, their errors relative to them."""

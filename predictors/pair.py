@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import deque
 from math import exp
 
-from predictors.calibration import Error, GroupCalibration, learned_error
+from predictors.calibration import GroupCalibration, LogError
 from predictors.coverage import Coverage
-from predictors.latency.features import Estimate, Track
+from predictors.latency.conformal import Distribution
+from predictors.latency.features import TAUS, Estimate, Track
 from predictors.model_lengths import ModelLengths
 from predictors.physical import GENERIC_PROFILE, TPOT_STRATA, TTFT_STRATA, PrefillRate, StepCosts
 from predictors.prediction import PhysicalPrediction, Quantiles
@@ -26,36 +27,34 @@ _TTFT_MEMORY = 64
 _TPOT_MEMORY = 256
 
 
+#: Places of the median and of the 95 % quantile among TAUS.
+P50, P95 = TAUS.index(0.5), TAUS.index(0.95)
+
+
 class Open:
     """An attempt that has no first token yet, as it was predicted at its dispatch; log residuals are relative
     to the physical TTFT. `taken` is the residual that was learned before the actual one was known."""
 
     __slots__ = (
-        "actual", "by_model", "dispatched_at", "learned", "lost", "overdue_at", "physical", "prediction", "taken",
-        "taken_z",
+        "actual", "dispatched_at", "lost", "overdue_at", "physical", "prediction", "taken",
     )  # fmt: skip
 
     def __init__(
         self,
         prediction: PhysicalPrediction,
         dispatched_at: float,
-        by_model: Error | None,
         physical: tuple[float, float],
     ) -> None:
         self.prediction = prediction
         self.dispatched_at = dispatched_at
-        self.by_model = by_model
         self.physical = physical  # median and 95 % quantile
-        self.learned = (0.0, 0.0)
         late = physical[1]
-        if by_model is not None:
-            self.learned = by_model.quantile(0.5), by_model.quantile(0.95)
-            late = max(late, self.learned[1])
+        if prediction.quantiles is not None:
+            late = max(late, prediction.quantiles[0][P95])
         self.overdue_at = dispatched_at + prediction.estimate.ttft_s * exp(min(late, 20.0))
         self.actual: float | None = None
         self.lost = False
         self.taken: float | None = None
-        self.taken_z: float | None = None
 
 
 class Pair:
@@ -90,14 +89,10 @@ class Pair:
         self.group = group  # of the model and hardware
         self.open: deque[Open] = deque()  # without a first token, in order of dispatch
 
-    def ttft_error(self, sketch: Estimate, quantiles: Quantiles | None) -> Error:
+    def ttft_error(self, known: Estimate, quantiles: Quantiles | None) -> LogError:
         """Distribution of ln(actual / physical TTFT)."""
-        if quantiles is None:
-            return Error(self.ttft.window(sketch.ttft_stratum))
-        return learned_error(self.group.ttft, sketch.ttft_stratum, sketch.ttft_bias, quantiles[0])
+        return self.ttft.window(known.ttft_stratum) if quantiles is None else Distribution(quantiles[0])
 
-    def tpot_error(self, sketch: Estimate, quantiles: Quantiles | None) -> Error:
+    def tpot_error(self, known: Estimate, quantiles: Quantiles | None) -> LogError:
         """Distribution of ln(actual / physical TPOT)."""
-        if quantiles is None:
-            return Error(self.tpot.window(sketch.tpot_stratum))
-        return learned_error(self.group.tpot, sketch.tpot_stratum, sketch.tpot_bias, quantiles[1])
+        return self.tpot.window(known.tpot_stratum) if quantiles is None else Distribution(quantiles[1])

@@ -7,24 +7,26 @@ from typing import Any
 from predictors.latency.features import Estimate
 from router.core.types import Prediction
 
-#: Log residuals of TTFT and of TPOT as the latency model tells them, each at `predictors.latency.features.TAUS`.
+#: Log errors of TTFT and of TPOT, each at `predictors.latency.features.TAUS`.
 Quantiles = list[list[float]]
 
 
 class PhysicalPrediction(Prediction):
     """A `Prediction` that remembers what it was made of, so that its error can be learned: the `estimate`,
     when (`made_at`), TPOT before shrinking (`raw_tpot_s`), and the latency model's `quantiles` (None: not
-    asked or not there).
+    asked or not there) of log errors to the physical estimate as they serve, `raw_quantiles` of those to the
+    corrected estimate as the model told them.
 
     It is made for each candidate of each request, and to fill a frozen dataclass takes longer than all of
     the arithmetic; so this one can be written to, which nobody does once it is made.
     """
 
-    __slots__ = ("estimate", "made_at", "quantiles", "raw_tpot_s")
+    __slots__ = ("estimate", "made_at", "quantiles", "raw_quantiles", "raw_tpot_s")
 
     estimate: Estimate
     made_at: float
     quantiles: Quantiles | None
+    raw_quantiles: Quantiles | None
     raw_tpot_s: float
 
     __setattr__ = object.__setattr__
@@ -50,6 +52,7 @@ class PhysicalPrediction(Prediction):
         estimate: Estimate,
         raw_tpot_s: float,
         quantiles: Quantiles | None,
+        raw_quantiles: Quantiles | None,
         made_at: float,
     ) -> None:
         self.output_tokens_p50 = output_tokens_p50
@@ -70,4 +73,5 @@ class PhysicalPrediction(Prediction):
         self.estimate = estimate
         self.raw_tpot_s = raw_tpot_s
         self.quantiles = quantiles
+        self.raw_quantiles = raw_quantiles
         self.made_at = made_at

@@ -38,13 +38,11 @@ class ResidualWindow:
     and then (`_LAG`).
 
     `prior_sd` is the log standard deviation of the estimate's unknown bias, `noise_sd` that around it,
-    `memory` over how many observations the bias averages; the window holds four times as many. `lasting` normal
-    pseudo-observations stay for good: the weight of an estimate that is calibrated already.
+    `memory` over how many observations the bias averages; the window holds four times as many.
     """
 
     __slots__ = (
         "_bias_inertia",
-        "_lasting",
         "_least_rate",
         "_most_lag",
         "_noise_sd",
@@ -64,9 +62,8 @@ class ResidualWindow:
         "p95_factor",
     )
 
-    def __init__(self, prior_sd: float, noise_sd: float, memory: int = 64, lasting: int = 0) -> None:
+    def __init__(self, prior_sd: float, noise_sd: float, memory: int = 64) -> None:
         self.count = 0
-        self._lasting = [noise_sd * NormalDist().inv_cdf((at + 0.5) / lasting) for at in range(lasting)]
         self._least_rate = 1.0 / memory
         self._window = 4 * memory
         self._most_lag = memory * _MOST_LAG
@@ -76,7 +73,7 @@ class ResidualWindow:
         self._bias_inertia = (noise_sd / prior_sd) ** 2
         self._recent: deque[float] = deque()
         self._pseudo = self._prior((prior_sd**2 + noise_sd**2) ** 0.5)
-        self._sorted = sorted(self._pseudo + self._lasting)
+        self._sorted = sorted(self._pseudo)
         self._stale = 0
         self._summarise()
 
@@ -97,7 +94,7 @@ class ResidualWindow:
         values = self._sorted
         if count == _BIAS_KNOWN:
             self._pseudo = self._prior(self._noise_sd)
-            self._sorted = values = sorted(self._pseudo + self._lasting)
+            self._sorted = values = sorted(self._pseudo)
         recent = self._recent
         recent.append(innovation)
         insort(values, innovation)
@@ -151,6 +148,10 @@ class ResidualWindow:
         low = values[at - 1]
         return 1.0 - (at + (innovation - low) / (values[at] - low)) / (size + 1)
 
+    def factors(self) -> tuple[float, float, float]:
+        """(median, 95 % quantile, mean) of actual / physical."""
+        return self.median_factor, self.p95_factor, self.mean_factor
+
     def least_factor(self) -> float:
         """The least actual / physical that is to be expected (the 1 % quantile, tail included)."""
         values = self._sorted
@@ -179,12 +180,10 @@ class StratifiedResiduals:
 
     OWN_AFTER = 16
 
-    def __init__(
-        self, strata: int, prior_sd: float, noise_sd: float, memory: int = 64, lasting: int = 0
-    ) -> None:
-        self.pooled = ResidualWindow(prior_sd, noise_sd, memory, lasting)
+    def __init__(self, strata: int, prior_sd: float, noise_sd: float, memory: int = 64) -> None:
+        self.pooled = ResidualWindow(prior_sd, noise_sd, memory)
         # A stratum is only heard once its bias is learned, so it starts knowing nothing.
-        self.strata = [ResidualWindow(prior_sd, noise_sd, memory, lasting) for _ in range(strata)]
+        self.strata = [ResidualWindow(prior_sd, noise_sd, memory) for _ in range(strata)]
         self._observed = 0
 
     def window(self, stratum: int) -> ResidualWindow:

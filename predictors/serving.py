@@ -27,6 +27,7 @@ import numpy as np
 from predictors.answer_length import AnswerLength, answer_length, output_cap
 from predictors.calibration import GroupCalibration, Trust
 from predictors.coverage import Coverage
+from predictors.latency.conformal import calibrated
 from predictors.latency.features import Estimate, Track
 from predictors.length import LengthTable
 from predictors.memory import feature_rows
@@ -35,8 +36,8 @@ from predictors.misses import p_miss_without_decode
 from predictors.model_lengths import Lengths
 from predictors.models import UNTRAINED, Models
 from predictors.outlook import Outlook, QualityFeedback
-from predictors.pair import Open, Pair
-from predictors.physical import TPOT_STRATA, TTFT_STRATA, PrefillRate, estimate, is_unloaded
+from predictors.pair import P50, P95, Open, Pair
+from predictors.physical import PrefillRate, estimate, is_unloaded
 from predictors.prediction import PhysicalPrediction, Quantiles
 from predictors.prefix_index import PrefixIndex
 from router.core.interfaces import Option
@@ -46,8 +47,9 @@ from router.core.types import PREFIX_TOKENS, Candidate, Prediction, PromptFeatur
 #: Prefill rates are averaged over about this long, in seconds at real speed.
 _PREFILL_HORIZON_S = 10.0
 
-#: What the models say of one sketch: the latency model's quantiles, and the mean share of KV memory in use.
-_Told = tuple[Quantiles, float]
+#: What the models say of one sketch: quantiles of log errors as they serve and as the latency model told them, and
+#: the mean share of KV memory in use.
+_Told = tuple[Quantiles, Quantiles, float]
 
 
 class _Sketch(NamedTuple):
@@ -213,12 +215,16 @@ class PhysicalPredictor:
             ]
         )
         encodings = np.array([track.encoding for track in tracks])
-        quantiles: list[Quantiles] = model.quantiles(encodings, rows).tolist()
+        raw = model.quantiles(encodings, rows)
+        offsets = [(each.pair.group.ttft.values, each.pair.group.tpot.values) for each in sketches]
+        bases = [(each.estimate.ttft_bias, each.estimate.tpot_bias) for each in sketches]
+        served = calibrated(raw, np.array(offsets))
+        served += np.array(bases)[:, :, None]
         ratios = [sketch.memory_ratio for sketch in sketches]
         if memory is not None:
             reported = [instance.report.kv_usage for instance in instances]
             ratios = memory.predict(feature_rows(ratios, reported, rows)).tolist()
-        return list(zip(quantiles, ratios, strict=True))
+        return list(zip(served.tolist(), raw.tolist(), ratios, strict=True))
 
     def _predicted(
         self,
@@ -230,9 +236,9 @@ class PhysicalPredictor:
         outlook: Outlook | None,
     ) -> PhysicalPrediction:
         pair, known, raw_tpot_s, memory_ratio, answer = sketch
-        quantiles = None
+        quantiles = raw_quantiles = None
         if told is not None:
-            quantiles, memory_ratio = told
+            quantiles, raw_quantiles, memory_ratio = told
         believed = quantiles if pair.group.trust.believed else None
         ttft_s, tpot_s = known.ttft_s, known.tpot_s
         ttft_error = pair.ttft_error(known, believed)
@@ -270,6 +276,7 @@ class PhysicalPredictor:
                 known,
                 raw_tpot_s,
                 quantiles,
+                raw_quantiles,
                 now,
             )
 
@@ -316,6 +323,7 @@ class PhysicalPredictor:
             known,
             raw_tpot_s,
             quantiles,
+            raw_quantiles,
             now,
         )
 
@@ -327,14 +335,9 @@ class PhysicalPredictor:
         pair = self._pairs.get((candidate.instance, candidate.model))
         if pair is None or not isinstance(prediction, PhysicalPrediction):
             return
-        known, quantiles = prediction.estimate, prediction.quantiles
+        known = prediction.estimate
         window = pair.ttft.window(known.ttft_stratum)
-        entry = Open(
-            prediction,
-            now,
-            None if quantiles is None else pair.ttft_error(known, quantiles),
-            (window.median, window.p95),
-        )
+        entry = Open(prediction, now, (window.median, window.p95))
         self._open[request.id, candidate.instance] = entry
         pair.open.append(entry)
         if pair.track is not None:
@@ -363,7 +366,7 @@ class PhysicalPredictor:
         if pair.track is not None:
             pair.track.first_token(instance, known, engine_ttft_s, now)
         if entry.taken is not None:
-            self._correct(pair, entry, entry.taken, residual)
+            pair.ttft.correct(known.ttft_stratum, entry.taken, residual)
         self._settle(pair, now)
 
     def observe_end(
@@ -400,10 +403,9 @@ class PhysicalPredictor:
             pair.coverage.saw_output(output_tokens <= prediction.output_tokens_p90)
         if mine is None or tpot_s is None or error is None:
             return
-        stratum, quantiles = mine.estimate.tpot_stratum, mine.quantiles
-        if quantiles is not None:
-            by_model = pair.tpot_error(mine.estimate, quantiles)
-            pair.group.tpot.observe(stratum, by_model.z_of(error))
+        stratum = mine.estimate.tpot_stratum
+        if mine.quantiles is not None:
+            pair.group.tpot.learn(mine.quantiles[1], error)
         pair.tpot.observe(stratum, error)
         pair.shrinkage.observe(mine.raw_tpot_s, tpot_s)
         if prediction.tpot_s is not None:
@@ -474,20 +476,13 @@ class PhysicalPredictor:
         stratum = entry.prediction.estimate.ttft_stratum
         pair.ttft.observe(stratum, residual)
         served = entry.physical
-        if entry.by_model is not None:
-            trust, by_model = pair.group.trust, entry.by_model
-            if trust.believed:
-                served = entry.learned
-            entry.taken_z = by_model.z_of(residual)
-            pair.group.ttft.observe(stratum, entry.taken_z)
-            trust.saw(residual, entry.learned, entry.physical)
+        if (quantiles := entry.prediction.quantiles) is not None:
+            pair.group.ttft.learn(quantiles[0], residual)
+            learned = quantiles[0][P50], quantiles[0][P95]
+            if pair.group.trust.believed:
+                served = learned
+            pair.group.trust.saw(residual, learned, entry.physical)
         pair.coverage.saw_ttft(residual <= served[0], residual <= served[1], residual - served[0])
-
-    def _correct(self, pair: Pair, entry: Open, taken: float, actual: float) -> None:
-        stratum = entry.prediction.estimate.ttft_stratum
-        pair.ttft.correct(stratum, taken, actual)
-        if entry.by_model is not None and entry.taken_z is not None:
-            pair.group.ttft.correct(stratum, entry.taken_z, entry.by_model.z_of(actual))
 
     def ttft_floor_s(self, request: Request, candidate: Candidate, instance: Instance) -> float:
         """Least time to a first token on an idle instance: its own prefill at the least error factor that
@@ -563,7 +558,7 @@ class PhysicalPredictor:
             self._prefills.setdefault(instance.name, PrefillRate(_PREFILL_HORIZON_S / instance.speed)),
             self._coverage.setdefault(instance.name, Coverage()),
             None if self.models.latency is None else self._track(instance),
-            self._groups.setdefault(group, GroupCalibration(TTFT_STRATA, TPOT_STRATA)),
+            self._groups.setdefault(group, GroupCalibration()),
         )
         self._pairs[instance.name, candidate.model] = pair
         return pair

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from math import erfc, exp, sqrt
 from statistics import NormalDist
 
+import numpy as np
+
 from predictors.latency.features import TAUS
 
 #: Part of a spread that an offset moves at the most.
@@ -37,18 +39,6 @@ class Offsets:
     def __init__(self) -> None:
         self.values = [0.0] * len(TAUS)
 
-    def calibrated(self, told: Sequence[float]) -> list[float]:
-        """The model's quantiles at TAUS as they serve; they do not cross."""
-        found = [
-            value + offset * spread
-            for value, offset, spread in zip(told, self.values, _spreads(told), strict=True)
-        ]
-        for at in range(_MEDIAN + 1, len(found)):
-            found[at] = max(found[at], found[at - 1])
-        for at in range(_MEDIAN - 1, -1, -1):
-            found[at] = min(found[at], found[at + 1])
-        return found
-
     def learn(self, served: Sequence[float], actual: float) -> None:
         """An actual value has come where the quantiles `served` had been foretold; of one that is overdue any
         value that is larger than the quantiles which it has passed will do."""
@@ -57,18 +47,21 @@ class Offsets:
             values[at] += STEP * (tau - (actual <= served[at]))
 
 
-def _spreads(told: Sequence[float]) -> list[float]:
-    """What each offset is measured in: how far its quantile is from the median; the median's own is half of the
-    80 % range."""
-    median = told[_MEDIAN]
-    spreads = [max(abs(value - median), _LEAST_SPREAD) for value in told]
-    spreads[_MEDIAN] = max(0.5 * (told[_HIGH] - told[_LOW]), _LEAST_SPREAD)
-    return spreads
+def calibrated(told: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """(..., TAUS): the model's quantiles as they serve; they do not cross. An offset is measured in how far its
+    quantile is from the median; the median's own in half of the 80 % range."""
+    spreads = np.abs(told - told[..., _MEDIAN, None])
+    spreads[..., _MEDIAN] = 0.5 * (told[..., _HIGH] - told[..., _LOW])
+    np.maximum(spreads, _LEAST_SPREAD, out=spreads)
+    found: np.ndarray = told + offsets * spreads
+    np.maximum.accumulate(found[..., _MEDIAN:], axis=-1, out=found[..., _MEDIAN:])
+    np.minimum(found[..., _LOW], found[..., _MEDIAN], out=found[..., _LOW])
+    return found
 
 
 class Distribution:
     """A distribution of log residuals by its quantiles at TAUS: between them, and beyond, as a normal one that
-    has these quantiles would go on. Answers as `predictors.calibration.Error` does."""
+    has these quantiles would go on. Answers as `predictors.residuals.ResidualWindow` does."""
 
     __slots__ = ("values",)
 

@@ -19,7 +19,7 @@ import torch
 
 from predictors.artifact import Artifact
 from predictors.dataset import Answer, Dataset, DatasetError, Prompt, fraction_of
-from predictors.learning.length_factors import Factors, fit_factors
+from predictors.learning.length_factors import LEAST_PROMPTS_WITH, Factors, fit_factors
 from predictors.learning.length_net import Batch, LengthNet, LengthSettings, negative_log_likelihood
 from predictors.length import EDGES
 from predictors.length_model import (
@@ -27,6 +27,7 @@ from predictors.length_model import (
     LENGTH_FEATURES,
     MOST_DEVIATION,
     PATCH,
+    WORDS,
     LengthModel,
     Vocabulary,
     last_patches,
@@ -40,7 +41,7 @@ _PARTS = 4
 #: From so many groups of prompts on, a family has a correction of its own.
 _LEAST_FAMILY_GROUPS = 100
 #: Share of the prompts trained on that have fewer known words than what counts as familiar.
-_UNFAMILIAR = 0.01
+_UNFAMILIAR = 0.1
 _SPREADS = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0)
 _INTERVAL = (0.1, 0.9)
 
@@ -189,7 +190,7 @@ def _fit(table: _Table, seed: int, settings: LengthSettings, tell: Progress) -> 
     factors = fit_factors(features, groups, lengths, len(table.models), settings.factors)
     words = _frequent_words(table.prompts, settings)
     vocabulary = Vocabulary.of(factors.grams, words)
-    inputs, mean, scale, familiar_from = _inputs(table.prompts, vocabulary, factors)
+    inputs, mean, scale = _inputs(table.prompts, vocabulary, factors)
     level = float(np.median(np.log(table.tokens)))
     net = LengthNet(settings, len(words), len(table.models), len(table.families), level)
     _train(net, table, inputs, seed, tell)
@@ -207,7 +208,7 @@ def _fit(table: _Table, seed: int, settings: LengthSettings, tell: Progress) -> 
         "families": np.array(table.families, dtype=str),
         "family_table": families,
         "family_spread": np.ones(len(families)),
-        "familiar_from": np.array([familiar_from]),
+        "familiar": _familiar(table.prompts, factors),
     }
 
 
@@ -222,8 +223,8 @@ def _frequent_words(prompts: Sequence[Prompt], settings: LengthSettings) -> np.n
 
 def _inputs(
     prompts: Sequence[Prompt], vocabulary: Vocabulary, factors: Factors
-) -> tuple[_Inputs, np.ndarray, np.ndarray, float]:
-    """(inputs, their mean, 1 / their standard deviation, share of known words from which a prompt is familiar)."""
+) -> tuple[_Inputs, np.ndarray, np.ndarray]:
+    """(inputs, their mean, 1 / their standard deviation)."""
     sequences = [vocabulary.sequences(each.features) for each in prompts]
     words = np.zeros((len(prompts), 2, max(each.shape[1] for each in sequences), PATCH), np.int64)
     last = np.full((len(prompts), 2), -1)
@@ -235,9 +236,23 @@ def _inputs(
     mean, deviation = values.mean(axis=0), values.std(axis=0)
     scale = np.where(deviation > 1e-9, 1.0 / np.maximum(deviation, 1e-9), 0.0)
     cut = np.clip((values - mean) * scale, -MOST_DEVIATION, MOST_DEVIATION)
-    familiar = [vocabulary.known(each.features)[1] for each in prompts]
     inputs = _Inputs(torch.from_numpy(words), torch.from_numpy(last), torch.from_numpy(cut).float())
-    return inputs, mean, scale, float(np.quantile(familiar, _UNFAMILIAR))
+    return inputs, mean, scale
+
+
+def _familiar(prompts: Sequence[Prompt], factors: Factors) -> np.ndarray:
+    """(share of known words below which a prompt is drawn to the prior, that from which on it is as trained), from
+    the shares that prompts trained on would have had if each had not been."""
+    prompts_with = np.zeros(WORDS)
+    of_words = factors.grams < WORDS
+    prompts_with[factors.grams[of_words]] = factors.prompts_with[of_words]
+    shares = [
+        float((prompts_with[np.array(words)] > LEAST_PROMPTS_WITH).mean())
+        for words in (each.features.head + each.features.tail for each in prompts)
+        if words
+    ]
+    low, usual = np.quantile(shares, (_UNFAMILIAR, 0.5)) if shares else (0.0, 0.0)
+    return np.array([max(0.0, 2.0 * low - usual), low])
 
 
 def _train(net: LengthNet, table: _Table, inputs: _Inputs, seed: int, tell: Progress) -> None:

@@ -23,7 +23,7 @@ from predictors.length_model import GRAMS, grams_of
 from router.core.types import PromptFeatures
 
 #: A word or pair must occur in so many prompts.
-_LEAST_PROMPTS = 2
+LEAST_PROMPTS_WITH = 2
 _PENALTY = 1.0
 _PARTS = 6
 _FILL_ROUNDS = 20
@@ -33,11 +33,12 @@ _SOLVER_RESIDUAL = 1e-5
 
 @dataclass(frozen=True)
 class Factors:
-    """`grams` (G,) are the ids known; `table` (G + 1, rank + 1) by row: what an occurrence adds to each factor,
+    """`grams` (G,) are the ids known, `prompts_with` (G,) in how many prompts each occurs; `table` (G + 1, rank + 1) by row: what an occurrence adds to each factor,
     and to the squared norm; row 0 is zero. `of_prompts` (prompts, rank) of those trained on, each from a fit
     without it."""
 
     grams: np.ndarray
+    prompts_with: np.ndarray
     table: np.ndarray
     of_prompts: np.ndarray
 
@@ -51,7 +52,8 @@ def fit_factors(
 ) -> Factors:
     """`lengths` are (prompt, model, log tokens) of each answer; near copies share a group. The last columns are 0
     where there is too little for so many factors."""
-    grams, inputs, weights = _tf_idf(prompts)
+    grams, prompts_with, inputs = _tf_idf(prompts)
+    weights = _inverse_frequencies(prompts_with, len(prompts))
     target = _filled(*lengths, len(prompts), models)
     target -= target.mean(axis=0)
     fitted = inputs @ (inputs.T @ _solve(inputs, target))
@@ -68,22 +70,28 @@ def fit_factors(
     table = np.zeros((len(grams) + 1, rank + 1))
     table[1:, :-1] = weights[:, None] * (inputs.T @ _solve(inputs, wanted))
     table[1:, -1] = weights**2
-    return Factors(grams, table, of_prompts)
+    return Factors(grams, prompts_with, table, of_prompts)
 
 
-def _tf_idf(prompts: Sequence[PromptFeatures]) -> tuple[np.ndarray, sparse.csr_array, np.ndarray]:
-    """(ids known, prompts x ids with rows of norm 1, inverse document frequencies)."""
+def _inverse_frequencies(prompts_with: np.ndarray, prompts: int) -> np.ndarray:
+    found: np.ndarray = np.log((1 + prompts) / (1 + prompts_with)) + 1.0
+    return found
+
+
+def _tf_idf(prompts: Sequence[PromptFeatures]) -> tuple[np.ndarray, np.ndarray, sparse.csr_array]:
+    """(ids known, how many prompts have each, prompts x ids with rows of norm 1)."""
     occurring = [np.unique(grams_of(each)) for each in prompts]
     prompts_with = np.bincount(np.concatenate(occurring), minlength=GRAMS)
-    grams = np.flatnonzero(prompts_with >= _LEAST_PROMPTS)
-    weights = np.log((1 + len(prompts)) / (1 + prompts_with[grams])) + 1.0
+    grams = np.flatnonzero(prompts_with >= LEAST_PROMPTS_WITH)
+    weights = _inverse_frequencies(prompts_with[grams], len(prompts))
     rows = np.repeat(np.arange(len(prompts)), [len(each) for each in occurring])
     ids = np.concatenate(occurring)
-    kept = prompts_with[ids] >= _LEAST_PROMPTS
+    kept = prompts_with[ids] >= LEAST_PROMPTS_WITH
     columns = np.searchsorted(grams, ids[kept])
     table = sparse.csr_array((weights[columns], (rows[kept], columns)), shape=(len(prompts), len(grams)))
     norms = np.sqrt(table.power(2).sum(axis=1))
-    return grams, sparse.csr_array(table.multiply(1.0 / np.maximum(norms, 1e-12)[:, None])), weights
+    unit = sparse.csr_array(table.multiply(1.0 / np.maximum(norms, 1e-12)[:, None]))
+    return grams, prompts_with[grams], unit
 
 
 def _filled(prompt: np.ndarray, model: np.ndarray, value: np.ndarray, rows: int, columns: int) -> np.ndarray:

@@ -94,7 +94,8 @@ class _Predictor(PhysicalPredictor):
         }
         if quantiles is not None:
             bases = physical[0] + known.ttft_bias, physical[1] + known.tpot_bias
-            found[MODEL] = [[base + each for each in row] for base, row in zip(bases, quantiles, strict=True)]
+            raw = prediction.raw_quantiles or quantiles
+            found[MODEL] = [[base + each for each in row] for base, row in zip(bases, raw, strict=True)]
         return found
 
 

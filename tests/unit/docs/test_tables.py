@@ -15,6 +15,7 @@ from backends.engine.hardware import HARDWARE
 from benchmarks.workloads.sources import SOURCES
 from benchmarks.workloads.sources.generators import PROCESSES
 from policies import POLICIES
+from predictors.serving import PhysicalPredictor
 from router.config import FleetConfig
 from router.core.types import EndedHow, Outcome
 from router.gateway.metrics import Metrics
@@ -64,7 +65,10 @@ def test_policies() -> None:
 def test_metrics() -> None:
     metrics = Metrics()
     metrics.watch(
-        queue_depth=lambda: 0, desired_replicas=dict, records=lambda: RecordCounts(0, 0, 0, 0, Lost())
+        queue_depth=lambda: 0,
+        desired_replicas=dict,
+        records=lambda: RecordCounts(0, 0, 0, 0, Lost()),
+        predictor=PhysicalPredictor(),
     )
     families = re.findall(r"^# HELP (\S+)", metrics.exposition().decode(), re.M)
     ours = {each for each in families if each.startswith(("headway_", "gen_ai_"))}

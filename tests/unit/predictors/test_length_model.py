@@ -28,7 +28,7 @@ FLEET: list[tuple[str, str | None]] = [
 ]
 
 
-def made_artifact(familiar_from: float = 0.0) -> Artifact:
+def made_artifact(familiar: float = 0.0) -> Artifact:
     """A small network of random weights that knows the words of TEXT."""
     rng = np.random.default_rng(1)
     rank, word, patch, hidden, dense, prompt, model, mix = 2, 3, 4, 5, 6, 7, 4, 8
@@ -52,7 +52,7 @@ def made_artifact(familiar_from: float = 0.0) -> Artifact:
     arrays |= {
         "grams": grams.astype(np.int32), "words": words.astype(np.int32), "models": np.array(["llama-3.1-8b"]),
         "families": np.array(["llama"]), "model_spread": np.ones(1, np.float32),
-        "family_spread": np.ones(2, np.float32), "familiar_from": np.array([familiar_from], np.float32),
+        "family_spread": np.ones(2, np.float32), "familiar": np.array([familiar / 2, familiar], np.float32),
     }  # fmt: skip
     return Artifact("length", LENGTH_FEATURES, arrays, digest="0123456789ab")
 
@@ -103,7 +103,7 @@ def test_a_fleet_gives_what_its_models_give_alone() -> None:
 
 
 def test_a_prompt_of_strange_words_is_drawn_to_the_prior() -> None:
-    model = LengthModel.load(made_artifact(familiar_from=0.8))
+    model = LengthModel.load(made_artifact(familiar=0.8))
     sure = LengthModel.load(made_artifact())
     prior = np.array(PRIOR_SHARES)
     strange = prompt_features("Zwölf Boxkämpfer jagen Viktor")
@@ -139,7 +139,7 @@ def test_other_features_are_refused() -> None:
         LengthModel.load(replace(made_artifact(), features=("words", "of", "old")))
 
 
-@pytest.mark.parametrize("name", ["lstm_state", "grams", "familiar_from", "models"])
+@pytest.mark.parametrize("name", ["lstm_state", "grams", "familiar", "models"])
 def test_a_missing_array_is_refused_by_name(name: str) -> None:
     whole = made_artifact()
     arrays = {key: array for key, array in whole.arrays.items() if key != name}

@@ -3,27 +3,32 @@
 import math
 import random
 
+import numpy as np
 import pytest
 
 from predictors.latency import TAUS
-from predictors.latency.conformal import Distribution, Offsets
+from predictors.latency.conformal import Distribution, Offsets, calibrated
 
 TOLD = [-0.2, 0.0, 0.2, 0.26, 0.4]
 
 
+def served(offsets: Offsets) -> list[float]:
+    return [float(each) for each in calibrated(np.array(TOLD), np.array(offsets.values))]
+
+
 def test_nothing_is_changed_before_anything_came():
-    assert Offsets().calibrated(TOLD) == TOLD
+    assert served(Offsets()) == TOLD
 
 
 @pytest.mark.parametrize("shift", [-0.3, 0.0, 0.3])
 def test_shares_become_right_whatever_is_told(shift: float):
     offsets, rng, below = Offsets(), random.Random(1), [0] * len(TAUS)
     for at in range(6000):
-        served = offsets.calibrated(TOLD)
+        quantiles = served(offsets)
         actual = rng.gauss(shift, 0.4)
         if at >= 2000:
-            below = [count + (actual <= value) for count, value in zip(below, served, strict=True)]
-        offsets.learn(served, actual)
+            below = [count + (actual <= value) for count, value in zip(below, quantiles, strict=True)]
+        offsets.learn(quantiles, actual)
     for share, tau in zip(below, TAUS, strict=True):
         assert share / 4000 == pytest.approx(tau, abs=0.02)
 
@@ -31,7 +36,7 @@ def test_shares_become_right_whatever_is_told(shift: float):
 def test_calibrated_quantiles_do_not_cross():
     offsets = Offsets()
     offsets.values = [9.0, 0.0, -9.0, 3.0, -3.0]
-    found = offsets.calibrated(TOLD)
+    found = served(offsets)
     assert found == sorted(found)
 
 
