@@ -21,7 +21,7 @@ import numpy as np
 from predictors.latency.features import TAUS
 
 #: Part of a spread that an offset moves at the most.
-STEP = 0.02
+STEP = 0.01
 #: Least spread that offsets are measured in (log seconds).
 _LEAST_SPREAD = 0.03
 _NORMAL = NormalDist()
