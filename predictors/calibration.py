@@ -27,10 +27,6 @@ class LogError(Protocol):
         """P(log error > residual)."""
         ...
 
-    def factors(self) -> tuple[float, float, float]:
-        """(median, 95 % quantile, mean) of actual / physical."""
-        ...
-
 
 class Trust:
     """Whether the model is believed: coverage and pinball loss of its predictions, beside the physical ones.

@@ -12,7 +12,7 @@ member of its family, and a family never seen as a model. Prompt and model give 
 distributions of log length (log-logistic lengths: a tail that falls as a power), of which `WIDE_SHARE` is wide.
 `predictors.learning.length` trains it with PyTorch; here it is NumPy, once a request for all models of a fleet.
 
-A prompt that has few words of those known from training is drawn towards the untrained prior of all lengths.
+A prompt with few pairs of words that are known from training is drawn towards the untrained prior of all lengths.
 """
 
 from __future__ import annotations
@@ -79,6 +79,13 @@ def grams_of(features: PromptFeatures) -> np.ndarray:
     return np.concatenate((words, WORDS + ((words[:-1] * 40503 + words[1:] * 9973) & (GRAMS - WORDS - 1))))
 
 
+def familiarity(known: np.ndarray) -> float:
+    """Share of a prompt's pairs of words that are known, of its word where it has no more; 0 without words. `known`
+    is in the order of `grams_of`. Pairs tell other kinds of text from unusual ones better than words do."""
+    pairs = known[(len(known) + 1) // 2 :] if len(known) > 1 else known
+    return np.count_nonzero(pairs) / len(pairs) if len(pairs) else 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
     """What of prompts is known from training. `gram_rows` (GRAMS,) and `word_rows` (WORDS,) give the row of an id
@@ -96,10 +103,9 @@ class Vocabulary:
         return cls(gram_rows, word_rows)
 
     def known(self, features: PromptFeatures) -> tuple[np.ndarray, float]:
-        """(rows of the words and pairs that occur and are known, each once; share of its words that are known)."""
+        """(rows of the words and pairs that occur and are known, each once; `familiarity`)."""
         rows = self.gram_rows[grams_of(features)]
-        words = len(features.head) + len(features.tail)
-        share = np.count_nonzero(rows[:words]) / words if words else 0.0
+        share = familiarity(rows > 0)
         rows.sort()
         rows = rows[np.searchsorted(rows, 1) :]
         if len(rows) > 1:
@@ -217,7 +223,7 @@ class LengthModel:
         return fleet.level + fleet.tilt @ prompt, mixed @ self._of["out_weight"] + self._of["out_bias"]
 
     def _prompt(self, features: PromptFeatures) -> tuple[np.ndarray, float]:
-        """(vector of a prompt, share of its words that are known)."""
+        """(vector of a prompt, its `familiarity`)."""
         of = self._of
         rows, familiar = self._vocabulary.known(features)
         total = of["gram_table"][rows].sum(axis=0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from predictors.latency.features import Estimate
 from router.core.types import Prediction
 
@@ -26,7 +28,7 @@ class PhysicalPrediction(Prediction):
     estimate: Estimate
     made_at: float
     quantiles: Quantiles | None
-    raw_quantiles: Quantiles | None
+    raw_quantiles: np.ndarray | None
     raw_tpot_s: float
 
     __setattr__ = object.__setattr__
@@ -52,7 +54,7 @@ class PhysicalPrediction(Prediction):
         estimate: Estimate,
         raw_tpot_s: float,
         quantiles: Quantiles | None,
-        raw_quantiles: Quantiles | None,
+        raw_quantiles: np.ndarray | None,
         made_at: float,
     ) -> None:
         self.output_tokens_p50 = output_tokens_p50

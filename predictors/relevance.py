@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import log
 
 import numpy as np
 
@@ -38,16 +39,24 @@ SHARPNESS = 20.0
 HALF_EVIDENCE = 5.0
 _WORDS = 1 << 16
 _PAIRS = 1 << 20
-_FLEETS = 256
+#: Sets of models whose parts are kept at hand.
+_FLEETS = 64
 
 
 def grams(features: PromptFeatures) -> np.ndarray:
     """Ids of the words and of the pairs of neighbours of a prompt, with repeats; int64 in [0, 2**16 + 2**20)."""
-    words = np.array(features.head + features.tail, dtype=np.int64)
-    if len(words) < 2:
-        return words
-    pairs = _WORDS + (words[:-1] * 40503 + words[1:] * 2654435761 + 12345) % _PAIRS
-    return np.concatenate([words, pairs])
+    words = features.head + features.tail
+    count = len(words)
+    found = np.empty(max(2 * count - 1, 0), dtype=np.int64)
+    found[:count] = words
+    if count > 1:
+        pairs = found[count:]
+        np.multiply(found[1:count], 2654435761, out=pairs)
+        pairs += found[: count - 1] * 40503
+        pairs += 12345
+        pairs %= _PAIRS
+        pairs += _WORDS
+    return found
 
 
 def count_features(counts: Sequence[int]) -> list[float]:
@@ -55,7 +64,9 @@ def count_features(counts: Sequence[int]) -> list[float]:
     size, lines, words, digits, signs, capitals, not_ascii, questions = counts
     read = min(max(size, 1), 3072) / 10
     return [
-        *np.log([max(size, 1), max(lines, 1), max(words, 1)]).tolist(),
+        log(max(size, 1)),
+        log(max(lines, 1)),
+        log(max(words, 1)),
         digits / read,
         signs / read,
         capitals / read,
@@ -64,43 +75,59 @@ def count_features(counts: Sequence[int]) -> list[float]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
 class Encoder:
-    """`ids`: the grams that it knows, ascending; `idf`: how telling each is; `table`: what each adds to the
-    vector, in whole numbers of `step`; `lexicon` and `lexicon_step`: the same for what single grams say of quality
-    (L scores); `unknown_idf`: of a gram that it does not know."""
+    """`ids` (G,): the grams that it knows; `idf` (G,): how telling each is; `table` (G, D): what each adds to the
+    vector, in whole numbers of `step` (G,); `lexicon` (G, L) and `lexicon_step` (G,): the same for what single
+    grams say of quality; `unknown_idf`: of a gram that it does not know."""
 
-    ids: np.ndarray  # (G,) int64
-    idf: np.ndarray  # (G,) float32
-    table: np.ndarray  # (G, D) int8
-    step: np.ndarray  # (G,) float32
-    lexicon: np.ndarray  # (G, L) int8
-    lexicon_step: np.ndarray  # (G,) float32
-    unknown_idf: float
+    def __init__(
+        self,
+        ids: np.ndarray,
+        idf: np.ndarray,
+        table: np.ndarray,
+        step: np.ndarray,
+        lexicon: np.ndarray,
+        lexicon_step: np.ndarray,
+        unknown_idf: float,
+    ) -> None:
+        self.ids, self.idf, self.table, self.step, self.unknown_idf = ids, idf, table, step, unknown_idf
+        # In memory all is multiplied out, with one row more: the unknown gram, which adds nothing.
+        self._unknown = len(ids)
+        adds = np.concatenate([table * step[:, None], lexicon * lexicon_step[:, None]], axis=1) * idf[:, None]
+        self._adds = np.concatenate([adds, np.zeros_like(adds[:1])]).astype(np.float32)
+        self._idf = np.append(idf, unknown_idf).astype(np.float32)
+        self._row = np.full(_WORDS + _PAIRS, self._unknown, dtype=np.int32)
+        self._row[ids] = np.arange(len(ids))
 
     def vector(self, features: PromptFeatures) -> np.ndarray:
         """(D + counts + 1 + L,) float32: a direction of length 1 (zeros where nothing is known), counts, how much
         of the prompt's weight the direction stands for, in [0, 1], and the lexicon's scores."""
-        size, first_score = self.table.shape[1], self.table.shape[1] + len(COUNTS) + 1
-        out = np.zeros(first_score + self.lexicon.shape[1], dtype=np.float32)
+        size = self.table.shape[1]
+        first_score = size + len(COUNTS) + 1
+        out = np.zeros(len(COUNTS) + 1 + self._adds.shape[1], dtype=np.float32)
         out[size : first_score - 1] = count_features(features.counts)
-        found, times = np.unique(grams(features), return_counts=True)
-        rows = np.minimum(np.searchsorted(self.ids, found), len(self.ids) - 1)
-        known = self.ids[rows] == found
-        if not known.any():
+        rows, times = self._counted(grams(features))
+        weights = (1.0 + np.log(times)) * self._idf[rows]
+        known = weights[rows != self._unknown]
+        if not len(known):
             return out
-        tf = 1.0 + np.log(times)
-        rows, unknown = rows[known], tf[~known]
-        weights = tf[known] * self.idf[rows]
-        projected = (weights * self.step[rows]) @ self.table[rows].astype(np.float32)
-        length, weight = float(projected @ projected) ** 0.5, float(weights @ weights)
+        added = weights @ self._adds[rows]
+        projected = added[:size]
+        length = float(projected @ projected) ** 0.5
         if length > 0.0:
-            total = weight + self.unknown_idf**2 * float(unknown @ unknown)
-            out[:size] = projected / length
-            out[first_score - 1] = min(length / total**0.5, 1.0)
-        scores = (weights * self.lexicon_step[rows]) @ self.lexicon[rows].astype(np.float32)
-        out[first_score:] = scores / weight**0.5
+            np.divide(projected, length, out=out[:size])
+            out[first_score - 1] = min(length / float(weights @ weights) ** 0.5, 1.0)
+        np.divide(added[size:], float(known @ known) ** 0.5, out=out[first_score:])
         return out
+
+    def _counted(self, found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(row of each different gram, float32 how often it is there): np.unique, in half its time."""
+        found.sort()
+        changes = np.empty(len(found) + 1, dtype=np.bool_)
+        changes[0] = changes[-1] = True
+        np.not_equal(found[1:], found[:-1], out=changes[1:-1])
+        starts = changes.nonzero()[0]
+        return self._row[found[starts[:-1]]], np.diff(starts).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,29 +138,31 @@ class Prototypes:
     counts: np.ndarray  # (K, scales) float32
     near: tuple[float, float]  # nearness at which a prompt is trusted not at all, and wholly
 
-    def weights(self, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray, float, int]:
-        """(by scale and prototype its share, (scales, K); prompts of the scale near by, (scales,); trust that
-        the prompt is like those learned from, in [0, 1]; index of the nearest prototype)."""
+    def nearness(self, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray, float, int]:
+        """(weight of each prototype, at most 1, (K,); prompts of each scale near by, (scales,); trust that the
+        prompt is like those learned from, in [0, 1]; index of the nearest prototype)."""
         size = self.centres.shape[1]
         likeness = self.centres @ vector[:size]
         nearest = int(likeness.argmax())
-        mass = np.exp(SHARPNESS * (likeness - likeness[nearest]))[:, None] * self.counts
-        near_by = mass.sum(axis=0)
+        most = float(likeness[nearest])
+        weights = np.exp(SHARPNESS * (likeness - most))
         low, high = self.near
-        trust = min(
-            max((float(likeness[nearest] * vector[size + len(COUNTS)]) - low) / (high - low), 0.0), 1.0
-        )
-        return (mass / np.maximum(near_by, 1e-9)).T, near_by, trust, nearest
+        trust = (most * float(vector[size + len(COUNTS)]) - low) / (high - low)
+        return weights, weights @ self.counts, min(max(trust, 0.0), 1.0), nearest
 
 
 @dataclass(frozen=True, slots=True)
 class _Option:
-    """One scale on which a fleet may be judged: the head of each known model and what moves it over."""
+    """One scale on which a fleet may be judged, with what a decision needs of the M known models side by side."""
 
     scale: int
     places: np.ndarray  # of known models within the fleet
-    heads: np.ndarray
-    shifts: np.ndarray
+    scales: np.ndarray  # of their heads
+    out: np.ndarray  # (M, O)
+    bias: np.ndarray
+    departures: np.ndarray  # (M, K), times the prompts of the head's scale near the prototype
+    prior: np.ndarray
+    shifts: np.ndarray  # what moves each over to the option's scale
 
 
 class RelevanceModel:
@@ -181,27 +210,22 @@ class RelevanceModel:
         """(mean quality in [0, 1] by model, its standard deviation, index of the prompt's cluster); NaN for
         models that it does not know. The deviation is of the mean, not of the single answer."""
         vector = self.encoder.vector(features)
-        shares, near_by, trust, nearest = self.prototypes.weights(vector)
+        weights, near_by, trust, nearest = self.prototypes.nearness(vector)
         cluster = int(self._clusters[nearest])
         mean = np.full(len(models), np.nan)
         deviation = np.full(len(models), np.nan)
         options = self._options(tuple(models))
         if options:
             option = max(options, key=lambda each: near_by[each.scale])
-            heads = option.heads
-            scales = self._scale[heads]
-            evidence = trust * near_by[scales]
+            near = np.maximum(near_by[option.scales], 1e-9)
             first_score = len(self._hidden)
             hidden = np.maximum(vector[:first_score] @ self._hidden + self._hidden_bias, 0.0)
-            said = np.concatenate([hidden, vector[first_score:]])
-            departure = self._out[heads] @ said + self._out_bias[heads]
-            departure += (self._departures[heads] * shares[scales]).sum(axis=1)
-            logit = self._prior[heads] + departure * trust * (
-                near_by[scales] / (near_by[scales] + HALF_EVIDENCE)
-            )
-            quality = 1.0 / (1.0 + np.exp(-(logit + option.shifts)))
+            departure = option.out @ np.concatenate([hidden, vector[first_score:]]) + option.bias
+            departure += option.departures @ weights / near
+            departure *= trust * near / (near + HALF_EVIDENCE)
+            quality = 1.0 / (1.0 + np.exp(-(option.prior + departure + option.shifts)))
             mean[option.places] = quality
-            deviation[option.places] = np.sqrt(quality * (1.0 - quality) / (evidence + 2.0))
+            deviation[option.places] = np.sqrt(quality * (1.0 - quality) / (trust * near + 2.0))
         return mean, deviation, cluster
 
     def _heads_of(self, model: str) -> list[int]:
@@ -217,19 +241,30 @@ class RelevanceModel:
         return found
 
     def _work_out(self, models: tuple[str, ...]) -> list[_Option]:
-        heads = [self._heads_of(model) for model in models]
-        known = [place for place, found in enumerate(heads) if found]
+        found = [self._heads_of(model) for model in models]
+        known = [place for place, heads in enumerate(found) if heads]
         if not known:
             return []
-        scales = [{int(self._scale[head]) for head in heads[place]} for place in known]
-        by_scale = [sum(scale in found for found in scales) for scale in range(len(self._shift))]
+        scales_of = [{int(self._scale[head]) for head in found[place]} for place in known]
+        by_scale = [sum(scale in there for there in scales_of) for scale in range(len(self._shift))]
         options = []
         for scale, covered in enumerate(by_scale):
             if covered < max(by_scale):
                 continue
-            chosen = np.array([self._chosen(models[place], heads[place], scale, by_scale) for place in known])
-            shifts = self._shift[self._scale[chosen]] - self._shift[scale]
-            options.append(_Option(scale, np.array(known), chosen, shifts))
+            heads = np.array([self._chosen(models[place], found[place], scale, by_scale) for place in known])
+            scales = self._scale[heads]
+            options.append(
+                _Option(
+                    scale,
+                    np.array(known),
+                    scales,
+                    self._out[heads],
+                    self._out_bias[heads],
+                    self._departures[heads] * self.prototypes.counts.T[scales],
+                    self._prior[heads],
+                    self._shift[scales] - self._shift[scale],
+                )
+            )
         return options
 
     def _chosen(self, model: str, heads: list[int], scale: int, by_scale: list[int]) -> int:

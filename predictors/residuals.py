@@ -34,7 +34,7 @@ _NORMAL = [NormalDist().inv_cdf((index + 0.5) / PRIOR_SIZE) for index in range(P
 
 class ResidualWindow:
     """Distribution of log residuals; `median` and `p95` are quantiles, and `median_factor`, `p95_factor`,
-    `mean_factor` multiply a physical estimate. They are refreshed at each of the first observations, later now
+    `mean_factor`, together `factors`, multiply a physical estimate. They are refreshed at each of the first observations, later now
     and then (`_LAG`).
 
     `prior_sd` is the log standard deviation of the estimate's unknown bias, `noise_sd` that around it,
@@ -54,6 +54,7 @@ class ResidualWindow:
         "_window",
         "bias",
         "count",
+        "factors",
         "mean_factor",
         "median",
         "median_factor",
@@ -148,10 +149,6 @@ class ResidualWindow:
         low = values[at - 1]
         return 1.0 - (at + (innovation - low) / (values[at] - low)) / (size + 1)
 
-    def factors(self) -> tuple[float, float, float]:
-        """(median, 95 % quantile, mean) of actual / physical."""
-        return self.median_factor, self.p95_factor, self.mean_factor
-
     def least_factor(self) -> float:
         """The least actual / physical that is to be expected (the 1 % quantile, tail included)."""
         values = self._sorted
@@ -170,6 +167,7 @@ class ResidualWindow:
         # The mean of a log-normal with these two quantiles; bounded, since a wide prior would explode.
         sd = min((p95 - median) / 1.645, 1.0)
         self.mean_factor = exp(median + 0.5 * sd * sd)
+        self.factors = self.median_factor, self.p95_factor, self.mean_factor
 
 
 class StratifiedResiduals:

@@ -19,6 +19,7 @@ three targets are judged jointly, not each for itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import nsmallest
 from math import exp, log, sqrt
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ import numpy as np
 from predictors.answer_length import AnswerLength, answer_length, output_cap
 from predictors.calibration import GroupCalibration, Trust
 from predictors.coverage import Coverage
-from predictors.latency.conformal import calibrated
+from predictors.latency.conformal import calibrated, factors_of
 from predictors.latency.features import Estimate, Track
 from predictors.length import LengthTable
 from predictors.memory import feature_rows
@@ -47,9 +48,12 @@ from router.core.types import PREFIX_TOKENS, Candidate, Prediction, PromptFeatur
 #: Prefill rates are averaged over about this long, in seconds at real speed.
 _PREFILL_HORIZON_S = 10.0
 
-#: What the models say of one sketch: quantiles of log errors as they serve and as the latency model told them, and
-#: the mean share of KV memory in use.
-_Told = tuple[Quantiles, Quantiles, float]
+#: What the models say of one sketch: quantiles of log errors as they serve and as the latency model told them
+#: (2, TAUS), median, 95 % quantile and mean of the factors that they stand for, and the mean share of KV memory in use.
+_Told = tuple[Quantiles, np.ndarray, list[list[float]], float]
+#: The latency model is asked of this many candidates, those that the physical estimate ranks first; of the rest the
+#: physical prediction, calibrated by itself, serves.
+_MOST_ASKED = 64
 
 
 class _Sketch(NamedTuple):
@@ -64,6 +68,12 @@ class _Sketch(NamedTuple):
 
 #: Lengths by model and cap: worked out once for all instances of a model.
 _Answers = dict[tuple[str, int | None], AnswerLength]
+
+
+def _rank(sketch: _Sketch) -> float:
+    """Expected E2E by the physical estimate, in seconds."""
+    known = sketch.estimate
+    return known.ttft_s * exp(known.ttft_bias) + known.tpot_s * exp(known.tpot_bias) * sketch.answer.long_mean
 
 
 class PhysicalPredictor:
@@ -96,9 +106,20 @@ class PhysicalPredictor:
         sketch = self._sketch
         answers: _Answers = {}
         sketches = [sketch(request, each.candidate, each.instance, now, outlook, answers) for each in options]
-        asked = self._ask(request, sketches, [option.instance for option in options], now)
-        for option, each, told in zip(options, sketches, asked, strict=True):
-            option.prediction = self._predicted(request, option.candidate, each, told, now, outlook)
+        told: Sequence[_Told | None]
+        if len(options) <= _MOST_ASKED:
+            told = self._ask(request, sketches, [option.instance for option in options], now)
+        else:
+            first = nsmallest(
+                _MOST_ASKED, range(len(options)), key=[_rank(each) for each in sketches].__getitem__
+            )
+            asked = self._ask(
+                request, [sketches[at] for at in first], [options[at].instance for at in first], now
+            )
+            by_place = dict(zip(first, asked, strict=True))
+            told = [by_place.get(at) for at in range(len(options))]
+        for option, each, of_each in zip(options, sketches, told, strict=True):
+            option.prediction = self._predicted(request, option.candidate, each, of_each, now, outlook)
 
     def _outlook(self, request: Request, candidates: Sequence[Candidate]) -> Outlook | None:
         """What the prompt lets expect of the candidates' models, worked out once a request."""
@@ -224,7 +245,7 @@ class PhysicalPredictor:
         if memory is not None:
             reported = [instance.report.kv_usage for instance in instances]
             ratios = memory.predict(feature_rows(ratios, reported, rows)).tolist()
-        return list(zip(served.tolist(), raw.tolist(), ratios, strict=True))
+        return list(zip(served.tolist(), raw, factors_of(served).tolist(), ratios, strict=True))
 
     def _predicted(
         self,
@@ -237,15 +258,22 @@ class PhysicalPredictor:
     ) -> PhysicalPrediction:
         pair, known, raw_tpot_s, memory_ratio, answer = sketch
         quantiles = raw_quantiles = None
+        believed: Quantiles | None = None
+        factors: Sequence[Sequence[float]] = ()
         if told is not None:
-            quantiles, raw_quantiles, memory_ratio = told
-        believed = quantiles if pair.group.trust.believed else None
+            quantiles, raw_quantiles, factors, memory_ratio = told
+            if pair.group.trust.believed:
+                believed = quantiles
+        if believed is None:
+            factors = (
+                pair.ttft.window(known.ttft_stratum).factors,
+                pair.tpot.window(known.tpot_stratum).factors,
+            )
         ttft_s, tpot_s = known.ttft_s, known.tpot_s
-        ttft_error = pair.ttft_error(known, believed)
         waited_s = now - request.arrived_at
         if waited_s < 0.0:
             waited_s = 0.0
-        ttft_median, ttft_p95, ttft_mean = ttft_error.factors()
+        ttft_median, ttft_p95, ttft_mean = factors[0]
         engine_ttft_s = ttft_s * ttft_median
         ttft_p50_s = waited_s + engine_ttft_s
         ttft_p95_s = waited_s + ttft_s * ttft_p95
@@ -256,7 +284,7 @@ class PhysicalPredictor:
         if not request.decodes:
             p_miss = None
             if slo is not None:
-                p_miss = p_miss_without_decode(slo, waited_s, ttft_s, ttft_error)
+                p_miss = p_miss_without_decode(slo, waited_s, ttft_s, pair.ttft_error(known, believed))
             return PhysicalPrediction(
                 0.0,
                 0.0,
@@ -280,8 +308,7 @@ class PhysicalPredictor:
                 now,
             )
 
-        tpot_error = pair.tpot_error(known, believed)
-        tpot_median, tpot_p95, tpot_mean = tpot_error.factors()
+        tpot_median, tpot_p95, tpot_mean = factors[1]
         tpot_p50_s = tpot_s * tpot_median
         choices, mean = answer.choices, answer.mean
         long_p50, long_mean = answer.long_p50, answer.long_mean
@@ -299,7 +326,8 @@ class PhysicalPredictor:
             e2e_mean_s += tpot_s * tpot_mean * (long_mean - 1.0)
         p_miss = None
         if slo is not None:
-            p_miss = p_miss_of(slo, waited_s, ttft_s, tpot_s, ttft_error, tpot_error, answer)
+            errors = pair.ttft_error(known, believed), pair.tpot_error(known, believed)
+            p_miss = p_miss_of(slo, waited_s, ttft_s, tpot_s, *errors, answer)
         quality, quality_sd = candidate.quality, None
         if outlook is not None and candidate.model in outlook.quality:
             quality, quality_sd = outlook.quality[candidate.model]

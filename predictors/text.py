@@ -24,51 +24,69 @@ TAIL_CHARS = 1024
 COUNTS = ("bytes", "lines", "words", "digits", "signs", "capitals", "not_ascii", "question_marks")
 
 _TOKEN = re.compile(r"[^\W\d_]+|\d+|\n|[^\w\s]|_")
+#: The same of ASCII alone, which is most of what is asked, in two thirds of the time.
+_ASCII_TOKEN = re.compile(r"[A-Za-z]+|[0-9]+|[^A-Za-z0-9 \t\r\f\v\x1c-\x1f]")
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
+_DIGITS = b"0123456789"
+_SIGNS = b".,;:!()[]{}<>=+-*/\\$_`\"'"
+_CAPITALS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _MAX_WORD_CHARS = 24
 _CACHE_WORDS = 50_000
-_ids: dict[str, int] = {}
+
+
+class _Ids(dict[str, int]):
+    """Ids of tokens as written; one that is not there is worked out, and kept while there is room."""
+
+    def __missing__(self, token: str) -> int:
+        word = token.lower()[:_MAX_WORD_CHARS]
+        if word.isdecimal():
+            word = f"#{len(token)}"
+        value = crc32(word.encode("utf-8", "replace")) & 0xFFFF
+        if len(self) < _CACHE_WORDS and len(token) <= _MAX_WORD_CHARS:
+            self[token] = value
+        return value
+
+
+_id_of = _Ids().__getitem__
 
 
 def prompt_features(text: str) -> PromptFeatures:
     """Features of a prompt (of a chat: all its texts joined by line breaks). Never fails, whatever the text."""
     if len(text) > HEAD_CHARS + TAIL_CHARS:
         start, end = text[:HEAD_CHARS], text[-TAIL_CHARS:]
-        first, last = _TOKEN.findall(start), _TOKEN.findall(end)
+        first, last = _tokens(start), _tokens(end)
         counts = _counts(text, start + end, len(first) + len(last))
         return PromptFeatures(_hashed(first[:HEAD_TOKENS]), _hashed(last[-TAIL_TOKENS:]), counts)
-    tokens = _TOKEN.findall(text)
+    tokens = _tokens(text)
     rest = tokens[HEAD_TOKENS:]
     return PromptFeatures(
         _hashed(tokens[:HEAD_TOKENS]), _hashed(rest[-TAIL_TOKENS:]), _counts(text, text, len(tokens))
     )
 
 
+def _tokens(text: str) -> list[str]:
+    return (_ASCII_TOKEN if text.isascii() else _TOKEN).findall(text)
+
+
 def _hashed(tokens: list[str]) -> tuple[int, ...]:
-    ids = _ids
-    return tuple([ids[token] if token in ids else _hash(token) for token in tokens])
-
-
-def _hash(token: str) -> int:
-    word = token.lower()[:_MAX_WORD_CHARS]
-    if word.isdecimal():
-        word = f"#{len(token)}"
-    value = crc32(word.encode("utf-8", "replace")) & 0xFFFF
-    if len(_ids) < _CACHE_WORDS and len(token) <= _MAX_WORD_CHARS:
-        _ids[token] = value
-    return value
+    return tuple(map(_id_of, tokens))
 
 
 def _counts(text: str, read: str, tokens: int) -> tuple[int, ...]:
-    ascii_only = read.isascii()
-    size = len(text) if ascii_only and text.isascii() else len(text.encode("utf-8", "replace"))
-    letters = sum(map(str.isupper, read)) if not read.islower() else 0
+    size = len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+    plain = read.encode("ascii", "ignore")
+    length = len(plain)
+    capitals = length - len(plain.translate(None, _CAPITALS))
+    if length < len(read):
+        capitals += sum(map(str.isupper, "".join(_NOT_ASCII.findall(read))))
     return (
         size,
         text.count("\n") + 1,
         tokens,
-        sum(map(read.count, "0123456789")),
-        sum(map(read.count, ".,;:!()[]{}<>=+-*/\\$_`\"'")),
-        letters,
-        0 if ascii_only else sum(not c.isascii() for c in read),
+        # bytes.translate drops what it is told to: several times quicker than to count each sign
+        length - len(plain.translate(None, _DIGITS)),
+        length - len(plain.translate(None, _SIGNS)),
+        capitals,
+        len(read) - length,
         read.count("?"),
     )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from math import erfc, exp, sqrt
+from math import erfc, sqrt
 from statistics import NormalDist
 
 import numpy as np
@@ -24,6 +24,8 @@ from predictors.latency.features import TAUS
 STEP = 0.01
 #: Least spread that offsets are measured in (log seconds).
 _LEAST_SPREAD = 0.03
+#: Log factors are cut here: what is a million times slower than expected has no better estimate.
+_MOST_LOG = 14.0
 _NORMAL = NormalDist()
 #: Normal scores of TAUS.
 _SCORES = tuple(_NORMAL.inv_cdf(tau) for tau in TAUS)
@@ -78,11 +80,17 @@ class Distribution:
         """P(r > residual)."""
         return 0.5 * erfc(_along(residual, self.values, _SCORES) / sqrt(2.0))
 
-    def factors(self) -> tuple[float, float, float]:
-        """(median, 95 % quantile, mean) of exp(r)."""
-        median, p95 = self.values[_MEDIAN], self.values[_P95]
-        deviation = min((p95 - median) / _SCORES[_P95], 1.0)
-        return exp(median), exp(p95), exp(median + 0.5 * deviation * deviation)
+
+def factors_of(quantiles: np.ndarray) -> np.ndarray:
+    """(..., 3): median, 95 % quantile and mean of exp(r), for quantiles (..., TAUS) of r. The mean is that of a
+    log-normal with the other two."""
+    found = np.empty((*quantiles.shape[:-1], 3))
+    found[..., 0], found[..., 1] = quantiles[..., _MEDIAN], quantiles[..., _P95]
+    deviation = np.minimum((found[..., 1] - found[..., 0]) / _SCORES[_P95], 1.0)
+    found[..., 2] = found[..., 0] + 0.5 * deviation * deviation
+    np.minimum(found, _MOST_LOG, out=found)
+    factors: np.ndarray = np.exp(found)
+    return factors
 
 
 def _along(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:

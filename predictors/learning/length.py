@@ -24,12 +24,14 @@ from predictors.learning.length_net import Batch, LengthNet, LengthSettings, neg
 from predictors.length import EDGES
 from predictors.length_model import (
     COMPONENTS,
+    GRAMS,
     LENGTH_FEATURES,
     MOST_DEVIATION,
     PATCH,
-    WORDS,
     LengthModel,
     Vocabulary,
+    familiarity,
+    grams_of,
     last_patches,
     quantiles,
     shares_of,
@@ -40,8 +42,9 @@ LEAST_PROMPTS = 40
 _PARTS = 4
 #: From so many groups of prompts on, a family has a correction of its own.
 _LEAST_FAMILY_GROUPS = 100
-#: Share of the prompts trained on that have fewer known words than what counts as familiar.
-_UNFAMILIAR = 0.1
+#: Share of the prompts trained on that are less familiar than what counts as familiar, and how much of that
+#: familiarity is too little to say anything: AlpacaEval's prompts have about so much of that of GSM8K's.
+_UNFAMILIAR, _STRANGE = 0.02, 0.6
 _SPREADS = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0)
 _INTERVAL = (0.1, 0.9)
 
@@ -241,18 +244,13 @@ def _inputs(
 
 
 def _familiar(prompts: Sequence[Prompt], factors: Factors) -> np.ndarray:
-    """(share of known words below which a prompt is drawn to the prior, that from which on it is as trained), from
-    the shares that prompts trained on would have had if each had not been."""
-    prompts_with = np.zeros(WORDS)
-    of_words = factors.grams < WORDS
-    prompts_with[factors.grams[of_words]] = factors.prompts_with[of_words]
-    shares = [
-        float((prompts_with[np.array(words)] > LEAST_PROMPTS_WITH).mean())
-        for words in (each.features.head + each.features.tail for each in prompts)
-        if words
-    ]
-    low, usual = np.quantile(shares, (_UNFAMILIAR, 0.5)) if shares else (0.0, 0.0)
-    return np.array([max(0.0, 2.0 * low - usual), low])
+    """(up to which familiarity a prompt is given the prior, from which on it is as trained), from what the prompts
+    trained on would have had if each had not been."""
+    elsewhere = np.zeros(GRAMS, bool)
+    elsewhere[factors.grams] = factors.prompts_with > LEAST_PROMPTS_WITH
+    found = [familiarity(elsewhere[grams_of(each.features)]) for each in prompts]
+    low = float(np.quantile(found, _UNFAMILIAR))
+    return np.array([_STRANGE * low, low])
 
 
 def _train(net: LengthNet, table: _Table, inputs: _Inputs, seed: int, tell: Progress) -> None:

@@ -71,10 +71,10 @@ def _judged(
         tell(f"experts without part {out + 1} of {_PARTS}")
         rows, judged = np.flatnonzero(part != out), np.flatnonzero(part == out)
         prototypes, there = fit_prototypes(vectors, labels, rows, seed)
-        shares, faded = _weights(prototypes, vectors[judged], labels)
+        near, faded = _near(prototypes, there, vectors[judged], labels)
         said = {
             "network": fit_network(vectors, labels, rows, seed).departures(vectors[judged]),
-            "prototypes": np.stack([(each * there.T).sum(axis=1) for each in shares]),
+            "prototypes": near,
             "lexicon": fit_lexicon(weights, labels, rows).departures(weights[judged]),
         }
         prior[judged] = priors(labels.quality[rows])
@@ -83,16 +83,18 @@ def _judged(
     return Seen(prior, departures)
 
 
-def _weights(
-    prototypes: Prototypes, vectors: np.ndarray, labels: Labels
-) -> tuple[list[np.ndarray], np.ndarray]:
-    """(a prompt's shares of prototypes by head, (H, K); how far departures are faded in, (P, H))."""
-    shares, faded = [], []
+def _near(
+    prototypes: Prototypes, there: np.ndarray, vectors: np.ndarray, labels: Labels
+) -> tuple[np.ndarray, np.ndarray]:
+    """(what prototypes say, of departures (K, H) there; how far departures are faded in); both (P, H)."""
+    counted = there * prototypes.counts[:, labels.head_scale]
+    said, faded = [], []
     for vector in vectors:
-        share, near_by, trust, _ = prototypes.weights(vector)
-        shares.append(share[labels.head_scale])
-        faded.append((trust * near_by / (near_by + HALF_EVIDENCE))[labels.head_scale])
-    return shares, np.stack(faded)
+        weights, near_by, trust, _ = prototypes.nearness(vector)
+        near = np.maximum(near_by, 1e-9)[labels.head_scale]
+        said.append(weights @ counted / near)
+        faded.append(trust * near / (near + HALF_EVIDENCE))
+    return np.stack(said), np.stack(faded)
 
 
 def _artifact(

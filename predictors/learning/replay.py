@@ -92,9 +92,9 @@ class _Predictor(PhysicalPredictor):
             ]
             for name, errors in told.items()
         }
-        if quantiles is not None:
+        raw = prediction.raw_quantiles
+        if raw is not None:
             bases = physical[0] + known.ttft_bias, physical[1] + known.tpot_bias
-            raw = prediction.raw_quantiles or quantiles
             found[MODEL] = [[base + each for each in row] for base, row in zip(bases, raw, strict=True)]
         return found
 

@@ -128,8 +128,9 @@ def test_known_words_and_pairs_count_once() -> None:
     vocabulary = Vocabulary.of(np.unique(grams_of(once)), np.array(once.head))
     rows, share = vocabulary.known(twice)
     assert rows.tolist() == [1, 2, 3]
-    assert share == 1.0
-    assert vocabulary.known(prompt_features("red wolf"))[1] == 0.5
+    assert share == pytest.approx(2 / 3)
+    assert vocabulary.known(prompt_features("red fox, red fox"))[1] == 0.5  # two of four pairs
+    assert vocabulary.known(prompt_features("fox"))[1] == 1.0
     assert vocabulary.known(prompt_features(""))[1] == 0.0
     assert vocabulary.sequences(twice).ravel().tolist() == [1, 2, 1, 2, 0, 0, 0, 0]
 

@@ -286,3 +286,18 @@ def test_embeddings_ask_no_model() -> None:
     plain = PhysicalPredictor().predict(request, candidate("i"), an_instance(), 100.0)
     assert told.ttft_s_p50 == plain.ttft_s_p50
     assert told.quality == 0.5
+
+
+def test_of_many_candidates_the_model_is_asked_about_those_that_physics_ranks_first() -> None:
+    predictor = predictor_with(latency=latency_model(1.0))
+    instances = [an_instance(f"i{number:03}") for number in range(100)]
+    for number, instance in enumerate(instances):
+        instance.dispatched(200 * number)
+    options = [Option(each.candidates["m"], each) for each in instances]
+    predictor.predict_all(REQUEST, options, 100.0)
+    plain = PhysicalPredictor()
+    for at, each in enumerate(options):
+        assert each.prediction is not None
+        physical = plain.predict(REQUEST, each.candidate, each.instance, 100.0)
+        ratio = value(each.prediction.ttft_s_p50) / value(physical.ttft_s_p50)
+        assert ratio == pytest.approx(exp(1.0) if at < 64 else 1.0, rel=0.02)
