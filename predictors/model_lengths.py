@@ -13,6 +13,7 @@ their forgetting log-likelihoods: where prompts tell nothing (an emulated engine
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import exp, log
 
 import numpy as np
@@ -182,6 +183,10 @@ class Lengths:
                     shared = self._families[family] = LengthDistribution()
             entry = self._models[model] = ModelLengths(shared)
         return entry
+
+    def all(self) -> Iterable[ModelLengths]:
+        """Every entry."""
+        return self._models.values()
 
     def weights(self) -> dict[str, float]:
         """By model: the trained model's share."""

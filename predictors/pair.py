@@ -61,7 +61,7 @@ class Pair:
     """What is kept for one (instance, model)."""
 
     __slots__ = (
-        "costs", "coverage", "group", "lengths", "open", "prefills", "profile", "shrinkage", "tpot", "tpot_bias",
+        "costs", "coverage", "group", "group_name", "lengths", "open", "prefills", "profile", "shrinkage", "tpot", "tpot_bias",
         "track", "ttft", "ttft_bias",
     )  # fmt: skip
 
@@ -74,6 +74,7 @@ class Pair:
         prefills: PrefillRate,
         coverage: Coverage,
         track: Track | None,
+        group_name: tuple[str, str],
         group: GroupCalibration,
     ) -> None:
         self.profile = profile
@@ -86,7 +87,8 @@ class Pair:
         self.ttft = StratifiedResiduals(TTFT_STRATA, bias_sd, _TTFT_NOISE_SD, _TTFT_MEMORY)
         self.shrinkage = Shrinkage()
         self.tpot = StratifiedResiduals(TPOT_STRATA, bias_sd, _TPOT_NOISE_SD, _TPOT_MEMORY)
-        self.group = group  # of the model and hardware
+        self.group_name = group_name  # model and hardware
+        self.group = group  # what is learned of them
         self.open: deque[Open] = deque()  # without a first token, in order of dispatch
 
     def ttft_error(self, known: Estimate, quantiles: Quantiles | None) -> LogError:

@@ -91,9 +91,9 @@ class Encoder:
         unknown_idf: float,
     ) -> None:
         self.ids, self.idf, self.table, self.step, self.unknown_idf = ids, idf, table, step, unknown_idf
-        # In memory all is multiplied out, with one row more: the unknown gram, which adds nothing.
+        # In memory real numbers, and one row more: the unknown gram, which adds nothing.
         self._unknown = len(ids)
-        adds = np.concatenate([table * step[:, None], lexicon * lexicon_step[:, None]], axis=1) * idf[:, None]
+        adds = np.concatenate([table * step[:, None], lexicon * lexicon_step[:, None]], axis=1)
         self._adds = np.concatenate([adds, np.zeros_like(adds[:1])]).astype(np.float32)
         self._idf = np.append(idf, unknown_idf).astype(np.float32)
         self._row = np.full(_WORDS + _PAIRS, self._unknown, dtype=np.int32)
@@ -127,7 +127,7 @@ class Encoder:
         changes[0] = changes[-1] = True
         np.not_equal(found[1:], found[:-1], out=changes[1:-1])
         starts = changes.nonzero()[0]
-        return self._row[found[starts[:-1]]], np.diff(starts).astype(np.float32)
+        return self._row[found[starts[:-1]]], (starts[1:] - starts[:-1]).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)

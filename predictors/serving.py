@@ -34,7 +34,7 @@ from predictors.length import LengthTable
 from predictors.memory import feature_rows
 from predictors.misses import p_miss as p_miss_of
 from predictors.misses import p_miss_without_decode
-from predictors.model_lengths import Lengths
+from predictors.model_lengths import LearnedLengths, Lengths
 from predictors.models import UNTRAINED, Models
 from predictors.outlook import Outlook, QualityFeedback
 from predictors.pair import P50, P95, Open, Pair
@@ -81,7 +81,6 @@ class PhysicalPredictor:
 
     def __init__(self, models: Models = UNTRAINED, prefix_blocks: int = 8192) -> None:
         self.models = models
-        self.name = models.name
         self.lengths = Lengths()
         self.prefixes = PrefixIndex(prefix_blocks)
         self._pairs: dict[tuple[str, str], Pair] = {}
@@ -91,6 +90,23 @@ class PhysicalPredictor:
         self._groups: dict[tuple[str, str], GroupCalibration] = {}
         self._open: dict[tuple[str, str], Open] = {}  # by request and instance
         self._feedback: dict[str, QualityFeedback] = {}
+
+    @property
+    def name(self) -> str:
+        """The artifacts in use, "physical" without any."""
+        return self.models.name
+
+    def use(self, models: Models) -> None:
+        """Take these models from now on. What was learned of the ones before is dropped; the physical
+        estimate's errors, lengths and feedback stay."""
+        self.models = models
+        self._tracks.clear()
+        self._groups.clear()
+        for (instance, _), pair in list(self._pairs.items()):
+            pair.track = None if models.latency is None else self._track(instance)
+            pair.group = self._groups.setdefault(pair.group_name, GroupCalibration())
+        for lengths in self.lengths.all():
+            lengths.learned = LearnedLengths()
 
     # --- the Predictor protocol ------------------------------------------------------------------
     def predict(self, request: Request, candidate: Candidate, instance: Instance, now: float) -> Prediction:
@@ -228,7 +244,7 @@ class PhysicalPredictor:
         model, memory = self.models.latency, self.models.memory
         if model is None or not request.decodes:
             return [None] * len(sketches)
-        tracks = [self._track(instance) for instance in instances]
+        tracks = [self._track(instance.name) for instance in instances]
         rows = np.array(
             [
                 track.target(instance, sketch.estimate, now)
@@ -465,7 +481,7 @@ class PhysicalPredictor:
     def observe_report(self, instance: Instance, now: float) -> None:
         """The engine's own view of its load has come."""
         if self.models.latency is not None:
-            self._track(instance).reported(instance, now)
+            self._track(instance.name).reported(instance, now)
         for model in instance.candidates:
             pair = self._pairs.get((instance.name, model))
             if pair is not None:
@@ -562,10 +578,10 @@ class PhysicalPredictor:
         for attempt in [attempt for attempt in self._open if attempt[1] == instance]:
             del self._open[attempt]
 
-    def _track(self, instance: Instance) -> Track:
-        track = self._tracks.get(instance.name)
+    def _track(self, instance: str) -> Track:
+        track = self._tracks.get(instance)
         if track is None:
-            track = self._tracks[instance.name] = Track(self.models.latency)
+            track = self._tracks[instance] = Track(self.models.latency)
         return track
 
     def _pair(self, candidate: Candidate, instance: Instance) -> Pair:
@@ -585,7 +601,8 @@ class PhysicalPredictor:
             self.lengths.of(candidate.model, candidate.family),
             self._prefills.setdefault(instance.name, PrefillRate(_PREFILL_HORIZON_S / instance.speed)),
             self._coverage.setdefault(instance.name, Coverage()),
-            None if self.models.latency is None else self._track(instance),
+            None if self.models.latency is None else self._track(instance.name),
+            group,
             self._groups.setdefault(group, GroupCalibration()),
         )
         self._pairs[instance.name, candidate.model] = pair

@@ -36,6 +36,10 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(FleetConfig.model_json_schema(), indent=2))
         return 0
     config = load(args.config, policies=POLICIES, profiles=profiles.names())
+    if config.predictors.directory is not None:
+        from router.wiring import load_artifacts
+
+        load_artifacts(config)
     found = list(warnings(config, os.environ))
     if args.json:
         instances = [each.name for each in config.instances]

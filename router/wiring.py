@@ -17,7 +17,7 @@ import backends
 import policies
 from backends.engine import profiles
 from predictors.artifact import ArtifactError
-from predictors.models import load_models
+from predictors.models import Models, load_models
 from predictors.serving import PhysicalPredictor
 from router.config import ConfigError, FleetConfig, InstanceConfig, Problem
 from router.core.interfaces import Backend
@@ -62,14 +62,19 @@ def create_scheduler(config: FleetConfig, predictor: PhysicalPredictor, rng: Ran
 
 
 def create_predictor(config: FleetConfig) -> PhysicalPredictor:
-    """The predictor of a fleet file, with the artifacts of its directory; without one, with those that are
-    shipped. Raises ConfigError for an artifact that is damaged or does not fit."""
+    """The predictor of a fleet file. Raises ConfigError for an artifact that is damaged or does not fit."""
+    return PhysicalPredictor(load_artifacts(config))
+
+
+def load_artifacts(config: FleetConfig) -> Models:
+    """The artifacts of a fleet file's directory; without one, those that are shipped. Raises ConfigError for one
+    that is damaged or does not fit."""
     directory = None if config.predictors.directory is None else Path(config.predictors.directory)
     if directory is not None and not directory.exists():
         logger.warning("%s is not there: the shipped predictors serve", directory)
         directory = None
     try:
-        return PhysicalPredictor(load_models(directory))
+        return load_models(directory)
     except (ArtifactError, OSError) as error:
         raise ConfigError("predictors", [Problem(("directory",), str(error))]) from error
 
@@ -131,6 +136,7 @@ async def open_gateway(
             admin_key,
             MemoryState(),
             load_tokenizers,
+            load_artifacts,
             reload,
         )
         stack.push_async_callback(gateway.stop)

@@ -53,7 +53,10 @@ class Predictor(Protocol):
     Whatever happens to an attempt is told when it happens, after the instance's own counters include it.
     """
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What predicts, as records name it."""
+        ...
 
     def predict(self, request: Request, candidate: Candidate, instance: Instance, now: float) -> Prediction:
         """Expectation if the request were dispatched to `candidate` at `now`."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
+from predictors.models import Models
 from predictors.serving import PhysicalPredictor
 from router.config import FleetConfig, InstanceConfig, with_instances
 from router.core.errors import UpstreamError
@@ -45,16 +46,17 @@ class Gateway:
         admin_key: str | None,
         state: State,
         load_tokenizers: Callable[[FleetConfig], dict[str, PromptTokenizer]],
+        load_artifacts: Callable[[FleetConfig], Models],
         reload: Callable[[], FleetConfig] | None = None,
     ) -> None:
         self.runner = runner
         self.store = store
         self.metrics = metrics
-        self.artifact = predictor.name  # what records say of the predictions
         self.policies = policies
         self.admin_key = admin_key
         self._state = state
         self._load_tokenizers = load_tokenizers
+        self._load_artifacts = load_artifacts
         self._tokenizers: dict[str, PromptTokenizer] = {}
         self._predictor = predictor
         self.backends: dict[str, Backend] = {}
@@ -83,6 +85,11 @@ class Gateway:
     @property
     def config(self) -> FleetConfig:
         return self.rules.config
+
+    @property
+    def artifact(self) -> str:
+        """What records say of the predictions: the artifacts in use."""
+        return self._predictor.name
 
     def _desired_replicas(self) -> dict[str, int]:
         wanted = scaling(self.runner.scheduler, [model.name for model in self.config.models])
@@ -131,6 +138,8 @@ class Gateway:
     async def _apply_fleet(self, config: FleetConfig, old: FleetConfig | None) -> None:
         scheduler = self.runner.scheduler
         tokenizers = await asyncio.to_thread(self._load_tokenizers, config)
+        # At the start the predictor has them; a reload may bring new ones.
+        artifacts = None if old is None else await asyncio.to_thread(self._load_artifacts, config)
         known = {} if old is None else {each.name: (each, old.candidates(each)) for each in old.instances}
         plan: list[tuple[InstanceConfig, dict[str, Candidate], bool]] = []  # whether it stays as it is
         gone: list[Backend] = []
@@ -152,6 +161,8 @@ class Gateway:
                     await backend.aclose()
             raise
         # From here on nothing fails: instances that are in use may be changed.
+        if artifacts is not None and artifacts.name != self.artifact:
+            self._predictor.use(artifacts)
         instances = [
             scheduler.instances[each.name]
             if same

@@ -131,3 +131,21 @@ async def test_odd_prompts_are_predicted_and_answered(tmp_path, prompt):
         assert 1 <= predicted["output_tokens_p50"] <= predicted["output_tokens_p90"]
         assert 0 < predicted["ttft_s_p50"] <= predicted["ttft_s_p95"]
     await asyncio.sleep(0)
+
+
+async def test_a_reload_takes_a_new_artifact_and_refuses_a_bad_one(tmp_path):
+    folder = write(tmp_path / "artifacts", latency_artifact(ttft=0.0))
+    async with live(tmp_path, vllm("a"), predictors={"directory": str(folder)}) as gw:
+        _, headers, _ = await gw.chat(model="llama-3.1-8b")
+        first = (await gw.row(headers["x-request-id"]))["artifact"]
+        write(folder, latency_artifact(ttft=1.0))
+        assert (await gw.post("/admin/reload", None))[0] == 200
+        _, headers, _ = await gw.chat(model="llama-3.1-8b")
+        second = (await gw.row(headers["x-request-id"]))["artifact"]
+        assert second != first
+        artifact.path_of(folder, "latency").write_bytes(b"no zip")
+        status, told = await gw.post("/admin/reload", None)
+        assert status == 422
+        assert "not a whole artifact" in told["error"]["message"]
+        _, headers, _ = await gw.chat(model="llama-3.1-8b")
+        assert (await gw.row(headers["x-request-id"]))["artifact"] == second

@@ -127,6 +127,7 @@ class LiveRun:
             None,
             MemoryState(),
             lambda _: {},
+            lambda _: predictor.models,
         )
         if self._prepare is not None:
             self._prepare(gateway)
