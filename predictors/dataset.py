@@ -13,7 +13,8 @@ A data set is a folder:
 Length and relevance are learned from prompts and answers, latency and memory from runs, attempts and states.
 A table that a set does not have is empty. Times within a run are seconds on one clock. Unknown is null.
 
-Splits are by group of prompts (near copies share one) and by whole runs or by time, never by row.
+Splits are by group of prompts (near copies share one; `split_prompts`), and by whole load levels or by time
+(`benchmarks.training.splits`), never by row.
 """
 
 from __future__ import annotations
@@ -192,19 +193,6 @@ def split_prompts(data: Dataset, held_out: float = 0.2, seed: int = 0) -> tuple[
         return fraction_of(prompt.group, seed) < held_out
 
     return data.keep(prompt=lambda each: not is_out(each)), data.keep(prompt=is_out, run=lambda _: False)
-
-
-def split_runs(
-    data: Dataset, held_out: float = 0.2, seed: int = 0, by: Callable[[Run], str] | None = None
-) -> tuple[Dataset, Dataset]:
-    """(training part, held-out part) by whole runs; runs for which `by` gives the same name (default: source
-    and level, else the run itself) stay together. Prompts go with the training part."""
-    name = by or (lambda run: f"{run.source}/{run.level}" if run.level is not None else run.id)
-
-    def is_out(run: Run) -> bool:
-        return fraction_of(name(run), seed) < held_out
-
-    return data.keep(run=lambda each: not is_out(each)), data.keep(prompt=lambda _: False, run=is_out)
 
 
 # --- files --------------------------------------------------------------------------------------------

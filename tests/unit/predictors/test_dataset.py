@@ -19,7 +19,6 @@ from predictors.dataset import (
     joined,
     read,
     split_prompts,
-    split_runs,
     write,
 )
 from predictors.text import prompt_features
@@ -118,17 +117,6 @@ def test_prompts_are_split_by_group() -> None:
     assert train.runs == data.runs
     assert test.runs == ()
     assert split_prompts(data, 0.3, seed=1)[1].prompts != test.prompts
-
-
-def test_runs_are_split_by_whole_levels() -> None:
-    data = made(runs=40)
-    train, test = split_runs(data, 0.5)
-    assert test.runs
-    assert train.runs
-    assert {each.level for each in train.runs}.isdisjoint({each.level for each in test.runs})
-    assert {each.run for each in test.attempts} == {each.id for each in test.runs}
-    by_instance = split_runs(data, 0.5, by=lambda run: run.instance)
-    assert {each.level for each in by_instance[0].runs} & {each.level for each in by_instance[1].runs}
 
 
 def test_joined_keeps_all_and_refuses_equal_runs() -> None:
