@@ -1,11 +1,12 @@
 """How good each model's answer to a prompt is expected to be, from the prompt's hashed words alone.
 
 A prompt's words and pairs of words are weighed by how telling they are (TF-IDF) and projected to a short vector
-(latent semantic analysis). Three experts speak: a small network on that vector, shared by all models; prototypes, centres of
-prompts that were alike, with what the models reached there; and a lexicon, what single words and pairs say. All
-only say how far a model's quality *departs*
-from its overall mean, in log-odds; training weighs their departures by what held on prompts that they had not
-seen (`predictors.learning.relevance`), and they fade out where a prompt is unlike all that was learned from.
+(latent semantic analysis). Four experts speak: a small network on that vector, shared by all models; prototypes,
+centres of prompts that were alike, with what the models reached there; a lexicon, what single words and pairs
+say; and tasks, how likely the prompt is of which one, with what the models reached there. All only say how far
+a model's quality *departs* from its overall mean, in log-odds; training weighs their departures by what held on
+prompts that they had not seen (`predictors.learning.relevance`), and they fade out where a prompt is unlike all
+that was learned from.
 
 Qualities are comparable only where they were measured alike: a win rate of 0.5 is no half of correct answers.
 Each source and kind of quality is a scale with an estimate (head) of its own for each model. A fleet is judged
@@ -160,6 +161,7 @@ class _Option:
     scales: np.ndarray  # of their heads
     out: np.ndarray  # (M, O)
     bias: np.ndarray
+    of_task: np.ndarray  # (M, T)
     departures: np.ndarray  # (M, K), times the prompts of the head's scale near the prototype
     prior: np.ndarray
     shifts: np.ndarray  # what moves each over to the option's scale
@@ -185,6 +187,8 @@ class RelevanceModel:
         self._clusters = arrays["centre_clusters"]
         self._hidden, self._hidden_bias = real["hidden"], real["hidden_bias"]
         self._out, self._out_bias = np.ascontiguousarray(real["out"].T), real["out_bias"]
+        self._tasks, self._task_bias = real["task_weights"], real["task_bias"]
+        self._of_task = np.ascontiguousarray(real["task_departures"].T)
         self._departures = np.ascontiguousarray(real["departures"].T)
         self._prior = real["head_prior"]
         self._rows = arrays["head_rows"]
@@ -219,8 +223,12 @@ class RelevanceModel:
             option = max(options, key=lambda each: near_by[each.scale])
             near = np.maximum(near_by[option.scales], 1e-9)
             first_score = len(self._hidden)
-            hidden = np.maximum(vector[:first_score] @ self._hidden + self._hidden_bias, 0.0)
+            given = vector[:first_score]
+            hidden = np.maximum(given @ self._hidden + self._hidden_bias, 0.0)
+            task = given @ self._tasks + self._task_bias
+            task = np.exp(task - task.max())
             departure = option.out @ np.concatenate([hidden, vector[first_score:]]) + option.bias
+            departure += option.of_task @ task / task.sum()
             departure += option.departures @ weights / near
             departure *= trust * near / (near + HALF_EVIDENCE)
             quality = 1.0 / (1.0 + np.exp(-(option.prior + departure + option.shifts)))
@@ -260,6 +268,7 @@ class RelevanceModel:
                     scales,
                     self._out[heads],
                     self._out_bias[heads],
+                    self._of_task[heads],
                     self._departures[heads] * self.prototypes.counts.T[scales],
                     self._prior[heads],
                     self._shift[scales] - self._shift[scale],
@@ -290,7 +299,7 @@ def _floats(array: np.ndarray) -> np.ndarray:
 
 
 #: Arrays of an artifact: kind of numbers and dimensions (G grams, D directions, L scores, X = D + counts + 1,
-#: N hidden units, O = N + L, H heads, K prototypes, S scales).
+#: N hidden units, O = N + L, H heads, K prototypes, S scales, T tasks).
 _ARRAYS = {
     "gram_ids": ("iu", "G"),
     "gram_idf": ("f", "G"),
@@ -303,6 +312,9 @@ _ARRAYS = {
     "hidden_bias": ("f", "N"),
     "out": ("f", "OH"),
     "out_bias": ("f", "H"),
+    "task_weights": ("f", "XT"),
+    "task_bias": ("f", "T"),
+    "task_departures": ("f", "TH"),
     "centres": ("f", "KD"),
     "centre_counts": ("f", "KS"),
     "centre_clusters": ("iu", "K"),
@@ -339,6 +351,7 @@ def _check(artifact: Artifact) -> None:
         or sizes["O"] != sizes["N"] + sizes["L"]
         or not sizes["K"]
         or not sizes["G"]
+        or not sizes["T"]
         or (len(scales) and not 0 <= int(scales.min()) <= int(scales.max()) < sizes["S"])
         or not artifact.arrays["near"][0] < artifact.arrays["near"][1]
     ):

@@ -1,12 +1,12 @@
 """Training of the relevance predictor: expected quality of (prompt, model) from the prompt's text.
 
 1. An encoder of prompts, without labels (`relevance_experts`).
-2. Two experts on its vectors: a network and prototypes. They are fitted several times on all but one part of
-   the groups of prompts, so that each prompt is judged by experts that saw no near copy of it.
+2. Four experts (`EXPERTS`). They are fitted several times on all but one part of the groups of prompts, so that
+   each prompt is judged by experts that saw no near copy of it.
 3. From those judgements: how far to believe which expert (`relevance_stack`).
 4. The experts once more on everything, with these weights worked into their last layers.
 
-A prompt's task is never looked at.
+A prompt's task, where the data has one, is what the last expert learns to tell; nobody is told it afterwards.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from predictors.dataset import Dataset, fraction_of
 from predictors.learning.relevance_experts import (
     Lexicon,
     Network,
+    Tasks,
     fit_encoder,
     fit_lexicon,
     fit_network,
     fit_prototypes,
+    fit_tasks,
 )
 from predictors.learning.relevance_labels import Labels, labels_of, priors, scale_shifts
 from predictors.learning.relevance_stack import Seen, Trust, fit_trust
@@ -35,7 +37,7 @@ from predictors.relevance import HALF_EVIDENCE, RELEVANCE_FEATURES, Encoder, Pro
 
 _PARTS = 3
 _CLUSTERS = 32
-EXPERTS = ("network", "prototypes", "lexicon")
+EXPERTS = ("network", "prototypes", "lexicon", "tasks")
 
 
 def train(data: Dataset, *, seed: int = 1, progress: Callable[[str], None] | None = None) -> Artifact:
@@ -53,8 +55,9 @@ def train(data: Dataset, *, seed: int = 1, progress: Callable[[str], None] | Non
     everything = np.arange(len(labels.prompts))
     network = fit_network(vectors, labels, everything, seed)
     lexicon = fit_lexicon(weights, labels, everything)
+    tasks = fit_tasks(vectors, labels, everything)
     prototypes, departures = fit_prototypes(vectors, labels, everything, seed)
-    return _artifact(labels, encoder, network, lexicon, prototypes, departures, trust, seed)
+    return _artifact(labels, encoder, network, lexicon, tasks, prototypes, departures, trust, seed)
 
 
 def _judged(
@@ -76,6 +79,7 @@ def _judged(
             "network": fit_network(vectors, labels, rows, seed).departures(vectors[judged]),
             "prototypes": near,
             "lexicon": fit_lexicon(weights, labels, rows).departures(weights[judged]),
+            "tasks": fit_tasks(vectors, labels, rows).said(vectors[judged]),
         }
         prior[judged] = priors(labels.quality[rows])
         for expert, name in enumerate(EXPERTS):
@@ -102,12 +106,13 @@ def _artifact(
     encoder: Encoder,
     network: Network,
     lexicon: Lexicon,
+    tasks: Tasks,
     prototypes: Prototypes,
     departures: np.ndarray,
     trust: list[Trust],
     seed: int,
 ) -> Artifact:
-    out_bias, departures = network.out_bias.copy(), departures.copy()
+    out_bias, departures, of_task = network.out_bias.copy(), departures.copy(), tasks.departures.copy()
     out = np.concatenate([network.out, lexicon.out])
     hidden = len(network.out)
     for scale, believed in enumerate(trust):
@@ -116,6 +121,7 @@ def _artifact(
         out[hidden:, heads] = believed.weighed(out[hidden:, heads], EXPERTS.index("lexicon"))
         out_bias[heads] = believed.weighed(out_bias[heads], EXPERTS.index("network")) + believed.constant
         departures[:, heads] = believed.weighed(departures[:, heads], EXPERTS.index("prototypes"))
+        of_task[:, heads] = believed.weighed(of_task[:, heads], EXPERTS.index("tasks"))
     step = np.maximum(np.abs(lexicon.grams).max(axis=1), 1e-9) / 127.0
     count = min(_CLUSTERS, len(prototypes.centres))
     clusters = KMeans(count, n_init=4, random_state=seed).fit(
@@ -135,6 +141,9 @@ def _artifact(
         "hidden_bias": network.hidden_bias.astype(single),
         "out": out.astype(half),
         "out_bias": out_bias.astype(single),
+        "task_weights": tasks.weights.astype(half),
+        "task_bias": tasks.bias.astype(single),
+        "task_departures": of_task.astype(half),
         "centres": prototypes.centres.astype(half),
         "centre_counts": prototypes.counts.astype(half),
         "centre_clusters": clusters.labels_.astype(np.uint16),

@@ -1,12 +1,15 @@
-"""What relevance is made of, each fitted on its own: the encoder of prompts, the network, the prototypes."""
+"""What relevance is made of, each fitted on its own: the encoder of prompts and the experts."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 import scipy.sparse
 import torch
+from scipy.optimize import minimize
+from scipy.special import log_softmax, softmax
 from sklearn.cluster import KMeans
 from sklearn.linear_model import Ridge
 from sklearn.utils.extmath import randomized_svd
@@ -136,6 +139,23 @@ def _fit_member(vectors: np.ndarray, quality: np.ndarray, seed: int) -> Network:
     return Network(first, bias, out.weight.detach().numpy().T, out.bias.detach().numpy())
 
 
+# --- means of parts --------------------------------------------------------------------------------------
+#: Answers of the head's own mean that its mean in a part leans on.
+_LEANING = 5.0
+
+
+def _departures(quality: np.ndarray, part: np.ndarray, count: int) -> np.ndarray:
+    """(parts, H) log-odds of the mean quality (P, H) in each part of the prompts, less those of the head's mean;
+    `part` (P,) is each prompt's, below `count`."""
+    prior = priors(quality)
+    total = np.tile(_LEANING / (1.0 + np.exp(-prior)), (count, 1))
+    answers = np.full(total.shape, _LEANING)
+    np.add.at(total, part, np.nan_to_num(quality))
+    np.add.at(answers, part, ~np.isnan(quality))
+    average = np.clip(total / answers, 1e-3, 1.0 - 1e-3)
+    return np.asarray(np.log(average / (1.0 - average)) - prior)
+
+
 # --- the lexicon ----------------------------------------------------------------------------------------
 _SCORES_A_SCALE = 3
 _RIDGE = 4.0
@@ -186,8 +206,6 @@ def fit_lexicon(weights: scipy.sparse.csr_matrix, labels: Labels, rows: np.ndarr
 # --- the prototypes -------------------------------------------------------------------------------------
 _PROMPTS_A_PROTOTYPE = 40
 _MOST_PROTOTYPES = 384
-#: Answers of the head's own mean that a prototype's mean leans on.
-_LEANING = 5.0
 #: Quantiles of how near prompts are to their prototype: trusted not at all at half the first.
 _NEAR = (0.01, 0.05)
 
@@ -204,14 +222,7 @@ def fit_prototypes(
     centres = centres / np.maximum(np.linalg.norm(centres, axis=1, keepdims=True), 1e-9)
     likeness = directions @ centres.T
     nearest = likeness.argmax(axis=1)
-    prior = priors(quality)
-    mean = 1.0 / (1.0 + np.exp(-prior))
-    total = np.tile(_LEANING * mean, (count, 1))
-    answers = np.full(total.shape, _LEANING)
-    np.add.at(total, nearest, np.nan_to_num(quality))
-    np.add.at(answers, nearest, ~np.isnan(quality))
-    average = np.clip(total / answers, 1e-3, 1.0 - 1e-3)
-    departures = np.log(average / (1.0 - average)) - prior
+    departures = _departures(quality, nearest, count)
     counts = np.zeros((count, len(labels.scales)))
     for scale in range(len(labels.scales)):
         rated = (~np.isnan(quality[:, labels.heads_on(scale)])).any(axis=1)
@@ -219,3 +230,52 @@ def fit_prototypes(
     low, high = np.quantile(likeness.max(axis=1) * vectors[rows, -1], _NEAR)
     near = (float(low) / 2.0, max(float(high), float(low) / 2.0 + 1e-3))
     return Prototypes(centres.astype(np.float32), counts.astype(np.float32), near), departures
+
+
+# --- the tasks ------------------------------------------------------------------------------------------
+_PROMPTS_OF_TASK = 20
+_TASK_RIDGE = 1.0
+_TASK_STEPS = 60
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """Departures in log-odds: softmax(x @ weights + bias) @ departures, the first being how likely each task is."""
+
+    weights: np.ndarray  # (X, T)
+    bias: np.ndarray  # (T,)
+    departures: np.ndarray  # (T, H)
+
+    def said(self, vectors: np.ndarray) -> np.ndarray:
+        """(P, H) of vectors (P, X)."""
+        return np.asarray(softmax(vectors @ self.weights + self.bias, axis=1) @ self.departures)
+
+
+def fit_tasks(vectors: np.ndarray, labels: Labels, rows: np.ndarray) -> Tasks:
+    """A logistic regression that tells tasks from prompts, and how models did at each task. Rare tasks and prompts
+    of none are one task for each source."""
+    prompts = [labels.prompts[row] for row in rows]
+    often = Counter((prompt.source, prompt.task) for prompt in prompts)
+    names = [
+        f"{prompt.source}/{prompt.task}"
+        if prompt.task and often[prompt.source, prompt.task] >= _PROMPTS_OF_TASK
+        else prompt.source
+        for prompt in prompts
+    ]
+    found, task = np.unique(names, return_inverse=True)
+    mean, spread = vectors[rows].mean(axis=0), np.maximum(vectors[rows].std(axis=0), 1e-3)
+    given = np.column_stack([(vectors[rows] - mean) / spread, np.ones(len(rows))])
+    actual = np.eye(len(found))[task]
+
+    def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        weights = flat.reshape(given.shape[1], len(found))
+        log_shares = log_softmax(given @ weights, axis=1)
+        slope = given.T @ (np.exp(log_shares) - actual) + _TASK_RIDGE * weights
+        value = _TASK_RIDGE / 2 * float(flat @ flat) - float((actual * log_shares).sum())
+        return value, slope.ravel()
+
+    start = np.zeros(given.shape[1] * len(found))
+    best = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": _TASK_STEPS}).x
+    *weights, bias = best.reshape(given.shape[1], len(found))
+    scaled = np.stack(weights) / spread[:, None]
+    return Tasks(scaled, bias - mean @ scaled, _departures(labels.quality[rows], task, len(found)))

@@ -32,6 +32,9 @@ def artifact(**changed: np.ndarray) -> Artifact:
         "hidden_bias": np.zeros(3, dtype=np.float32),
         "out": np.zeros((4, 4), dtype=np.float16),
         "out_bias": np.zeros(4, dtype=np.float32),
+        "task_weights": np.zeros((inputs, 1), dtype=np.float16),
+        "task_bias": np.zeros(1, dtype=np.float32),
+        "task_departures": np.zeros((1, 4), dtype=np.float16),
         "centres": np.eye(2, dtype=np.float16),
         "centre_counts": np.array([[1e4, 10.0], [1e4, 10.0]], dtype=np.float16),
         "centre_clusters": np.array([4, 7], dtype=np.uint16),
@@ -58,6 +61,33 @@ def test_departs_from_the_mean_where_a_model_is_good() -> None:
     assert (deviation < 0.02).all()
     mean, _, cluster = model.quality(prompt_features(POEMS), ["adder", "poet-7b"])
     assert (odds(mean), cluster) == ([0.0, 2.5], 7)
+
+
+def test_each_expert_departs_by_its_own_measure() -> None:
+    """Two tasks as likely as 3 to 1, of which the first is 4 down; one hidden unit at 2; a lexicon at 1."""
+    weights = {
+        "task_weights": np.zeros((2 + len(COUNTS) + 1, 2), dtype=np.float16),
+        "task_bias": np.log(np.array([3.0, 1.0], dtype=np.float32)),
+        "task_departures": np.array([[-4, 0, 0, 0], [0, 0, 0, 0]], dtype=np.float16),
+        "hidden_bias": np.array([2.0, 0.0, -1.0], dtype=np.float32),
+        "out": np.array([[0, 1, 0, 0], [9, 9, 0, 0], [9, 9, 0, 0], [0, 0.5, 0, 0]], dtype=np.float16),
+        "lexicon": np.ones((len(artifact().arrays["gram_ids"]), 1), dtype=np.int8),
+    }
+    mean, _, _ = RelevanceModel.load(artifact(**weights)).quality(
+        prompt_features("apples"), ["adder", "poet-7b"]
+    )
+    assert odds(mean) == [-1.0, 3.0]
+    mean, _, _ = RelevanceModel.load(artifact(**weights)).quality(prompt_features(SUMS), ["adder", "poet-7b"])
+    # 17 grams in a prompt of length 1 together weigh the root of 17
+    assert odds(mean) == [-1.0, round(0.5 + 2.0 + 0.5 * 17**0.5, 1)]
+
+
+def test_a_word_said_often_weighs_more_but_not_as_often() -> None:
+    encoder = RelevanceModel.load(artifact()).encoder
+    once, twice = (encoder.vector(prompt_features(text)) for text in ("apples poem", "apples poem apples"))
+    assert once[:2] == pytest.approx([0.5**0.5, 0.5**0.5])
+    often = 1.0 + np.log(2.0)
+    assert twice[:2] == pytest.approx(np.array([often, 1.0]) / np.hypot(often, 1.0))
 
 
 def test_a_model_that_nobody_rated_is_unknown() -> None:

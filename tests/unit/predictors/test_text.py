@@ -30,6 +30,20 @@ def test_counts_are_of_the_text() -> None:
     assert counts_of("é")["not_ascii"] == 1
 
 
+@given(st.text(max_size=100))
+def test_counts_are_what_each_sign_says_of_itself(text: str) -> None:
+    found = counts_of(text)
+    assert found["digits"] == sum(sign in "0123456789" for sign in text)
+    assert found["signs"] == sum(sign in ".,;:!()[]{}<>=+-*/\\$_`\"'" for sign in text)
+    assert found["capitals"] == sum(sign.isupper() for sign in text)
+    assert found["not_ascii"] == sum(not sign.isascii() for sign in text)
+
+
+def test_ascii_is_cut_as_any_other_text() -> None:
+    text = "".join(map(chr, range(128))) + "don't snake_case 3.5e10\tx\x1cy\r\n\n" * 2
+    assert prompt_features(text + " é").head[:-1] == prompt_features(text).head
+
+
 def test_a_long_text_has_head_and_tail() -> None:
     words = [f"w{chr(97 + n % 26)}{chr(97 + n // 26 % 26)}" for n in range(3000)]
     features = prompt_features(" ".join(words))

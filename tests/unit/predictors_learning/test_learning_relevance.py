@@ -6,6 +6,7 @@ import pytest
 from predictors.artifact import to_bytes
 from predictors.dataset import Answer, Dataset, DatasetError, Prompt
 from predictors.learning.relevance import train
+from predictors.learning.relevance_experts import fit_encoder, fit_tasks
 from predictors.learning.relevance_labels import labels_of, scale_shifts
 from predictors.relevance import RelevanceModel
 from predictors.text import prompt_features
@@ -66,6 +67,31 @@ def test_learns_which_model_is_good_at_what(learned: RelevanceModel) -> None:
     right = np.mean([pick == best[str(each.task)] for pick, each in zip(picked, test.prompts, strict=True)])
     assert right > 0.95
     assert within_models(learned, test) > 0.75
+
+
+def test_tells_tasks_from_prompts_and_how_models_did_there() -> None:
+    labels, test = labels_of(generated(300, seed=11)), generated(100, seed=12)
+    encoder, _ = fit_encoder(labels.prompts, seed=1)
+    tasks = fit_tasks(
+        np.stack([encoder.vector(prompt.features) for prompt in labels.prompts]), labels, np.arange(300)
+    )
+    said = tasks.said(np.stack([encoder.vector(prompt.features) for prompt in test.prompts]))
+    best = {"sums": "adder", "poems": "poet", "code": "coder"}
+    named = [labels.heads[head] for head in said.argmax(axis=1)]
+    right = np.mean(
+        [name == best[str(prompt.task)] for name, prompt in zip(named, test.prompts, strict=True)]
+    )
+    assert right > 0.95
+
+
+def test_data_without_tasks_has_one_for_each_source() -> None:
+    data = generated(60, seed=13)
+    untold = tuple(Prompt(p.id, p.group, p.source, p.features) for p in data.prompts)
+    labels = labels_of(Dataset(untold, data.answers))
+    tasks = fit_tasks(np.ones((60, 3), dtype=np.float32), labels, np.arange(60))
+    assert tasks.weights.shape == (3, 1)
+    # the mean of all, leaning on itself
+    assert np.allclose(tasks.said(np.ones((2, 3))), 0.0, atol=0.05)
 
 
 def test_qualities_are_what_will_be_seen(learned: RelevanceModel) -> None:
