@@ -159,9 +159,8 @@ class _Option:
     scale: int
     places: np.ndarray  # of known models within the fleet
     scales: np.ndarray  # of their heads
-    out: np.ndarray  # (M, O)
+    out: np.ndarray  # (M, O + T)
     bias: np.ndarray
-    of_task: np.ndarray  # (M, T)
     departures: np.ndarray  # (M, K), times the prompts of the head's scale near the prototype
     prior: np.ndarray
     shifts: np.ndarray  # what moves each over to the option's scale
@@ -185,10 +184,12 @@ class RelevanceModel:
         low, high = real["near"].tolist()
         self.prototypes = Prototypes(real["centres"], real["centre_counts"], (low, high))
         self._clusters = arrays["centre_clusters"]
-        self._hidden, self._hidden_bias = real["hidden"], real["hidden_bias"]
-        self._out, self._out_bias = np.ascontiguousarray(real["out"].T), real["out_bias"]
-        self._tasks, self._task_bias = real["task_weights"], real["task_bias"]
-        self._of_task = np.ascontiguousarray(real["task_departures"].T)
+        # The network and the tasks side by side: one product each way.
+        self._units = len(real["hidden_bias"])
+        self._given = np.concatenate([real["hidden"], real["task_weights"]], axis=1)
+        self._given_bias = np.concatenate([real["hidden_bias"], real["task_bias"]])
+        self._out = np.ascontiguousarray(np.concatenate([real["out"], real["task_departures"]]).T)
+        self._out_bias = real["out_bias"]
         self._departures = np.ascontiguousarray(real["departures"].T)
         self._prior = real["head_prior"]
         self._rows = arrays["head_rows"]
@@ -222,13 +223,12 @@ class RelevanceModel:
         if options:
             option = max(options, key=lambda each: near_by[each.scale])
             near = np.maximum(near_by[option.scales], 1e-9)
-            first_score = len(self._hidden)
-            given = vector[:first_score]
-            hidden = np.maximum(given @ self._hidden + self._hidden_bias, 0.0)
-            task = given @ self._tasks + self._task_bias
-            task = np.exp(task - task.max())
-            departure = option.out @ np.concatenate([hidden, vector[first_score:]]) + option.bias
-            departure += option.of_task @ task / task.sum()
+            first_score, units = len(self._given), self._units
+            found = vector[:first_score] @ self._given + self._given_bias
+            task = np.exp(found[units:] - found[units:].max())
+            task /= task.sum()
+            said = np.concatenate([np.maximum(found[:units], 0.0), vector[first_score:], task])
+            departure = option.out @ said + option.bias
             departure += option.departures @ weights / near
             departure *= trust * near / (near + HALF_EVIDENCE)
             quality = 1.0 / (1.0 + np.exp(-(option.prior + departure + option.shifts)))
@@ -268,7 +268,6 @@ class RelevanceModel:
                     scales,
                     self._out[heads],
                     self._out_bias[heads],
-                    self._of_task[heads],
                     self._departures[heads] * self.prototypes.counts.T[scales],
                     self._prior[heads],
                     self._shift[scales] - self._shift[scale],
