@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
+from functools import lru_cache
 from math import exp, log, log1p, log2
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from router.core.state import Instance
 
@@ -122,6 +123,7 @@ class Estimate(NamedTuple):
     step_s: float
 
 
+@lru_cache(maxsize=4096)
 def _coarse(tokens: float) -> float:
     """log2 of tokens, to a quarter."""
     return 0.25 * round(4.0 * log2(tokens + 1.0))
@@ -130,35 +132,32 @@ def _coarse(tokens: float) -> float:
 class _Recent:
     """The last few values of one kind: their median, spread and newest, worked out when one is added."""
 
-    __slots__ = ("_values", "high", "last", "low", "median", "seen")
+    __slots__ = ("_recent", "values")
 
     def __init__(self) -> None:
-        self._values: deque[float] = deque(maxlen=9)
-        self.seen = False
-        self.last = self.median = self.low = self.high = 0.0
+        self._recent: deque[float] = deque(maxlen=9)
+        #: 1 if there are any, the newest, median, a low and a high one.
+        self.values = (0.0, 0.0, 0.0, 0.0, 0.0)
 
     def add(self, value: float) -> None:
-        values = self._values
-        values.append(value)
-        ordered = sorted(values)
+        recent = self._recent
+        recent.append(value)
+        ordered = sorted(recent)
         size = len(ordered)
-        self.seen = True
-        self.last = value
-        self.median = ordered[size // 2]
-        self.low = ordered[size // 5]
-        self.high = ordered[-1 - size // 5]
+        self.values = (1.0, value, ordered[size // 2], ordered[size // 5], ordered[-1 - size // 5])
 
 
 class Track:
     """The history of one instance, as its events tell it. With a model, `encoding` is its summary as the
     model's head takes it; without one the rows are kept in `events`, for training.
 
-    Each method is told what has happened after the instance's own counters include it.
+    Each method is told what has happened after the instance's own counters include it; rows take the counters as
+    they were when the first row after an event was asked for.
     """
 
     __slots__ = (
-        "_arrivals", "_cell", "_ended", "_event_at", "_first_8", "_first_32", "_hidden", "_model", "_step_s",
-        "_tpot", "_tpot_error", "_ttft", "_ttft_error", "_waiting", "encoding", "events",
+        "_arrivals", "_cell", "_ended", "_event_at", "_first_8", "_first_32", "_hidden", "_history", "_model",
+        "_step_s", "_tpot", "_tpot_error", "_ttft", "_ttft_error", "_waiting", "encoding", "events",
     )  # fmt: skip
 
     encoding: np.ndarray
@@ -180,6 +179,7 @@ class Track:
         self._ttft_error = _Recent()
         self._tpot = _Recent()
         self._tpot_error = _Recent()
+        self._history: tuple[Any, ...] | None = None  # `_summary`, once it was asked for
 
     # --- events ------------------------------------------------------------------------------------
     def dispatched(self, instance: Instance, estimate: Estimate, now: float) -> None:
@@ -255,6 +255,7 @@ class Track:
         cached: float = 0.0,
         error: float = 0.0,
     ) -> None:
+        self._history = None
         step_s = self._step_s
         before = self._event_at
         self._event_at = now
@@ -288,35 +289,35 @@ class Track:
             ttft_s, tpot_s, ttft_stratum, tpot_stratum, ttft_bias, tpot_bias, ttft_count, tpot_count,
             prompt_tokens, cached_tokens, output_tokens, pending_tokens, step_s,
         ) = estimate  # fmt: skip
+        history = self._history
+        if history is None:
+            history = self._history = self._summary(instance)
+        (
+            in_flight, ahead, log_ahead, context, running, waiting, kv_usage, reported_at, oldest_at, middle_at,
+            first_token_at, since_8, by_8, since_32, by_32, since_arrivals, by_arrivals, since_ends, by_ends,
+            not_cached, is_cached, of_tpot, error_last, error_median, error_low, error_high,
+            tpot_error_median, tpot_error_last,
+        ) = history  # fmt: skip
         ttft_steps = log(ttft_s / step_s)
         step = log(step_s)
         ttft = ttft_steps + step + ttft_bias  # log seconds of the corrected estimate
         tpot = log(tpot_s)
         by_ttft = exp(-ttft)
-        report = instance.report
-        waiting = self._waiting
-        ahead = instance.awaiting_first_token + 1.0
-        wait_8 = wait_32 = ended_gap = 0.0
-        first_age = 0.0
-        first_8, first_32 = self._first_8, self._first_32
-        gap_32 = 0.0
-        if first_8:
-            first_age = log1p((now - first_8[-1]) * by_ttft)
-            wait_8 = log1p(ahead * (now - first_8[0]) / len(first_8) * by_ttft)
-            gap_32 = (now - first_32[0]) / len(first_32)
-            wait_32 = log1p(ahead * gap_32 * by_ttft)
-        arrivals, ended = self._arrivals, self._ended
-        arrival_gap_s = (now - arrivals[0]) / len(arrivals) if arrivals else 0.0
-        if ended:
-            ended_gap = (now - ended[0]) / len(ended)
+        # Means between the last few, up to now; 0 where there are none.
+        arrival_gap_s = (now - since_arrivals) * by_arrivals
+        first_gap_s = (now - since_32) * by_32
+        ended_gap_s = (now - since_ends) * by_ends
+        ahead_by_ttft = ahead * by_ttft
         cached = cached_tokens / (prompt_tokens + 1.0)
-        own, other, of_tpot, error = (
-            self._ttft[cached > 0.5],
-            self._ttft[cached <= 0.5],
-            self._tpot,
-            self._ttft_error,
-        )
-        tpot_bound = -tpot - tpot_bias
+        own, other = (is_cached, not_cached) if cached > 0.5 else (not_cached, is_cached)
+        seen, last, median, low, high = own
+        if seen:
+            last, median, low, high = last - ttft, median - ttft, low - ttft, high - ttft
+        tpot_seen, tpot_last, tpot_median, tpot_low, tpot_high = of_tpot
+        if tpot_seen:
+            bound = -tpot - tpot_bias
+            tpot_last, tpot_median = tpot_last + bound, tpot_median + bound
+            tpot_low, tpot_high = tpot_low + bound, tpot_high + bound
         return (
             ttft_steps,
             tpot - step,
@@ -331,50 +332,74 @@ class Track:
             _coarse(prompt_tokens),
             cached,
             _coarse(output_tokens),
-            log1p(instance.in_flight),
-            log(ahead),
+            in_flight,
+            log_ahead,
             log1p(pending_tokens),
+            context,
+            running,
+            waiting,
+            kv_usage,
+            0.0 if reported_at is None else log1p((now - reported_at) * by_ttft),
+            0.0 if oldest_at is None else log1p((now - oldest_at) * by_ttft),
+            0.0 if middle_at is None else log1p((now - middle_at) * by_ttft),
+            0.0 if first_token_at is None else log1p((now - first_token_at) * by_ttft),
+            log1p((now - since_8) * by_8 * ahead_by_ttft),
+            log1p(first_gap_s * ahead_by_ttft),
+            log1p(ended_gap_s * ahead_by_ttft),
+            log1p(arrival_gap_s / step_s),
+            log(arrival_gap_s / first_gap_s) if arrival_gap_s > 0.0 < first_gap_s else 0.0,
+            log(first_gap_s / ended_gap_s) if first_gap_s > 0.0 < ended_gap_s else 0.0,
+            seen,
+            last,
+            median,
+            low,
+            high,
+            other[2] - ttft if other[0] else 0.0,
+            error_last,
+            error_median,
+            error_low,
+            error_high,
+            tpot_seen,
+            tpot_last,
+            tpot_median,
+            tpot_low,
+            tpot_high,
+            tpot_error_median,
+            tpot_error_last,
+        )
+
+    def _summary(self, instance: Instance) -> tuple[Any, ...]:
+        """What rows take from the instance's counters and its history: the same until the next event."""
+        report, waiting, ahead = instance.report, self._waiting, instance.awaiting_first_token + 1.0
+        _, tpot_error_last, tpot_error_median, _, _ = self._tpot_error.values
+        return (
+            log1p(instance.in_flight),
+            ahead,
+            log(ahead),
             log1p(instance.context_tokens),
             0.0 if report.running is None else log1p(report.running),
             0.0 if report.waiting is None else log1p(report.waiting),
             report.kv_usage or 0.0,
-            0.0 if instance.reported_at is None else log1p((now - instance.reported_at) * by_ttft),
-            log1p((now - waiting[0]) * by_ttft) if waiting else 0.0,
-            log1p((now - waiting[len(waiting) // 2]) * by_ttft) if waiting else 0.0,
-            first_age,
-            wait_8,
-            wait_32,
-            log1p(ahead * ended_gap * by_ttft),
-            log1p(arrival_gap_s / step_s),
-            _ratio(arrival_gap_s, gap_32),
-            _ratio(gap_32, ended_gap),
-            *(
-                (1.0, own.last - ttft, own.median - ttft, own.low - ttft, own.high - ttft)
-                if own.seen
-                else _UNSEEN
-            ),
-            other.median - ttft if other.seen else 0.0,
-            error.last,
-            error.median,
-            error.low,
-            error.high,
-            *(
-                (
-                    1.0,
-                    of_tpot.last + tpot_bound,
-                    of_tpot.median + tpot_bound,
-                    of_tpot.low + tpot_bound,
-                    of_tpot.high + tpot_bound,
-                )
-                if of_tpot.seen
-                else _UNSEEN
-            ),
-            self._tpot_error.median,
-            self._tpot_error.last,
+            instance.reported_at,
+            waiting[0] if waiting else None,
+            waiting[len(waiting) // 2] if waiting else None,
+            self._first_8[-1] if self._first_8 else None,
+            *_since(self._first_8),
+            *_since(self._first_32),
+            *_since(self._arrivals),
+            *_since(self._ended),
+            self._ttft[False].values,
+            self._ttft[True].values,
+            self._tpot.values,
+            *self._ttft_error.values[1:],
+            tpot_error_median,
+            tpot_error_last,
         )
 
 
-_UNSEEN = (0.0, 0.0, 0.0, 0.0, 0.0)
+def _since(times: deque[float]) -> tuple[float, float]:
+    """(moment of the first, 1 / how many), which times what has passed since is the mean between them."""
+    return (times[0], 1.0 / len(times)) if times else (0.0, 0.0)
 
 
 def _bounded(error: float) -> float:
@@ -385,8 +410,3 @@ def _bounded(error: float) -> float:
 def _cached(estimate: Estimate) -> float:
     """Share of the prompt that the prefix cache should hold."""
     return estimate.cached_tokens / (estimate.prompt_tokens + 1.0)
-
-
-def _ratio(one_s: float, other_s: float) -> float:
-    """log of a ratio of two times; 0 where one is nothing."""
-    return log(one_s / other_s) if one_s > 0.0 and other_s > 0.0 else 0.0

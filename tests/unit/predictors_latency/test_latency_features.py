@@ -31,9 +31,17 @@ def slower(estimate: Estimate, by: float) -> Estimate:
     )
 
 
-def history(by: float = 1.0) -> tuple[Track, Instance]:
+class Asked(Track):
+    """Is asked for a row after each event."""
+
+    def _event(self, kind: str, instance: Instance, now: float, *rest: float) -> None:
+        super()._event(kind, instance, now, *rest)
+        self.target(instance, ESTIMATE, now)
+
+
+def history(by: float = 1.0, kind: type[Track] = Track) -> tuple[Track, Instance]:
     """A few requests at an engine that is `by` times slower than another."""
-    track, instance = Track(None), Instance("a", "vllm", {})
+    track, instance = kind(None), Instance("a", "vllm", {})
     estimate = slower(ESTIMATE, by)
     for at in range(6):
         instance.dispatched(300)
@@ -75,6 +83,15 @@ def test_a_slower_engine_gives_the_same_rows():
     assert slow.target(slow_instance, slower(ESTIMATE, 16.0), 16.0 * 8.0) == pytest.approx(
         fast.target(fast_instance, ESTIMATE, 8.0)
     )
+
+
+def test_a_row_does_not_depend_on_rows_before_it():
+    (track, instance), (asked, same) = history(), history(kind=Asked)
+    assert asked.target(same, ESTIMATE, 8.0) == track.target(instance, ESTIMATE, 8.0)
+    for each, of_each in ((track, instance), (asked, same)):
+        of_each.released(300, 200, False)
+        each.lost(of_each, 3.5, False, 8.5)
+    assert asked.target(same, ESTIMATE, 9.0) == track.target(instance, ESTIMATE, 9.0)
 
 
 def test_tokens_of_a_prompt_are_coarse():
