@@ -83,7 +83,7 @@ def _sum(text: bytes, names: tuple[bytes, ...]) -> float | None:
 
 def _count(text: bytes, names: tuple[bytes, ...]) -> int | None:
     total = _sum(text, names)
-    return None if total is None else round(total)
+    return None if total is None else max(0, round(total))
 
 
 def _mean(text: bytes, names: tuple[bytes, ...]) -> float | None:

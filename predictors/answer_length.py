@@ -10,7 +10,7 @@ from router.core.types import Candidate, Request
 
 class AnswerLength(NamedTuple):
     """Tokens of min(Y, cap): `p50`, `p90` and `mean` of one choice, `long_*` of the longest of all `choices`,
-    which sets the end. `usual_mean` is that of the model's other answers."""
+    which sets the end. `usual_mean` is that of the model's other answers, `usual_capped` under this cap."""
 
     table: LengthTable
     cap: int | None
@@ -22,6 +22,7 @@ class AnswerLength(NamedTuple):
     long_p95: float
     long_mean: float
     usual_mean: float
+    usual_capped: float
 
 
 def output_cap(request: Request, candidate: Candidate) -> int | None:
@@ -33,8 +34,8 @@ def output_cap(request: Request, candidate: Candidate) -> int | None:
     return room if cap is None or cap > room else cap
 
 
-def answer_length(table: LengthTable, cap: int | None, choices: int, usual_mean: float) -> AnswerLength:
-    """The distribution under a cap."""
+def answer_length(table: LengthTable, cap: int | None, choices: int, usual: LengthTable) -> AnswerLength:
+    """The distribution under a cap; `usual` is that of the model's other answers."""
     p50, p90, mean = table.p50, table.p90, table.mean
     if cap is not None:
         mean = table.mean_below(cap)
@@ -49,4 +50,7 @@ def answer_length(table: LengthTable, cap: int | None, choices: int, usual_mean:
         long_mean = max(long_mean, long_p50)
     if cap is not None:
         long_p95 = min(long_p95, cap)
-    return AnswerLength(table, cap, choices, p50, p90, mean, long_p50, long_p95, long_mean, usual_mean)
+    capped = usual.mean if cap is None else usual.mean_below(cap)
+    return AnswerLength(
+        table, cap, choices, p50, p90, mean, long_p50, long_p95, long_mean, usual.mean, capped
+    )

@@ -162,8 +162,10 @@ def _members(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         names = [member.filename for member in members]
         if len(set(names)) < len(names) or any(_foreign(member) for member in members):
             raise ValueError("members that no artifact has")
-        arrays = {name[: -len(_ARRAY)]: _array(file.read(name)) for name in names if name.endswith(_ARRAY)}
-        return arrays, json.loads(file.read(_ABOUT))
+        arrays = {
+            name[: -len(_ARRAY)]: _array(_content(file, name)) for name in names if name.endswith(_ARRAY)
+        }
+        return arrays, json.loads(_content(file, _ABOUT))
 
 
 def _foreign(member: zipfile.ZipInfo) -> bool:
@@ -196,3 +198,10 @@ def _fault(array: np.ndarray) -> str | None:
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         return "has values that are no numbers"
     return None
+
+
+def _content(file: zipfile.ZipFile, name: str) -> bytes:
+    """What a member holds, no more than it says that it does."""
+    info = file.getinfo(name)
+    with file.open(info) as member:
+        return member.read(info.file_size)

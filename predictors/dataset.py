@@ -22,6 +22,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from hashlib import sha256
@@ -258,7 +259,7 @@ def _rows(path: Path, row: type[Any]) -> Iterable[Any]:
                     yield _row(row, json.loads(text), known)
                 except (DatasetError, ValueError) as error:
                     raise DatasetError(f"{path.name}, line {line}: {error}") from error
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise DatasetError(f"{path}: not a whole gzip file") from error
 
 

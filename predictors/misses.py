@@ -41,6 +41,8 @@ def p_miss(
         ttft_met = 1.0 - ttft_error.exceed(log(left_s / ttft_s))
     if slo.tpot_s is not None and (cap is None or cap > 1):
         tpot_met = 1.0 - tpot_error.exceed(log(slo.tpot_s / tpot_s)) if slo.tpot_s > 0.0 else 0.0
+    if ttft_met <= 0.0 or tpot_met <= 0.0:
+        return 1.0
     if slo.e2e_s is None:
         return 1.0 - ttft_met * tpot_met
     left_s = slo.e2e_s - waited_s

@@ -70,11 +70,14 @@ def _load(directory: Path, base: Models) -> Models:
         path = artifact.path_of(directory, kind)
         if path.is_file():
             read = artifact.load(path, kind)
-            about = {**models.about, kind: {"artifact": read.name, **read.about, "features": read.features}}
+            about = {**models.about, kind: {**read.about, "artifact": read.name, "features": read.features}}
             try:
                 models = replace(models, about=about, **{kind: _model(kind, read)})
             except ArtifactError as error:
                 raise ArtifactError(f"{path}: {error}") from error
+            # Arrays of the right shapes can still not be what they should be.
+            except (ValueError, IndexError, KeyError, TypeError, OverflowError, SystemError) as error:
+                raise ArtifactError(f"{path}: its arrays do not fit ({type(error).__name__})") from error
     return models
 
 

@@ -14,6 +14,8 @@ from predictors.model_lengths import Shares
 _FEEDBACK_INERTIA = 20.0
 _FEEDBACK_MEMORY = 500.0
 _MOST_LOGIT = 6.0
+#: Feedback moves a quality by this many logits at the most, for a model and for a cluster each.
+_MOST_SHIFT = 2.5
 
 
 class QualityFeedback:
@@ -42,17 +44,21 @@ class QualityFeedback:
         self.count += 1
         self._count = min(self._count + 1.0, _FEEDBACK_MEMORY)
         base = _logit(predicted)
-        self._shift += _step(quality, base + self._shift, self._count)
+        self._shift = _bounded(self._shift + _step(quality, base + self._shift, self._count))
         if cluster is not None:
             count, shift = self._clusters.get(cluster, (0.0, 0.0))
             count = min(count + 1.0, _FEEDBACK_MEMORY)
             shift += _step(quality, base + self._shift + shift, count)
-            self._clusters[cluster] = (count, shift)
+            self._clusters[cluster] = (count, _bounded(shift))
 
 
 def _step(quality: float, logit: float, count: float) -> float:
     expected = _share(logit)
     return (quality - expected) / (max(expected * (1.0 - expected), 0.05) * (count + _FEEDBACK_INERTIA))
+
+
+def _bounded(shift: float) -> float:
+    return min(max(shift, -_MOST_SHIFT), _MOST_SHIFT)
 
 
 def _logit(share: float) -> float:
@@ -67,11 +73,10 @@ def _share(logit: float) -> float:
 class Outlook:
     """What a request's prompt lets expect, by model. `predicted` are the learned model's own shares."""
 
-    __slots__ = ("cluster", "predicted", "quality", "raw_quality", "tables")
+    __slots__ = ("cluster", "predicted", "quality", "tables")
 
     def __init__(self) -> None:
         self.predicted: dict[str, Shares] = {}
         self.tables: dict[str, LengthTable] = {}
         self.quality: dict[str, tuple[float, float]] = {}  # mean and standard deviation
-        self.raw_quality: dict[str, float] = {}  # before feedback
         self.cluster: int | None = None

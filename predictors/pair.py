@@ -36,7 +36,7 @@ class Open:
     to the physical TTFT. `taken` is the residual that was learned before the actual one was known."""
 
     __slots__ = (
-        "actual", "dispatched_at", "lost", "overdue_at", "physical", "prediction", "taken",
+        "actual", "dispatched_at", "lost", "overdue_at", "physical", "prediction", "taken", "void",
     )  # fmt: skip
 
     def __init__(
@@ -53,7 +53,8 @@ class Open:
             late = max(late, prediction.quantiles[0][P95])
         self.overdue_at = dispatched_at + prediction.estimate.ttft_s * exp(min(late, 20.0))
         self.actual: float | None = None
-        self.lost = False
+        self.lost = False  # given up, at `overdue_at` at the latest
+        self.void = False  # it ended whole without a first token (embeddings): it tells nothing
         self.taken: float | None = None
 
 

@@ -54,6 +54,8 @@ _Told = tuple[Quantiles, np.ndarray, list[list[float]], float]
 #: The latency model is asked of this many candidates, those that the physical estimate ranks first; of the rest the
 #: physical prediction, calibrated by itself, serves.
 _MOST_ASKED = 64
+#: Two events at one moment are this far apart.
+_LEAST_S = 1e-6
 
 
 class _Sketch(NamedTuple):
@@ -88,7 +90,7 @@ class PhysicalPredictor:
         self._coverage: dict[str, Coverage] = {}
         self._tracks: dict[str, Track] = {}
         self._groups: dict[tuple[str, str], GroupCalibration] = {}
-        self._open: dict[tuple[str, str], Open] = {}  # by request and instance
+        self._open: dict[tuple[str, str], tuple[Pair, Open]] = {}  # by request and instance
         self._feedback: dict[str, QualityFeedback] = {}
 
     @property
@@ -97,11 +99,12 @@ class PhysicalPredictor:
         return self.models.name
 
     def use(self, models: Models) -> None:
-        """Take these models from now on. What was learned of the ones before is dropped; the physical
-        estimate's errors, lengths and feedback stay."""
+        """Take these models from now on. What was learned of the ones before is dropped, feedback too;
+        the physical estimate's errors and lengths stay."""
         self.models = models
         self._tracks.clear()
         self._groups.clear()
+        self._feedback.clear()  # its clusters were those of the relevance model before
         for (instance, _), pair in list(self._pairs.items()):
             pair.track = None if models.latency is None else self._track(instance)
             pair.group = self._groups.setdefault(pair.group_name, GroupCalibration())
@@ -162,7 +165,6 @@ class PhysicalPredictor:
             if names:
                 means, deviations, outlook.cluster = models.relevance.quality(features, names)
                 for model, mean, deviation in zip(names, means.tolist(), deviations.tolist(), strict=True):
-                    outlook.raw_quality[model] = mean
                     feedback = self._feedback.get(model)
                     corrected = mean if feedback is None else feedback.corrected(mean, outlook.cluster)
                     outlook.quality[model] = corrected, deviation
@@ -196,7 +198,7 @@ class PhysicalPredictor:
         if answer is None:
             usual = lengths.output
             table: LengthTable = usual if outlook is None else outlook.tables[model]
-            answer = answers[model, cap] = answer_length(table, cap, request.choices, usual.mean)
+            answer = answers[model, cap] = answer_length(table, cap, request.choices, usual)
         pending_tokens = instance.pending_prefill_tokens * ratio
         ttft_s, raw_tpot_s, ttft_stratum, tpot_stratum, step_s, memory_ratio = estimate(
             costs,
@@ -228,7 +230,7 @@ class PhysicalPredictor:
                 tpot_window.count,
                 prompt_tokens,
                 cached_tokens,
-                answer.mean,
+                answer.usual_capped,
                 pending_tokens,
                 step_s,
             ),
@@ -382,7 +384,7 @@ class PhysicalPredictor:
         known = prediction.estimate
         window = pair.ttft.window(known.ttft_stratum)
         entry = Open(prediction, now, (window.median, window.p95))
-        self._open[request.id, candidate.instance] = entry
+        self._open[request.id, candidate.instance] = pair, entry
         pair.open.append(entry)
         if pair.track is not None:
             pair.track.dispatched(instance, known, now)
@@ -398,13 +400,14 @@ class PhysicalPredictor:
         now: float,
     ) -> None:
         """The first token came `engine_ttft_s` after the dispatch for which `prediction` was made."""
+        opened = self._open.pop((request.id, candidate.instance), None)
+        if opened is None:  # another predictor's, or the instance has been forgotten
+            return
         if request.prefix:
             self.prefixes.add(candidate.instance, request.prefix)
-        entry = self._open.pop((request.id, candidate.instance), None)
-        pair = self._pairs.get((candidate.instance, candidate.model))
-        if pair is None or entry is None or engine_ttft_s <= 0.0:
-            return
+        pair, entry = opened
         known = entry.prediction.estimate
+        engine_ttft_s = max(engine_ttft_s, _LEAST_S)
         entry.actual = residual = log(engine_ttft_s / known.ttft_s)
         pair.prefills.add(known.prompt_tokens - known.cached_tokens, now)
         if pair.track is not None:
@@ -425,14 +428,19 @@ class PhysicalPredictor:
         now: float,
     ) -> None:
         """The attempt ended on its own: the engine's token counts and its mean time per output token."""
-        self._open.pop((request.id, candidate.instance), None)  # an answer without a token
+        opened = self._open.pop((request.id, candidate.instance), None)
         pair = self._pairs.get((candidate.instance, candidate.model))
         lengths = self.lengths.of(candidate.model, candidate.family) if pair is None else pair.lengths
         mine = prediction if isinstance(prediction, PhysicalPrediction) else None
         error = None
         if mine is not None and tpot_s is not None and tpot_s > 0.0:
             error = log(tpot_s / mine.estimate.tpot_s)
-        if pair is not None and pair.track is not None and mine is not None:
+        if opened is not None:  # an answer without a first token
+            opened[1].void = True
+            if opened[0].track is not None:
+                opened[0].track.lost(instance, now - opened[1].dispatched_at, False, now)
+            self._settle(opened[0], now)
+        elif pair is not None and pair.track is not None and mine is not None:
             pair.track.ended(instance, mine.estimate, output_tokens, tpot_s, now)
         if prompt_tokens is not None:
             lengths.observe_prompt(request.prompt_tokens, prompt_tokens)
@@ -467,15 +475,16 @@ class PhysicalPredictor:
     ) -> None:
         """An attempt gave no whole answer. Without a first token after `waited_s` its TTFT would have been
         longer, which is learned in its turn."""
-        entry = self._open.pop((request.id, candidate.instance), None)
-        pair = self._pairs.get((candidate.instance, candidate.model))
+        opened = self._open.pop((request.id, candidate.instance), None)
+        pair = opened[0] if opened is not None else self._pairs.get((candidate.instance, candidate.model))
         if pair is None:
             return
         if pair.track is not None:
             pair.track.lost(instance, waited_s, decoding, now)
-        if entry is not None:
+        if opened is not None:
+            entry = opened[1]
             entry.lost = True
-            entry.overdue_at = now if now < entry.overdue_at else entry.overdue_at
+            entry.overdue_at = min(now, entry.overdue_at)
             self._settle(pair, now)
 
     def observe_report(self, instance: Instance, now: float) -> None:
@@ -501,13 +510,16 @@ class PhysicalPredictor:
         waiting = pair.open
         while waiting:
             entry = waiting[0]
-            if entry.actual is not None:
+            if entry.void:
+                waiting.popleft()
+            elif entry.actual is not None:
                 waiting.popleft()
                 self._learn(pair, entry, entry.actual, within=True)
             elif now >= entry.overdue_at:
                 waiting.popleft()
                 known = entry.prediction.estimate
-                waited_s = max(now - entry.dispatched_at, 1e-6)
+                until = entry.overdue_at if entry.lost else now
+                waited_s = max(until - entry.dispatched_at, _LEAST_S)
                 if entry.lost and waited_s < known.ttft_s * exp(entry.physical[0]):
                     continue  # given up before anything could be expected: it tells nothing
                 # The least that it can still become: to guess at more would feed on itself.
@@ -577,6 +589,9 @@ class PhysicalPredictor:
             del self._pairs[key]
         for attempt in [attempt for attempt in self._open if attempt[1] == instance]:
             del self._open[attempt]
+        used = {pair.group_name for pair in self._pairs.values()}
+        for group in [group for group in self._groups if group not in used]:
+            del self._groups[group]
 
     def _track(self, instance: str) -> Track:
         track = self._tracks.get(instance)

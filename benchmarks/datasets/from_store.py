@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
+from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,7 @@ class _Reading:
     prompts: dict[str, Prompt] = field(default_factory=dict)
     answers: list[Answer] = field(default_factory=list)
     prefixes: PrefixIndex = field(default_factory=PrefixIndex)
+    prefilled: list[tuple[float, str, tuple[int, ...]]] = field(default_factory=list)  # not yet in `prefixes`
 
     def request(self, row: RowMapping) -> None:
         """One request with all that belongs to it."""
@@ -221,10 +223,13 @@ class _Reading:
             return
         cached_tokens = 0
         if prefix:
+            # What a decision could expect of the cache had its first token by then.
+            while self.prefilled and self.prefilled[0][0] <= started_at:
+                self.prefixes.add(*heappop(self.prefilled)[1:])
             matched = self.prefixes.matched_blocks(instance, prefix)
             cached_tokens = min(prompt_tokens, PREFIX_TOKENS) * matched // len(prefix)
             if first_at is not None:
-                self.prefixes.add(instance, prefix)
+                heappush(self.prefilled, (first_at, instance, tuple(prefix)))
         self.made[instance].append(
             Attempt(
                 self._id(instance),

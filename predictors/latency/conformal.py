@@ -72,8 +72,8 @@ class Distribution:
         self.values = [value + 1e-6 * at for at, value in enumerate(values)]
 
     def quantile(self, probability: float) -> float:
-        """The log residual not exceeded with this probability, in (0, 1)."""
-        score = _NORMAL.inv_cdf(probability)
+        """The log residual not exceeded with this probability."""
+        score = _NORMAL.inv_cdf(min(max(probability, 1e-15), 1.0 - 1e-15))
         return _along(score, _SCORES, self.values)
 
     def exceed(self, residual: float) -> float:

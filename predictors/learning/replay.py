@@ -290,7 +290,10 @@ class _Replay:
         self.predictor.observe_end(
             request, candidate, instance, prediction, tokens, attempt.prompt_tokens, tpot_s, now
         )
-        self.track.ended(instance, prediction.estimate, tokens, tpot_s, now)
+        if decoding:
+            self.track.ended(instance, prediction.estimate, tokens, tpot_s, now)
+        else:  # as the predictor tells its own: an answer without a first token
+            self.track.lost(instance, now - attempt.dispatched_s, False, now)
 
     def _reported(self, state: State, now: float) -> None:
         self.cluster.takes_report(

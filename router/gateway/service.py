@@ -99,9 +99,12 @@ class Gateway:
     async def start(self) -> None:
         now = time.time()
         self.spend.load(await self.store.spend_by_key(midnight(now)), now)
+        await self._learn_feedback()
+        await self._apply_fleet(self.config, None)
+
+    async def _learn_feedback(self) -> None:
         for model, features, quality in await self.store.feedback_to_learn():
             self._predictor.observe_quality(model, features, quality)
-        await self._apply_fleet(self.config, None)
 
     async def stop(self) -> None:
         """Stop watching, close the engines' connections, flush the records."""
@@ -118,7 +121,12 @@ class Gateway:
         """Read the fleet file again and apply it; raises ConfigError and keeps the old one if it is bad."""
         if self._reload is None:
             return self.config
-        await self.apply(self._reload())
+        config = self._reload()
+        artifacts = await asyncio.to_thread(self._load_artifacts, config)
+        await self.apply(config)
+        if artifacts.name != self.artifact:
+            self._predictor.use(artifacts)
+            await self._learn_feedback()
         return self.config
 
     async def apply(self, config: FleetConfig) -> None:
@@ -138,8 +146,6 @@ class Gateway:
     async def _apply_fleet(self, config: FleetConfig, old: FleetConfig | None) -> None:
         scheduler = self.runner.scheduler
         tokenizers = await asyncio.to_thread(self._load_tokenizers, config)
-        # At the start the predictor has them; a reload may bring new ones.
-        artifacts = None if old is None else await asyncio.to_thread(self._load_artifacts, config)
         known = {} if old is None else {each.name: (each, old.candidates(each)) for each in old.instances}
         plan: list[tuple[InstanceConfig, dict[str, Candidate], bool]] = []  # whether it stays as it is
         gone: list[Backend] = []
@@ -161,8 +167,6 @@ class Gateway:
                     await backend.aclose()
             raise
         # From here on nothing fails: instances that are in use may be changed.
-        if artifacts is not None and artifacts.name != self.artifact:
-            self._predictor.use(artifacts)
         instances = [
             scheduler.instances[each.name]
             if same
@@ -240,6 +244,8 @@ class Gateway:
         request."""
         if not await self.store.add_feedback(request_id, quality, key):
             return False
+        if len(await self.store.feedback(request_id)) > 1:
+            return True  # kept; but one answer is judged once, or one caller could talk a model down
         for model, features, judged in await self.store.feedback_to_learn(request_id=request_id, limit=1):
             self._predictor.observe_quality(model, features, judged)
         return True

@@ -201,12 +201,13 @@ class Store:
         self, request_id: str | None = None, limit: int = 1000
     ) -> list[tuple[str, PromptFeatures, float]]:
         """(model, features of the prompt, quality) of the newest judgements, oldest first; of one request, or
-        of all. Those of prompts without features are left out."""
+        of all; of each answer the first. Those of prompts without features are left out."""
         given, about = tables.feedback.c, tables.explanations.c
         query = (
             select(tables.requests.c.model, about.blob, given.quality)
             .join(tables.requests, tables.requests.c.id == given.request_id)
             .join(tables.explanations, about.request_id == given.request_id)
+            .where(given.id.in_(select(func.min(given.id)).group_by(given.request_id)))
             .order_by(given.id.desc())
             .limit(limit)
         )

@@ -71,6 +71,9 @@ async def test_feedback_moves_the_predicted_quality_and_outlives_the_process(tmp
             assert status == 200
         moved = await quality(gw)
         assert moved < 0.6
+        for _ in range(30):  # kept, but one answer is judged once
+            await gw.post("/v1/feedback", {"request_id": headers["x-request-id"], "quality": 0.0})
+        assert await quality(gw) == moved
         _, told = await gw.get("/admin/predictors")
         assert told["feedback"] == {"llama-3.1-8b": 20}
     async with live(tmp_path, vllm("a"), predictors={"directory": str(folder)}) as gw:

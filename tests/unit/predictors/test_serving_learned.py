@@ -219,7 +219,7 @@ def test_reports_and_losses_reach_the_track() -> None:
     first = predictor.predict(REQUEST, instance.candidates["m"], instance, 100.0)
     assert first.memory_ratio is not None
     predictor.forget("i")
-    assert predictor.groups().keys() == {("m", "gpu")}
+    assert predictor.groups() == {}  # nobody else is of this kind
 
 
 def test_a_prompt_tells_the_length_and_fleet_answers_correct_it() -> None:
@@ -301,3 +301,55 @@ def test_of_many_candidates_the_model_is_asked_about_those_that_physics_ranks_fi
         physical = plain.predict(REQUEST, each.candidate, each.instance, 100.0)
         ratio = value(each.prediction.ttft_s_p50) / value(physical.ttft_s_p50)
         assert ratio == pytest.approx(exp(1.0) if at < 64 else 1.0, rel=0.02)
+
+
+@pytest.mark.parametrize("ttft_s", [None, 1e-6, 0.05, 1e6])
+@pytest.mark.parametrize("tpot_s", [None, 1e-6, 0.012, 1e6])
+@pytest.mark.parametrize("e2e_s", [None, 1e-6, 3.0, 1e6])
+def test_any_target_has_a_probability(
+    ttft_s: float | None, tpot_s: float | None, e2e_s: float | None
+) -> None:
+    request = replace(REQUEST, slo=Slo(ttft_s, tpot_s, e2e_s))
+    for models in (Models(), Models(latency=latency_model())):
+        told = PhysicalPredictor(models).predict(request, candidate("i"), an_instance(), 100.0)
+        assert 0.0 <= value(told.p_miss) <= 1.0
+
+
+def test_answers_without_a_first_token_teach_no_times_and_leave_nothing() -> None:
+    """Embeddings, and what an engine can only answer whole."""
+    for models in (Models(), Models(latency=latency_model())):
+        predictor = PhysicalPredictor(models)
+        instance = an_instance()
+        of = instance.candidates["m"]
+        before = predictor.predict(REQUEST, of, instance, 100.0)
+        for number in range(60):
+            at_s = 30.0 * number
+            request = replace(REQUEST, id=str(number), arrived_at=at_s, decodes=number % 2 == 0)
+            prediction = predictor.predict(request, of, instance, at_s)
+            instance.dispatched(500)
+            predictor.observe_dispatch(request, of, instance, prediction, at_s)
+            instance.released(500, 0, decoding=False)
+            predictor.observe_end(request, of, instance, prediction, 0, 500, None, at_s + 0.06)
+        later = replace(REQUEST, arrived_at=5000.0)
+        after = predictor.predict(later, of, instance, 5000.0)
+        assert value(after.ttft_s_p95) == pytest.approx(value(before.ttft_s_p95), rel=0.05)
+        assert not predictor._open
+        assert not predictor._pairs["i", "m"].open
+        if models.latency is not None:
+            assert predictor._tracks["i"]._waiting == []
+
+
+def test_what_was_given_up_is_late_by_as_long_as_it_was_waited_for() -> None:
+    predictor = predictor_with(latency=latency_model())
+    instance = an_instance()
+    of = instance.candidates["m"]
+    for name, at_s in (("slow", 100.0), ("lost", 100.01)):
+        request = replace(REQUEST, id=name, arrived_at=at_s)
+        prediction = predictor.predict(request, of, instance, at_s)
+        predictor.observe_dispatch(request, of, instance, prediction, at_s)
+        if name == "lost":
+            predictor.observe_loss(request, of, instance, prediction, 0.1, False, at_s + 0.1)
+    predictor.observe_report(instance, 4000.0)
+    window = predictor._pairs["i", "m"].ttft.pooled
+    assert window.count == 2
+    assert window.bias < log(4000.0 / PROFILE.prefill_s(500)) / 1.5
