@@ -27,6 +27,8 @@ _TTFT_MEMORY = 64
 _TPOT_MEMORY = 256
 
 
+#: Observations of an instance before the latency model is heard on it.
+_LEAST_SEEN = 8
 #: Places of the median and of the 95 % quantile among TAUS.
 P50, P95 = TAUS.index(0.5), TAUS.index(0.95)
 
@@ -92,10 +94,23 @@ class Pair:
         self.group = group  # what is learned of them
         self.open: deque[Open] = deque()  # without a first token, in order of dispatch
 
+    def ttft_told(self, known: Estimate) -> bool:
+        """Whether enough was seen here for the latency model to say more of TTFT than the physical estimate: before
+        that it cannot know a profile that fits from one that does not."""
+        return known.ttft_count >= _LEAST_SEEN
+
+    def tpot_told(self, known: Estimate) -> bool:
+        """The same of TPOT."""
+        return known.tpot_count >= _LEAST_SEEN
+
     def ttft_error(self, known: Estimate, quantiles: Quantiles | None) -> LogError:
         """Distribution of ln(actual / physical TTFT)."""
-        return self.ttft.window(known.ttft_stratum) if quantiles is None else Distribution(quantiles[0])
+        if quantiles is None or not self.ttft_told(known):
+            return self.ttft.window(known.ttft_stratum)
+        return Distribution(quantiles[0])
 
     def tpot_error(self, known: Estimate, quantiles: Quantiles | None) -> LogError:
         """Distribution of ln(actual / physical TPOT)."""
-        return self.tpot.window(known.tpot_stratum) if quantiles is None else Distribution(quantiles[1])
+        if quantiles is None or not self.tpot_told(known):
+            return self.tpot.window(known.tpot_stratum)
+        return Distribution(quantiles[1])

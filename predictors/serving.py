@@ -277,21 +277,21 @@ class PhysicalPredictor:
         pair, known, raw_tpot_s, memory_ratio, answer = sketch
         quantiles = raw_quantiles = None
         believed: Quantiles | None = None
-        factors: Sequence[Sequence[float]] = ()
+        of_ttft: Sequence[float] = pair.ttft.window(known.ttft_stratum).factors
+        of_tpot: Sequence[float] = pair.tpot.window(known.tpot_stratum).factors
         if told is not None:
             quantiles, raw_quantiles, factors, memory_ratio = told
             if pair.group.trust.believed:
                 believed = quantiles
-        if believed is None:
-            factors = (
-                pair.ttft.window(known.ttft_stratum).factors,
-                pair.tpot.window(known.tpot_stratum).factors,
-            )
+                if pair.ttft_told(known):
+                    of_ttft = factors[0]
+                if pair.tpot_told(known):
+                    of_tpot = factors[1]
         ttft_s, tpot_s = known.ttft_s, known.tpot_s
         waited_s = now - request.arrived_at
         if waited_s < 0.0:
             waited_s = 0.0
-        ttft_median, ttft_p95, ttft_mean = factors[0]
+        ttft_median, ttft_p95, ttft_mean = of_ttft
         engine_ttft_s = ttft_s * ttft_median
         ttft_p50_s = waited_s + engine_ttft_s
         ttft_p95_s = waited_s + ttft_s * ttft_p95
@@ -326,7 +326,7 @@ class PhysicalPredictor:
                 now,
             )
 
-        tpot_median, tpot_p95, tpot_mean = factors[1]
+        tpot_median, tpot_p95, tpot_mean = of_tpot
         tpot_p50_s = tpot_s * tpot_median
         choices, mean = answer.choices, answer.mean
         long_p50, long_mean = answer.long_p50, answer.long_mean
@@ -456,7 +456,7 @@ class PhysicalPredictor:
         if mine is None or tpot_s is None or error is None:
             return
         stratum = mine.estimate.tpot_stratum
-        if mine.quantiles is not None:
+        if mine.quantiles is not None and pair.tpot_told(mine.estimate):
             pair.group.tpot.learn(mine.quantiles[1], error)
         pair.tpot.observe(stratum, error)
         pair.shrinkage.observe(mine.raw_tpot_s, tpot_s)
@@ -532,7 +532,8 @@ class PhysicalPredictor:
         stratum = entry.prediction.estimate.ttft_stratum
         pair.ttft.observe(stratum, residual)
         served = entry.physical
-        if (quantiles := entry.prediction.quantiles) is not None:
+        quantiles = entry.prediction.quantiles
+        if quantiles is not None and pair.ttft_told(entry.prediction.estimate):
             pair.group.ttft.learn(quantiles[0], residual)
             learned = quantiles[0][P50], quantiles[0][P95]
             if pair.group.trust.believed:
