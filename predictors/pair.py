@@ -28,7 +28,7 @@ _TPOT_MEMORY = 256
 
 
 #: Observations of an instance before the latency model is heard on it.
-_LEAST_SEEN = 8
+_LEAST_SEEN = 2
 #: Places of the median and of the 95 % quantile among TAUS.
 P50, P95 = TAUS.index(0.5), TAUS.index(0.95)
 

@@ -142,7 +142,7 @@ def test_instances_of_one_kind_share_their_spread_but_not_their_bias() -> None:
         serve(predictor, fast, 10.0 * number, 1.0, number)
     (group,) = predictor.groups()
     assert group == ("m", "gpu")
-    assert predictor.groups()[group].learned.ttfts == 200 - 2 * 8  # the first of each are the physical one's
+    assert predictor.groups()[group].learned.ttfts == 200 - 2 * 2  # the first of each are the physical one's
     at = 2000.0
     told = [
         value(predictor.predict(replace(REQUEST, arrived_at=at), i.candidates["m"], i, at).ttft_s_p50)
