@@ -153,6 +153,25 @@ def load(path: Path, kind: str | None = None, features: tuple[str, ...] | None =
     return Artifact(found_kind, found, arrays, told, sha256(data).hexdigest()[:12])
 
 
+def shaped(
+    artifact: Artifact, kind: str, features: tuple[str, ...], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, np.ndarray]:
+    """Its arrays of these names as float32, each of the shape told. Raises ArtifactError for an artifact of another
+    kind, with other features, or with an array that is missing or has another shape."""
+    if artifact.kind != kind:
+        raise ArtifactError(f"a {artifact.kind} artifact, not a {kind} one")
+    if artifact.features != features:
+        raise ArtifactError("made with other features than this version has: train it anew")
+    arrays = {}
+    for name, shape in shapes.items():
+        array = artifact.arrays.get(name)
+        if array is None or array.shape != shape:
+            found = "is missing" if array is None else f"has the shape {array.shape}"
+            raise ArtifactError(f"the {kind} artifact's {name} {found}; it should have {shape}")
+        arrays[name] = np.asarray(array, np.float32)
+    return arrays
+
+
 def _members(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """All arrays by name, and the header."""
     with zipfile.ZipFile(io.BytesIO(data)) as file:

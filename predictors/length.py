@@ -16,9 +16,11 @@ self-consistent estimate of Efron, 1967).
 from __future__ import annotations
 
 from bisect import bisect_right
-from itertools import accumulate, pairwise
+from collections.abc import Sequence
+from itertools import pairwise
 from math import erf, log, sqrt
-from operator import mul
+
+import numpy as np
 
 #: Prior of log output length; see the module's docstring.
 PRIOR_LOG_MEDIAN = 5.20
@@ -40,8 +42,9 @@ def _bin_edges() -> list[float]:
 
 EDGES = _bin_edges()
 BINS = len(EDGES) - 1
-_MIDDLES = [(low + high) / 2 for low, high in pairwise(EDGES)]
-_PER_WIDTH = [1 / (high - low) for low, high in pairwise(EDGES)]
+_EDGES = np.array(EDGES)
+_MIDDLES = (_EDGES[1:] + _EDGES[:-1]) / 2
+_PER_WIDTH = 1 / np.diff(_EDGES)
 
 
 def bin_of(tokens: float) -> int:
@@ -62,32 +65,55 @@ def _prior_shares() -> list[float]:
 PRIOR_SHARES = _prior_shares()
 
 
+#: Of one distribution: shares, `LengthTable.curve`, P(Y <= left edge), E[Y; Y <= left edge], density.
+_Derived = tuple[list[float], np.ndarray, list[float], list[float], list[float]]
+
+
+def _derived(shares: np.ndarray) -> list[_Derived]:
+    """What follows from each row of (M, BINS) shares."""
+    curves = np.zeros((len(shares), 2, BINS + 1))
+    below_mean = np.zeros((len(shares), BINS + 1))
+    np.cumsum(shares, axis=1, out=curves[:, 0, 1:])
+    np.cumsum(shares * _MIDDLES, axis=1, out=below_mean[:, 1:])
+    np.multiply(shares, _PER_WIDTH, out=curves[:, 1, :-1])
+    lists = (each.tolist() for each in (curves[:, 0], below_mean, curves[:, 1]))
+    return list(zip(shares.tolist(), curves, *lists, strict=True))
+
+
 class LengthTable:
     """A distribution of output length Y in tokens, given by the shares of the bins.
 
-    `p50`, `p90`, `p95`, `mean` are without a cap.
+    `p50`, `p90`, `p95`, `mean` are without a cap. `curve` (2, BINS + 1) has P(Y <= left edge) of each bin and
+    beyond the last, and the density in it.
     """
 
-    __slots__ = ("_below", "_below_mean", "_density", "mean", "p50", "p90", "p95", "shares")
+    __slots__ = ("_below", "_below_mean", "_density", "curve", "mean", "p50", "p90", "p95", "shares")
 
     shares: list[float]
     mean: float
     p50: float
     p90: float
     p95: float
+    curve: np.ndarray
     _below: list[float]
     _below_mean: list[float]
     _density: list[float]
 
-    def __init__(self, shares: list[float]) -> None:
-        self._derive(shares)
+    def __init__(self, shares: Sequence[float]) -> None:
+        self._take(_derived(np.array([shares]))[0])
 
-    def _derive(self, shares: list[float]) -> None:
-        self.shares = shares
-        # P(Y <= left edge of the bin) and E[Y; Y <= left edge]
-        self._below = list(accumulate(shares, initial=0.0))
-        self._below_mean = list(accumulate(map(mul, shares, _MIDDLES), initial=0.0))
-        self._density = list(map(mul, shares, _PER_WIDTH))
+    @classmethod
+    def of_each(cls, shares: np.ndarray) -> list[LengthTable]:
+        """One for each row of (M, BINS) shares: cheaper than one by one."""
+        made = []
+        for derived in _derived(shares):
+            table = cls.__new__(cls)
+            table._take(derived)
+            made.append(table)
+        return made
+
+    def _take(self, derived: _Derived) -> None:
+        self.shares, self.curve, self._below, self._below_mean, self._density = derived
         self.mean = self._below_mean[-1]
         self.p50 = self.quantile(0.5)
         self.p90 = self.quantile(0.9)
@@ -183,5 +209,5 @@ class LengthDistribution(LengthTable):
             (count + _BORROWED_WEIGHT * share) * scale
             for count, share in zip(self._counts, borrowed, strict=True)
         ]
-        self._derive(shares)
+        self._take(_derived(np.array([shares]))[0])
         self._stale = 0

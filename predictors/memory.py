@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from predictors.artifact import Artifact, ArtifactError
+from predictors.artifact import Artifact, ArtifactError, shaped
 from predictors.latency.features import TARGET_FEATURES
 
 #: The closed form and the engine's last report of its KV use, both as logits (the closed form twice where the
@@ -67,17 +67,7 @@ class MemoryModel:
     @classmethod
     def load(cls, artifact: Artifact) -> MemoryModel:
         """Raises ArtifactError for an artifact of another kind, other features or other shapes."""
-        if artifact.kind != "memory":
-            raise ArtifactError(f"a {artifact.kind} artifact, not a memory one")
-        if artifact.features != MEMORY_FEATURES:
-            raise ArtifactError("made with other features than this version has: train it anew")
-        arrays = {}
-        for name, shape in SHAPES.items():
-            array = artifact.arrays.get(name)
-            if array is None or array.shape != shape:
-                found = "is missing" if array is None else f"has the shape {array.shape}"
-                raise ArtifactError(f"the memory artifact's {name} {found}; it should have {shape}")
-            arrays[name] = np.asarray(array, np.float32)
+        arrays = shaped(artifact, "memory", MEMORY_FEATURES, SHAPES)
         if arrays["scale"].min() <= 0.0:
             raise ArtifactError("the memory artifact has a scale that is not positive")
         return cls(artifact.name, arrays)

@@ -1,16 +1,22 @@
-"""P(an SLO is missed), from distributions of TTFT, TPOT and the answer's length, judged jointly."""
+"""P(an SLO is missed), from distributions of TTFT, TPOT and the answer's length, judged jointly: of N candidates."""
 
 from __future__ import annotations
 
-from math import exp, log
+from collections.abc import Sequence
+from math import inf, log
+
+import numpy as np
 
 from predictors.answer_length import AnswerLength
 from predictors.calibration import LogError
+from predictors.length import BINS, EDGES
+from predictors.log_errors import LogErrors
 from router.core.types import Slo
 
 #: Equally likely values of TTFT and TPOT that stand for their distributions under an E2E target.
-_TTFT_POINTS = (1 / 6, 1 / 2, 5 / 6)
-_TPOT_POINTS = (1 / 6, 1 / 2, 5 / 6)
+_POINTS = np.array([1 / 6, 1 / 2, 5 / 6])
+_EQUALLY = np.full(len(_POINTS) ** 2, 1.0 / len(_POINTS) ** 2)
+_EDGES = np.array(EDGES)
 
 
 def p_miss_without_decode(slo: Slo, waited_s: float, ttft_s: float, ttft_error: LogError) -> float:
@@ -23,44 +29,49 @@ def p_miss_without_decode(slo: Slo, waited_s: float, ttft_s: float, ttft_error: 
 
 
 def p_miss(
-    slo: Slo,
-    waited_s: float,
-    ttft_s: float,
-    tpot_s: float,
-    ttft_error: LogError,
-    tpot_error: LogError,
-    answer: AnswerLength,
-) -> float:
-    """P(an SLO is missed); times are physical estimates from the dispatch on, their errors relative to them."""
-    cap, choices = answer.cap, answer.choices
-    ttft_met = tpot_met = 1.0
-    if slo.ttft_s is not None:
-        left_s = slo.ttft_s - waited_s
-        if left_s <= 0.0:
-            return 1.0
-        ttft_met = 1.0 - ttft_error.exceed(log(left_s / ttft_s))
-    if slo.tpot_s is not None and (cap is None or cap > 1):
-        tpot_met = 1.0 - tpot_error.exceed(log(slo.tpot_s / tpot_s)) if slo.tpot_s > 0.0 else 0.0
-    if ttft_met <= 0.0 or tpot_met <= 0.0:
-        return 1.0
-    if slo.e2e_s is None:
-        return 1.0 - ttft_met * tpot_met
-    left_s = slo.e2e_s - waited_s
-    if left_s <= 0.0:
-        return 1.0
-    tpots = [tpot_s * exp(tpot_error.quantile(share * tpot_met)) for share in _TPOT_POINTS]
-    in_time = 0.0
-    below = answer.table.below
-    for share in _TTFT_POINTS:
-        decode_s = left_s - ttft_s * exp(ttft_error.quantile(share * ttft_met))
-        if decode_s <= 0.0:
-            break
-        for point_s in tpots:
-            tokens = 1.0 + decode_s / point_s
-            if cap is not None and tokens >= cap:
-                in_time += 1.0
-            elif choices == 1:
-                in_time += below(tokens)
-            else:
-                in_time += below(tokens) ** choices
-    return 1.0 - ttft_met * tpot_met * in_time / (len(_TTFT_POINTS) * len(_TPOT_POINTS))
+    slo: Slo, waited_s: float, times_s: np.ndarray, errors: LogErrors, answers: Sequence[AnswerLength]
+) -> np.ndarray:
+    """(N,): P(an SLO is missed) of each; `times_s` (2, N) are physical estimates of TTFT and TPOT from the dispatch on,
+    `errors` those relative to them. All answers have as many choices."""
+    size = len(answers)
+    ttft_left_s = inf if slo.ttft_s is None else slo.ttft_s - waited_s
+    e2e_left_s = inf if slo.e2e_s is None else slo.e2e_s - waited_s
+    if ttft_left_s <= 0.0 or e2e_left_s <= 0.0:
+        return np.ones(size)
+    met = np.ones((2, size))
+    if slo.ttft_s is not None or slo.tpot_s is not None:
+        # A target that is not set is one that is always met, and so is TPOT's of an answer of one token.
+        targets_s = np.full((2, size), inf)
+        targets_s[0] = ttft_left_s
+        if slo.tpot_s is not None:
+            targets_s[1] = [slo.tpot_s if answer.cap is None or answer.cap > 1 else inf for answer in answers]
+        targets_s /= times_s
+        with np.errstate(divide="ignore"):  # a target of nothing is never met
+            residuals = np.log(targets_s)
+        met -= errors.exceed(residuals.ravel()).reshape(2, size)
+    found: np.ndarray = met[0] * met[1]
+    if slo.e2e_s is not None:
+        said = errors.quantiles(met.reshape(-1, 1) * _POINTS).reshape(2, size, len(_POINTS))
+        points_s = times_s[:, :, None] * np.exp(said)
+        found *= _ended(e2e_left_s - points_s[0], points_s[1], answers).reshape(size, -1) @ _EQUALLY
+    return np.maximum(1.0 - found, 0.0)  # shares add up to one only nearly
+
+
+def _ended(decode_s: np.ndarray, tpot_s: np.ndarray, answers: Sequence[AnswerLength]) -> np.ndarray:
+    """(N, points of TTFT, points of TPOT): P(an answer has ended so long after its first token)."""
+    tokens = 1.0 + np.maximum(decode_s, 0.0)[:, :, None] / tpot_s[:, None, :]
+    places: dict[int, int] = {}
+    curves: list[np.ndarray] = []
+    for answer in answers:
+        if places.setdefault(id(answer.table), len(places)) == len(curves):
+            curves.append(answer.table.curve)
+    values = np.array(curves).ravel()
+    at = _EDGES.searchsorted(tokens, "right") - 1  # never -1: one token is beyond the first edge
+    place = at + np.array([places[id(answer.table)] * 2 * (BINS + 1) for answer in answers])[:, None, None]
+    shares: np.ndarray = values[place] + (tokens - _EDGES[at]) * values[place + (BINS + 1)]
+    if answers[0].choices > 1:
+        shares **= answers[0].choices
+    caps = np.array([inf if answer.cap is None else answer.cap for answer in answers])
+    shares[tokens >= caps[:, None, None]] = 1.0
+    shares *= (decode_s > 0.0)[:, :, None]
+    return shares

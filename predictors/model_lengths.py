@@ -13,7 +13,7 @@ their forgetting log-likelihoods: where prompts tell nothing (an emulated engine
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import exp, log
 
 import numpy as np
@@ -36,6 +36,8 @@ _KERNEL = np.array([1.0, 2.0, 3.0, 4.0, 3.0, 2.0, 1.0]) / 16.0
 
 _SCALE_MEMORY = 256
 _LEAST_SHARE = 1e-9
+#: Less than this is no difference of scale.
+_LEAST_LOG_SCALE = 0.02
 _EDGES = np.array(EDGES)
 
 Shares = np.ndarray  # (BINS,) of one output length
@@ -50,13 +52,13 @@ def _median(shares: Shares) -> float:
 class LearnedLengths:
     """How a learned length distribution is to be taken for one model of the fleet."""
 
-    __slots__ = ("_expected", "_observed", "_ratio", "_seen", "_weight", "evidence", "log_scale")
+    __slots__ = ("_expected", "_observed", "_seen", "_weight", "evidence", "log_scale", "ratio")
 
     def __init__(self) -> None:
         self._seen = np.zeros(BINS)
         self._expected = np.zeros(BINS)
         self._weight = 0.0
-        self._ratio: Shares | None = None  # None: nothing seen
+        self.ratio: Shares = np.ones(BINS)  # how much more often lengths came than was expected
         self.evidence = 0.0
         self.log_scale = 0.0
         self._observed = 0
@@ -68,16 +70,12 @@ class LearnedLengths:
 
     def table(self, predicted: Shares, online: LengthTable) -> LengthTable:
         """The distribution to serve."""
-        weight = self.weight
-        corrected = self._corrected(self._scaled(predicted))
-        shares = weight * corrected + (1.0 - weight) * np.asarray(online.shares)
-        return LengthTable(shares.tolist())
+        return served_tables([self], predicted[None], [online])[0]
 
     def observe(self, predicted: Shares, online: LengthTable, tokens: int, censored: bool) -> None:
         """An answer of `tokens` came (cut there, if `censored`) for which the model had said `predicted`."""
         at = bin_of(tokens)
-        scaled = self._scaled(predicted)
-        corrected = self._corrected(scaled)
+        ((scaled,), (corrected,)) = _corrected([self], predicted[None])
         if censored:
             ours, theirs = corrected[at:].sum(), sum(online.shares[at:])
         else:
@@ -97,28 +95,38 @@ class LearnedLengths:
         prior = _INERTIA / self._weight * self._expected
         seen = np.convolve(self._seen + prior, _KERNEL, "same")
         expected = np.convolve(self._expected + prior, _KERNEL, "same")
-        self._ratio = seen / np.maximum(expected, 1e-12)
+        self.ratio = seen / np.maximum(expected, 1e-12)
         self._observed += 1
         rate = 1.0 / (min(self._observed, _SCALE_MEMORY) + _INERTIA)
         error = log(max(tokens, 1) / _median(scaled))
         self.log_scale += rate * (max(error, 0.0) if censored else error)
 
-    def _scaled(self, predicted: Shares) -> Shares:
-        """The distribution of lengths that are all longer by the scale."""
-        if abs(self.log_scale) < 0.02:
-            return predicted
-        below = np.concatenate(([0.0], np.cumsum(predicted)))
-        moved = np.interp(_EDGES * exp(-self.log_scale), _EDGES, below)
-        moved[0], moved[-1] = 0.0, below[-1]
-        shares: Shares = np.diff(moved) + _LEAST_SHARE
-        return shares
 
-    def _corrected(self, predicted: Shares) -> Shares:
-        if self._ratio is None:
-            return predicted
-        shares = predicted * self._ratio
-        corrected: Shares = shares / shares.sum()
-        return corrected
+def served_tables(
+    learned: Sequence[LearnedLengths], predicted: np.ndarray, online: Sequence[LengthTable]
+) -> list[LengthTable]:
+    """The distributions to serve, of M models for which a trained model said `predicted` (M, BINS)."""
+    weights = np.array([[each.weight] for each in learned])
+    seen = np.array([each.shares for each in online])
+    return LengthTable.of_each(weights * _corrected(learned, predicted)[1] + (1.0 - weights) * seen)
+
+
+def _corrected(learned: Sequence[LearnedLengths], predicted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(M, BINS) twice: lengths that are all longer by the scale, and these as often as they came here."""
+    scaled = predicted
+    if any(abs(each.log_scale) >= _LEAST_LOG_SCALE for each in learned):
+        scaled = predicted.copy()
+        below = np.zeros((len(predicted), BINS + 1))
+        np.cumsum(predicted, axis=1, out=below[:, 1:])
+        for row, each in enumerate(learned):
+            if abs(each.log_scale) >= _LEAST_LOG_SCALE:
+                moved = np.interp(_EDGES * exp(-each.log_scale), _EDGES, below[row])
+                moved[0], moved[-1] = 0.0, below[row, -1]
+                np.subtract(moved[1:], moved[:-1], out=scaled[row])
+                scaled[row] += _LEAST_SHARE
+    corrected = scaled * np.array([each.ratio for each in learned])
+    corrected /= corrected.sum(axis=1, keepdims=True)
+    return scaled, corrected
 
 
 class ModelLengths:

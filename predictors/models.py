@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from predictors.length_model import LengthModel
     from predictors.memory import MemoryModel
     from predictors.relevance import RelevanceModel
+    from predictors.text_only import TextModels
+    from predictors.trees import TreeModel
 
-KINDS = ("length", "latency", "memory", "relevance")
+KINDS = ("length", "latency", "memory", "relevance", "trees", "text")
 #: What is shipped; `make train-defaults` makes it.
 DEFAULTS = Path(__file__).parent / "defaults"
 
@@ -31,6 +33,8 @@ class Models:
     latency: LatencyModel | None = None
     memory: MemoryModel | None = None
     relevance: RelevanceModel | None = None
+    trees: TreeModel | None = None
+    text: TextModels | None = None
     about: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
@@ -94,6 +98,14 @@ def _model(kind: str, read: Artifact) -> Any:
         from predictors.memory import MemoryModel
 
         return MemoryModel.load(read)
+    if kind == "text":
+        from predictors.text_only import TextModels
+
+        return TextModels.load(read)
+    if kind == "trees":
+        from predictors.trees import TreeModel
+
+        return TreeModel.load(read)
     from predictors.relevance import RelevanceModel
 
     return RelevanceModel.load(read)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 _DROPPED = re.compile(r"(^|-)(meta|instruct|chat|inst|it|hf|turbo|latest|preview|experimental)(?=-|$)")
 _QUANTISED = re.compile(r"-(q[2-8](-(0|1|k(-[sml])?))?|fp8|fp16|bf16|awq|gptq|int[48]|gguf)(?=-|$)")
@@ -30,6 +31,7 @@ _TUNED = {
 }
 
 
+@lru_cache(maxsize=4096)
 def model_key(name: str) -> str:
     """The key of a model's name: lower case, without organisation, host, form of tuning or quantisation."""
     key = (

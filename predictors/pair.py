@@ -100,8 +100,9 @@ class Pair:
         return known.ttft_count >= _LEAST_SEEN
 
     def tpot_told(self, known: Estimate) -> bool:
-        """The same of TPOT."""
-        return known.tpot_count >= _LEAST_SEEN
+        """The same of TPOT, and only where no profile tells how a step grows with its batch. What is learned from logs
+        of how answers went on includes the requests that came later; a decision wants to know what this one adds."""
+        return self.profile is None and known.tpot_count >= _LEAST_SEEN
 
     def ttft_error(self, known: Estimate, quantiles: Quantiles | None) -> LogError:
         """Distribution of ln(actual / physical TTFT)."""

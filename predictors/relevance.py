@@ -211,9 +211,12 @@ class RelevanceModel:
         """Whether there is an estimate for this model, by its name or its key (`predictors.names`)."""
         return bool(self._heads_of(model))
 
-    def quality(self, features: PromptFeatures, models: Sequence[str]) -> tuple[np.ndarray, np.ndarray, int]:
-        """(mean quality in [0, 1] by model, its standard deviation, index of the prompt's cluster); NaN for
-        models that it does not know. The deviation is of the mean, not of the single answer."""
+    def quality(
+        self, features: PromptFeatures, models: Sequence[str]
+    ) -> tuple[np.ndarray, np.ndarray, int, float]:
+        """(mean quality in [0, 1] by model, its standard deviation, index of the prompt's cluster, trust in [0, 1] that
+        the prompt is like those learned from); NaN for models that it does not know. The deviation is of the mean, not
+        of the single answer."""
         vector = self.encoder.vector(features)
         weights, near_by, trust, nearest = self.prototypes.nearness(vector)
         cluster = int(self._clusters[nearest])
@@ -234,7 +237,7 @@ class RelevanceModel:
             quality = 1.0 / (1.0 + np.exp(-(option.prior + departure + option.shifts)))
             mean[option.places] = quality
             deviation[option.places] = np.sqrt(quality * (1.0 - quality) / (trust * near + 2.0))
-        return mean, deviation, cluster
+        return mean, deviation, cluster, trust
 
     def _heads_of(self, model: str) -> list[int]:
         return self._heads.get(model_key(model), [])

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
+from collections.abc import Sequence
 from math import exp, log, sqrt
 from statistics import NormalDist
 
@@ -129,12 +130,25 @@ class ResidualWindow:
 
     def quantile(self, probability: float) -> float:
         """The log residual (bias included) not exceeded with the given probability."""
-        values = self._sorted
-        at = probability * (len(values) + 1) - 1
-        low = int(at) if at > 0 else 0
-        if low >= len(values) - 1:
-            return self.bias + values[-1]
-        return self.bias + values[low] + (at - low if at > 0 else 0.0) * (values[low + 1] - values[low])
+        return self.quantiles((probability,))[0]
+
+    def quantiles(self, probabilities: Sequence[float]) -> list[float]:
+        """The log residuals (bias included) not exceeded with the given probabilities."""
+        values, bias = self._sorted, self.bias
+        last = len(values) - 1
+        found = []
+        for probability in probabilities:
+            at = probability * (last + 2) - 1
+            if at <= 0.0:
+                found.append(bias + values[0])
+                continue
+            low = int(at)
+            if low >= last:
+                found.append(bias + values[last])
+            else:
+                value = values[low]
+                found.append(bias + value + (at - low) * (values[low + 1] - value))
+        return found
 
     def exceed(self, residual: float) -> float:
         """P(r > residual)."""
@@ -160,7 +174,7 @@ class ResidualWindow:
         size = len(values)
         spread = values[(size * 3) // 4] - values[size // 4]
         self._tail = max(0.5 * spread, 0.02)
-        self.median, self.p95 = median, p95 = self.quantile(0.5), self.quantile(0.95)
+        self.median, self.p95 = median, p95 = self.quantiles((0.5, 0.95))
         self.median_factor = exp(median)
         self.p95_factor = exp(p95)
         self.p95_excess = exp(p95 - median) - 1.0  # of the 95 % quantile over the median, as a share of it

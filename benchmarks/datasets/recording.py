@@ -24,7 +24,9 @@ class RecordingPredictor:
         self._inner = inner
         self._runs = runs
         self._cached_tokens = cached_tokens
-        self._open: dict[str, int] = {}  # attempts under way by request, which has one at a time
+        self._open: dict[
+            tuple[str, str], int
+        ] = {}  # attempts under way by request and instance: hedges have two
 
     def predict(self, request: Request, candidate: Candidate, instance: Instance, now: float) -> Prediction:
         """As the inner one."""
@@ -34,6 +36,10 @@ class RecordingPredictor:
         """As the inner one."""
         self._inner.predict_all(request, options, now)
 
+    def qualities(self, request: Request, candidates: Sequence[Candidate]) -> Sequence[float | None]:
+        """As the inner one."""
+        return self._inner.qualities(request, candidates)
+
     def ttft_floor_s(self, request: Request, candidate: Candidate, instance: Instance) -> float:
         """As the inner one."""
         return self._inner.ttft_floor_s(request, candidate, instance)
@@ -42,7 +48,7 @@ class RecordingPredictor:
         self, request: Request, candidate: Candidate, instance: Instance, prediction: Prediction, now: float
     ) -> None:
         """A new attempt."""
-        self._open[request.id] = len(self.attempts)
+        self._open[request.id, instance.name] = len(self.attempts)
         self.attempts.append(
             Attempt(
                 self._runs[instance.name],
@@ -66,7 +72,7 @@ class RecordingPredictor:
         now: float,
     ) -> None:
         """Its first token."""
-        index = self._open[request.id]
+        index = self._open[request.id, instance.name]
         self.attempts[index] = replace(self.attempts[index], first_token_s=now)
         self._inner.observe_ttft(request, candidate, instance, prediction, engine_ttft_s, now)
 
@@ -82,7 +88,7 @@ class RecordingPredictor:
         now: float,
     ) -> None:
         """Its end, with the engine's own count of the prompt."""
-        index = self._open.pop(request.id)
+        index = self._open.pop((request.id, instance.name))
         attempt = self.attempts[index]
         self.attempts[index] = replace(
             attempt,
@@ -105,7 +111,7 @@ class RecordingPredictor:
         now: float,
     ) -> None:
         """It was given up."""
-        index = self._open.pop(request.id)
+        index = self._open.pop((request.id, instance.name))
         self.attempts[index] = replace(self.attempts[index], ended_s=now, ended_how=EndedHow.CANCELLED.value)
         self._inner.observe_loss(request, candidate, instance, prediction, waited_s, decoding, now)
 

@@ -33,19 +33,20 @@ class Evaluate(Protocol):
 @dataclass(frozen=True, slots=True)
 class Kind:
     """One predictor. `of_prompts`: learned from prompts and answers, held out by group of prompts; else from
-    runs, held out by load level or time."""
+    runs, held out by load level or time. `module` names what trains and evaluates it, where not its name does."""
 
     name: str
     serving: str
     features_name: str
     of_prompts: bool
+    module: str | None = None
 
     def train(self) -> Train:
         """Needs the extra `train`."""
-        return cast(Train, import_module(f"predictors.learning.{self.name}").train)
+        return cast(Train, import_module(f"predictors.learning.{self.module or self.name}").train)
 
     def evaluate(self) -> Evaluate:
-        return cast(Evaluate, import_module(f"benchmarks.evaluate.{self.name}").evaluate)
+        return cast(Evaluate, import_module(f"benchmarks.evaluate.{self.module or self.name}").evaluate)
 
     def features(self) -> tuple[str, ...]:
         """What an artifact of this kind must have been made with."""
@@ -66,5 +67,7 @@ KINDS = {
         Kind("latency", "predictors.latency.features", "LATENCY_FEATURES", False),
         Kind("memory", "predictors.memory", "MEMORY_FEATURES", False),
         Kind("relevance", "predictors.relevance", "RELEVANCE_FEATURES", True),
+        Kind("text", "predictors.text_only", "TEXT_ONLY_FEATURES", True, "text_only"),
+        Kind("trees", "predictors.trees", "TREE_FEATURES", False),
     )
 }

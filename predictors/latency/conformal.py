@@ -11,14 +11,13 @@ first are the quick ones.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
-from math import erfc, sqrt
 from statistics import NormalDist
 
 import numpy as np
 
 from predictors.latency.features import TAUS
+from predictors.normal import beyond, scores
 
 #: Part of a spread that an offset moves at the most.
 STEP = 0.01
@@ -28,7 +27,10 @@ _LEAST_SPREAD = 0.03
 _MOST_LOG = 14.0
 _NORMAL = NormalDist()
 #: Normal scores of TAUS.
-_SCORES = tuple(_NORMAL.inv_cdf(tau) for tau in TAUS)
+_SCORES = np.array([_NORMAL.inv_cdf(tau) for tau in TAUS])
+_SCORE_WIDTHS = np.diff(_SCORES)
+#: Keeps the quantiles of a distribution apart.
+_APART = 1e-6 * np.arange(len(TAUS))
 _LOW, _MEDIAN, _HIGH = TAUS.index(0.1), TAUS.index(0.5), TAUS.index(0.9)
 _P95 = TAUS.index(0.95)
 
@@ -61,24 +63,53 @@ def calibrated(told: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     return found
 
 
-class Distribution:
-    """A distribution of log residuals by its quantiles at TAUS: between them, and beyond, as a normal one that
-    has these quantiles would go on. Answers as `predictors.residuals.ResidualWindow` does."""
+class Distributions:
+    """N distributions of log residuals by their quantiles at TAUS: between them, and beyond, as a normal one that
+    has these quantiles would go on."""
 
-    __slots__ = ("values",)
+    __slots__ = ("_first", "_values")
+
+    def __init__(self, quantiles: np.ndarray) -> None:
+        # Equal ones would make a step, which has no inverse.
+        self._values = quantiles + _APART
+        self._first = np.arange(len(quantiles)) * len(TAUS)
+
+    def exceed(self, residuals: np.ndarray) -> np.ndarray:
+        """(N,): P(r > residual) of each, for a residual each."""
+        piece = (self._values[:, 1:-1] < residuals[:, None]).sum(axis=1)
+        low, width = self._ends(self._first + piece)
+        return beyond(_SCORES[piece] + (residuals - low) * _SCORE_WIDTHS[piece] / width)
+
+    def quantiles(self, shares: np.ndarray) -> np.ndarray:
+        """(N, K): the log residuals not exceeded with these probabilities (N, K) in [0, 1]."""
+        at = scores(np.minimum(np.maximum(shares, 1e-15), 1.0 - 1e-15))
+        piece = _SCORES[1:-1].searchsorted(at)
+        low, width = self._ends(self._first[:, None] + piece)
+        found: np.ndarray = low + (at - _SCORES[piece]) * width / _SCORE_WIDTHS[piece]
+        return found
+
+    def _ends(self, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(left end, width) of pieces by their places."""
+        values = self._values.ravel()
+        low = values[at]
+        return low, values[at + 1] - low
+
+
+class Distribution:
+    """One of `Distributions`, which answers as `predictors.residuals.ResidualWindow` does."""
+
+    __slots__ = ("_of",)
 
     def __init__(self, values: Sequence[float]) -> None:
-        # Equal ones would make a step, which has no inverse.
-        self.values = [value + 1e-6 * at for at, value in enumerate(values)]
+        self._of = Distributions(np.array([values]))
 
     def quantile(self, probability: float) -> float:
         """The log residual not exceeded with this probability."""
-        score = _NORMAL.inv_cdf(min(max(probability, 1e-15), 1.0 - 1e-15))
-        return _along(score, _SCORES, self.values)
+        return float(self._of.quantiles(np.array([[probability]]))[0, 0])
 
     def exceed(self, residual: float) -> float:
         """P(r > residual)."""
-        return 0.5 * erfc(_along(residual, self.values, _SCORES) / sqrt(2.0))
+        return float(self._of.exceed(np.array([residual]))[0])
 
 
 def factors_of(quantiles: np.ndarray) -> np.ndarray:
@@ -91,9 +122,3 @@ def factors_of(quantiles: np.ndarray) -> np.ndarray:
     np.minimum(found, _MOST_LOG, out=found)
     factors: np.ndarray = np.exp(found)
     return factors
-
-
-def _along(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
-    """The broken line through (xs, ys) at x, its first and last pieces going on."""
-    at = min(max(bisect_left(xs, x), 1), len(xs) - 1)
-    return ys[at - 1] + (x - xs[at - 1]) * (ys[at] - ys[at - 1]) / (xs[at] - xs[at - 1])

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Sequence
 from functools import lru_cache
-from math import exp, log, log1p, log2
-from typing import TYPE_CHECKING, Any, NamedTuple
+from math import log, log1p, log2
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from router.core.state import Instance
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from predictors.latency.model import LatencyModel
 
+#: Two moments closer than this are one: their difference is rounding.
+_LEAST_GAP_S = 1e-6
 #: Quantiles that the model tells of the log residual.
 TAUS = (0.1, 0.5, 0.9, 0.95, 0.99)
 
@@ -179,7 +182,7 @@ class Track:
         self._ttft_error = _Recent()
         self._tpot = _Recent()
         self._tpot_error = _Recent()
-        self._history: tuple[Any, ...] | None = None  # `_summary`, once it was asked for
+        self._history: np.ndarray | None = None  # `history`, once it was asked for
 
     # --- events ------------------------------------------------------------------------------------
     def dispatched(self, instance: Instance, estimate: Estimate, now: float) -> None:
@@ -285,116 +288,101 @@ class Track:
     # --- targets -----------------------------------------------------------------------------------
     def target(self, instance: Instance, estimate: Estimate, now: float) -> tuple[float, ...]:
         """One row of `TARGET_FEATURES` for a request that may join the instance."""
-        (
-            ttft_s, tpot_s, ttft_stratum, tpot_stratum, ttft_bias, tpot_bias, ttft_count, tpot_count,
-            prompt_tokens, cached_tokens, output_tokens, pending_tokens, step_s,
-        ) = estimate  # fmt: skip
+        return tuple(target_rows([self], [instance], [estimate], now)[0].tolist())
+
+    def history(self, instance: Instance) -> np.ndarray:
+        """What rows take from the instance's counters and its history: the same until the next event."""
         history = self._history
         if history is None:
             history = self._history = self._summary(instance)
-        (
-            in_flight, ahead, log_ahead, context, running, waiting, kv_usage, reported_at, oldest_at, middle_at,
-            first_token_at, since_8, by_8, since_32, by_32, since_arrivals, by_arrivals, since_ends, by_ends,
-            not_cached, is_cached, of_tpot, error_last, error_median, error_low, error_high,
-            tpot_error_median, tpot_error_last,
-        ) = history  # fmt: skip
-        ttft_steps = log(ttft_s / step_s)
-        step = log(step_s)
-        ttft = ttft_steps + step + ttft_bias  # log seconds of the corrected estimate
-        tpot = log(tpot_s)
-        by_ttft = exp(-ttft)
-        # Means between the last few, up to now; 0 where there are none.
-        arrival_gap_s = (now - since_arrivals) * by_arrivals
-        first_gap_s = (now - since_32) * by_32
-        ended_gap_s = (now - since_ends) * by_ends
-        ahead_by_ttft = ahead * by_ttft
-        cached = cached_tokens / (prompt_tokens + 1.0)
-        own, other = (is_cached, not_cached) if cached > 0.5 else (not_cached, is_cached)
-        seen, last, median, low, high = own
-        if seen:
-            last, median, low, high = last - ttft, median - ttft, low - ttft, high - ttft
-        tpot_seen, tpot_last, tpot_median, tpot_low, tpot_high = of_tpot
-        if tpot_seen:
-            bound = -tpot - tpot_bias
-            tpot_last, tpot_median = tpot_last + bound, tpot_median + bound
-            tpot_low, tpot_high = tpot_low + bound, tpot_high + bound
-        return (
-            ttft_steps,
-            tpot - step,
-            ttft_bias,
-            log1p(ttft_count),
-            tpot_bias,
-            log1p(tpot_count),
-            1.0 if ttft_stratum == 1 else 0.0,
-            1.0 if ttft_stratum == 2 else 0.0,
-            1.0 if tpot_stratum == 1 else 0.0,
-            1.0 if tpot_stratum == 2 else 0.0,
-            _coarse(prompt_tokens),
-            cached,
-            _coarse(output_tokens),
-            in_flight,
-            log_ahead,
-            log1p(pending_tokens),
-            context,
-            running,
-            waiting,
-            kv_usage,
-            0.0 if reported_at is None else log1p((now - reported_at) * by_ttft),
-            0.0 if oldest_at is None else log1p((now - oldest_at) * by_ttft),
-            0.0 if middle_at is None else log1p((now - middle_at) * by_ttft),
-            0.0 if first_token_at is None else log1p((now - first_token_at) * by_ttft),
-            log1p((now - since_8) * by_8 * ahead_by_ttft),
-            log1p(first_gap_s * ahead_by_ttft),
-            log1p(ended_gap_s * ahead_by_ttft),
-            log1p(arrival_gap_s / step_s),
-            log(arrival_gap_s / first_gap_s) if arrival_gap_s > 0.0 < first_gap_s else 0.0,
-            log(first_gap_s / ended_gap_s) if first_gap_s > 0.0 < ended_gap_s else 0.0,
-            seen,
-            last,
-            median,
-            low,
-            high,
-            other[2] - ttft if other[0] else 0.0,
-            error_last,
-            error_median,
-            error_low,
-            error_high,
-            tpot_seen,
-            tpot_last,
-            tpot_median,
-            tpot_low,
-            tpot_high,
-            tpot_error_median,
-            tpot_error_last,
-        )
+        return history
 
-    def _summary(self, instance: Instance) -> tuple[Any, ...]:
-        """What rows take from the instance's counters and its history: the same until the next event."""
+    def _summary(self, instance: Instance) -> np.ndarray:
         report, waiting, ahead = instance.report, self._waiting, instance.awaiting_first_token + 1.0
         _, tpot_error_last, tpot_error_median, _, _ = self._tpot_error.values
-        return (
-            log1p(instance.in_flight),
-            ahead,
-            log(ahead),
-            log1p(instance.context_tokens),
-            0.0 if report.running is None else log1p(report.running),
-            0.0 if report.waiting is None else log1p(report.waiting),
-            report.kv_usage or 0.0,
-            instance.reported_at,
-            waiting[0] if waiting else None,
-            waiting[len(waiting) // 2] if waiting else None,
-            self._first_8[-1] if self._first_8 else None,
-            *_since(self._first_8),
-            *_since(self._first_32),
-            *_since(self._arrivals),
-            *_since(self._ended),
-            self._ttft[False].values,
-            self._ttft[True].values,
-            self._tpot.values,
-            *self._ttft_error.values[1:],
-            tpot_error_median,
-            tpot_error_last,
+        moments = (
+            _once(instance.reported_at),
+            _once(waiting[0] if waiting else None),
+            _once(waiting[len(waiting) // 2] if waiting else None),
+            _once(self._first_8[-1] if self._first_8 else None),
+            _since(self._first_8),
+            _since(self._first_32),
+            _since(self._ended),
+            _since(self._arrivals),
         )
+        return np.array(
+            (
+                *(moment for moment, _ in moments),
+                *(weight for _, weight in moments),
+                ahead,
+                log1p(instance.in_flight),
+                log(ahead),
+                log1p(instance.context_tokens),
+                0.0 if report.running is None else log1p(report.running),
+                0.0 if report.waiting is None else log1p(report.waiting),
+                report.kv_usage or 0.0,
+                *self._ttft[False].values,
+                *self._ttft[True].values,
+                *self._tpot.values,
+                *self._ttft_error.values[1:],
+                tpot_error_median,
+                tpot_error_last,
+            )
+        )
+
+
+def target_rows(
+    tracks: Sequence[Track], instances: Sequence[Instance], estimates: Sequence[Estimate], now: float
+) -> np.ndarray:
+    """(N, target features): a row for each of N instances that a request may join, with its estimate there."""
+    seen = np.array([track.history(instance) for track, instance in zip(tracks, instances, strict=True)]).T
+    moments, weights, ahead, counters = seen[:8], seen[8:16], seen[16], seen[17:23]
+    not_cached, is_cached, of_tpot, errors = seen[23:28], seen[28:33], seen[33:38], seen[38:44]
+    told = np.array(estimates, float).T
+    ttft_stratum, tpot_stratum = told[2], told[3]
+    ttft_bias, tpot_bias, step_s = told[4], told[5], told[12]
+    prompt_tokens, cached_tokens, pending_tokens = told[8], told[9], told[11]
+
+    log_ttft, log_tpot, log_step = np.log(told[[0, 1, 12]])
+    ttft = log_ttft + ttft_bias  # log seconds of the corrected estimate
+    by_ttft = np.exp(-ttft)
+    # How long ago, and means between the last few, up to now; 0 where there are none.
+    gaps_s = np.maximum(now - moments, 0.0) * weights
+    relative = np.empty_like(gaps_s)
+    np.multiply(gaps_s[:4], by_ttft, out=relative[:4])
+    np.multiply(gaps_s[4:7], ahead * by_ttft, out=relative[4:7])
+    np.divide(gaps_s[7], step_s, out=relative[7])
+    first_ended_arrival_s = gaps_s[5:8]
+    known = first_ended_arrival_s > _LEAST_GAP_S
+    first, ended, arrival = np.log(np.where(known, first_ended_arrival_s, 1.0))
+    cached = cached_tokens / (prompt_tokens + 1.0)
+    own = np.where(cached > 0.5, is_cached, not_cached)
+    other = np.where(cached > 0.5, not_cached, is_cached)
+
+    rows = np.empty((len(TARGET_FEATURES), len(estimates)))
+    rows[0], rows[1] = log_ttft - log_step, log_tpot - log_step
+    rows[2], rows[4] = ttft_bias, tpot_bias
+    rows[3], rows[5] = np.log1p(told[6:8])
+    rows[6], rows[7] = ttft_stratum == 1.0, ttft_stratum == 2.0
+    rows[8], rows[9] = tpot_stratum == 1.0, tpot_stratum == 2.0
+    rows[10], rows[12] = 0.25 * np.rint(4.0 * np.log2(told[[8, 10]] + 1.0))
+    rows[11] = cached
+    rows[13:15], rows[16:20] = counters[:2], counters[2:]
+    rows[15] = np.log1p(pending_tokens)
+    rows[20:28] = np.log1p(relative)
+    rows[28] = np.where(known[2] & known[0], arrival - first, 0.0)
+    rows[29] = np.where(known[0] & known[1], first - ended, 0.0)
+    rows[30], rows[31:35] = own[0], (own[1:] - ttft) * own[0]
+    rows[35] = (other[2] - ttft) * other[0]
+    rows[36:40] = errors[:4]
+    rows[40], rows[41:45] = of_tpot[0], (of_tpot[1:] - log_tpot - tpot_bias) * of_tpot[0]
+    rows[45:47] = errors[4:]
+    return rows.T
+
+
+def _once(moment: float | None) -> tuple[float, float]:
+    """(moment, weight) of what may not have been."""
+    return (0.0, 0.0) if moment is None else (moment, 1.0)
 
 
 def _since(times: deque[float]) -> tuple[float, float]:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from predictors.artifact import Artifact, ArtifactError
+from predictors.artifact import Artifact, ArtifactError, shaped
 from predictors.latency.features import EVENT_FEATURES, LATENCY_FEATURES, TARGET_FEATURES, TAUS
 
 HIDDEN = 32
@@ -68,17 +68,7 @@ class LatencyModel:
     @classmethod
     def load(cls, artifact: Artifact) -> LatencyModel:
         """Raises ArtifactError for an artifact of another kind, other features or other shapes."""
-        if artifact.kind != "latency":
-            raise ArtifactError(f"a {artifact.kind} artifact, not a latency one")
-        if artifact.features != LATENCY_FEATURES:
-            raise ArtifactError("made with other features than this version has: train it anew")
-        arrays = {}
-        for name, shape in SHAPES.items():
-            array = artifact.arrays.get(name)
-            if array is None or array.shape != shape:
-                found = "is missing" if array is None else f"has the shape {array.shape}"
-                raise ArtifactError(f"the latency artifact's {name} {found}; it should have {shape}")
-            arrays[name] = np.asarray(array, np.float32)
+        arrays = shaped(artifact, "latency", LATENCY_FEATURES, SHAPES)
         if min(arrays[name].min() for name in ("event_scale", "target_scale", "widths")) <= 0.0:
             raise ArtifactError("the latency artifact has a scale that is not positive")
         if (np.diff(arrays["widths"][:, 2:]) < 0.0).any():

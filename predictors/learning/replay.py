@@ -24,12 +24,16 @@ from predictors.latency.model import LatencyModel
 from predictors.models import Models
 from predictors.prediction import PhysicalPrediction
 from predictors.serving import PhysicalPredictor
+from predictors.trees import TREE_FEATURES, TreeModel, tree_row
+from router.core.interfaces import Option
 from router.core.profile import EngineProfile
 from router.core.state import Instance
 from router.core.types import Candidate, LoadReport, Request
 
 #: Who foretold (`Episode.told`).
 PHYSICAL, MODEL, SERVED = "physical", "model", "served"
+#: Likewise, but (N, 2): p90 alone.
+FORESTS = "forests"
 
 _REPORT, _FIRST_TOKEN, _END, _DISPATCH = range(4)  # in this order at one moment
 
@@ -42,11 +46,13 @@ class Episode:
     decision, `dispatched_s` (N,). `corrected` (N, 2) is the log of the corrected estimate of TTFT and TPOT in
     seconds, `actual` (N, 2) of what was measured, NaN where it is not known; of a request that never had a first
     token `longer_than` (N,) is the log of how long it was waited for, else -inf. `held` (N,) is the closed form of
-    KV memory's mean use over the request's life.
+    KV memory's mean use over the request's life. `tree_rows` (N, tree features) and `tree_bases` (N, 2) are what
+    boosted trees see (`predictors.trees`).
 
     `told` has by name (N, 2, 5) log seconds of TTFT and TPOT at `TAUS`, as they were foretold at each decision:
     `PHYSICAL` by the estimate with its online correction, and of a replay with a model `MODEL` by the model alone
-    and `SERVED` after online calibration. Empty where they were not asked for.
+    and `SERVED` after online calibration. With trees it has `FORESTS` (N, 2), p90 by boosted trees with their online
+    offset. Empty where they were not asked for.
     """
 
     run: Run
@@ -58,6 +64,8 @@ class Episode:
     actual: np.ndarray
     longer_than: np.ndarray
     held: np.ndarray
+    tree_rows: np.ndarray
+    tree_bases: np.ndarray
     told: Mapping[str, np.ndarray]
 
     @property
@@ -99,9 +107,15 @@ class _Predictor(PhysicalPredictor):
         return found
 
 
-def episodes(data: Dataset, model: LatencyModel | None = None, *, judge: bool = False) -> Iterator[Episode]:
-    """One for each run that has attempts, in the data set's order. With `judge`, or a model, each has what was
-    `told`. Raises DatasetError for times that are no times."""
+def episodes(
+    data: Dataset,
+    model: LatencyModel | None = None,
+    *,
+    trees: TreeModel | None = None,
+    judge: bool = False,
+) -> Iterator[Episode]:
+    """One for each run that has attempts, in the data set's order. With `judge`, or a model or trees, each has what
+    was `told`. Raises DatasetError for times that are no times."""
     attempts: dict[str, list[Attempt]] = defaultdict(list)
     states: dict[str, list[State]] = defaultdict(list)
     for attempt in data.attempts:
@@ -110,7 +124,7 @@ def episodes(data: Dataset, model: LatencyModel | None = None, *, judge: bool = 
         states[state.run].append(state)
     for run in data.runs:
         if attempts[run.id]:
-            yield replay(run, attempts[run.id], states[run.id], model, judge=judge)
+            yield replay(run, attempts[run.id], states[run.id], model, trees=trees, judge=judge)
 
 
 def replay(
@@ -119,13 +133,15 @@ def replay(
     states: Sequence[State],
     model: LatencyModel | None = None,
     *,
+    trees: TreeModel | None = None,
     judge: bool = False,
 ) -> Episode:
     """Drive one run through an instance that starts knowing nothing."""
     for each in attempts:
         _check(each)
     ordered = sorted(attempts, key=lambda each: each.dispatched_s)
-    return _Replay(run, ordered, model, judge or model is not None).play(states)
+    models = Models(latency=model, trees=trees)
+    return _Replay(run, ordered, models, judge or model is not None or trees is not None).play(states)
 
 
 def _check(attempt: Attempt) -> None:
@@ -141,12 +157,10 @@ def _check(attempt: Attempt) -> None:
 
 
 class _Replay:
-    def __init__(
-        self, run: Run, attempts: Sequence[Attempt], model: LatencyModel | None, judge: bool
-    ) -> None:
+    def __init__(self, run: Run, attempts: Sequence[Attempt], models: Models, judge: bool) -> None:
         self.run = run
         self.attempts = attempts
-        self.predictor = _Predictor(Models(latency=model))
+        self.predictor = _Predictor(models)
         self.judge = judge
         self.told: dict[str, list[Any]] = defaultdict(list)
         self.track = Track(None)
@@ -173,6 +187,8 @@ class _Replay:
         self.actual = np.full((size, 2), np.nan)
         self.longer_than = np.full(size, -inf)
         self.held = np.empty(size)
+        self.tree_rows = np.empty((size, len(TREE_FEATURES)))
+        self.tree_bases = np.empty((size, 2))
 
     def play(self, states: Sequence[State]) -> Episode:
         moments: list[tuple[float, int, int]] = [(each.at_s, _REPORT, at) for at, each in enumerate(states)]
@@ -204,6 +220,8 @@ class _Replay:
             self.actual,
             self.longer_than,
             self.held,
+            self.tree_rows,
+            self.tree_bases,
             {name: np.array(rows) for name, rows in self.told.items()},
         )
 
@@ -240,9 +258,15 @@ class _Replay:
         self.expected[at] = int(prediction.output_tokens_p50 or 0.0)
         self.targets[at] = self.track.target(instance, estimate, now)
         self.held[at] = prediction.memory_ratio
+        self.tree_rows[at], *self.tree_bases[at] = tree_row(
+            instance, self.predictor._pair(candidate, instance).costs, estimate
+        )
         if self.judge:
             for name, row in self.predictor.told(prediction, candidate, instance).items():
                 self.told[name].append(row)
+            times = self.predictor.tree_times(request, [Option(candidate, instance, prediction)])
+            if times is not None:
+                self.told[FORESTS].append([log(time_s) for time_s in times[0]])
         self.seen[at] = len(self.track.events)
         self.corrected[at] = (
             log(estimate.ttft_s) + estimate.ttft_bias,

@@ -56,10 +56,10 @@ def odds(quality: np.ndarray) -> list[float]:
 
 def test_departs_from_the_mean_where_a_model_is_good() -> None:
     model = RelevanceModel.load(artifact())
-    mean, deviation, cluster = model.quality(prompt_features(SUMS), ["adder", "poet-7b"])
+    mean, deviation, cluster, _ = model.quality(prompt_features(SUMS), ["adder", "poet-7b"])
     assert (odds(mean), cluster) == ([2.0, 0.5], 4)
     assert (deviation < 0.02).all()
-    mean, _, cluster = model.quality(prompt_features(POEMS), ["adder", "poet-7b"])
+    mean, _, cluster, _ = model.quality(prompt_features(POEMS), ["adder", "poet-7b"])
     assert (odds(mean), cluster) == ([0.0, 2.5], 7)
 
 
@@ -73,11 +73,11 @@ def test_each_expert_departs_by_its_own_measure() -> None:
         "out": np.array([[0, 1, 0, 0], [9, 9, 0, 0], [9, 9, 0, 0], [0, 0.5, 0, 0]], dtype=np.float16),
         "lexicon": np.ones((len(artifact().arrays["gram_ids"]), 1), dtype=np.int8),
     }
-    mean, _, _ = RelevanceModel.load(artifact(**weights)).quality(
+    mean, *_ = RelevanceModel.load(artifact(**weights)).quality(
         prompt_features("apples"), ["adder", "poet-7b"]
     )
     assert odds(mean) == [-1.0, 3.0]
-    mean, _, _ = RelevanceModel.load(artifact(**weights)).quality(prompt_features(SUMS), ["adder", "poet-7b"])
+    mean, *_ = RelevanceModel.load(artifact(**weights)).quality(prompt_features(SUMS), ["adder", "poet-7b"])
     # 17 grams in a prompt of length 1 together weigh the root of 17
     assert odds(mean) == [-1.0, round(0.5 + 2.0 + 0.5 * 17**0.5, 1)]
 
@@ -92,7 +92,7 @@ def test_a_word_said_often_weighs_more_but_not_as_often() -> None:
 
 def test_a_model_that_nobody_rated_is_unknown() -> None:
     model = RelevanceModel.load(artifact())
-    mean, deviation, _ = model.quality(prompt_features(SUMS), ["nobody", "adder"])
+    mean, deviation, *_ = model.quality(prompt_features(SUMS), ["nobody", "adder"])
     assert np.isnan([mean[0], deviation[0]]).all()
     assert odds(mean[1:]) == [2.0]
     assert (model.knows("some-host/Adder-Instruct"), model.knows("nobody")) == (True, False)
@@ -125,7 +125,7 @@ def test_of_two_versions_the_one_of_the_very_name_answers() -> None:
 )
 def test_far_from_all_that_was_learned_only_means_are_told_and_doubted(text: str) -> None:
     model = RelevanceModel.load(artifact())
-    mean, deviation, cluster = model.quality(prompt_features(text), ["adder", "poet-7b"])
+    mean, deviation, cluster, _ = model.quality(prompt_features(text), ["adder", "poet-7b"])
     assert odds(mean) == [0.0, 0.5]
     assert (deviation > 0.3).all()
     assert cluster in (4, 7)

@@ -256,7 +256,7 @@ def test_a_known_prefix_shortens_the_prefill() -> None:
     request = replace(REQUEST, prompt_tokens=4000, prefix=tuple(range(10)))
     cold = predictor.predict(request, CANDIDATE, instance, 100.0)
     assert predictor.cached_tokens(request, "i") == 0.0
-    predictor.prefixes.add("i", request.prefix[:9])
+    predictor._seen.prefixes.add("i", request.prefix[:9])
     assert predictor.cached_tokens(request, "i") == pytest.approx(3600)
     warm = predictor.predict(request, CANDIDATE, instance, 100.0)
     assert value(warm.ttft_s_p50) < 0.3 * value(cold.ttft_s_p50)

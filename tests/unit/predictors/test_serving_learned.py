@@ -57,15 +57,18 @@ class Words:
 
 
 class Judge:
-    """A relevance model that knows only "m"."""
+    """A relevance model that knows only "m", and is as sure that it knows such prompts as it is made."""
 
     name = "relevance-test"
+
+    def __init__(self, trust: float = 1.0) -> None:
+        self.trust = trust
 
     def knows(self, model: str) -> bool:
         return model == "m"
 
-    def quality(self, features: PromptFeatures, models: Any) -> tuple[np.ndarray, np.ndarray, int]:
-        return np.full(len(models), 0.8), np.full(len(models), 0.1), 3
+    def quality(self, features: PromptFeatures, models: Any) -> tuple[np.ndarray, np.ndarray, int, float]:
+        return np.full(len(models), 0.8), np.full(len(models), 0.1), 3, self.trust
 
 
 def predictor_with(**models: Any) -> PhysicalPredictor:
@@ -105,8 +108,19 @@ def test_what_the_latency_model_says_is_served() -> None:
     plain = physical.predict(REQUEST, candidate("i"), known(physical, an_instance()), 100.0)
     told = learned.predict(REQUEST, candidate("i"), known(learned, an_instance()), 100.0)
     assert value(told.ttft_s_p50) == pytest.approx(value(plain.ttft_s_p50) * exp(0.5), rel=0.03)
-    assert value(told.tpot_s) == pytest.approx(value(plain.tpot_s) * exp(-0.2), rel=0.03)
+    assert told.tpot_s == plain.tpot_s  # a profile tells how a step grows
     assert value(told.ttft_s_p50) < value(told.ttft_s_p95) < 2 * value(told.ttft_s_p50)
+
+
+def test_tpot_is_learned_where_no_profile_tells_it() -> None:
+    physical, learned = PhysicalPredictor(), predictor_with(latency=latency_model(0.5, -0.2))
+    for each in (physical, learned):
+        unknown = an_instance()
+        unknown.profiles.clear()
+        told = each.predict(REQUEST, candidate("i"), known(each, unknown), 100.0)
+        if each is physical:
+            plain = told
+    assert value(told.tpot_s) == pytest.approx(value(plain.tpot_s) * exp(-0.2), rel=0.03)
 
 
 def test_one_by_one_or_all_at_once_is_the_same() -> None:
@@ -157,7 +171,7 @@ def test_a_model_that_does_not_hold_gives_way_to_the_physical_estimate() -> None
     instance = an_instance()
     wild = [latency_model(2.0), latency_model(-2.0)]
     for number in range(200):
-        object.__setattr__(predictor, "models", Models(latency=wild[number % 2]))
+        predictor._seen.models = Models(latency=wild[number % 2])
         serve(predictor, instance, 10.0 * number, 1.0, number)
     trust = predictor.groups()["m", "gpu"]
     assert not trust.believed
@@ -282,7 +296,70 @@ def test_quality_is_the_models_with_its_uncertainty_and_moves_with_feedback() ->
         predictor.observe_quality("n", features, 0.2)
     again = predictor.predict(replace(request, outlook=None), candidate("i"), instance, 100.0)
     assert value(again.quality) == pytest.approx(0.2, abs=0.1)
-    assert predictor.feedback_counts() == {"m": 50}
+    told = predictor.predict(replace(request, outlook=None), candidate("i", "n"), instance, 100.0)
+    assert value(told.quality) == pytest.approx(0.3, abs=0.1)  # what the fleet file says is corrected, too
+    assert told.quality_sd is None
+    assert predictor.feedback_counts() == {"m": 50, "n": 50}
+
+
+def test_the_fleet_files_quality_gives_way_as_far_as_the_prompt_is_like_those_learned_from() -> None:
+    request = replace(REQUEST, features=prompt_features("x"))
+    served = []
+    for trust in (0.0, 0.25, 0.5, 1.0):
+        predictor = predictor_with(relevance=Judge(trust))
+        told = predictor.predict(replace(request, outlook=None), candidate("i"), an_instance(), 100.0)
+        served.append((value(told.quality), told.quality_sd))
+        bare = replace(candidate("i"), quality=None)
+        alone = predictor.predict(replace(request, outlook=None), bare, an_instance(), 100.0)
+        assert (alone.quality, alone.quality_sd) == (0.8, 0.1)
+    qualities = [quality for quality, _ in served]
+    assert qualities[0] == 0.5
+    assert qualities[2] == pytest.approx(1 / (1 + exp(-0.5 * log(0.8 / 0.2))))
+    assert qualities[-1] == pytest.approx(0.8)
+    assert qualities == sorted(qualities)
+    assert served[0][1] is None
+    assert 0.0 < value(served[1][1]) < value(served[2][1]) < value(served[3][1]) + 0.02
+    assert served[3][1] == pytest.approx(0.1)
+
+
+def test_instances_of_one_model_may_state_qualities_of_their_own() -> None:
+    predictor = predictor_with(relevance=Judge(0.5))
+    request = replace(REQUEST, features=prompt_features("x"))
+    full, quantised = candidate("i"), replace(candidate("j"), quality=0.3)
+    options = [Option(full, an_instance("i")), Option(quantised, an_instance("j"))]
+    predictor.predict_all(request, options, 100.0)
+    told = [value(each.prediction.quality) for each in options if each.prediction is not None]
+    assert told[1] < told[0] - 0.05
+    assert list(predictor.qualities(replace(request, outlook=None), [full, quantised])) == told
+
+
+def test_feedback_from_the_records_is_learned_once_the_fleet_is_known() -> None:
+    """At a start it comes before any candidate, whose quality it corrects."""
+    predictor, features = predictor_with(relevance=Judge(0.5)), prompt_features("x")
+    late = predictor_with(relevance=Judge(0.5))
+    request = replace(REQUEST, features=features)
+    late.predict(replace(request), candidate("i"), an_instance(), 100.0)
+    for _ in range(30):
+        predictor.observe_quality("m", features, 0.1)
+        late.observe_quality("m", features, 0.1)
+        predictor.observe_quality("nobody", features, 0.1)
+    assert predictor.feedback_counts() == {"m": 30, "nobody": 30}
+    told = [
+        each.predict(replace(request, outlook=None), candidate("i"), an_instance(), 100.0).quality
+        for each in (predictor, late)
+    ]
+    assert told[0] == told[1]
+    assert value(told[0]) < 0.5
+
+
+def test_feedback_corrects_a_prior_where_nothing_was_trained() -> None:
+    predictor, features = PhysicalPredictor(), prompt_features("x")
+    predictor.predict(REQUEST, candidate("i"), an_instance(), 100.0)
+    for _ in range(50):
+        predictor.observe_quality("m", features, 1.0)
+    assert value(predictor.predict(REQUEST, candidate("i"), an_instance(), 100.0).quality) > 0.7
+    bare = replace(candidate("i"), quality=None)
+    assert predictor.predict(REQUEST, bare, an_instance(), 100.0).quality is None
 
 
 def test_embeddings_ask_no_model() -> None:
@@ -303,7 +380,7 @@ def test_of_many_candidates_the_model_is_asked_about_those_that_physics_ranks_fi
         known(plain, instance)
         instance.dispatched(200 * number)
     options = [Option(each.candidates["m"], each) for each in instances]
-    predictor.models = Models(latency=latency_model(1.0))
+    predictor._seen.models = Models(latency=latency_model(1.0))
     predictor.predict_all(REQUEST, options, 100.0)
     for at, each in enumerate(options):
         assert each.prediction is not None
@@ -350,10 +427,10 @@ def test_answers_without_a_first_token_teach_no_times_and_leave_nothing() -> Non
         later = replace(REQUEST, arrived_at=5000.0)
         after = predictor.predict(later, of, instance, 5000.0)
         assert value(after.ttft_s_p95) == pytest.approx(value(before.ttft_s_p95), rel=0.05)
-        assert not predictor._open
-        assert not predictor._pairs["i", "m"].open
+        assert not predictor._seen.open
+        assert not predictor._seen.pairs["i", "m"].open
         if models.latency is not None:
-            assert predictor._tracks["i"]._waiting == []
+            assert predictor._seen.tracks["i"]._waiting == []
 
 
 def test_what_was_given_up_is_late_by_as_long_as_it_was_waited_for() -> None:
@@ -367,6 +444,6 @@ def test_what_was_given_up_is_late_by_as_long_as_it_was_waited_for() -> None:
         if name == "lost":
             predictor.observe_loss(request, of, instance, prediction, 0.1, False, at_s + 0.1)
     predictor.observe_report(instance, 4000.0)
-    window = predictor._pairs["i", "m"].ttft.pooled
+    window = predictor._seen.pairs["i", "m"].ttft.pooled
     assert window.count == 2
     assert window.bias < log(4000.0 / PROFILE.prefill_s(500)) / 1.5

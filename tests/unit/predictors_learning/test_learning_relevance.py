@@ -103,7 +103,9 @@ def test_qualities_are_what_will_be_seen(learned: RelevanceModel) -> None:
 
 
 def test_far_from_its_prompts_it_tells_the_overall_means(learned: RelevanceModel) -> None:
-    mean, deviation, _ = learned.quality(prompt_features("Ξένη γλώσσα, καμία γνωστή λέξη"), ["adder", "poet"])
+    mean, deviation, *_ = learned.quality(
+        prompt_features("Ξένη γλώσσα, καμία γνωστή λέξη"), ["adder", "poet"]
+    )
     overall = [np.mean(list(CHANCES[model].values())) for model in ("adder", "poet")]
     assert np.allclose(mean, overall, atol=0.1)
     assert (deviation > 0.2).all()
@@ -131,7 +133,7 @@ def test_one_model_alone_and_prompts_of_all_sorts() -> None:
     answers += [Answer(prompt.id, "adder", quality=0.5, quality_kind="score") for prompt in prompts]
     model = RelevanceModel.load(train(Dataset(data.prompts + prompts, tuple(answers))))
     for prompt in (*data.prompts, *prompts):
-        mean, deviation, _ = model.quality(prompt.features, ["adder"])
+        mean, deviation, *_ = model.quality(prompt.features, ["adder"])
         assert np.isfinite([mean, deviation]).all()
 
 

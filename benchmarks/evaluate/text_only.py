@@ -1,0 +1,237 @@
+"""How good the text-only estimators are on prompts that they were not trained on.
+
+- *AUC within models* (soft labels, see `benchmarks.evaluate.relevance`) and *Brier score* of quality; *log error* is
+  the mean distance of predicted from actual log length.
+- *Share of the gap*: (mean quality of what each estimator's best model scores - random) / (oracle - random).
+- *APGR* (RouteLLM, arXiv 2406.18665): of the best and the worst model of a scale, the share of the gap between them
+  that is recovered, averaged over all shares of calls to the better one; 0.5 is random. *CPT(x)* is the least
+  share of calls to the better one that recovers x of the gap.
+- Intervals are from resamples of whole groups of near copies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.evaluate.figures import Curve, Evaluation, Figure, block_bootstrap
+from benchmarks.evaluate.relevance import soft_auc
+from predictors.artifact import Artifact
+from predictors.dataset import Dataset, DatasetError
+from predictors.learning.relevance_labels import Labels, labels_of
+from predictors.text_only import TextModels
+
+BEST_SINGLE = "best single model"
+BEST_PER_TASK = "best model per task"
+_LEAST_GROUPS = 5
+_RESAMPLES = 300
+#: Answers on a scale, and distance of two models' means, below which there is nothing to route.
+_LEAST_ROWS = 50
+_LEAST_GAP = 0.02
+
+
+@dataclass(frozen=True)
+class Scale:
+    """One scale ("source/kind") of the test part: quality and tokens (P, M), NaN where there is none; `said` by
+    estimator (quality, tokens), (P, M) each."""
+
+    name: str
+    models: tuple[str, ...]
+    groups: list[str]
+    tasks: np.ndarray
+    quality: np.ndarray
+    tokens: np.ndarray
+    said: dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: int = 1) -> Evaluation:
+    """All figures on `test`; `train` is what the artifact was trained on, for the best models overall and per task
+    (None leaves them out). Raises DatasetError for prompts of `test` that have near copies in `train`, or where the
+    artifact knows no model."""
+    shared = {each.group for each in test.prompts} & {each.group for each in (train.prompts if train else ())}
+    if shared:
+        raise DatasetError(f"{len(shared)} groups of prompts are in both parts (one is {min(shared)})")
+    model = TextModels.load(artifact)
+    labels = labels_of(test, least_groups=_LEAST_GROUPS)
+    tokens = {
+        (answer.prompt, answer.model.rsplit("/", 1)[-1].lower()): float(answer.output_tokens)
+        for answer in test.answers
+        if answer.output_tokens
+    }
+    scales = [
+        found
+        for found in (_scale(model, labels, tokens, each) for each in range(len(labels.scales)))
+        if found is not None
+    ]
+    if not scales:
+        raise DatasetError("the artifact knows none of the models in the test data")
+    known = None if train is None else labels_of(train)
+    figures: list[Figure] = []
+    curves: list[Curve] = []
+    for scale in scales:
+        figures += _accuracy(scale)
+        figures += _picks(scale, known, seed)
+        found, drawn = _deferral(scale, seed)
+        figures += found
+        curves += drawn
+    notes = ("Qualities measured differently are never compared: one part a kind of quality and source.",)
+    return Evaluation("text", tuple(figures), tuple(curves), notes)
+
+
+def _scale(
+    model: TextModels, labels: Labels, tokens: dict[tuple[str, str], float], scale: int
+) -> Scale | None:
+    heads = np.array([head for head in labels.heads_on(scale) if model.knows(labels.heads[head])], dtype=int)
+    rows = np.flatnonzero((~np.isnan(labels.quality[:, heads])).any(axis=1))
+    if not len(rows):
+        return None
+    models = tuple(labels.heads[head] for head in heads)
+    prompts = [labels.prompts[row] for row in rows]
+    said = {}
+    for name, estimator in model.estimators.items():
+        told = [estimator(prompt.features, models) for prompt in prompts]
+        said[name] = (
+            np.array([each.quality for each in told], dtype=float),
+            np.array([each.output_tokens for each in told], dtype=float),
+        )
+    return Scale(
+        labels.scales[scale],
+        models,
+        [prompt.group for prompt in prompts],
+        np.array([prompt.task or "" for prompt in prompts]),
+        labels.quality[np.ix_(rows, heads)].astype(float),
+        np.array([[tokens.get((prompt.id, each), np.nan) for each in models] for prompt in prompts]),
+        said,
+    )
+
+
+def _accuracy(scale: Scale) -> list[Figure]:
+    there, long = ~np.isnan(scale.quality), ~np.isnan(scale.tokens)
+    figures = []
+    for who, (quality, tokens) in scale.said.items():
+        found = [
+            (soft_auc(scale.quality[rows, at], quality[rows, at]), int(rows.sum()))
+            for at, rows in enumerate(there.T)
+            if rows.any()
+        ]
+        auc = [(value, rows) for value, rows in found if not np.isnan(value)]
+        if auc:
+            within = float(np.average([value for value, _ in auc], weights=[rows for _, rows in auc]))
+            figures.append(Figure("AUC within models", who, scale.name, within, rows=int(there.sum())))
+        brier = float(np.mean((quality[there] - scale.quality[there]) ** 2))
+        figures.append(Figure("Brier score", who, scale.name, brier, rows=int(there.sum())))
+        both = long & ~np.isnan(tokens)
+        if both.any():
+            error = float(np.mean(np.abs(np.log(tokens[both] / scale.tokens[both]))))
+            figures.append(Figure("log error", who, scale.name, error, rows=int(both.sum())))
+    return figures
+
+
+# --- picks ----------------------------------------------------------------------------------------------
+def _picks(scale: Scale, train: Labels | None, seed: int) -> list[Figure]:
+    """Of those prompts that at least two of the models have answered."""
+    several = (~np.isnan(scale.quality)).sum(axis=1) > 1
+    if several.sum() < _LEAST_ROWS:
+        return []
+    quality, groups = scale.quality[several], np.array(scale.groups)[several].tolist()
+    random, best = np.nanmean(quality, axis=1), np.nanmax(quality, axis=1)
+    picked = {who: _picked(quality, said[several]) for who, (said, _) in scale.said.items() if who != "mean"}
+    if train is not None:
+        overall, by_task = _training_means(scale, train)
+        picked[BEST_SINGLE] = _picked(quality, np.broadcast_to(overall, quality.shape))
+        told = np.stack([by_task.get(task, overall) for task in scale.tasks[several]])
+        picked[BEST_PER_TASK] = _picked(quality, told)
+    figures = [
+        Figure("mean quality", "random model", scale.name, float(random.mean()), rows=len(quality)),
+        Figure("mean quality", "oracle", scale.name, float(best.mean()), rows=len(quality)),
+    ]
+    for who, got in picked.items():
+        figures.append(Figure("mean quality", who, scale.name, float(got.mean()), rows=len(quality)))
+
+        def share(rows: np.ndarray, got: np.ndarray = got) -> float:
+            gap = float(best[rows].mean() - random[rows].mean())
+            return float(got[rows].mean() - random[rows].mean()) / gap if gap > 0 else float("nan")
+
+        value, low, high = block_bootstrap(groups, share, resamples=_RESAMPLES, seed=seed)
+        figures.append(
+            Figure("share of the gap", who, scale.name, value, low=low, high=high, rows=len(quality))
+        )
+    return figures
+
+
+def _picked(quality: np.ndarray, score: np.ndarray) -> np.ndarray:
+    """Quality of the best scored model that answered; of equal ones the first."""
+    best = np.where(~np.isnan(quality), np.nan_to_num(score, nan=-1.0), -np.inf).argmax(axis=1)
+    return np.asarray(quality[np.arange(len(quality)), best])
+
+
+def _training_means(scale: Scale, train: Labels) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """(mean quality by model, the same by task) in training."""
+    names = {
+        name: head
+        for head, name in enumerate(train.heads)
+        if train.scales[train.head_scale[head]] == scale.name
+    }
+    table = np.full((len(train.prompts), len(scale.models)), np.nan)
+    for at, model in enumerate(scale.models):
+        if model in names:
+            table[:, at] = train.quality[:, names[model]]
+    tasks = np.array([prompt.task or "" for prompt in train.prompts])
+
+    def mean(rows: np.ndarray, otherwise: np.ndarray) -> np.ndarray:
+        count = (~np.isnan(table[rows])).sum(axis=0)
+        return np.where(count > 0, np.nansum(table[rows], axis=0) / np.maximum(count, 1), otherwise)
+
+    rated = (~np.isnan(table)).any(axis=1)
+    overall = mean(rated, np.zeros(len(scale.models)))
+    return overall, {
+        task: mean(rated & (tasks == task), overall) for task in np.unique(tasks[rated]).tolist()
+    }
+
+
+# --- two models -----------------------------------------------------------------------------------------
+def _deferral(scale: Scale, seed: int) -> tuple[list[Figure], list[Curve]]:
+    """Figures of the best and the worst model, by what they did here."""
+    means = np.nanmean(scale.quality, axis=0)
+    strong, weak = int(means.argmax()), int(means.argmin())
+    both = ~np.isnan(scale.quality[:, [strong, weak]]).any(axis=1)
+    if both.sum() < _LEAST_ROWS or means[strong] - means[weak] < _LEAST_GAP:
+        return [], []
+    good, poor = scale.quality[both, strong], scale.quality[both, weak]
+    if good.mean() - poor.mean() < _LEAST_GAP:
+        return [], []
+    groups = np.array(scale.groups)[both].tolist()
+    part = f"{scale.name}, {scale.models[strong]} against {scale.models[weak]}"
+    figures, curves = [], []
+    for who, (said, _) in scale.said.items():
+        if who == "mean":
+            continue
+        kept = np.clip(said[both][:, [strong, weak]], 1e-6, 1.0 - 1e-6)
+        win = np.log(kept[:, 0] / (1.0 - kept[:, 0])) - np.log(kept[:, 1] / (1.0 - kept[:, 1]))
+
+        def apgr(rows: np.ndarray, win: np.ndarray = win) -> float:
+            return float(np.mean(recovered(win[rows], good[rows], poor[rows])))
+
+        value, low, high = block_bootstrap(groups, apgr, resamples=_RESAMPLES, seed=seed)
+        figures.append(Figure("APGR", who, part, value, low=low, high=high, rows=len(win)))
+        curve = recovered(win, good, poor)
+        for wanted in (0.5, 0.8):
+            share = float(np.argmax(curve >= wanted)) / (len(curve) - 1)
+            figures.append(Figure(f"CPT({wanted:.0%})", who, part, share, rows=len(win)))
+        points = np.linspace(0, len(curve) - 1, 41).round().astype(int)
+        x, y = points / (len(curve) - 1), curve[points]
+        curves.append(
+            Curve(f"Gap recovered, {part}", who, "calls to the better model", "share", tuple(x), tuple(y))
+        )
+    return figures, curves
+
+
+def recovered(win: np.ndarray, good: np.ndarray, poor: np.ndarray) -> np.ndarray:
+    """(P + 1,) share of the gap that is recovered with 0, 1, ... P calls to the better model, likeliest wins
+    first."""
+    gain = (good - poor)[np.argsort(-win, kind="stable")]
+    gap = gain.sum()
+    return np.asarray(
+        np.concatenate([[0.0], np.cumsum(gain)]) / gap if gap > 0 else np.full(len(gain) + 1, np.nan)
+    )

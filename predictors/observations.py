@@ -1,0 +1,315 @@
+"""What the serving predictor has seen: every attempt and report is told here, and learned from in its turn.
+
+An attempt's TTFT is learned in order of dispatch, each as soon as it is known or overdue (those that come first are
+the quick ones); its TPOT and its length when it ends. All that is kept of a (model, instance) is its `Pair`.
+"""
+
+from __future__ import annotations
+
+from math import exp, log
+
+from predictors.calibration import GroupCalibration, Trust
+from predictors.coverage import Coverage
+from predictors.latency.features import Track
+from predictors.model_lengths import LearnedLengths, Lengths
+from predictors.models import Models
+from predictors.outlook import Outlook
+from predictors.pair import P50, P95, Open, Pair
+from predictors.physical import PrefillRate
+from predictors.prediction import PhysicalPrediction
+from predictors.prefix_index import PrefixIndex
+from predictors.qualities import Qualities
+from predictors.sessions import SessionIndex
+from predictors.trees import TreeTimes, learn_no_ttft, learn_tpot, learn_ttft
+from router.core.state import Instance
+from router.core.types import PREFIX_TOKENS, Candidate, Prediction, PromptFeatures, Request
+
+#: Prefill rates are averaged over about this long, in seconds at real speed.
+_PREFILL_HORIZON_S = 10.0
+#: Two events at one moment are this far apart.
+_LEAST_S = 1e-6
+
+
+class Observations:
+    """What was learned of a fleet, and how it is. Pure: no clock, no I/O."""
+
+    def __init__(self, models: Models, prefix_blocks: int) -> None:
+        self.models = models
+        self.lengths = Lengths()
+        self.prefixes = PrefixIndex(prefix_blocks)
+        self.sessions = SessionIndex()
+        self.qualities = Qualities(models.relevance)
+        self.trees = TreeTimes(models.trees)
+        self.pairs: dict[tuple[str, str], Pair] = {}  # by instance and model
+        self.tracks: dict[str, Track] = {}
+        self.open: dict[tuple[str, str], tuple[Pair, Open]] = {}  # by request and instance: hedges have two
+        self._prefills: dict[str, PrefillRate] = {}
+        self._coverage: dict[str, Coverage] = {}
+        self._groups: dict[tuple[str, str], GroupCalibration] = {}
+
+    def use(self, models: Models) -> None:
+        """Take these models from now on. What was learned of the ones before is dropped, feedback too;
+        the physical estimate's errors and lengths stay."""
+        self.models = models
+        self.tracks.clear()
+        self._groups.clear()
+        self.trees = TreeTimes(models.trees)
+        self.qualities.use(models.relevance)
+        for (instance, _), pair in list(self.pairs.items()):
+            pair.track = None if models.latency is None else self.track(instance)
+            pair.group = self._groups.setdefault(pair.group_name, GroupCalibration())
+        for lengths in self.lengths.all():
+            lengths.learned = LearnedLengths()
+
+    # --- what is known -----------------------------------------------------------------------------
+    def track(self, instance: str) -> Track:
+        """The history of an instance, for the latency model."""
+        track = self.tracks.get(instance)
+        if track is None:
+            track = self.tracks[instance] = Track(self.models.latency)
+        return track
+
+    def pair(self, candidate: Candidate, instance: Instance) -> Pair:
+        """What is kept of a candidate: a new pair for a new one, and where the profile or the speed has changed."""
+        pair = self.pairs.get((instance.name, candidate.model))
+        profile = instance.profiles.get(candidate.model)
+        if pair is None or pair.profile is not profile or pair.costs.speed != instance.speed:
+            pair = self.pairs[instance.name, candidate.model] = self._new_pair(candidate, instance)
+        return pair
+
+    def _new_pair(self, candidate: Candidate, instance: Instance) -> Pair:
+        self.qualities.serves(candidate)
+        group = candidate.model, instance.hardware or instance.name
+        return Pair(
+            instance.profiles.get(candidate.model),
+            instance.kind,
+            instance.speed,
+            self.lengths.of(candidate.model, candidate.family),
+            self._prefills.setdefault(instance.name, PrefillRate(_PREFILL_HORIZON_S / instance.speed)),
+            self._coverage.setdefault(instance.name, Coverage()),
+            None if self.models.latency is None else self.track(instance.name),
+            group,
+            self._groups.setdefault(group, GroupCalibration()),
+        )
+
+    def cached_tokens(self, request: Request, instance: str) -> float:
+        """Prompt tokens (as estimated) that the instance should hold in its prefix cache: as far as its hashes match,
+        and where all of them do (or there are none), what it has seen of the request's session."""
+        prefix, hashed_tokens = request.prefix, 0.0
+        if prefix:
+            matched = self.prefixes.matched_blocks(instance, prefix)
+            if matched:
+                hashed_tokens = min(request.prompt_tokens, PREFIX_TOKENS) * matched / len(prefix)
+            if matched < len(prefix):
+                return hashed_tokens
+        if request.session is None:
+            return hashed_tokens
+        held_tokens = self.sessions.held_tokens(instance, request.session)
+        return max(hashed_tokens, min(held_tokens, request.prompt_tokens - 1.0))
+
+    def coverage(self) -> dict[str, dict[str, float | None]]:
+        """By instance: share of actual values within predicted quantiles and mean absolute log errors."""
+        return {
+            instance: coverage.as_dict()
+            for instance, coverage in self._coverage.items()
+            if coverage.ttfts or coverage.outputs
+        }
+
+    def groups(self) -> dict[tuple[str, str], Trust]:
+        """How the latency model does beside the physical estimate, by (model, hardware)."""
+        if self.models.latency is None:
+            return {}
+        return {group: calibration.trust for group, calibration in self._groups.items()}
+
+    def forget(self, instance: str) -> None:
+        """Drop what was learned of an instance that left the fleet (lengths belong to models: they stay)."""
+        self.prefixes.forget(instance)
+        self.sessions.forget(instance)
+        self.qualities.forget(instance)
+        self._prefills.pop(instance, None)
+        self._coverage.pop(instance, None)
+        self.tracks.pop(instance, None)
+        for key in [key for key in self.pairs if key[0] == instance]:
+            del self.pairs[key]
+        for attempt in [attempt for attempt in self.open if attempt[1] == instance]:
+            del self.open[attempt]
+        used = {pair.group_name for pair in self.pairs.values()}
+        self.trees.keep(used)
+        for group in [group for group in self._groups if group not in used]:
+            del self._groups[group]
+
+    # --- what happened -----------------------------------------------------------------------------
+    def observe_dispatch(
+        self, request: Request, candidate: Candidate, instance: Instance, prediction: Prediction, now: float
+    ) -> None:
+        """An attempt is on its way: from here on its lateness is known, too."""
+        pair = self.pairs.get((candidate.instance, candidate.model))
+        if pair is None or not isinstance(prediction, PhysicalPrediction):
+            return
+        known = prediction.estimate
+        window = pair.ttft.window(known.ttft_stratum)
+        entry = Open(prediction, now, (window.median, window.p95))
+        self.open[request.id, candidate.instance] = pair, entry
+        pair.open.append(entry)
+        if pair.track is not None:
+            pair.track.dispatched(instance, known, now)
+        self._settle(pair, now)
+
+    def observe_ttft(
+        self,
+        request: Request,
+        candidate: Candidate,
+        instance: Instance,
+        prediction: Prediction,
+        engine_ttft_s: float,
+        now: float,
+    ) -> None:
+        """The first token came `engine_ttft_s` after the dispatch for which `prediction` was made."""
+        opened = self.open.pop((request.id, candidate.instance), None)
+        if opened is None:  # another predictor's, or the instance has been forgotten
+            return
+        self._holds(request, candidate.instance)
+        pair, entry = opened
+        known = entry.prediction.estimate
+        engine_ttft_s = max(engine_ttft_s, _LEAST_S)
+        entry.actual = residual = log(engine_ttft_s / known.ttft_s)
+        learn_ttft(entry.prediction.trees, engine_ttft_s)
+        pair.prefills.add(known.prompt_tokens - known.cached_tokens, now)
+        if pair.track is not None:
+            pair.track.first_token(instance, known, engine_ttft_s, now)
+        if entry.taken is not None:
+            pair.ttft.correct(known.ttft_stratum, entry.taken, residual)
+        self._settle(pair, now)
+
+    def observe_end(
+        self,
+        request: Request,
+        candidate: Candidate,
+        instance: Instance,
+        prediction: Prediction,
+        output_tokens: int,
+        prompt_tokens: int | None,
+        tpot_s: float | None,
+        now: float,
+    ) -> None:
+        """The attempt ended on its own: the engine's token counts and its mean time per output token."""
+        opened = self.open.pop((request.id, candidate.instance), None)
+        pair = self.pairs.get((candidate.instance, candidate.model))
+        lengths = self.lengths.of(candidate.model, candidate.family) if pair is None else pair.lengths
+        mine = prediction if isinstance(prediction, PhysicalPrediction) else None
+        error = None
+        if mine is not None and tpot_s is not None and tpot_s > 0.0:
+            error = log(tpot_s / mine.estimate.tpot_s)
+        if pair is not None and request.decodes:
+            each_tokens = output_tokens / max(request.choices, 1)
+            self._holds(request, candidate.instance, each_tokens / lengths.prompt_ratio)
+        if opened is not None:  # an answer without a first token
+            opened[1].void = True
+            if opened[0].track is not None:
+                opened[0].track.lost(instance, now - opened[1].dispatched_at, False, now)
+            self._settle(opened[0], now)
+        elif pair is not None and pair.track is not None and mine is not None:
+            pair.track.ended(instance, mine.estimate, output_tokens, tpot_s, now)
+        if prompt_tokens is not None:
+            lengths.observe_prompt(request.prompt_tokens, prompt_tokens)
+        if not request.decodes or output_tokens < 1:
+            return
+        outlook: Outlook | None = request.outlook
+        predicted = None if outlook is None else outlook.predicted.get(candidate.model)
+        lengths.observe_output(output_tokens, request.max_tokens, request.choices, predicted)
+        if pair is None:
+            return
+        if prediction.output_tokens_p90 is not None:
+            pair.coverage.saw_output(output_tokens <= prediction.output_tokens_p90)
+        if mine is None or tpot_s is None or error is None:
+            return
+        stratum = mine.estimate.tpot_stratum
+        if mine.quantiles is not None and pair.tpot_told(mine.estimate):
+            pair.group.tpot.learn(mine.quantiles[1], error)
+        pair.tpot.observe(stratum, error)
+        learn_tpot(mine.trees, tpot_s)
+        pair.shrinkage.observe(mine.raw_tpot_s, tpot_s)
+        if prediction.tpot_s is not None:
+            pair.coverage.saw_tpot(log(tpot_s / prediction.tpot_s))
+
+    def observe_loss(
+        self,
+        request: Request,
+        candidate: Candidate,
+        instance: Instance,
+        prediction: Prediction,
+        waited_s: float,
+        decoding: bool,
+        now: float,
+    ) -> None:
+        """An attempt gave no whole answer. Without a first token after `waited_s` its TTFT would have been
+        longer, which is learned in its turn."""
+        opened = self.open.pop((request.id, candidate.instance), None)
+        pair = opened[0] if opened is not None else self.pairs.get((candidate.instance, candidate.model))
+        if pair is None:
+            return
+        if pair.track is not None:
+            pair.track.lost(instance, waited_s, decoding, now)
+        if opened is not None:
+            entry = opened[1]
+            entry.lost = True
+            learn_no_ttft(entry.prediction.trees, waited_s)
+            entry.overdue_at = min(now, entry.overdue_at)
+            self._settle(pair, now)
+
+    def observe_report(self, instance: Instance, now: float) -> None:
+        """The engine's own view of its load has come."""
+        if self.models.latency is not None:
+            self.track(instance.name).reported(instance, now)
+        for model in instance.candidates:
+            pair = self.pairs.get((instance.name, model))
+            if pair is not None:
+                self._settle(pair, now)
+
+    def observe_quality(self, model: str, features: PromptFeatures, quality: float) -> None:
+        """Feedback: an answer of `model` to such a prompt was judged `quality`, 0 to 1."""
+        self.qualities.observe(model, features, quality)
+
+    def _holds(self, request: Request, instance: str, answer_tokens: float = 0.0) -> None:
+        """The instance holds the request's prompt, and so much of an answer (in tokens as prompts are estimated)."""
+        if request.prefix:
+            self.prefixes.add(instance, request.prefix)
+        if request.session is not None:
+            self.sessions.add(instance, request.session, request.prompt_tokens + answer_tokens)
+
+    def _settle(self, pair: Pair, now: float) -> None:
+        """Learn from attempts in order of dispatch: those with a first token, and those that are overdue, which
+        are taken as if it came now and corrected when it comes."""
+        waiting = pair.open
+        while waiting:
+            entry = waiting[0]
+            if entry.void:
+                waiting.popleft()
+            elif entry.actual is not None:
+                waiting.popleft()
+                self._learn(pair, entry, entry.actual, within=True)
+            elif now >= entry.overdue_at:
+                waiting.popleft()
+                known = entry.prediction.estimate
+                until = entry.overdue_at if entry.lost else now
+                waited_s = max(until - entry.dispatched_at, _LEAST_S)
+                if entry.lost and waited_s < known.ttft_s * exp(entry.physical[0]):
+                    continue  # given up before anything could be expected: it tells nothing
+                # The least that it can still become: to guess at more would feed on itself.
+                entry.taken = log(waited_s / known.ttft_s)
+                self._learn(pair, entry, entry.taken, within=False)
+            else:
+                return
+
+    def _learn(self, pair: Pair, entry: Open, residual: float, *, within: bool) -> None:
+        stratum = entry.prediction.estimate.ttft_stratum
+        pair.ttft.observe(stratum, residual)
+        served = entry.physical
+        quantiles = entry.prediction.quantiles
+        if quantiles is not None and pair.ttft_told(entry.prediction.estimate):
+            pair.group.ttft.learn(quantiles[0], residual)
+            learned = quantiles[0][P50], quantiles[0][P95]
+            if pair.group.trust.believed:
+                served = learned
+            pair.group.trust.saw(residual, learned, entry.physical)
+        pair.coverage.saw_ttft(residual <= served[0], residual <= served[1], residual - served[0])

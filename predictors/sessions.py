@@ -1,0 +1,36 @@
+"""How far an instance's prefix cache should reach into a conversation, beyond what prefix hashes cover.
+
+Hashes tell a prompt's first PREFIX_TOKENS tokens only. Of a session's earlier request an instance holds the prompt
+and the answer, with which the next prompt of that session begins. One bounded least-recently-used map per instance.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+
+class SessionIndex:
+    """Tokens of each session's last request by instance, of at most `max_sessions` sessions each."""
+
+    def __init__(self, max_sessions: int = 4096) -> None:
+        if max_sessions < 1:
+            raise ValueError("max_sessions must be at least 1")
+        self.max_sessions = max_sessions
+        self._held: dict[str, OrderedDict[str, float]] = {}
+
+    def held_tokens(self, instance: str, session: str) -> float:
+        """Tokens of the session's last request there, 0 if there was none. Changes nothing."""
+        held = self._held.get(instance)
+        return 0.0 if held is None else held.get(session, 0.0)
+
+    def add(self, instance: str, session: str, tokens: float) -> None:
+        """The instance has worked on a request of the session, so many tokens of prompt and answer by now."""
+        held = self._held.setdefault(instance, OrderedDict())
+        held[session] = tokens
+        held.move_to_end(session)
+        if len(held) > self.max_sessions:
+            held.popitem(last=False)
+
+    def forget(self, instance: str) -> None:
+        """The instance is gone or restarted."""
+        self._held.pop(instance, None)

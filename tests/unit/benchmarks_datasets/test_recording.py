@@ -1,0 +1,29 @@
+"""What a gateway knows of its attempts, written down."""
+
+from __future__ import annotations
+
+from benchmarks.datasets.recording import RecordingPredictor
+from predictors.serving import PhysicalPredictor
+from router.core.interfaces import Predictor
+from router.core.state import Instance
+from router.core.types import Candidate, Request
+
+
+def test_two_attempts_of_one_request_are_kept_apart() -> None:
+    recorder = RecordingPredictor(
+        PhysicalPredictor(), {"a": "run-a", "b": "run-b"}, lambda request, instance: 0.0
+    )
+    predictor: Predictor = recorder
+    request = Request("r", 0.0, "slo", ("m",), prompt_tokens=100)
+    fleet = {name: Instance(name, "vllm", {"m": Candidate(name, "m", "m", quality=0.4)}) for name in "ab"}
+    of = {name: instance.candidates["m"] for name, instance in fleet.items()}
+    assert list(predictor.qualities(request, [of["a"], of["b"]])) == [0.4, 0.4]
+    told = {name: predictor.predict(request, of[name], fleet[name], 0.0) for name in "ab"}
+    for name, now in (("a", 0.0), ("b", 0.5)):
+        predictor.observe_dispatch(request, of[name], fleet[name], told[name], now)
+    predictor.observe_ttft(request, of["b"], fleet["b"], told["b"], 0.2, 0.7)
+    predictor.observe_loss(request, of["a"], fleet["a"], told["a"], 0.7, False, 0.7)
+    predictor.observe_end(request, of["b"], fleet["b"], told["b"], 30, 100, 0.01, 1.0)
+    slow, quick = recorder.attempts
+    assert (slow.run, slow.first_token_s, slow.ended_how, slow.ended_s) == ("run-a", None, "cancelled", 0.7)
+    assert (quick.run, quick.first_token_s, quick.ended_how, quick.output_tokens) == ("run-b", 0.7, "ok", 30)
