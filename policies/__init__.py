@@ -8,12 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from policies.best_single import BestSingle
+from policies.budget_online import BudgetOnline
+from policies.clusters_rr import clusters_rr
+from policies.cost import LeastSpend
+from policies.eccos_r_rr import eccos_r_rr
+from policies.eccos_rr import eccos_rr
+from policies.knn_rr import knn_rr
 from policies.latency import LeastLatency
 from policies.least_load import LeastLoad
+from policies.llm_router_rr import LLMRouter
 from policies.lmetric import LMetric
+from policies.logistic_rr import logistic_rr
 from policies.power_of_two import PowerOfTwo
+from policies.predicted_latency import PredictedLatency
 from policies.price import LeastPrice
 from policies.random_choice import RandomChoice
+from policies.relevance import BestQuality
 from policies.round_robin import RoundRobin
 from policies.settings import PolicySettings
 from policies.slo import BestFit
@@ -28,6 +39,18 @@ POLICIES: dict[str, Callable[[PolicySettings], Policy]] = {
     "price": lambda settings: LeastPrice(),
     "latency": lambda settings: LeastLatency(settings.epsilon, settings.ttft_weight),
     "slo": lambda settings: BestFit(settings.epsilon),
+    "relevance": lambda settings: BestQuality(settings.epsilon),
+    "cost": lambda settings: LeastSpend(settings.targets),
+    "predicted_latency": lambda settings: PredictedLatency(settings.tree_times),
+    "most_headroom": lambda settings: PredictedLatency(settings.tree_times, most=True),
+    "best_single": BestSingle,
+    "eccos_rr": eccos_rr,
+    "eccos_r_rr": eccos_r_rr,
+    "llm_router_rr": LLMRouter,
+    "knn_rr": knn_rr,
+    "clusters_rr": clusters_rr,
+    "logistic_rr": logistic_rr,
+    "budget_online": BudgetOnline,
 }
 
 

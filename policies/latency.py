@@ -1,9 +1,14 @@
 """`latency`: the least expected E2E among options that keep the SLO with the wanted confidence.
 
 Among options with P(an SLO is missed) <= epsilon (all, for a request without an SLO): the least
-(1 - w) x E[E2E] + w x median TTFT, w being `ttft_weight`. If there is none: the least P(miss), then that
-same time. Ties break on instance, then model name. Headway's contract; predicting each instance's latency
-with the new request in it follows Block (arXiv 2508.03611). Deterministic.
+(1 - w) x (E[E2E] + added) + w x median TTFT, w being `ttft_weight`. `added` is what the request adds to the E2E of
+those that are there already: its prefill, and a little of each decode step (engine profile; 0 without one). A request
+that looked at its own time alone would crowd the fastest instance and cost all others more than it gains. If no option
+keeps the SLO: the least P(miss), then that same time. Where more SLOs are missed than was expected (`policies.doubt`):
+the instance with the fewest sequences. Ties break on instance, then model name. Deterministic.
+
+Headway's contract; predicting each instance's latency with the new request in it follows Block (arXiv 2508.03611),
+routing by marginal instead of own cost is as old as Pigou (The Economics of Welfare, 1920).
 """
 
 from __future__ import annotations
@@ -12,13 +17,19 @@ from collections.abc import Sequence
 from math import inf
 from random import Random
 
+from policies.doubt import Doubt
 from policies.picking import name_of, told_s
 from router.core.interfaces import Choice, Option
-from router.core.types import Request
+from router.core.types import Candidate, Request
+
+#: Exploration may take an option whose time is within this share of the least.
+_AS_GOOD = 0.05
+#: Of a request's decode steps, so many fall into the rest of an answer that is there already: half of them.
+_SHARED_STEPS = 0.5
 
 
 class LeastLatency:
-    """See the module's docstring. The score is the expected time in seconds."""
+    """See the module's docstring. The score is the time in seconds that is least."""
 
     name = "latency"
     predicts = True
@@ -26,19 +37,49 @@ class LeastLatency:
     def __init__(self, epsilon: float = 0.1, ttft_weight: float = 0.0) -> None:
         self.epsilon = epsilon
         self.ttft_weight = ttft_weight
+        self._doubt = Doubt(epsilon, most=1)
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
-        times_s = [expected_s(option, self.ttft_weight) for option in options]
-        misses = [p_miss(option) for option in options]
-        index = least_time(options, times_s, misses, self.epsilon)
-        reasons = [
-            None if at == index else why_passed_over(at, index, times_s, misses, self.epsilon)
-            for at in range(len(options))
+        times_s = [
+            expected_s(option, self.ttft_weight) + (1.0 - self.ttft_weight) * added_s(request, option)
+            for option in options
         ]
-        return Choice(index, [None if time_s == inf else time_s for time_s in times_s], reasons)
+        misses = [p_miss(option) for option in options]
+        every = range(len(options))
+        keeping = [at for at in every if misses[at] <= self.epsilon]
+        if self._doubt.level:
+            index = min(
+                every, key=lambda at: (options[at].instance.running, times_s[at], name_of(options[at]))
+            )
+            keeping = []
+        elif keeping:
+            index = min(keeping, key=lambda at: (times_s[at], name_of(options[at])))
+        else:
+            index = min(every, key=lambda at: (misses[at], times_s[at], name_of(options[at])))
+        bound_s = times_s[index] * (1.0 + _AS_GOOD)
+        reasons = [None if at == index else self._why(at, index, times_s, misses) for at in every]
+        return Choice(
+            index,
+            [None if time_s == inf else time_s for time_s in times_s],
+            reasons,
+            alternatives=[at for at in keeping if at != index and times_s[at] <= bound_s],
+        )
 
     def taken(self, request: Request, option: Option) -> None:
-        """Nothing to count."""
+        """Remember what was expected."""
+        if request.slo is not None:
+            self._doubt.expects(request.id, p_miss(option))
+
+    def ended(self, request: Request, candidate: Candidate, met: bool | None, now: float) -> None:
+        """Hear whether what was expected to keep its SLO did."""
+        self._doubt.heard(request.id, met)
+
+    def _why(self, at: int, index: int, times_s: Sequence[float], misses: Sequence[float]) -> str:
+        if misses[at] > self.epsilon:
+            return f"would miss its SLO with probability {misses[at]:.2f}"
+        if self._doubt.level:
+            return "busier (predictions are not believed: more SLOs were missed than expected)"
+        return f"slower, others' delay included: {_told(times_s[at])} against {_told(times_s[index])}"
 
 
 def expected_s(option: Option, ttft_weight: float) -> float:
@@ -51,33 +92,24 @@ def expected_s(option: Option, ttft_weight: float) -> float:
     return (1.0 - ttft_weight) * prediction.e2e_s_mean + ttft_weight * prediction.ttft_s_p50
 
 
+def added_s(request: Request, option: Option) -> float:
+    """Expected seconds that the request adds to the E2E of all sequences at the option's instance together."""
+    instance, prediction = option.instance, option.prediction
+    profile = instance.profiles.get(option.candidate.model)
+    if profile is None or prediction is None:
+        return 0.0
+    tokens = prediction.output_tokens_mean or 0.0
+    step_s = profile.per_seq_s + (request.prompt_tokens + tokens / 2) * profile.per_kv_token_s
+    prefill_s = profile.prefill_s(max(1, request.prompt_tokens))
+    return instance.running * (prefill_s + _SHARED_STEPS * tokens * step_s) / instance.speed
+
+
 def p_miss(option: Option) -> float:
     """Probability that the option misses the SLO; 0 without an SLO, 1 without a prediction."""
     prediction = option.prediction
     if prediction is None:
         return 1.0
     return 0.0 if prediction.p_miss is None else prediction.p_miss
-
-
-def least_time(
-    options: Sequence[Option], times_s: Sequence[float], misses: Sequence[float], epsilon: float
-) -> int:
-    """Index of the least time among misses <= epsilon; if there is none, of the least miss."""
-    keeping = [index for index, miss in enumerate(misses) if miss <= epsilon]
-    if keeping:
-        return min(keeping, key=lambda index: (times_s[index], name_of(options[index])))
-    return min(
-        range(len(options)), key=lambda index: (misses[index], times_s[index], name_of(options[index]))
-    )
-
-
-def why_passed_over(
-    at: int, index: int, times_s: Sequence[float], misses: Sequence[float], epsilon: float
-) -> str:
-    """Why option `at` was passed over for option `index`."""
-    if misses[at] > epsilon:
-        return f"would miss its SLO with probability {misses[at]:.2f}"
-    return f"slower: {_told(times_s[at])} against {_told(times_s[index])} expected"
 
 
 def _told(time_s: float) -> str:

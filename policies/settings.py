@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from router.core.interfaces import Option, TextEstimates, TextEstimator
 from router.core.types import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """What `cost` and the pickers hold for a scope (a key, else the fleet).
+
+    `quality` is the wished mean quality in [0, 1]; None: that of the best single model for the scope's own
+    requests, less `quality_slack`. `attainment` is the wished share of requests that keep their SLO. Prices move
+    over a window of about `window_requests` requests.
+    """
+
+    quality: float | None = None
+    quality_slack: float = 0.01
+    attainment: float = 0.95
+    window_requests: int = 500
+
+
+def _same_targets(key: str | None) -> Targets:
+    return Targets()
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,12 +35,18 @@ class PolicySettings:
     `confidence` is the probability with which an SLO shall be kept (a policy tolerates `epsilon`, the
     rest). `ttft_weight` in [0, 1] is the weight of TTFT beside E2E in the latency policy's score: 0 looks
     at the whole answer, 1 at the first token only. `cached_tokens` tells how many tokens of a request's
-    prompt an instance (by name) should hold in its prefix cache; None if nobody knows.
+    prompt an instance (by name) should hold in its prefix cache; None if nobody knows. `targets` tells what
+    holds for a key (None: the fleet) at this moment. `text` are the text-only estimators by name, empty
+    without an artifact. `tree_times` tells by option p90 of TTFT from the request's arrival and p90 of TPOT, in
+    seconds, from boosted trees; None where there are none.
     """
 
     confidence: float = 0.9
     ttft_weight: float = 0.0
     cached_tokens: Callable[[Request, str], float] | None = None
+    targets: Callable[[str | None], Targets] = _same_targets
+    text: Mapping[str, TextEstimator] = field(default_factory=dict)
+    tree_times: Callable[[Request, Sequence[Option]], Sequence[tuple[float, float]] | None] | None = None
 
     def __post_init__(self) -> None:
         if not 0.0 < self.confidence < 1.0:
@@ -32,3 +58,6 @@ class PolicySettings:
     def epsilon(self) -> float:
         """The greatest tolerated probability that an SLO is missed."""
         return round(1.0 - self.confidence, 12)
+
+
+__all__ = ["PolicySettings", "Targets", "TextEstimates", "TextEstimator"]

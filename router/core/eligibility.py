@@ -7,7 +7,7 @@ that leaves nobody names the reason.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from router.core.errors import Refusal, invalid_request
@@ -19,6 +19,15 @@ from router.core.types import Candidate, Outcome, Request
 RETURN_RAMP_S = 10.0
 #: Concurrency that the ramp grows towards where an instance has no `max_concurrency`.
 RAMP_CONCURRENCY = 64
+
+
+#: Requests that may wait inside an engine that has a queue of its own: enough that none of its steps runs short,
+#: few enough that the order stays ours. A report older than this many seconds says nothing of its queue.
+ENGINE_QUEUE = 4
+_REPORT_HOLDS_S = 10.0
+
+#: Expected quality of candidates' answers; None where nothing is known.
+Qualities = Callable[[Request, Sequence[Candidate]], Sequence[float | None]]
 
 
 @dataclass(slots=True)
@@ -40,7 +49,16 @@ def free_slots(instance: Instance, now: float) -> float:
         if share < 1:
             usual = instance.max_concurrency or RAMP_CONCURRENCY
             limit = min(limit, max(1.0, math.ceil(share * usual)))
-    return limit - instance.in_flight
+    free = limit - instance.in_flight
+    # What waits inside an engine is out of our hands: first come, first served, whatever its targets.
+    if (
+        instance.report.waiting
+        and instance.in_flight
+        and now - (instance.reported_at or 0.0) < _REPORT_HOLDS_S
+    ):
+        waiting = instance.report.waiting + instance.dispatched_since_report - instance.ended_since_report
+        free = min(free, float(ENGINE_QUEUE - waiting))
+    return free
 
 
 def eligible(
@@ -50,14 +68,20 @@ def eligible(
     spent_usd: float,
     tried: frozenset[tuple[str, str]] | set[tuple[str, str]],
     now: float,
+    qualities: Qualities | None = None,
 ) -> Eligible:
-    """Sort the candidates of `models` by what they can do for `request` at `now`."""
+    """Sort the candidates of `models` by what they can do for `request` at `now`. `spent_usd` is what of its money
+    cap is spent or reserved. A quality floor is held against `qualities`, without them against the priors."""
     free: list[Option] = []
     busy: list[Option] = []
     out: list[tuple[Candidate, str]] = []
     fits = good = affordable = False
     # By the best estimate: an upper bound would refuse prompts that fit. The engine has the last word.
     need_tokens = (request.longest_prompt_tokens or request.prompt_tokens) + (1 if request.decodes else 0)
+    poor: set[tuple[str, str]] = set()
+    models = tuple(models)
+    if request.min_quality is not None:
+        poor = _below(request, request.min_quality, models, instances_by_model, qualities)
     for model in models:
         for instance in instances_by_model.get(model, {}).values():
             candidate = instance.candidates[model]
@@ -65,7 +89,7 @@ def eligible(
                 out.append((candidate, f"context of {candidate.context_tokens} tokens is too short"))
                 continue
             fits = True
-            if request.min_quality is not None and (candidate.quality or 0.0) < request.min_quality:
+            if poor and (candidate.instance, model) in poor:
                 out.append((candidate, f"quality below {request.min_quality:g}"))
                 continue
             good = True
@@ -93,6 +117,27 @@ def eligible(
     if not free and not busy:
         refusal = _refusal(request, bool(out), fits, good, affordable)
     return Eligible(free, busy, out, refusal)
+
+
+def _below(
+    request: Request,
+    floor: float,
+    models: Iterable[str],
+    instances_by_model: Mapping[str, Mapping[str, Instance]],
+    qualities: Qualities | None,
+) -> set[tuple[str, str]]:
+    """Candidates (instance, model) whose expected quality is below the floor; an unknown one is."""
+    candidates = [
+        instance.candidates[model]
+        for model in models
+        for instance in instances_by_model.get(model, {}).values()
+    ]
+    found = [each.quality for each in candidates] if qualities is None else qualities(request, candidates)
+    return {
+        (each.instance, each.model)
+        for each, quality in zip(candidates, found, strict=True)
+        if (quality or 0.0) < floor
+    }
 
 
 def _roomy(free: list[Option], tokens: int, out: list[tuple[Candidate, str]]) -> list[Option]:

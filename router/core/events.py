@@ -98,7 +98,10 @@ class Decision(NamedTuple):
 
 class Dispatch(NamedTuple):
     """Send the request to a candidate. `max_output_tokens` is the bound to set (None: the engine's own);
-    `budget_bound` says that the money cap, not the client, set it."""
+    `budget_bound` says that the money cap, not the client, set it. `paid_tokens` are the output tokens (of all
+    choices together) that the money cap pays for, whatever bound was set (None: no cap): the answer is cut there
+    if the engine goes on. `hedge`: a second attempt beside the one under way; the first token decides, and the
+    other one is ended by `Cancel`."""
 
     request_id: str
     attempt: int
@@ -107,6 +110,15 @@ class Dispatch(NamedTuple):
     budget_bound: bool
     prediction: Prediction
     decision: Decision
+    paid_tokens: int | None = None
+    hedge: bool = False
+
+
+class Cancel(NamedTuple):
+    """Give up one attempt; the request goes on with its other one, which has given its first token."""
+
+    request_id: str
+    attempt: int
 
 
 class Refuse(NamedTuple):
@@ -116,4 +128,4 @@ class Refuse(NamedTuple):
     refusal: Refusal
 
 
-Instruction = Dispatch | Refuse
+Instruction = Dispatch | Cancel | Refuse

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from router.core.state import Instance
-from router.core.types import Candidate, LoadReport, Prediction, Request
+from router.core.types import Candidate, LoadReport, Prediction, PromptFeatures, Request
 
 
 @dataclass(slots=True)
@@ -24,12 +24,17 @@ class Option:
 @dataclass(slots=True)
 class Choice:
     """What a policy decided: the index of the option taken, one score an option (lower is better, None
-    where not scored), why each other one was passed over, and the probability of this draw."""
+    where not scored), why each other one was passed over, and the probability of this draw. `alternatives` are
+    other options that would do as well by the policy's own terms: exploration may take one of them. `defer`:
+    wherever it is sent now, its SLO is missed all the same and others' SLOs suffer; the scheduler may hold it back
+    and ask again."""
 
     index: int
     scores: Sequence[float | None]
     reasons: Sequence[str | None]
     propensity: float = 1.0
+    alternatives: Sequence[int] = ()
+    defer: bool = False
 
 
 class Policy(Protocol):
@@ -44,6 +49,16 @@ class Policy(Protocol):
 
     def taken(self, request: Request, option: Option) -> None:
         """The choice is being dispatched: advance counters here."""
+        ...
+
+
+@runtime_checkable
+class Learner(Protocol):
+    """A policy that learns from what came of its choices."""
+
+    def ended(self, request: Request, candidate: Candidate, met: bool | None, now: float) -> None:
+        """A request that it placed has ended at `candidate`, whatever way; `met`: whether its SLO was kept
+        (None: it had none, or it ended for a reason that is nobody's miss)."""
         ...
 
 
@@ -64,6 +79,10 @@ class Predictor(Protocol):
 
     def predict_all(self, request: Request, options: Sequence[Option], now: float) -> None:
         """Give every option its prediction (`Option.prediction`): cheaper than one by one."""
+        ...
+
+    def qualities(self, request: Request, candidates: Sequence[Candidate]) -> Sequence[float | None]:
+        """Expected quality of each candidate's answer, what `predict_all` would say; None where nothing is known."""
         ...
 
     def observe_dispatch(
@@ -121,13 +140,29 @@ class Predictor(Protocol):
         ...
 
 
+# --- what the prompt alone says -----------------------------------------------------------------------
+class TextEstimates(NamedTuple):
+    """What a text-only estimator expects of each model asked about: quality in [0, 1] and output tokens; None
+    where it knows nothing of the model."""
+
+    quality: Sequence[float | None]
+    output_tokens: Sequence[float | None]
+
+
+class TextEstimator(Protocol):
+    """Looks at the prompt alone, not at any instance."""
+
+    def __call__(self, features: PromptFeatures, models: Sequence[str]) -> TextEstimates: ...
+
+
 # --- backends -----------------------------------------------------------------------------------------
 class Call(NamedTuple):
     """One attempt as a backend sends it.
 
     `api` is "chat", "completions" or "embeddings"; `body` is the client's OpenAI-shaped body without
     `routing` (shared between attempts: never change it). The backend sets model, stream, stream_options
-    and the output bound itself.
+    and the output bound itself. `usage_each` wishes for the usage so far in every event, where the engine is
+    known to give it.
     """
 
     api: str
@@ -135,6 +170,7 @@ class Call(NamedTuple):
     candidate: Candidate
     request_id: str
     max_output_tokens: int | None = None
+    usage_each: bool = False
 
 
 class Batch(NamedTuple):

@@ -19,21 +19,40 @@ class Attempt:
     dispatched_at: float
     prompt_tokens: int
     expected_output_tokens: int
+    paid_tokens: int | None = None  # output tokens that the money cap pays for; None: no cap
+    promised_tpot_s: float | None = None  # its TPOT target, where it should be kept
     first_token_at: float | None = None
 
 
 @dataclass(slots=True)
 class Live:
-    """A request that is queued or under way. `tried` are the (instance, model) pairs it has been to,
-    `spent_usd` what its failed attempts cost, `queued_as` its place in the queue (None: not queued)."""
+    """A request that is queued or under way. `under_way` are its attempts at this moment: one, or two while a
+    hedge runs; `attempts` counts all it has had. `tried` are the (instance, model) pairs it has been to,
+    `spent_usd` what its ended attempts cost, `deferred` says that its policy holds it back."""
 
     request: Request
     seq: int
-    attempt: Attempt | None = None
+    under_way: list[Attempt] = field(default_factory=list)
     attempts: int = 0
     spent_usd: float = 0.0
     tried: set[tuple[str, str]] = field(default_factory=set)
-    queued_as: tuple[float, float, int] | None = None
+    deferred: bool = False
+
+    def attempt(self, number: int) -> Attempt | None:
+        """The attempt of this number, if it is under way."""
+        return next((each for each in self.under_way if each.number == number), None)
+
+    @property
+    def decoding(self) -> bool:
+        """Whether it has its first token."""
+        return any(each.first_token_at is not None for each in self.under_way)
+
+    def reserved_usd(self) -> float:
+        """What the attempts under way can cost at most; only asked of requests with a money cap."""
+        return sum(
+            each.candidate.price.cost_usd(self.request.prompt_tokens_bound, each.paid_tokens or 0)
+            for each in self.under_way
+        )
 
     def slack_deadline(self) -> float:
         """When the first token is due; the queue is in this order inside a priority."""
@@ -48,31 +67,33 @@ class Live:
         request = self.request
         if not request.hard or request.slo is None:
             return None
-        decoding = self.attempt is not None and self.attempt.first_token_at is not None
-        targets = [request.slo.e2e_s, None if decoding else request.slo.ttft_s]
+        targets = [request.slo.e2e_s, None if self.decoding else request.slo.ttft_s]
         due = min((t for t in targets if t is not None), default=None)
         return None if due is None else request.arrived_at + due
 
-    def output_bound(self, candidate: Candidate) -> tuple[int | None, bool]:
+    def output_bound(self, candidate: Candidate) -> tuple[int | None, bool, int | None]:
         """Output tokens (for each choice) that the client's cap and its money allow (None: the engine's own
-        bound), and whether it is the money that sets it."""
+        bound), whether it is the money that sets it, and the tokens of all choices that are paid for (None: no
+        money cap, or one that no answer reaches)."""
         request = self.request
         if not request.decodes or request.max_cost_usd is None:
-            return (request.max_tokens if request.decodes else None), False
+            return (request.max_tokens if request.decodes else None), False, None
         affordable = candidate.price.affordable_output_tokens(
-            request.prompt_tokens_bound, request.max_cost_usd - self.spent_usd
+            request.prompt_tokens_bound, request.max_cost_usd - self.spent_usd - self.reserved_usd()
         )
         if affordable is None:
-            return request.max_tokens, False
-        affordable //= request.choices
+            return request.max_tokens, False, None
+        wished, choices = request.max_tokens, request.choices
+        paid = affordable if wished is None else min(affordable, wished * choices)
+        affordable //= choices
         by_money = True
         context = candidate.context_tokens
         if context is not None:
             if affordable >= context:
-                return request.max_tokens, False  # no answer outgrows the context
+                return wished, False, paid  # no answer outgrows the context
             room = max(1, context - request.prompt_tokens)
             if affordable > room:  # engines refuse a bound that the context cannot hold
                 affordable, by_money = room, False
-        if request.max_tokens is not None and request.max_tokens <= affordable:
-            return request.max_tokens, False
-        return affordable, by_money
+        if wished is not None and wished <= affordable:
+            return wished, False, paid
+        return affordable, by_money, paid

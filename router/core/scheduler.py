@@ -1,18 +1,21 @@
-"""The scheduler: events in, instructions out, no I/O, `now` an argument.
+r"""The scheduler: events in, instructions out, no I/O, `now` an argument.
 
 Life of a request here::
 
     Arrived --> decide --> Dispatch --> FirstToken --> Ended(ok) --> gone
-                 |   ^        |             |
-                 |   |        |             +-- Ended(failed, client has seen tokens) --> gone
+                 |   ^        |   \         |
+                 |   |        |    \        +-- Ended(failed, client has seen tokens) --> gone
+                 |   |        |     +-- late: Dispatch(hedge) --> first token of either: Cancel the other
                  |   +--------+-- Ended(failed, restartable): decide again without those tried
                  |   |
-                 +-> queued (every candidate is full) -- a slot frees, an instance returns
+                 +-> queued (every candidate is full, or the policy defers it) -- a slot frees, an instance
+                 |   returns
                  |
                  +-> Refuse (nobody may take it, hard SLO out of reach, queue full, time passed)
 
 `Left` (the client went away) and `Refuse` end a request in any state. Time-outs are found by `Tick`; the
-runner keeps one timer, set to `wake_at`.
+runner keeps one timer, set to `wake_at`. The order of those who wait is `queue`'s, whether a second attempt
+pays `hedging`'s.
 """
 
 from __future__ import annotations
@@ -26,12 +29,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from router.core import health
+from router.core import health, hedging, refusals
+from router.core.deciding import Decided, Decider
 from router.core.eligibility import Eligible, eligible, free_slots
 from router.core.errors import Refusal
 from router.core.events import (
     Arrived,
-    Considered,
+    Cancel,
     Decision,
     Dispatch,
     Ended,
@@ -44,22 +48,33 @@ from router.core.events import (
     Refuse,
     Tick,
 )
-from router.core.interfaces import Choice, Option, Policy, Predictor
+from router.core.interfaces import Learner, Option, Policy, Predictor
 from router.core.live import Attempt, Live
+from router.core.queue import Queue, Waiting
 from router.core.state import Instance
-from router.core.types import Candidate, EndedHow, Outcome, Prediction, Request
+from router.core.types import EndedHow, Outcome, Request
+
+#: A deferred request is thought over again after this many seconds at the earliest.
+_THINK_AGAIN_S = 0.05
+#: Share of a request's time after which it is deferred no more.
+_PATIENCE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
     """`confidence`: a hard SLO is taken on only if some candidate keeps it with at least this probability.
-    `max_queue`: requests that may wait for a slot. `max_attempts`: attempts a request may have."""
+    `max_queue`: requests that may wait for a slot. `max_attempts`: attempts a request may have. `hedge_share`: the
+    greatest share of requests that get a second attempt beside a late first one (0: none), `hedge_worth` what a
+    kept SLO is worth to it, in prices of an answer. `explore`: share of decisions that try another option."""
 
     confidence: float = 0.9
     max_queue: int = 512
     max_attempts: int = 3
     eject_after: int = 3
     return_after: int = 2
+    hedge_share: float = 0.0
+    hedge_worth: float = 3.0
+    explore: float = 0.0
 
 
 class Scheduler:
@@ -73,18 +88,23 @@ class Scheduler:
         settings: SchedulerSettings | None = None,
         rng: Random | None = None,
     ) -> None:
-        self.settings = settings or SchedulerSettings()
         self.policies = policies
-        self.predictor = predictor
         self.instances: dict[str, Instance] = {}
+        self._decider = Decider(policies, predictor, rng or Random())
+        self.settings = settings or SchedulerSettings()
+        self._learners = {name: each for name, each in policies.items() if isinstance(each, Learner)}
         self._by_model: dict[str, dict[str, Instance]] = {}
-        self._rng = rng or Random()
         self._live: dict[str, Live] = {}
         self._awaiting: OrderedDict[str, Live] = OrderedDict()  # no first token yet, oldest first
-        self._queue: list[tuple[tuple[float, float, int], str]] = []
+        self._awaiting_until = -math.inf  # the latest time limit among those that were there together
+        self._queue = Queue()
         self._queued_models: Counter[tuple[str, ...]] = Counter()  # how many in the queue want these
         self._deadlines: list[tuple[float, str]] = []  # hard SLOs; entries of ended requests are skipped
+        self._hedges: list[tuple[float, str, int]] = []  # when an attempt is late; likewise
+        self._deferred = 0  # in the queue because a policy holds them back
+        self._think_again_at = 0.0  # when those are thought over again
         self._seq = 0
+        self._hedged = 0
         self._release_gap_s: float | None = None  # mean time between slots coming free
         self._released_at: float | None = None
         self._now = 0.0
@@ -98,6 +118,23 @@ class Scheduler:
             Tick: self._tick,
         }
         self.set_instances(instances)
+
+    @property
+    def predictor(self) -> Predictor:
+        return self._decider.predictor
+
+    @predictor.setter
+    def predictor(self, predictor: Predictor) -> None:
+        self._decider.predictor = predictor
+
+    @property
+    def settings(self) -> SchedulerSettings:
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: SchedulerSettings) -> None:
+        self._settings = settings
+        self._decider.explore = settings.explore
 
     # --- fleet ---------------------------------------------------------------------------------------
     def set_instances(self, instances: Iterable[Instance]) -> None:
@@ -124,7 +161,7 @@ class Scheduler:
 
     def queued_by_model(self) -> Counter[str]:
         """Queued requests by the model wanted first."""
-        return Counter(self._live[request_id].request.models[0] for _, request_id in self._queue)
+        return Counter(self._live[request_id].request.models[0] for request_id in self._queue)
 
     @property
     def live(self) -> int:
@@ -134,14 +171,21 @@ class Scheduler:
     @property
     def wake_at(self) -> float | None:
         """When `Tick` is wanted next; None for never."""
-        deadlines = self._deadlines
+        deadlines, hedges = self._deadlines, self._hedges
         while deadlines and deadlines[0][1] not in self._live:
             heapq.heappop(deadlines)
         at = deadlines[0][0] if deadlines else math.inf
+        while hedges and hedges[0][1] not in self._awaiting:
+            heapq.heappop(hedges)
+        if hedges:
+            at = min(at, hedges[0][0])
         if self._awaiting:
             at = min(at, next(iter(self._awaiting.values())).request.expires_at)
-        if self._queue and any(i.returned_at is not None for i in self.instances.values()):
-            at = min(at, self._now + 0.5)  # a returning instance takes more as time passes
+        if self._queue:
+            if any(i.returned_at is not None for i in self.instances.values()):
+                at = min(at, self._now + 0.5)  # a returning instance takes more as time passes
+            if self._deferred:
+                at = min(at, max(self._think_again_at, self._now + _THINK_AGAIN_S))
         return at if math.isfinite(at) else None
 
     # --- events --------------------------------------------------------------------------------------
@@ -155,7 +199,9 @@ class Scheduler:
         found = self._eligible(Live(request, 0), now)
         if found.refusal is not None:
             raise found.refusal
-        return self._choose(request, found.free or found.busy, found.passed_over, now, predict_all=True)[0]
+        return self._decider.decide(
+            request, found.free or found.busy, now, passed_over=found.passed_over, dry=True
+        ).decision
 
     def _arrived(self, event: Arrived, now: float) -> list[Instruction]:
         self._seq += 1
@@ -164,7 +210,7 @@ class Scheduler:
         ramping = bool(self._queue) and any(i.returned_at is not None for i in self.instances.values())
         first = self._drain(now) if ramping else []
         try:
-            return [*first, self._place(live, now)]
+            return [*first, self._place(live, self._eligible(live, now), now)]
         except _Queued:
             return first
         except Refusal as refusal:
@@ -172,13 +218,8 @@ class Scheduler:
 
     def _first_token(self, event: FirstToken, now: float) -> list[Instruction]:
         live = self._live.get(event.request_id)
-        attempt = live.attempt if live else None
-        if (
-            live is None
-            or attempt is None
-            or attempt.number != event.attempt
-            or attempt.first_token_at is not None
-        ):
+        attempt = live.attempt(event.attempt) if live else None
+        if live is None or attempt is None or attempt.first_token_at is not None:
             return []
         attempt.first_token_at = now
         self._awaiting.pop(event.request_id, None)
@@ -187,64 +228,78 @@ class Scheduler:
         self.predictor.observe_ttft(
             live.request, attempt.candidate, instance, attempt.prediction, now - attempt.dispatched_at, now
         )
-        return []
+        instructions: list[Instruction] = []
+        for other in [each for each in live.under_way if each is not attempt]:
+            self._lose(live, other, now)
+            live.spent_usd += other.candidate.price.cost_usd(live.request.prompt_tokens_bound, 0)
+            instructions.append(Cancel(event.request_id, other.number))
+        if instructions and self._queue:
+            instructions += self._drain(now)
+        return instructions
 
     def _ended(self, event: Ended, now: float) -> list[Instruction]:
         live = self._live.get(event.request_id)
-        attempt = live.attempt if live else None
-        if live is None or attempt is None or attempt.number != event.attempt:
+        attempt = live.attempt(event.attempt) if live else None
+        if live is None or attempt is None:
             return []
         request = live.request
         instructions: list[Instruction] = []
         health.attempt_ended(attempt.instance, event, self.settings.eject_after)
         if event.how is EndedHow.OK:
-            self._release(live, now)
-            first = attempt.first_token_at
-            tpot_s = None
-            if first is not None and event.output_tokens > 1:
-                tpot_s = (now - first) / (event.output_tokens - 1)
-            self.predictor.observe_end(
-                request,
-                attempt.candidate,
-                attempt.instance,
-                attempt.prediction,
-                event.output_tokens,
-                event.prompt_tokens,
-                tpot_s,
-                now,
-            )
-            self._forget(live)
+            self._succeeded(live, attempt, event, now)
         else:
-            self._lose(live, now)
+            self._lose(live, attempt, now)
             if event.output_tokens:
                 live.spent_usd += attempt.candidate.price.cost_usd(
                     event.prompt_tokens or request.prompt_tokens_bound, event.output_tokens
                 )
             again = event.how is EndedHow.FAILED and event.restartable and event.refusal is None
             if not again:
-                self._forget(live)
+                self._over(live, attempt, None if event.refusal is not None else False, now)
                 if event.refusal is not None:
                     instructions.append(Refuse(request.id, event.refusal))
-            else:
-                instructions += self._retry(live, now)
+            elif not live.under_way:  # else a second attempt goes on
+                instructions += self._retry(live, attempt, now)
         if self._queue:
             instructions += self._drain(now)
         return instructions
+
+    def _succeeded(self, live: Live, attempt: Attempt, event: Ended, now: float) -> None:
+        request = live.request
+        self._release(live, attempt, now)
+        first = attempt.first_token_at
+        tpot_s = None
+        if first is not None and event.output_tokens > 1:
+            tpot_s = (now - first) / (event.output_tokens - 1)
+        self.predictor.observe_end(
+            request,
+            attempt.candidate,
+            attempt.instance,
+            attempt.prediction,
+            event.output_tokens,
+            event.prompt_tokens,
+            tpot_s,
+            now,
+        )
+        met = request.slo is not None and request.slo.met(
+            (now if first is None else first) - request.arrived_at, tpot_s, now - request.arrived_at
+        )
+        self._over(live, attempt, met, now)
 
     def _left(self, event: Left, now: float) -> list[Instruction]:
         live = self._live.get(event.request_id)
         if live is None:
             return []
-        self._lose(live, now)
-        self._forget(live)
+        self._give_up(live, None, now)
         return self._drain(now) if self._queue else []
 
     def _load_reported(self, event: LoadReported, now: float) -> list[Instruction]:
         instance = self.instances.get(event.instance)
-        if instance is not None:
-            instance.takes_report(event.report, now)
-            self.predictor.observe_report(instance, now)
-        return []
+        if instance is None:
+            return []
+        instance.takes_report(event.report, now)
+        self.predictor.observe_report(instance, now)
+        return self._drain(now) if self._queue else []
 
     def _probed(self, event: Probed, now: float) -> list[Instruction]:
         instance = self.instances.get(event.instance)
@@ -277,164 +332,202 @@ class Scheduler:
             instructions.append(self._expire(live, now))
         if self._queue:
             instructions += self._drain(now)
+        while self._hedges and self._hedges[0][0] <= now:
+            _, request_id, number = heapq.heappop(self._hedges)
+            live = self._awaiting.get(request_id)
+            attempt = live.attempt(number) if live else None
+            if live is not None and attempt is not None and len(live.under_way) == 1:
+                instructions += self._hedge(live, attempt, now)
         return instructions
 
     # --- deciding ------------------------------------------------------------------------------------
     def _eligible(self, live: Live, now: float) -> Eligible:
         """Candidates of the wanted models, else of the first fallback that has any."""
         request = live.request
-        found = eligible(request, request.models, self._by_model, live.spent_usd, live.tried, now)
+        found = self._candidates(live, request.models, now)
         if found.refusal is not None:
             for model in request.fallbacks:
-                other = eligible(request, (model,), self._by_model, live.spent_usd, live.tried, now)
+                other = self._candidates(live, (model,), now)
                 if other.refusal is None:
                     other.passed_over[:0] = found.passed_over
                     return other
         return found
 
-    def _place(self, live: Live, now: float) -> Dispatch:
+    def _candidates(self, live: Live, models: Iterable[str], now: float) -> Eligible:
+        request = live.request
+        held_usd = live.spent_usd if request.max_cost_usd is None else live.spent_usd + live.reserved_usd()
+        return eligible(request, models, self._by_model, held_usd, live.tried, now, self.predictor.qualities)
+
+    def _place(self, live: Live, found: Eligible, now: float) -> Dispatch:
         """Dispatch or queue a request; raises Refusal, or _Queued."""
         request = live.request
-        found = self._eligible(live, now)
         if found.refusal is not None:
             raise found.refusal
         if not found.free:
-            self._enqueue(live, found, now)
-            raise _Queued
-        decision, option, prediction = self._choose(
-            request, found.free, found.passed_over, now, busy=found.busy
+            self._wait(live, found.busy, now, deferred=False)
+        decided = self._decider.decide(
+            request, found.free, now, busy=found.busy, passed_over=found.passed_over
         )
         if request.hard and request.slo is not None:
             self._admit(request, found.free, now)
-        return self._dispatch(live, option, prediction, decision, now)
-
-    def _choose(
-        self,
-        request: Request,
-        options: list[Option],
-        passed_over: list[tuple[Candidate, str]],
-        now: float,
-        *,
-        busy: Iterable[Option] = (),
-        predict_all: bool = False,
-    ) -> tuple[Decision, Option, Prediction]:
-        policy = self.policies[request.policy]
-        if policy.predicts or predict_all or request.hard:
-            self.predictor.predict_all(request, options, now)
-        rng = self._rng if request.seed is None else Random(request.seed)
-        choice: Choice = policy.choose(request, options, rng)
-        option = options[choice.index]
-        prediction = option.prediction or self.predictor.predict(
-            request, option.candidate, option.instance, now
-        )
-        option.prediction = prediction
-        considered = [
-            Considered(o.candidate, o.prediction, score, reason)
-            for o, score, reason in zip(options, choice.scores, choice.reasons, strict=True)
-        ]
-        considered += [Considered(o.candidate, o.prediction, None, "no free slot") for o in busy]
-        considered += [Considered(candidate, None, None, reason) for candidate, reason in passed_over]
-        decision = Decision(
-            request.policy,
-            now,
-            choice.index,
-            tuple(considered),
-            choice.propensity,
-            tuple(o.instance.load_features(now) for o in options),
-        )
-        return decision, option, prediction
+        patient = now < request.arrived_at + _PATIENCE * (request.expires_at - request.arrived_at)
+        if decided.deferred and patient and not request.hard and self.settings.max_queue:
+            self._wait(live, found.free, now, deferred=True)
+        return self._dispatch(live, decided, now)
 
     def _admit(self, request: Request, options: list[Option], now: float) -> None:
         """Refuse a hard SLO that no candidate keeps with the configured confidence."""
         best = min((o.prediction.p_miss or 0.0 for o in options if o.prediction is not None), default=0.0)
         if best > 1 - self.settings.confidence + 1e-9:
-            raise self._unattainable(f"The hard SLO would be missed with probability {best:.2f} at best.")
-
-    def _unattainable(self, message: str) -> Refusal:
-        return Refusal(
-            429,
-            "slo_unattainable",
-            message,
-            Outcome.REJECTED_SLO,
-            param="routing.slo",
-            retry_after_s=self.drain_s(),
-            should_retry=False,
-        )
+            wait_s = refusals.until_met_s(request, options, now)
+            raise refusals.unattainable(
+                f"The hard SLO would be missed with probability {best:.2f} at best.",
+                max(wait_s, self.drain_s()),
+            )
 
     def drain_s(self) -> float:
         """Predicted seconds until the queue, and the work before it, has a slot for one more."""
-        gap_s = self._release_gap_s if self._release_gap_s is not None else 1.0
-        return min(60.0, max(1.0, gap_s * (len(self._queue) + 1)))
+        return refusals.bounded_s(self._gap_s() * (len(self._queue) + 1))
 
-    def _dispatch(
-        self, live: Live, option: Option, prediction: Prediction, decision: Decision, now: float
-    ) -> Dispatch:
+    def _gap_s(self) -> float:
+        return self._release_gap_s if self._release_gap_s is not None else 1.0
+
+    def _dispatch(self, live: Live, decided: Decided, now: float, *, hedge: bool = False) -> Dispatch:
         request = live.request
+        option, prediction = decided.option, decided.prediction
         candidate, instance = option.candidate, option.instance
-        bound, budget_bound = live.output_bound(candidate)
+        bound, budget_bound, paid_tokens = live.output_bound(candidate)
         live.attempts += 1
-        expected = prediction.output_tokens_p50 or 0.0
-        live.attempt = Attempt(
-            live.attempts, candidate, instance, prediction, now, request.prompt_tokens, int(expected)
+        promised_tpot_s = None if request.slo is None else request.slo.tpot_s
+        if (prediction.p_miss or 0.0) > self.settings.confidence:
+            promised_tpot_s = None  # it is lost already
+        live.under_way.append(
+            Attempt(
+                live.attempts,
+                candidate,
+                instance,
+                prediction,
+                now,
+                request.prompt_tokens,
+                int(prediction.output_tokens_p50 or 0.0),
+                paid_tokens,
+                promised_tpot_s,
+            )
         )
         live.tried.add((candidate.instance, candidate.model))
-        live.queued_as = None
+        if request.id in self._queue:
+            self._unqueue(live, served=True)
         instance.dispatched(request.prompt_tokens)
+        if promised_tpot_s is not None:
+            insort(instance.promised_tpot_s, promised_tpot_s)
         self.predictor.observe_dispatch(request, candidate, instance, prediction, now)
         self._register(live)
         self.policies[request.policy].taken(request, option)
-        return Dispatch(request.id, live.attempts, candidate, bound, budget_bound, prediction, decision)
-
-    def _retry(self, live: Live, now: float) -> list[Instruction]:
-        request = live.request
-        failed = Refusal(
-            502,
-            "upstream_error",
-            f"Every attempt failed upstream ({live.attempts} tried).",
-            Outcome.BACKEND_ERROR,
+        if self.settings.hedge_share and not hedge:
+            at = hedging.hedge_at(request, prediction)
+            if at is not None:
+                heapq.heappush(self._hedges, (at, request.id, live.attempts))
+        return Dispatch(
+            request.id,
+            live.attempts,
+            candidate,
+            bound,
+            budget_bound,
+            prediction,
+            decided.decision,
+            paid_tokens,
+            hedge,
         )
-        due = live.hard_deadline()
-        if live.attempts >= self.settings.max_attempts or now >= min(request.expires_at, due or math.inf):
-            self._forget(live)
-            return [Refuse(request.id, failed)]
-        try:
-            return [self._place(live, now)]
-        except _Queued:
+
+    def _hedge(self, live: Live, attempt: Attempt, now: float) -> list[Instruction]:
+        """A second attempt beside a late one, if it pays and its share is not used up."""
+        request, settings = live.request, self.settings
+        if self._hedged + 1 > settings.hedge_share * self._seq or live.attempts >= settings.max_attempts:
             return []
-        except Refusal:
-            self._forget(live)
-            return [Refuse(request.id, failed)]
+        found = self._candidates(live, request.models, now)
+        options = [each for each in found.free if each.instance is not attempt.instance]
+        if found.refusal is not None or not options:
+            return []
+        self.predictor.predict_all(request, options, now)
+        options = [each for each in options if hedging.pays(request, attempt, each, settings.hedge_worth)]
+        if not options:
+            return []
+        decided = self._decider.decide(request, options, now, passed_over=found.passed_over)
+        self._hedged += 1
+        return [self._dispatch(live, decided, now, hedge=True)]
+
+    def _retry(self, live: Live, last: Attempt, now: float) -> list[Instruction]:
+        request = live.request
+        due = live.hard_deadline()
+        if live.attempts < self.settings.max_attempts and now < min(request.expires_at, due or math.inf):
+            try:
+                return [self._place(live, self._eligible(live, now), now)]
+            except _Queued:
+                return []
+            except Refusal:
+                pass  # the client is told what went wrong first
+        self._over(live, last, False, now)
+        return [Refuse(request.id, refusals.failed(live.attempts))]
 
     # --- queue ---------------------------------------------------------------------------------------
-    def _enqueue(self, live: Live, found: Eligible, now: float) -> None:
+    def _wait(self, live: Live, options: list[Option], now: float, *, deferred: bool) -> None:
+        """Queue a request, or leave it there; always raises: _Queued, or the Refusal of a full queue or of a hard
+        SLO that passes meanwhile."""
         request = live.request
-        if len(self._queue) >= self.settings.max_queue:
-            raise Refusal(
-                503,
-                "server_overloaded",
-                "Every instance is full and the queue is at its limit.",
-                Outcome.REJECTED_OVERLOAD,
-                retry_after_s=self.drain_s(),
-            )
+        if deferred:
+            self._think_again_at = now + _THINK_AGAIN_S
+        if request.id in self._queue:
+            if deferred and not live.deferred:
+                self._unqueue(live)
+            else:
+                raise _Queued
+        floor_s = min(self.predictor.ttft_floor_s(request, each.candidate, each.instance) for each in options)
+        due_at = live.slack_deadline()
         if request.hard and request.slo is not None:
+            ahead = self._queue.before(request.priority, due_at)
             limits = [s for s in (request.slo.ttft_s, request.slo.e2e_s) if s is not None]
-            floors = [self.predictor.ttft_floor_s(request, o.candidate, o.instance) for o in found.busy]
-            if limits and (self._release_gap_s or 0.0) * (len(self._queue) + 1) + min(floors) > min(limits):
-                raise self._unattainable("The hard SLO would pass while the request is queued.")
-        live.queued_as = (-float(request.priority), live.slack_deadline(), live.seq)
-        insort(self._queue, (live.queued_as, request.id))
+            if limits and (self._release_gap_s or 0.0) * (ahead + 1) + floor_s > min(limits):
+                raise refusals.unattainable(
+                    "The hard SLO would pass while the request is queued.", self.drain_s()
+                )
+        if len(self._queue) >= self.settings.max_queue:
+            raise refusals.overloaded(self.drain_s())
+        live.deferred = deferred
+        self._deferred += deferred
+        self._queue.add(
+            Waiting(
+                request.id,
+                request.key,
+                request.priority,
+                due_at,
+                live.seq,
+                due_at - floor_s,
+                request.prompt_tokens + (request.max_tokens or 0 if request.decodes else 0) + 1.0,
+                late=deferred or due_at - floor_s <= now,
+            )
+        )
         self._queued_models[request.models + request.fallbacks] += 1
         self._register(live)
+        raise _Queued
 
     def _drain(self, now: float) -> list[Instruction]:
-        """Give free slots to queued requests in order; refuse those whose last instance has gone."""
+        """Give free slots to queued requests in order; refuse those whose last instance has gone, and hard ones
+        that cannot be in time any more."""
         instructions: list[Instruction] = []
+        for request_id in self._queue.shed(now):
+            live = self._live[request_id]
+            if live.request.hard:
+                self._forget(live)
+                refusal = refusals.unattainable(
+                    "The hard SLO cannot be kept any more: the request was queued too long.", self.drain_s()
+                )
+                instructions.append(Refuse(request_id, refusal))
         # models -> whether all their live instances are full
         full = {models: self._full(models, now) for models in self._queued_models}
         if all(full.values()):
             return instructions  # most ends free no slot that a queue of thousands need be walked for
-        for entry in list(self._queue):
-            live = self._live[entry[1]]
+        for waiting in list(self._queue.in_order()):
+            live = self._live[waiting.id]
             request = live.request
             models = request.models + request.fallbacks
             if models not in full:
@@ -443,12 +536,15 @@ class Scheduler:
                 if len(full) == len(self._queued_models) and all(full.values()):
                     break
                 continue
+            if live.deferred and now < self._think_again_at:
+                continue
             found = self._eligible(live, now)
             if found.refusal is None and not found.free:
                 continue
-            self._unqueue(live)
             try:
-                instructions.append(self._place(live, now))
+                instructions.append(self._place(live, found, now))
+            except _Queued:
+                continue
             except Refusal as refusal:
                 self._forget(live)
                 instructions.append(Refuse(request.id, refusal))
@@ -456,12 +552,11 @@ class Scheduler:
                 full.clear()
         return instructions
 
-    def _unqueue(self, live: Live) -> None:
+    def _unqueue(self, live: Live, *, served: bool = False) -> None:
         """Take a request out of the queue."""
-        place = live.queued_as
-        assert place is not None  # noqa: S101 (it is queued)
-        live.queued_as = None
-        del self._queue[bisect_left(self._queue, (place, live.request.id))]
+        self._queue.remove(live.request.id, served=served)
+        self._deferred -= live.deferred
+        live.deferred = False
         models = live.request.models + live.request.fallbacks
         self._queued_models[models] -= 1
         if not self._queued_models[models]:
@@ -484,73 +579,89 @@ class Scheduler:
             self._live[request_id] = live
             if (due := live.hard_deadline()) is not None:
                 heapq.heappush(self._deadlines, (due, request_id))
-        newest = next(reversed(self._awaiting.values()), None)
-        if newest is not None and newest.request.expires_at > live.request.expires_at:
-            heapq.heappush(self._deadlines, (live.request.expires_at, request_id))  # out of order: a retry
+        expires_at = live.request.expires_at
+        if not self._awaiting:
+            self._awaiting_until = -math.inf
+        if expires_at < self._awaiting_until:  # out of order: a retry, or another limit since a reload
+            heapq.heappush(self._deadlines, (expires_at, request_id))
+        self._awaiting_until = max(self._awaiting_until, expires_at)
         self._awaiting[request_id] = live
 
     def _expire(self, live: Live, now: float) -> Refuse:
         request = live.request
-        decoding = live.attempt is not None and live.attempt.first_token_at is not None
         by_e2e = (
             request.hard
             and request.slo is not None
             and request.slo.e2e_s is not None
             and now >= request.arrived_at + request.slo.e2e_s
         )
+        decoding = live.decoding
         if decoding:
             outcome = Outcome.EXPIRED_MID_DECODE
-        elif live.attempt is None:
+        elif not live.under_way:
             outcome = Outcome.EXPIRED_IN_QUEUE
         else:
             outcome = Outcome.EXPIRED_BEFORE_FIRST_TOKEN
-        self._lose(live, now)
-        self._forget(live)
-        code, what = (
-            ("deadline_exceeded", "answer") if decoding or by_e2e else ("ttft_timeout", "first token")
-        )
-        message = f"The time for the {what} passed after {now - request.arrived_at:.2f} s."
-        return Refuse(request.id, Refusal(504, code, message, outcome, should_retry=False))
+        self._give_up(live, False, now)
+        return Refuse(request.id, refusals.expired(now - request.arrived_at, outcome, by_e2e))
 
-    def _release(self, live: Live, now: float) -> None:
+    def _give_up(self, live: Live, met: bool | None, now: float) -> None:
+        """End a request and whatever is under way for it."""
+        if live.under_way:
+            self._over(live, live.under_way[0], met, now)
+        else:
+            self._forget(live)
+
+    def _over(self, live: Live, attempt: Attempt, met: bool | None, now: float) -> None:
+        """A request has ended with this attempt, and so has any other one; who learns from that hears of it."""
+        for other in list(live.under_way):
+            self._lose(live, other, now)
+        self._forget(live)
+        learner = self._learners.get(live.request.policy)
+        if learner is not None:
+            learner.ended(live.request, attempt.candidate, None if live.request.slo is None else met, now)
+
+    def _release(self, live: Live, attempt: Attempt, now: float) -> None:
         """Take an attempt's work off its instance."""
-        attempt = live.attempt
-        if attempt is None:
-            return
-        live.attempt = None
-        attempt.instance.released(
+        live.under_way.remove(attempt)
+        instance = attempt.instance
+        instance.released(
             attempt.prompt_tokens, attempt.expected_output_tokens, attempt.first_token_at is not None
         )
+        if attempt.promised_tpot_s is not None:
+            promised = instance.promised_tpot_s
+            del promised[bisect_left(promised, attempt.promised_tpot_s)]
         if self._released_at is not None:
             gap_s = now - self._released_at
             mean = self._release_gap_s
             self._release_gap_s = gap_s if mean is None else mean + 0.05 * (gap_s - mean)
         self._released_at = now
 
-    def _lose(self, live: Live, now: float) -> None:
+    def _lose(self, live: Live, attempt: Attempt, now: float) -> None:
         """End an attempt that gave no whole answer."""
-        attempt = live.attempt
-        self._release(live, now)
-        if attempt is not None:
-            self.predictor.observe_loss(
-                live.request,
-                attempt.candidate,
-                attempt.instance,
-                attempt.prediction,
-                now - attempt.dispatched_at,
-                attempt.first_token_at is not None,
-                now,
-            )
+        self._release(live, attempt, now)
+        self.predictor.observe_loss(
+            live.request,
+            attempt.candidate,
+            attempt.instance,
+            attempt.prediction,
+            now - attempt.dispatched_at,
+            attempt.first_token_at is not None,
+            now,
+        )
 
     def _forget(self, live: Live) -> None:
         request_id = live.request.id
         self._live.pop(request_id, None)
         self._awaiting.pop(request_id, None)
-        if live.queued_as is not None:
+        if request_id in self._queue:
             self._unqueue(live)
         if len(self._deadlines) > 64 and len(self._deadlines) > 4 * len(self._live):
             self._deadlines = [entry for entry in self._deadlines if entry[1] in self._live]
             heapq.heapify(self._deadlines)
+        if len(self._hedges) > 64 and len(self._hedges) > 4 * len(self._awaiting):
+            self._hedges = [entry for entry in self._hedges if entry[1] in self._awaiting]
+            heapq.heapify(self._hedges)
 
 
 class _Queued(Exception):

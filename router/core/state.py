@@ -54,6 +54,7 @@ class Instance:
     context_tokens: int = 0  # prompt and expected output tokens of attempts that decode
     dispatched_since_report: int = 0
     ended_since_report: int = 0
+    promised_tpot_s: list[float] = field(default_factory=list)  # TPOT targets of our attempts there, sorted
 
     # the engine's own view
     report: LoadReport = LoadReport()

@@ -150,6 +150,7 @@ class Request:
     expires_at: float = float("inf")
     decodes: bool = True  # False for embeddings
     choices: int = 1  # `n`: output is capped and priced for each
+    hedges: bool = True  # False where two attempts side by side cannot be told apart by their first token
     prefix: tuple[int, ...] = ()
     features: PromptFeatures | None = None  # None: the text is not known
     outlook: Any = None  # what the predictor worked out of `features`, once a request; its own affair

@@ -49,6 +49,9 @@ class Fixed:
         for option in options:
             option.prediction = self.predict(request, option.candidate, option.instance, now)
 
+    def qualities(self, request: Request, candidates: Sequence[Candidate]) -> Sequence[float | None]:
+        return [each.quality for each in candidates]
+
     def observe_dispatch(
         self, request: Request, candidate: Any, instance: Instance, prediction: Prediction, now: float
     ) -> None:

@@ -61,6 +61,18 @@ def test_registry_names_are_the_policies_own_names() -> None:
         "price",
         "latency",
         "slo",
+        "relevance",
+        "cost",
+        "predicted_latency",
+        "most_headroom",
+        "best_single",
+        "eccos_rr",
+        "eccos_r_rr",
+        "llm_router_rr",
+        "knn_rr",
+        "clusters_rr",
+        "logistic_rr",
+        "budget_online",
     }
 
 
@@ -293,7 +305,7 @@ def test_latency_tells_why() -> None:
     ]
     assert LeastLatency(0.1).choose(WITH_SLO, options, Random(0)).reasons == [
         None,
-        "slower: 1.9 s against 0.8 s expected",
+        "slower, others' delay included: 1.9 s against 0.8 s",
         "would miss its SLO with probability 0.42",
     ]
 

@@ -1,0 +1,98 @@
+"""`relevance`: the best answer that can be counted on, among options that keep the SLO and the money cap.
+
+The greatest lower confidence bound of the quality, predicted quality - one standard deviation (a prior from the
+fleet file has no deviation: it is taken as it is), among options with P(an SLO is missed) <= epsilon whose expected
+price is within what is left of `max_cost_usd`. If no option keeps both, the price is given up first (eligibility has
+already dropped those that cannot pay for an answer at all, and the answer is cut at the cap); if none keeps the
+SLO: the least P(miss), then the greatest bound. Options of one bound (replicas) are taken by least expected E2E,
+then instance, then model name. Unknown quality comes last. Headway's contract. Deterministic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from random import Random
+
+from policies.latency import expected_s, p_miss
+from policies.picking import name_of
+from router.core.interfaces import Choice, Option
+from router.core.types import Request
+
+#: Standard deviations that the bound lies below the mean.
+_DEVIATIONS = 1.0
+_SAME = 1e-9
+
+
+class BestQuality:
+    """See the module's docstring. The score is the bound, negated."""
+
+    name = "relevance"
+    predicts = True
+
+    def __init__(self, epsilon: float = 0.1) -> None:
+        self.epsilon = epsilon
+
+    def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
+        bounds = [quality_bound(option) for option in options]
+        misses = [p_miss(option) for option in options]
+        keeping = [at for at, miss in enumerate(misses) if miss <= self.epsilon]
+        within = [at for at in keeping if not _too_dear(options[at], request.max_cost_usd)]
+        allowed = within or keeping
+        if allowed:
+            least = max(bounds[at] for at in allowed) - _SAME
+            equal = [at for at in allowed if bounds[at] >= least]
+        else:
+            least_miss = min(misses)
+            equal = [at for at, miss in enumerate(misses) if miss == least_miss]
+            least = max(bounds[at] for at in equal) - _SAME
+            equal = [at for at in equal if bounds[at] >= least]
+        index = min(equal, key=lambda at: (expected_s(options[at], 0.0), name_of(options[at])))
+        reasons = [
+            None if at == index else self._why(at, index, bounds, misses, at in allowed, bool(within))
+            for at in range(len(options))
+        ]
+        scores = [None if bound == -inf else -bound for bound in bounds]
+        others = [at for at in equal if at != index] if allowed else []
+        return Choice(index, scores, reasons, alternatives=others)
+
+    def taken(self, request: Request, option: Option) -> None:
+        """Nothing to count."""
+
+    def _why(
+        self,
+        at: int,
+        index: int,
+        bounds: Sequence[float],
+        misses: Sequence[float],
+        allowed: bool,
+        capped: bool,
+    ) -> str:
+        if misses[at] > self.epsilon:
+            return f"would miss its SLO with probability {misses[at]:.2f}"
+        if not allowed and capped:
+            return "expected to cost more than the cap leaves"
+        if bounds[at] < bounds[index] - _SAME:
+            return f"quality at least {_told(bounds[at])} against {_told(bounds[index])}"
+        return "as good but no faster"
+
+
+def quality_bound(option: Option) -> float:
+    """Lower confidence bound of the option's quality; minus infinity where nothing is known."""
+    prediction = option.prediction
+    quality = option.candidate.quality if prediction is None else prediction.quality
+    if quality is None:
+        return -inf
+    deviation = None if prediction is None else prediction.quality_sd
+    return quality - _DEVIATIONS * (deviation or 0.0)
+
+
+def _too_dear(option: Option, cap_usd: float | None) -> bool:
+    prediction = option.prediction
+    if cap_usd is None or prediction is None or prediction.cost_usd is None:
+        return False
+    return prediction.cost_usd > cap_usd
+
+
+def _told(quality: float) -> str:
+    return "unknown" if quality == -inf else f"{quality:.3f}"

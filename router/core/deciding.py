@@ -1,0 +1,88 @@
+"""One decision: predictions for the options, the policy's choice, a little exploration, and the record of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from random import Random
+from typing import NamedTuple
+
+from router.core.events import Considered, Decision
+from router.core.interfaces import Choice, Option, Policy, Predictor
+from router.core.types import Candidate, Prediction, Request
+
+EXPLORED = "passed over to explore"
+
+
+class Decided(NamedTuple):
+    """What was decided. `deferred`: nothing is gained by sending it now."""
+
+    decision: Decision
+    option: Option
+    prediction: Prediction
+    deferred: bool
+
+
+class Decider:
+    """Asks the predictor and the policies. `explore` is the share of decisions that take another option of those
+    that the policy holds for as good, so that the log tells what would have come of them too."""
+
+    def __init__(
+        self, policies: Mapping[str, Policy], predictor: Predictor, rng: Random, explore: float = 0.0
+    ) -> None:
+        self.policies = policies
+        self.predictor = predictor
+        self.explore = explore
+        self._rng = rng
+
+    def decide(
+        self,
+        request: Request,
+        options: Sequence[Option],
+        now: float,
+        *,
+        busy: Iterable[Option] = (),
+        passed_over: Iterable[tuple[Candidate, str]] = (),
+        dry: bool = False,
+    ) -> Decided:
+        """Choose among `options` (at least one); `busy` and `passed_over` are told in the record. A `dry` run
+        predicts for every policy and does not explore."""
+        policy = self.policies[request.policy]
+        if policy.predicts or dry or request.hard:
+            self.predictor.predict_all(request, options, now)
+        rng = self._rng if request.seed is None else Random(request.seed)
+        choice = policy.choose(request, options, rng)
+        if self.explore and choice.alternatives and not choice.defer and not dry:
+            choice = self._explored(choice, rng)
+        option = options[choice.index]
+        prediction = option.prediction
+        if prediction is None:
+            prediction = self.predictor.predict(request, option.candidate, option.instance, now)
+            option.prediction = prediction
+        considered = [
+            Considered(each.candidate, each.prediction, score, reason)
+            for each, score, reason in zip(options, choice.scores, choice.reasons, strict=True)
+        ]
+        considered += [Considered(each.candidate, each.prediction, None, "no free slot") for each in busy]
+        considered += [Considered(candidate, None, None, reason) for candidate, reason in passed_over]
+        decision = Decision(
+            request.policy,
+            now,
+            choice.index,
+            tuple(considered),
+            choice.propensity,
+            tuple(each.instance.load_features(now) for each in options),
+        )
+        return Decided(decision, option, prediction, choice.defer)
+
+    def _explored(self, choice: Choice, rng: Random) -> Choice:
+        """With probability `explore` one of the choice and its alternatives, evenly; the propensity says so."""
+        pool = [choice.index, *choice.alternatives]
+        evenly = self.explore / len(pool)
+        kept = (1.0 - self.explore) * choice.propensity
+        index = pool[int(rng.random() * len(pool))] if rng.random() < self.explore else choice.index
+        if index == choice.index:
+            choice.propensity = kept + evenly
+            return choice
+        reasons = list(choice.reasons)
+        reasons[choice.index], reasons[index] = EXPLORED, None
+        return Choice(index, choice.scores, reasons, evenly)

@@ -1,0 +1,84 @@
+"""The scheduler's refusals, and the Retry-After that they tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from router.core.errors import Refusal
+from router.core.interfaces import Option
+from router.core.types import Outcome, Request
+
+_LEAST_S, _MOST_S = 1.0, 60.0
+
+
+def bounded_s(seconds: float) -> float:
+    """A time as Retry-After may tell it."""
+    return min(_MOST_S, max(_LEAST_S, seconds))
+
+
+def until_met_s(request: Request, options: Iterable[Option], now: float) -> float:
+    """Predicted seconds until some option could keep the request's targets, were it sent again: what its first
+    token and its whole answer are expected late by. What is late by TPOT alone waits for the median answer there
+    to end."""
+    slo = request.slo
+    if slo is None:
+        return _LEAST_S
+    waited_s = now - request.arrived_at
+    excess = []
+    for option in options:
+        told = option.prediction
+        if told is None:
+            continue
+        late_s = [0.0]
+        if slo.ttft_s is not None and told.ttft_s_p95 is not None:
+            late_s.append(told.ttft_s_p95 - waited_s - slo.ttft_s)
+        if slo.e2e_s is not None and told.e2e_s_p95 is not None:
+            late_s.append(told.e2e_s_p95 - waited_s - slo.e2e_s)
+        if slo.tpot_s is not None and told.tpot_s is not None and told.e2e_s_p50 is not None:
+            late_s.append(
+                (1.0 - slo.tpot_s / told.tpot_s) * told.e2e_s_p50 if told.tpot_s > slo.tpot_s else 0.0
+            )
+        excess.append(max(late_s))
+    return bounded_s(min(excess, default=_LEAST_S))
+
+
+def unattainable(message: str, retry_after_s: float) -> Refusal:
+    """A hard SLO that cannot be met now."""
+    return Refusal(
+        429,
+        "slo_unattainable",
+        message,
+        Outcome.REJECTED_SLO,
+        param="routing.slo",
+        retry_after_s=retry_after_s,
+        should_retry=False,
+    )
+
+
+def overloaded(retry_after_s: float) -> Refusal:
+    """No place in the queue."""
+    return Refusal(
+        503,
+        "server_overloaded",
+        "Every instance is full and the queue is at its limit.",
+        Outcome.REJECTED_OVERLOAD,
+        retry_after_s=retry_after_s,
+    )
+
+
+def failed(attempts: int) -> Refusal:
+    """Every attempt failed upstream."""
+    return Refusal(
+        502,
+        "upstream_error",
+        f"Every attempt failed upstream ({attempts} tried).",
+        Outcome.BACKEND_ERROR,
+    )
+
+
+def expired(after_s: float, outcome: Outcome, by_e2e: bool) -> Refusal:
+    """A time limit has passed; `by_e2e`: that of the whole answer."""
+    whole = by_e2e or outcome is Outcome.EXPIRED_MID_DECODE
+    code, what = ("deadline_exceeded", "answer") if whole else ("ttft_timeout", "first token")
+    message = f"The time for the {what} passed after {after_s:.2f} s."
+    return Refusal(504, code, message, outcome, should_retry=False)

@@ -1,0 +1,190 @@
+"""One decision: exploration with its propensity, dry runs, deferral and quality floors in the scheduler."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from router.core.deciding import EXPLORED, Decider
+from router.core.errors import Refusal
+from router.core.events import Arrived, Dispatch, Ended, LoadReported, Refuse, Tick
+from router.core.interfaces import Choice, Option
+from router.core.scheduler import Scheduler, SchedulerSettings
+from router.core.state import Instance
+from router.core.types import Candidate, EndedHow, LoadReport, Outcome, Request, Slo
+from tests.unit.core.worlds import Fixed, instance, request
+
+OK = EndedHow.OK
+
+
+class Choosy:
+    """Takes the first option, holds all others for as good; defers while told to. Hears what came of it."""
+
+    name = "first"
+    predicts = True
+
+    def __init__(self) -> None:
+        self.defers = False
+        self.alternatives = True
+        self.asked = 0
+        self.heard: list[tuple[str, str, bool | None]] = []
+
+    def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
+        self.asked += 1
+        others = range(1, len(options))
+        reasons = [None, *("not first" for _ in others)]
+        alternatives = others if self.alternatives else ()
+        return Choice(0, [None] * len(options), reasons, alternatives=alternatives, defer=self.defers)
+
+    def taken(self, request: Request, option: Option) -> None:
+        pass
+
+    def ended(self, request: Request, candidate: Candidate, met: bool | None, now: float) -> None:
+        self.heard.append((request.id, candidate.instance, met))
+
+
+def options(*names: str) -> list[Option]:
+    return [Option(each.candidates["m"], each) for each in map(instance, names)]
+
+
+def test_exploration_takes_others_as_often_as_its_propensity_says():
+    decider = Decider({"first": Choosy()}, Fixed(), Random(1), explore=0.3)
+    taken: Counter[str] = Counter()
+    for n in range(6000):
+        decided = decider.decide(request(f"r{n}"), options("a", "b", "c"), 0.0)
+        name = decided.option.candidate.instance
+        taken[name] += 1
+        assert decided.decision.propensity == pytest.approx(0.8 if name == "a" else 0.1)
+        reasons = [each.reason for each in decided.decision.considered]
+        assert reasons.count(None) == 1
+        assert reasons[decided.decision.chosen] is None
+        assert (EXPLORED in reasons) is (name != "a")
+    for name, share in (("a", 0.8), ("b", 0.1), ("c", 0.1)):
+        assert taken[name] / 6000 == pytest.approx(share, abs=0.02)
+
+
+def test_a_dry_run_does_not_explore_nor_does_a_policy_without_alternatives():
+    policy = Choosy()
+    decider = Decider({"first": policy}, Fixed(), Random(1), explore=1.0)
+    for _ in range(50):
+        assert decider.decide(request(), options("a", "b"), 0.0, dry=True).option.candidate.instance == "a"
+    policy.alternatives = False
+    decided = decider.decide(request(), options("a", "b"), 0.0)
+    assert (decided.option.candidate.instance, decided.decision.propensity) == ("a", 1.0)
+
+
+def test_a_seeded_request_explores_or_not_by_its_seed():
+    decider = Decider({"first": Choosy()}, Fixed(), Random(1), explore=0.5)
+    for seed in range(20):
+        first = decider.decide(request(seed=seed), options("a", "b", "c"), 0.0)
+        for _ in range(3):
+            again = decider.decide(request(seed=seed), options("a", "b", "c"), 0.0)
+            assert again.option.candidate == first.option.candidate
+
+
+# --- in the scheduler ---------------------------------------------------------------------------------
+def world(policy: Choosy, *instances: Instance, **settings: Any) -> Scheduler:
+    return Scheduler(instances, {"first": policy}, Fixed(), SchedulerSettings(**settings), Random(0))
+
+
+def test_a_deferred_request_waits_until_its_policy_sends_it():
+    policy = Choosy()
+    s = world(policy, instance("a"))
+    policy.defers = True
+    assert s.handle(Arrived(request("r", slo=Slo(ttft_s=1.0))), 0.0) == []
+    assert s.queue_depth == 1
+    wake_at = s.wake_at
+    assert wake_at is not None
+    assert 0.0 < wake_at < 1.0
+    assert s.handle(Tick(), wake_at) == []
+    policy.defers = False
+    wake_at = s.wake_at
+    assert wake_at is not None
+    (sent,) = s.handle(Tick(), wake_at)
+    assert (sent.request_id, s.queue_depth) == ("r", 0)
+
+
+def test_deferred_ones_are_not_thought_over_at_every_event():
+    policy = Choosy()
+    policy.defers = True
+    s = world(policy, instance("a"))
+    for n in range(20):
+        s.handle(Arrived(request(f"r{n}")), 0.0)
+    asked = policy.asked
+    for n in range(100):
+        s.handle(LoadReported("a", LoadReport()), 0.0 + n * 1e-5)
+    assert policy.asked == asked
+
+
+def test_a_request_is_not_deferred_for_more_than_half_its_time():
+    policy = Choosy()
+    policy.defers = True
+    s = world(policy, instance("a"))
+    assert s.handle(Arrived(request("r", expires_at=10.0)), 0.0) == []
+    assert s.handle(Tick(), 4.9) == []
+    assert [type(each) for each in s.handle(Tick(), 5.0)] == [Dispatch]
+
+
+def test_without_a_queue_nothing_is_deferred_and_a_full_one_refuses():
+    policy = Choosy()
+    policy.defers = True
+    s = world(policy, instance("a"), max_queue=0)
+    assert [type(each) for each in s.handle(Arrived(request("r")), 0.0)] == [Dispatch]
+    s = world(policy, instance("a"), max_queue=1)
+    s.handle(Arrived(request("r1")), 0.0)
+    (refuse,) = s.handle(Arrived(request("r2")), 0.0)
+    assert isinstance(refuse, Refuse)
+    assert refuse.refusal.outcome is Outcome.REJECTED_OVERLOAD
+
+
+def test_a_policy_that_learns_hears_what_came_of_its_choices():
+    policy = Choosy()
+    s = world(policy, instance("a"))
+    slo = Slo(e2e_s=1.0)
+    for name, fields in (("kept", {"slo": slo}), ("missed", {"slo": slo}), ("none", {})):
+        s.handle(Arrived(request(name, **fields)), 0.0)
+    s.handle(Ended("kept", 1, OK, 3), 0.5)
+    s.handle(Ended("missed", 1, OK, 3), 1.5)
+    s.handle(Ended("none", 1, OK, 3), 1.5)
+    assert policy.heard == [("kept", "a", True), ("missed", "a", False), ("none", "a", None)]
+
+
+def test_what_waits_inside_an_engine_keeps_the_rest_in_our_queue():
+    s = world(Choosy(), instance("a"))
+    s.handle(Arrived(request("r0")), 0.0)
+    s.handle(LoadReported("a", LoadReport(running=1, waiting=9)), 0.1)
+    assert s.handle(Arrived(request("r1")), 0.2) == []
+    # The engine has caught up, and says so.
+    (sent,) = s.handle(LoadReported("a", LoadReport(running=5, waiting=0)), 2.0)
+    assert sent.request_id == "r1"
+
+
+def test_a_report_of_long_ago_or_of_an_instance_without_our_work_holds_nothing_back():
+    s = world(Choosy(), instance("a"))
+    s.handle(LoadReported("a", LoadReport(running=1, waiting=9)), 0.0)
+    assert len(s.handle(Arrived(request("r0")), 0.1)) == 1
+    assert s.handle(Arrived(request("r1")), 0.2) == []
+    assert len(s.handle(Arrived(request("r2")), 30.0)) == 1
+
+
+class Judging(Fixed):
+    """Expects a quality by instance, whatever the prior."""
+
+    def qualities(self, request: Request, candidates: Sequence[Candidate]) -> Sequence[float | None]:
+        return [{"a": 0.4, "b": 0.8}.get(each.instance) for each in candidates]
+
+
+def test_a_quality_floor_is_held_against_what_is_predicted():
+    fleet = [instance("a", quality=0.9), instance("b", quality=0.1), instance("c", quality=0.9)]
+    s = Scheduler(fleet, {"first": Choosy()}, Judging(), SchedulerSettings(), Random(0))
+    (sent,) = s.handle(Arrived(request("r", min_quality=0.7)), 0.0)
+    assert sent.candidate.instance == "b"
+    (refuse,) = s.handle(Arrived(request("r2", min_quality=0.85)), 0.0)
+    assert isinstance(refuse, Refuse)
+    assert (refuse.refusal.status, refuse.refusal.code) == (400, "quality_unattainable")
+    with pytest.raises(Refusal):
+        s.decide(request("r3", min_quality=0.85), 0.0)

@@ -1,0 +1,209 @@
+"""Second attempts beside a late first one: when, where, and what they may cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from router.core.events import Arrived, Cancel, Dispatch, Ended, FirstToken, Left, Refuse, Tick
+from router.core.hedging import gain, hedge_at, pays
+from router.core.interfaces import Option
+from router.core.live import Attempt
+from router.core.scheduler import Scheduler
+from router.core.state import Instance
+from router.core.types import Candidate, EndedHow, Prediction, Price, Request, Slo
+from tests.unit.core.worlds import CHEAP, Fixed, instance, request, scheduler
+
+SLO = Slo(ttft_s=2.0)
+
+
+class Hopeful(Fixed):
+    """Expects the first token by 0.5 s in 95 of 100 cases; a miss with a probability by instance."""
+
+    def predict(self, request: Request, candidate: Candidate, instance: Instance, now: float) -> Prediction:
+        return Prediction(
+            output_tokens_p50=100.0,
+            ttft_s_p50=0.1,
+            ttft_s_p95=0.5,
+            p_miss=self.p_miss.get(instance.name, 0.04),
+            cost_usd=candidate.price.cost_usd(100, 100),
+        )
+
+
+def hedging(*instances: Instance, share: float = 0.5, **settings: Any) -> Scheduler:
+    return scheduler(*instances, predictor=Hopeful(), hedge_share=share, **settings)
+
+
+def started(s: Scheduler, *, others: int = 1, **fields: Any) -> Dispatch:
+    """The first attempt of r1; `others` arrived before it, so that there is a share to be used."""
+    for n in range(others):
+        s.handle(Arrived(request(f"o{n}")), 0.0)
+        s.handle(FirstToken(f"o{n}", 1), 0.0)
+    values: dict[str, Any] = {"slo": SLO} | fields
+    (first,) = s.handle(Arrived(request("r1", **values)), 0.0)
+    assert isinstance(first, Dispatch)
+    return first
+
+
+def late(s: Scheduler, now: float = 0.5) -> list[Any]:
+    return s.handle(Tick(), now)
+
+
+def test_a_second_attempt_at_the_predicted_95th_percentile_and_not_before():
+    s = hedging(instance("a"), instance("b"))
+    started(s)
+    assert s.wake_at == pytest.approx(0.5)
+    assert late(s, 0.49) == []
+    (second,) = late(s)
+    assert (second.hedge, second.attempt, second.candidate.instance) == (True, 2, "b")
+    assert late(s, 0.6) == []  # one is enough
+
+
+@pytest.mark.parametrize(("winner", "loser"), [(1, 2), (2, 1)])
+def test_the_first_token_decides_and_the_loser_is_cancelled(winner: int, loser: int) -> None:
+    a, b = instance("a"), instance("b")
+    s = hedging(a, b)
+    started(s)
+    late(s)
+    assert s.handle(FirstToken("r1", winner), 0.7) == [Cancel("r1", loser)]
+    assert s.handle(FirstToken("r1", loser), 0.7) == []
+    assert s.handle(Ended("r1", winner, EndedHow.OK, 10), 1.0) == []
+    assert not s.knows("r1")
+    for each in (a, b):
+        assert each.awaiting_first_token == 0
+    assert a.in_flight + b.in_flight == 1  # the other request
+
+
+def test_if_one_fails_the_other_goes_on_and_if_both_fail_it_is_tried_again():
+    s = hedging(instance("a"), instance("b"), instance("c"))
+    started(s)
+    late(s)
+    assert s.handle(Ended("r1", 1, EndedHow.FAILED, restartable=True, fault=True), 0.6) == []
+    (third,) = s.handle(Ended("r1", 2, EndedHow.FAILED, restartable=True, fault=True), 0.7)
+    assert (third.candidate.instance, third.attempt, third.hedge) == ("c", 3, False)
+
+
+def test_a_client_that_leaves_ends_both():
+    a, b = instance("a"), instance("b")
+    s = hedging(a, b)
+    started(s, others=1)
+    late(s)
+    s.handle(Left("r1"), 0.6)
+    assert a.in_flight + b.in_flight == 1
+    assert not s.knows("r1")
+
+
+def test_a_time_limit_ends_both():
+    s = hedging(instance("a"), instance("b"))
+    started(s, hard=True)
+    late(s)
+    (refuse,) = s.handle(Tick(), 2.0)
+    assert isinstance(refuse, Refuse)
+    assert refuse.refusal.code == "ttft_timeout"
+    assert sum(each.in_flight for each in s.instances.values()) == 1
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"slo": None},
+        {"slo": Slo(tpot_s=0.1)},  # a late first token breaks no target
+        {"hedges": False},
+        {"decodes": False},
+    ],
+)
+def test_not_where_it_cannot_help(fields: dict[str, Any]) -> None:
+    s = hedging(instance("a"), instance("b"))
+    started(s, **fields)
+    assert late(s) == []
+
+
+def test_never_more_than_its_share():
+    s = hedging(instance("a"), instance("b"), share=0.03)
+    hedges = 0
+    for n in range(200):
+        now = float(n)
+        s.handle(Arrived(request(f"r{n}", at=now, slo=SLO)), now)
+        hedges += len(late(s, now + 0.5))
+        s.handle(FirstToken(f"r{n}", 1), now + 0.6)
+        s.handle(Ended(f"r{n}", 1, EndedHow.OK, 10), now + 0.7)
+    assert hedges == 6
+
+
+def test_not_on_the_same_instance_nor_a_full_one():
+    s = hedging(instance("a"))
+    started(s)
+    assert late(s) == []
+    s = hedging(instance("a"), instance("b", slots=1))
+    s.handle(Arrived(request("o", models=("m",))), 0.0)
+    s.handle(Arrived(request("x", slo=SLO)), 0.0)
+    s.instances["b"].in_flight = 1
+    assert late(s) == []
+
+
+def test_both_are_reserved_against_the_money_cap():
+    price = Price(1.0, 2.0)  # a prompt of at most 400 tokens: 0.0004 USD, an output token 0.000002 USD
+    worst_usd = price.cost_usd(400, 50)
+    for cap_usd, hedged in ((2 * worst_usd, True), (worst_usd + price.cost_usd(400, 0), False)):
+        s = hedging(instance("a", price=CHEAP), instance("b", price=CHEAP))
+        first = started(s, max_tokens=50, max_cost_usd=cap_usd)
+        assert first.paid_tokens == 50
+        out = late(s)
+        assert bool(out) is hedged
+        if hedged:
+            assert out[0].paid_tokens == 50
+    # Without a bound by the client the first attempt may spend all of it: nothing is left for a second.
+    s = hedging(instance("a", price=CHEAP), instance("b", price=CHEAP))
+    started(s, max_cost_usd=1.0)
+    assert late(s) == []
+
+
+def test_what_the_loser_cost_is_gone():
+    price = Price(1.0, 2.0)
+    s = hedging(instance("a", price=CHEAP), instance("b", price=CHEAP), instance("c", price=CHEAP))
+    cap_usd = 2.5 * price.cost_usd(400, 50)
+    started(s, max_tokens=500, max_cost_usd=cap_usd)
+    assert late(s) == []  # the first may spend it all
+    s = hedging(instance("a", price=CHEAP), instance("b", price=CHEAP), instance("c", price=CHEAP))
+    started(s, max_tokens=50, max_cost_usd=cap_usd)
+    late(s)
+    s.handle(FirstToken("r1", 2), 0.6)
+    (again,) = s.handle(Ended("r1", 2, EndedHow.FAILED, output_tokens=20, restartable=True), 0.7)
+    left_usd = cap_usd - price.cost_usd(400, 0) - price.cost_usd(400, 20)
+    assert again.paid_tokens == min(50, price.affordable_output_tokens(400, left_usd) or 0)
+    assert again.paid_tokens < 50
+
+
+def test_when_a_token_is_late():
+    told = Prediction(ttft_s_p95=0.5)
+    assert hedge_at(request(at=3.0, slo=SLO), told) == pytest.approx(3.5)
+    assert hedge_at(request(slo=Slo(e2e_s=9.0)), told) == pytest.approx(0.5)
+    assert hedge_at(request(), told) is None
+    assert hedge_at(request(slo=SLO), Prediction()) is None
+
+
+def attempt(p_miss: float, price: Price) -> Attempt:
+    candidate = Candidate("a", "m", "m", price)
+    told = Prediction(p_miss=p_miss, cost_usd=price.cost_usd(100, 100))
+    return Attempt(1, candidate, instance("a"), told, 0.0, 100, 100)
+
+
+def option(p_miss: float, price: Price) -> Option:
+    candidate = Candidate("b", "m", "m", price)
+    return Option(candidate, instance("b"), Prediction(p_miss=p_miss, cost_usd=price.cost_usd(100, 100)))
+
+
+def test_the_gain_is_the_chance_that_the_other_one_saves_it():
+    assert gain(attempt(0.02, CHEAP), Prediction(p_miss=0.25)) == pytest.approx(0.4 * 0.75)
+    assert gain(attempt(0.5, CHEAP), Prediction(p_miss=0.0)) == 1.0
+    assert gain(attempt(0.0, CHEAP), Prediction(p_miss=0.0)) == 0.0
+    assert gain(attempt(0.5, CHEAP), Prediction()) == 0.0
+
+
+def test_it_pays_by_what_it_is_worth():
+    asked = request()
+    assert pays(asked, attempt(0.04, CHEAP), option(0.0, CHEAP), worth=1.0)
+    assert not pays(asked, attempt(0.04, CHEAP), option(0.9, CHEAP), worth=3.0)  # little gained
+    assert not pays(asked, attempt(0.04, CHEAP), option(0.0, Price(50.0, 100.0)), worth=3.0)  # too dear
+    assert pays(asked, attempt(0.04, Price()), option(0.0, Price()), worth=3.0)  # costs nothing

@@ -1,0 +1,128 @@
+"""The order of those who wait."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.core.queue import Queue, Waiting
+
+
+def waiting(id: str, *, key: str | None = None, due: float = 10.0, seq: int = 0, **fields: object) -> Waiting:
+    values: dict[str, object] = {"priority": 0, "doomed_at": due - 1.0, "work_tokens": 100.0}
+    return Waiting(id, key, due_at=due, seq=seq, **(values | fields))  # type: ignore[arg-type]
+
+
+def of(*each: Waiting) -> Queue:
+    queue = Queue()
+    for one in each:
+        queue.add(one)
+    return queue
+
+
+def order(queue: Queue) -> list[str]:
+    return [each.id for each in queue.in_order()]
+
+
+def served(queue: Queue) -> list[str]:
+    """Serve one at a time, as the scheduler does."""
+    told = []
+    while queue:
+        first = next(queue.in_order()).id
+        queue.remove(first, served=True)
+        told.append(first)
+    return told
+
+
+def test_priority_then_slack_then_arrival():
+    queue = of(
+        waiting("plain2", due=9.0, seq=2),
+        waiting("plain", due=9.0, seq=1),
+        waiting("urgent", due=5.0, seq=3),
+        waiting("vip", due=99.0, seq=4, priority=1),
+    )
+    assert order(queue) == ["vip", "urgent", "plain", "plain2"]
+
+
+def test_who_cannot_be_in_time_any_more_goes_behind_those_who_can():
+    queue = of(
+        waiting("lost", due=3.0, seq=1), waiting("late too", due=4.0, seq=2), waiting("fine", due=9.0, seq=3)
+    )
+    assert queue.shed(1.9) == []
+    assert queue.shed(3.5) == ["lost", "late too"]
+    assert order(queue) == ["fine", "lost", "late too"]
+    assert queue.shed(3.5) == []  # once
+
+
+def test_a_late_one_of_a_higher_priority_still_comes_first():
+    queue = of(waiting("fine"), waiting("late vip", priority=1, late=True))
+    assert order(queue) == ["late vip", "fine"]
+
+
+def test_keys_take_turns_by_the_work_that_they_were_given():
+    queue = of(*(waiting(f"heavy{n}", key="heavy", seq=n) for n in range(6)))
+    queue.add(waiting("light0", key="light", seq=6, due=99.0))
+    queue.add(waiting("light1", key="light", seq=7, due=99.0))
+    told = served(queue)
+    assert told.index("light0") <= 1
+    assert told.index("light1") <= 3
+
+
+def test_a_key_with_long_answers_gets_fewer_turns():
+    queue = of(
+        *(waiting(f"long{n}", key="long", seq=n, work_tokens=400.0) for n in range(4)),
+        *(waiting(f"short{n}", key="short", seq=10 + n, work_tokens=100.0) for n in range(8)),
+    )
+    assert sum(id.startswith("long") for id in served(queue)[:5]) == 1
+
+
+def test_a_quiet_key_saves_up_no_credit():
+    queue = of(*(waiting(f"a{n}", key="a", seq=n) for n in range(20)))
+    for n in range(10):
+        queue.remove(f"a{n}", served=True)
+    for n in range(10):
+        queue.add(waiting(f"b{n}", key="b", seq=100 + n))
+    firsts = served(queue)[:6]
+    assert sum(id.startswith("b") for id in firsts) <= 4
+
+
+def test_before_counts_those_in_time_with_an_earlier_deadline_or_a_higher_priority():
+    queue = of(
+        waiting("early", due=1.0, seq=1),
+        waiting("same", due=5.0, seq=2),
+        waiting("vip", due=99.0, seq=3, priority=1),
+        waiting("late", due=0.5, seq=4, late=True),
+    )
+    assert queue.before(0, 5.0) == 2
+    assert queue.before(1, 5.0) == 0
+    assert queue.before(-1, 0.0) == 3
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([None, "a", "b"]),
+            st.integers(-1, 1),
+            st.floats(0.0, 20.0),
+            st.floats(1.0, 1000.0),
+            st.booleans(),
+        ),
+        max_size=30,
+    ),
+    st.floats(0.0, 25.0),
+)
+def test_everyone_is_served_once_and_no_lower_priority_before_a_higher_one(entries, now):
+    queue = Queue()
+    for seq, (key, priority, due, work, late) in enumerate(entries):
+        queue.add(Waiting(f"r{seq}", key, priority, due, seq, due - 0.5, work, late=late))
+    queue.shed(now)
+    assert sorted(order(queue)) == sorted(f"r{seq}" for seq in range(len(entries)))
+    priorities = []
+    while queue:
+        first = next(queue.in_order())
+        priorities.append((-first.priority, first.late))
+        assert first.late or first.doomed_at > now
+        queue.remove(first.id, served=True)
+    assert priorities == sorted(priorities)
+    assert len(queue) == 0
+    assert list(queue) == []

@@ -1,0 +1,295 @@
+"""`cost`: what single decisions must be, and that its three means come to rest where they are wished."""
+
+from __future__ import annotations
+
+from collections import deque
+from random import Random
+from statistics import fmean
+
+import pytest
+
+from policies.cost import LeastSpend
+from policies.prices import OnOffer, lower_hull
+from policies.settings import Targets
+from router.core.interfaces import Option
+from router.core.state import Instance
+from router.core.types import Candidate, Prediction, Request, Slo
+
+SLO = Slo(e2e_s=1.0)
+
+
+def option(
+    name: str,
+    *,
+    model: str | None = None,
+    quality: float | None = 0.5,
+    cost: float | None = 1.0,
+    miss: float | None = None,
+    e2e: float = 1.0,
+    slots: int | None = None,
+    running: int = 0,
+) -> Option:
+    candidate = Candidate(name, model or name, model or name)
+    instance = Instance(name, "vllm", {candidate.model: candidate}, max_concurrency=slots)
+    instance.in_flight = running
+    prediction = Prediction(quality=quality, cost_usd=cost, p_miss=miss, e2e_s_mean=e2e)
+    return Option(candidate, instance, prediction)
+
+
+def request(number: int = 0, key: str | None = None, slo: Slo | None = None) -> Request:
+    return Request(str(number), float(number), "cost", ("small", "large"), prompt_tokens=10, key=key, slo=slo)
+
+
+def policy(**targets: float | None) -> LeastSpend:
+    wished = Targets(**targets)  # type: ignore[arg-type]
+    return LeastSpend(lambda key: wished)
+
+
+def pick(policy_: LeastSpend, asked: Request, options: list[Option]) -> Option:
+    """As the scheduler does."""
+    chosen = options[policy_.choose(asked, options, Random(0)).index]
+    policy_.taken(asked, chosen)
+    return chosen
+
+
+def prompts(seed: int, count: int) -> list[tuple[float, float]]:
+    """Qualities of a small and a large model; for many prompts the small one is nearly as good."""
+    rng = Random(seed)
+    found = []
+    for _ in range(count):
+        large = rng.uniform(0.5, 0.9)
+        found.append((large - 0.5 * rng.random() ** 2, large))
+    return found
+
+
+# --- the price of quality ---------------------------------------------------------------------------------
+def test_price_buys_the_wished_quality_at_the_least_cost() -> None:
+    """Two steps on offer, at 2 and at 20 USD a unit: half of the quality comes from the cheap one."""
+    offer = OnOffer()
+    for _ in range(50):
+        offer.add([("small", 0.5, 1.0), ("large", 0.6, 1.2)], 1000)
+        offer.add([("small", 0.5, 1.0), ("large", 0.6, 3.0)], 1000)
+    assert offer.price_usd(0.5) == 0.0
+    assert offer.price_usd(0.52) == pytest.approx(2.0, rel=0.1)
+    assert offer.price_usd(0.58) == pytest.approx(20.0, rel=0.1)
+    assert offer.price_usd(0.99) == pytest.approx(20.0, rel=0.1)  # nothing buys that: the dearest step
+    assert offer.best_single() == ("large", pytest.approx(0.6))
+
+
+def test_price_follows_the_unit_of_the_tariff() -> None:
+    cheap, dear = OnOffer(), OnOffer()
+    for small, large in prompts(3, 200):
+        cheap.add([("small", small, 1e-9), ("large", large, 1e-8)], 500)
+        dear.add([("small", small, 1e6), ("large", large, 1e7)], 500)
+    assert dear.price_usd(0.65) / cheap.price_usd(0.65) == pytest.approx(1e15, rel=0.1)
+
+
+def test_what_was_on_offer_long_ago_is_forgotten_and_numbers_stay_bounded() -> None:
+    offer = OnOffer()
+    for _ in range(3000):
+        offer.add([("small", 0.2, 1.0), ("large", 0.9, 2.0)], 20)
+    for _ in range(200):
+        offer.add([("small", 0.2, 1.0), ("large", 0.4, 2.0)], 20)
+    assert offer.best_single() == ("large", pytest.approx(0.4, abs=0.01))
+    assert offer._newest <= 1e12 * 1.1
+
+
+def test_hull_leaves_out_what_is_dearer_and_no_better_at_any_price() -> None:
+    assert lower_hull([(0.5, 1.0), (0.4, 2.0), (0.6, 4.0), (0.9, 5.0), (0.5, 1.5)]) == [
+        (0.5, 1.0),
+        (0.9, 5.0),
+    ]
+
+
+# --- single decisions -------------------------------------------------------------------------------------
+def test_first_request_takes_the_cheapest_that_is_good_enough() -> None:
+    options = [
+        option("bad", quality=0.3, cost=1.0),
+        option("good", quality=0.795, cost=2.0),
+        option("best", quality=0.8, cost=9.0),
+    ]
+    assert pick(policy(), request(), options).candidate.model == "good"
+    assert pick(policy(quality=0.2), request(), options).candidate.model == "bad"
+
+
+def test_replicas_are_taken_by_expected_time_then_name() -> None:
+    replicas = [option("b", model="m", e2e=2.0), option("c", model="m"), option("a", model="m")]
+    choice = policy().choose(request(), replicas, Random(0))
+    assert choice.index == 2
+    assert list(choice.alternatives) == [0, 1]
+
+
+def test_a_likely_miss_costs_its_answer_once_more() -> None:
+    options = [option("late", model="m", cost=1.0, miss=0.5), option("sure", model="m", cost=1.2, miss=0.0)]
+    assert pick(policy(), request(slo=SLO), options).candidate.instance == "sure"
+
+
+def test_unknown_prices_and_qualities_come_last() -> None:
+    options = [
+        option("a", cost=None),
+        option("b", quality=None, cost=1.0),
+        option("c", quality=0.6, cost=1.0),
+    ]
+    assert pick(policy(), request(), options).candidate.instance == "c"
+    assert pick(policy(), request(), [option("a", cost=None)]).candidate.instance == "a"
+
+
+def test_lost_attempts_make_an_instance_dearer() -> None:
+    wished = policy()
+    for number in range(40):
+        failing, sound = option("failing", model="m", cost=1.0), option("sound", model="m", cost=1.1)
+        asked = request(number)
+        wished.taken(asked, failing)
+        wished.taken(asked, sound)  # tried again there
+        wished.ended(asked, sound.candidate, None, 0.0)
+    options = [option("failing", model="m", cost=1.0), option("sound", model="m", cost=1.1)]
+    assert pick(wished, request(99), options).candidate.instance == "sound"
+
+
+def test_other_choices_change_no_decision() -> None:
+    """`choose` leaves a note for `taken`; whatever dry runs asked in between, decisions are the same."""
+    plain, asked_more = policy(), policy()
+    other = [option("x", quality=0.1, cost=5.0), option("y", quality=0.9, cost=50.0)]
+    for number, (small, large) in enumerate(prompts(5, 60)):
+        options = [option("small", quality=small, cost=1.0), option("large", quality=large, cost=8.0)]
+        asked_more.choose(request(1000 + number), other, Random(0))
+        assert pick(plain, request(number), options) is pick(asked_more, request(number), options)
+
+
+# --- means ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("unit", [1e-8, 1.0, 1e5])
+@pytest.mark.parametrize("target", [0.55, 0.6, 0.65])
+def test_mean_quality_comes_to_rest_at_the_target_and_costs_little_more_than_it_must(
+    unit: float, target: float
+) -> None:
+    wished = policy(quality=target)
+    offered = prompts(1, 1500)
+    got, spent = [], 0.0
+    for number, (small, large) in enumerate(offered):
+        options = [
+            option("small", quality=small, cost=unit),
+            option("large", quality=large, cost=10 * unit),
+        ]
+        chosen = pick(wished, request(number), options)
+        assert chosen.prediction is not None
+        got.append(chosen.prediction.quality or 0.0)
+        spent += chosen.prediction.cost_usd or 0.0
+    assert fmean(got) == pytest.approx(target, abs=0.01)
+    assert fmean(got[:100]) == pytest.approx(target, abs=0.04)
+    # The least: the large model where it brings most, until the mean is there.
+    mean = fmean(small for small, _ in offered)
+    least = float(len(offered))
+    for gain in sorted((large - small for small, large in offered), reverse=True):
+        if mean >= fmean(got):
+            break
+        mean += gain / len(offered)
+        least += 9.0
+    assert spent / unit <= 1.08 * least
+
+
+def test_without_a_target_it_is_the_best_single_models_quality_less_half_the_slack() -> None:
+    wished = policy(quality_slack=0.06)
+    got, best = [], []
+    for number, (small, large) in enumerate(prompts(2, 1500)):
+        options = [option("small", quality=small, cost=1.0), option("large", quality=large, cost=10.0)]
+        chosen = pick(wished, request(number), options)
+        assert chosen.prediction is not None
+        got.append(chosen.prediction.quality or 0.0)
+        best.append(large)
+    assert fmean(best) - fmean(got) == pytest.approx(0.03, abs=0.005)
+
+
+def test_scopes_have_prices_of_their_own_and_targets_can_change_at_any_time() -> None:
+    targets = {"thrifty": Targets(quality=0.4), "picky": Targets(quality=0.68)}
+    shared = LeastSpend(lambda key: targets[key or ""])
+    got: dict[str, list[float]] = {"thrifty": [], "picky": []}
+
+    def play(seed: int) -> None:
+        for number, (small, large) in enumerate(prompts(seed, 600)):
+            for key, found in got.items():
+                options = [
+                    option("small", quality=small, cost=1.0),
+                    option("large", quality=large, cost=10.0),
+                ]
+                chosen = pick(shared, request(number + 1000 * seed, key), options)
+                shared.ended(request(number + 1000 * seed, key), chosen.candidate, None, 0.0)
+                assert chosen.prediction is not None
+                found.append(chosen.prediction.quality or 0.0)
+
+    play(1)
+    assert fmean(got["picky"]) > fmean(got["thrifty"]) + 0.1
+    targets["thrifty"] = Targets(quality=0.68)
+    got["thrifty"].clear()
+    play(2)
+    assert fmean(got["thrifty"]) == pytest.approx(0.68, abs=0.015)
+
+
+def test_scopes_that_are_not_served_are_forgotten_first() -> None:
+    shared = policy()
+    for number in range(1100):
+        pick(shared, request(number, f"key {number}"), [option("small"), option("large", quality=0.9)])
+    assert len(shared._scopes) == 1024
+    assert "key 1099" in shared._scopes
+
+
+# --- a closed loop ----------------------------------------------------------------------------------------
+def closed_loop(wished: LeastSpend, rates: list[int], steps: int) -> tuple[list[bool], list[int]]:
+    """Two instances, the cheap one with few slots: each takes longer the fuller it is, and P(miss) is predicted from
+    that with an error. In each step as many requests arrive as `rates` say. Returns (met, in flight at the cheap
+    instance) by request."""
+    rng = Random(4)
+    running: dict[str, deque[int]] = {"cheap": deque(), "dear": deque()}
+    slots = {"cheap": 10, "dear": 60}
+    ends: list[tuple[int, Request, Candidate, bool]] = []
+    met, loads = [], []
+    number = 0
+    for step in range(steps):
+        for ends_at in running.values():
+            while ends_at and ends_at[0] <= step:
+                ends_at.popleft()
+        for ended in [each for each in ends if each[0] <= step]:
+            ends.remove(ended)
+            wished.ended(ended[1], ended[2], ended[3], float(step))
+            met.append(ended[3])
+        for _ in range(rates[step * len(rates) // steps]):
+            options = []
+            for name, cost in (("cheap", 1.0), ("dear", 4.0)):
+                fill = len(running[name]) / slots[name]
+                miss = min(max((fill - 0.6) * 1.5 + rng.uniform(-0.05, 0.05), 0.01), 0.99)
+                options.append(
+                    option(
+                        name,
+                        model="m",
+                        cost=cost,
+                        miss=miss,
+                        e2e=0.5 + fill,
+                        slots=slots[name],
+                        running=len(running[name]),
+                    )
+                )
+            asked = request(number, slo=SLO)
+            number += 1
+            chosen = pick(wished, asked, options)
+            assert chosen.prediction is not None
+            name = chosen.candidate.instance
+            running[name].append(step + 5)
+            kept = rng.random() >= (chosen.prediction.p_miss or 0.0)
+            ends.append((step + 5, asked, chosen.candidate, kept))
+            loads.append(len(running["cheap"]))
+    return met, loads
+
+
+def test_attainment_holds_while_the_load_swings() -> None:
+    wished = policy(attainment=0.95, window_requests=300)
+    met, loads = closed_loop(wished, [1, 6, 1, 6, 1, 6], 1200)
+    assert fmean(met) >= 0.94
+    tail = met[len(met) // 2 :]
+    assert fmean(tail) >= 0.94
+    assert fmean(loads) > 3.0  # the cheap instance is used as far as it goes, not avoided
+
+
+def test_a_quiet_time_brings_the_prices_down_again() -> None:
+    wished = policy(attainment=0.95)
+    closed_loop(wished, [8, 8, 1, 1], 600)
+    options = [option("cheap", model="m", cost=1.0, slots=10), option("dear", model="m", cost=4.0, slots=60)]
+    assert pick(wished, request(10**6, slo=SLO), options).candidate.instance == "cheap"

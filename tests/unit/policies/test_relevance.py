@@ -1,0 +1,101 @@
+"""`relevance`: the options it sees and what it must choose."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from policies.relevance import BestQuality, quality_bound
+from router.core.interfaces import Choice, Option
+from router.core.state import Instance
+from router.core.types import Candidate, Prediction, Request, Slo
+
+REQUEST = Request("r", 0.0, "relevance", ("m",), prompt_tokens=100)
+WITH_SLO = replace(REQUEST, slo=Slo(ttft_s=1.0))
+
+
+def option(
+    name: str,
+    quality: float | None,
+    *,
+    sd: float | None = None,
+    miss: float | None = None,
+    cost: float | None = None,
+    e2e: float | None = 1.0,
+) -> Option:
+    candidate = Candidate(name, "m", "m")
+    prediction = Prediction(quality=quality, quality_sd=sd, p_miss=miss, cost_usd=cost, e2e_s_mean=e2e)
+    return Option(candidate, Instance(name, "vllm", {"m": candidate}), prediction)
+
+
+def choose(options: list[Option], request: Request = REQUEST) -> Choice:
+    return BestQuality(0.1).choose(request, options, Random(0))
+
+
+@pytest.mark.parametrize(
+    ("options", "request_", "chosen"),
+    [
+        # the best quality, whatever it costs without a cap
+        ([option("a", 0.6, cost=1.0), option("b", 0.7, cost=9.0)], REQUEST, 1),
+        # what can be counted on: 0.75 - 0.2 is less than 0.6 - 0.01
+        ([option("a", 0.75, sd=0.2), option("b", 0.6, sd=0.01)], REQUEST, 1),
+        # a prior is taken as it is
+        ([option("a", 0.7, sd=0.2), option("b", 0.6)], REQUEST, 1),
+        # only among those that keep the SLO
+        ([option("a", 0.9, miss=0.2), option("b", 0.5, miss=0.1)], WITH_SLO, 1),
+        # none keeps it: the least P(miss), then quality
+        ([option("a", 0.9, miss=0.5), option("b", 0.2, miss=0.3), option("c", 0.4, miss=0.3)], WITH_SLO, 2),
+        # the expected price within what the cap leaves
+        ([option("a", 0.9, cost=2.0), option("b", 0.5, cost=0.5)], replace(REQUEST, max_cost_usd=1.0), 1),
+        # no option's is: the SLO still counts, the price does not
+        (
+            [option("a", 0.9, cost=2.0, miss=0.5), option("b", 0.5, cost=3.0, miss=0.0)],
+            replace(WITH_SLO, max_cost_usd=1.0),
+            1,
+        ),
+        # replicas: the least E2E, then the name
+        ([option("a", 0.6, e2e=2.0), option("b", 0.6, e2e=1.0)], REQUEST, 1),
+        ([option("b", 0.6), option("a", 0.6)], REQUEST, 1),
+        # unknown quality comes last
+        ([option("a", None, e2e=0.1), option("b", 0.01)], REQUEST, 1),
+    ],
+)
+def test_choice(options: list[Option], request_: Request, chosen: int) -> None:
+    assert choose(options, request_).index == chosen
+
+
+def test_replicas_that_would_do_as_well_are_told() -> None:
+    options = [option("a", 0.6, e2e=2.0), option("b", 0.6), option("c", 0.5), option("d", 0.6, miss=0.9)]
+    choice = choose(options, WITH_SLO)
+    assert choice.index == 1
+    assert list(choice.alternatives) == [0]
+
+
+def test_nothing_is_told_as_an_alternative_where_no_option_keeps_the_slo() -> None:
+    assert list(choose([option("a", 0.6, miss=0.5), option("b", 0.6, miss=0.5)], WITH_SLO).alternatives) == []
+
+
+def test_every_other_option_has_its_reason() -> None:
+    options = [
+        option("a", 0.6),
+        option("b", 0.5),
+        option("c", 0.9, miss=0.4),
+        option("d", 0.9, cost=5.0),
+        option("e", 0.6, e2e=3.0),
+    ]
+    choice = choose(options, replace(WITH_SLO, max_cost_usd=1.0))
+    assert list(choice.reasons) == [
+        None,
+        "quality at least 0.500 against 0.600",
+        "would miss its SLO with probability 0.40",
+        "expected to cost more than the cap leaves",
+        "as good but no faster",
+    ]
+    assert choice.scores[1] == -0.5
+
+
+def test_without_a_prediction_the_prior_counts() -> None:
+    candidate = Candidate("a", "m", "m", quality=0.4)
+    assert quality_bound(Option(candidate, Instance("a", "vllm", {"m": candidate}))) == 0.4
