@@ -42,26 +42,31 @@ _SCRAPES_SKIPPED = 30
 @dataclass(frozen=True, slots=True)
 class Flavour:
     """Where kinds of OpenAI-compatible servers differ. `chat_bound` is the field that bounds a chat's
-    output when the client named none."""
+    output when the client named none; `counts_each` says that it knows `continuous_usage_stats`."""
 
     kind: str
     health_path: str
     chat_bound: str
     tokenizes: bool
+    counts_each: bool
 
 
-OPENAI = Flavour("openai", health_path="/v1/models", chat_bound="max_completion_tokens", tokenizes=False)
-VLLM = Flavour("vllm", health_path="/health", chat_bound="max_tokens", tokenizes=True)
+OPENAI = Flavour(
+    "openai", health_path="/v1/models", chat_bound="max_completion_tokens", tokenizes=False, counts_each=False
+)
+VLLM = Flavour("vllm", health_path="/health", chat_bound="max_tokens", tokenizes=True, counts_each=True)
 
 
-def generation_body(call: Call, chat_bound: str) -> dict[str, Any]:
-    """The body of a streamed generation request."""
+def generation_body(call: Call, chat_bound: str, *, counts_each: bool = False) -> dict[str, Any]:
+    """The body of a streamed generation request. `counts_each`: the engine can tell the usage so far in every
+    event (SGLang and others know it too, but an `openai` instance may be anything)."""
     body = bounded_body(call, chat_bound)
     body["stream"] = True
     options = body.get("stream_options")
-    body["stream_options"] = (
-        {**options, "include_usage": True} if isinstance(options, dict) else {"include_usage": True}
-    )
+    wanted = {**options, "include_usage": True} if isinstance(options, dict) else {"include_usage": True}
+    if call.usage_each and counts_each:
+        wanted["continuous_usage_stats"] = True
+    body["stream_options"] = wanted
     return body
 
 
@@ -129,7 +134,8 @@ class OpenAIBackend:
         return self.pool.busy_connections
 
     async def stream(self, call: Call) -> EngineStream:
-        body = generation_body(call, self._flavour.chat_bound)
+        flavour = self._flavour
+        body = generation_body(call, flavour.chat_bound, counts_each=flavour.counts_each)
         connection = await self._post(self._heads[call.api], call.request_id, body)
         choices = body.get("n")
         scanner = SseScanner(call.candidate.model, choices=choices if type(choices) is int else 1)

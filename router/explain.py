@@ -7,14 +7,14 @@ import argparse
 import asyncio
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import orjson
 
 from router.store.database import StoreError, with_password
-from router.store.explanations import KeptDecision
+from router.store.explanations import KeptCandidate, KeptDecision
 from router.store.queries import Store
 
 DEFAULT_URL = "sqlite+aiosqlite:///headway.db"
@@ -50,8 +50,8 @@ def described_candidates(decision: KeptDecision) -> list[dict[str, Any]]:
 
 
 async def describe(store: Store, row: Mapping[str, Any]) -> dict[str, Any]:
-    """All that is known of a request, given its row: `request_id` and the row's columns, `candidates` of the
-    last decision, every decision, `attempts` (here each attempt, not their number) and the feedback. Raises
+    """All that is known of a request, given its row: `request_id` and the row's columns, `why` and `candidates` of
+    the last decision, every decision, `attempts` (here each attempt, not their number) and the feedback. Raises
     StoreError."""
     request_id = row["id"]
     explanation = await store.explanation(request_id)
@@ -60,6 +60,7 @@ async def describe(store: Store, row: Mapping[str, Any]) -> dict[str, Any]:
             "policy": decision["policy"],
             "decided_after_s": decision["decided_after_s"],
             "propensity": decision["propensity"],
+            "why": why(decision),
             "candidates": described_candidates(decision),
             "candidates_left_out": decision["candidates_left_out"],
         }
@@ -68,6 +69,7 @@ async def describe(store: Store, row: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "request_id": request_id,
         **row,
+        "why": decisions[-1]["why"] if decisions else [],
         "candidates": decisions[-1]["candidates"] if decisions else [],
         "decisions": decisions,
         "attempts": await store.attempts(request_id),
@@ -76,6 +78,52 @@ async def describe(store: Store, row: Mapping[str, Any]) -> dict[str, Any]:
             for given in await store.feedback(request_id)
         ],
     }
+
+
+# --- why ----------------------------------------------------------------------------------------------
+#: Reasons of the others that are told one by one; the rest is counted.
+_REASONS_TOLD = 3
+
+
+def why(decision: KeptDecision) -> list[str]:
+    """In a few lines: where it went and what was expected there, which one came next and why it was passed over,
+    and what was wrong with the rest."""
+    candidates = decision["candidates"]
+    chosen = next((each for each in candidates if each["chosen"]), None)
+    if chosen is None:
+        return []
+    told = [f"sent to {_place(chosen)} by {decision['policy']}{_expected(chosen)}"]
+    propensity = decision["propensity"]
+    if propensity is not None and propensity < 1.0:
+        told.append(f"drawn with probability {propensity:.3g}")
+    others = [each for each in candidates if not each["chosen"]]
+    scored = [each for each in others if each["score"] is not None]
+    following = min(scored, key=lambda each: each["score"] or 0.0, default=None)
+    if following is not None:
+        others.remove(following)
+        told.append(f"next {_place(following)}: {following['reason']}{_expected(following)}")
+    by_reason: dict[str, list[str]] = {}
+    for each in others:
+        by_reason.setdefault(each["reason"] or "not chosen", []).append(_place(each))
+    for reason, places in list(by_reason.items())[:_REASONS_TOLD]:
+        more = f" and {len(places) - 2} more" if len(places) > 2 else ""
+        told.append(f"not {', '.join(places[:2])}{more}: {reason}")
+    rest = sum(map(len, list(by_reason.values())[_REASONS_TOLD:])) + decision["candidates_left_out"]
+    if rest:
+        told.append(f"and {rest} more")
+    return told
+
+
+def _place(candidate: KeptCandidate) -> str:
+    return f"{candidate['instance']}/{candidate['model']}"
+
+
+def _expected(candidate: KeptCandidate) -> str:
+    predicted = candidate["predicted"] or {}
+    known = [
+        f"{label} {form(value)}" for label, name, form in _TOLD if (value := predicted.get(name)) is not None
+    ]
+    return f" [{', '.join(known)}]" if known else ""
 
 
 # --- for a person -------------------------------------------------------------------------------------
@@ -128,27 +176,7 @@ def _compared(row: Mapping[str, Any]) -> list[str]:
 def _decision_lines(number: int, decision: Mapping[str, Any]) -> list[str]:
     after = decision["decided_after_s"]
     when = "" if after is None else f" after {_ms(after)}"
-    told = [f"decision {number}{when}, policy {decision['policy']}:"]
-    for candidate in decision["candidates"]:
-        predicted = candidate["predicted"]
-        score = "" if candidate["score"] is None else f", score {candidate['score']:.4g}"
-        known = [
-            f"{label} {form(predicted[name])}"
-            for label, name, form in (
-                ("TTFT", "ttft_s_p50", _ms),
-                ("E2E", "e2e_s_p50", _ms),
-                ("cost", "cost_usd", _usd),
-                ("P(miss)", "p_miss", _share),
-            )
-            if predicted[name] is not None
-        ]
-        expects = f" [{', '.join(known)}]" if known else ""
-        why = "" if candidate["chosen"] or not candidate["reason"] else f": {candidate['reason']}"
-        mark = "->" if candidate["chosen"] else "  "
-        told.append(f"  {mark} {candidate['instance']}/{candidate['model']}{score}{expects}{why}")
-    if decision["candidates_left_out"]:
-        told.append(f"     and {decision['candidates_left_out']} more, not kept")
-    return told
+    return [f"decision {number}{when}:", *(f"  {line}" for line in decision["why"])]
 
 
 def _attempt_line(attempt: Mapping[str, Any]) -> str:
@@ -178,6 +206,16 @@ def _usd(amount: float | None) -> str:
 
 def _share(value: float) -> str:
     return f"{value:.2f}"
+
+
+#: What is told of a prediction: its name for people, its name, its form.
+_TOLD: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ("TTFT", "ttft_s_p50", _ms),
+    ("E2E", "e2e_s_p50", _ms),
+    ("P(miss)", "p_miss", _share),
+    ("cost", "cost_usd", _usd),
+    ("quality", "quality", _share),
+)
 
 
 # --- the command --------------------------------------------------------------------------------------

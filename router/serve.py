@@ -155,5 +155,3 @@ def _warn(config: FleetConfig) -> None:
     """Say what an operator should not learn by accident."""
     if not config.auth.keys:
         logger.warning("no keys are configured: anyone who reaches the port may use the models")
-    if config.scheduling.hedge.enabled:
-        logger.warning("scheduling.hedge is not done by this version")

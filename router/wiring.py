@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -20,14 +20,16 @@ from predictors.artifact import ArtifactError
 from predictors.models import Models, load_models
 from predictors.serving import PhysicalPredictor
 from router.config import ConfigError, FleetConfig, InstanceConfig, Problem
-from router.core.interfaces import Backend
+from router.core.interfaces import Backend, TextEstimates, TextEstimator
 from router.core.profile import EngineProfile
 from router.core.scheduler import Scheduler
+from router.core.types import PromptFeatures
 from router.emulated import EmulatedEngines
 from router.gateway.fleet import scheduler_settings
 from router.gateway.metrics import Metrics
 from router.gateway.runner import Runner
 from router.gateway.service import Gateway
+from router.gateway.targets import LiveTargets
 from router.gateway.tokenizer import PromptTokenizer
 from router.store.queries import Store
 from router.store.state import MemoryState
@@ -48,17 +50,41 @@ def secret(variable: str, environment: Mapping[str, str], place: str) -> str:
     return value
 
 
-def create_scheduler(config: FleetConfig, predictor: PhysicalPredictor, rng: Random) -> Scheduler:
+def create_scheduler(
+    config: FleetConfig, predictor: PhysicalPredictor, rng: Random, targets: LiveTargets | None = None
+) -> Scheduler:
     """The scheduler of a fleet file with every registered policy, and no instance yet. The gateway runs it,
-    and so does the simulator."""
+    and so does the simulator. `targets` are asked at each decision (None: the fleet file's, for good)."""
     chosen = policies.create_all(
         policies.PolicySettings(
             confidence=config.scheduling.confidence,
             ttft_weight=config.scheduling.ttft_weight,
             cached_tokens=predictor.cached_tokens,
+            targets=targets or LiveTargets(config),
+            text=text_estimators(predictor),
+            tree_times=predictor.tree_times,
         )
     )
     return Scheduler((), chosen, predictor, scheduler_settings(config), rng)
+
+
+def text_estimators(predictor: PhysicalPredictor) -> dict[str, TextEstimator]:
+    """The text-only estimators by name, each asking the artifact that is in use when it is called; empty without
+    an artifact at the start."""
+
+    def current(name: str) -> TextEstimator:
+        def estimate(features: PromptFeatures, models: Sequence[str]) -> TextEstimates:
+            text = predictor.models.text
+            found = None if text is None else text.estimators.get(name)
+            if found is None:
+                nothing = [None] * len(models)
+                return TextEstimates(nothing, nothing)
+            return found(features, models)
+
+        return estimate
+
+    text = predictor.models.text
+    return {} if text is None else {name: current(name) for name in text.estimators}
 
 
 def create_predictor(config: FleetConfig) -> PhysicalPredictor:
@@ -123,7 +149,8 @@ async def open_gateway(
             return create_backend(instance, fleet, url, environment, session)
 
         predictor = create_predictor(config)
-        scheduler = create_scheduler(config, predictor, Random(seed))
+        targets = LiveTargets(config)
+        scheduler = create_scheduler(config, predictor, Random(seed), targets)
         gateway = Gateway(
             config,
             Runner(scheduler),
@@ -138,6 +165,7 @@ async def open_gateway(
             load_tokenizers,
             load_artifacts,
             reload,
+            targets,
         )
         stack.push_async_callback(gateway.stop)
         await gateway.start()

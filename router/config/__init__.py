@@ -6,6 +6,7 @@ from router.config.load import load, loads, parse_instance, with_instances
 from router.config.models import FleetConfig, InstanceConfig, ModelConfig, ServedConfig
 from router.config.sections import (
     AuthConfig,
+    CostConfig,
     DefaultsConfig,
     HedgeConfig,
     KeyConfig,
@@ -21,6 +22,7 @@ from router.config.sections import (
 __all__ = [
     "AuthConfig",
     "ConfigError",
+    "CostConfig",
     "DefaultsConfig",
     "FleetConfig",
     "HedgeConfig",

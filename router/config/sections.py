@@ -42,7 +42,8 @@ class ServerConfig(Section):
 class KeyConfig(Section):
     """A client's key, kept as the SHA-256 of its text only, with its default policy and caps.
 
-    A client may tighten the caps, never loosen them; `locked` keeps it from choosing another policy.
+    A client may tighten the caps, never loosen them; `locked` keeps it from choosing another policy. `quality` and
+    `attainment` are targets of the means over its requests, where `min_quality` is the floor of each one.
     """
 
     name: InstanceName
@@ -51,6 +52,7 @@ class KeyConfig(Section):
     locked: Bool = False
     max_priority: Int = 0
     min_quality: Share | None = None
+    quality: Share | None = None
     attainment: Share | None = None
     budget_usd_per_day: NotNegative | None = None
     requests_per_minute: Count | None = None
@@ -134,10 +136,21 @@ class LimitsConfig(Section):
 
 
 class HedgeConfig(Section):
-    """A second attempt for a request that seems stuck; at most `max_share` of requests get one."""
+    """A second attempt for a request whose first token is late; at most `max_share` of requests get one."""
 
     enabled: Bool = False
     max_share: Share = 0.03
+
+
+class CostConfig(Section):
+    """What the policies that hold a mean aim at, for keys that do not say. `quality` is the wished mean; without one
+    that of the best single model, less `quality_slack`. `attainment` is the wished share of SLOs kept. Prices move
+    over a window of about `window_requests`."""
+
+    quality: Share | None = None
+    quality_slack: Share = 0.01
+    attainment: Share = 0.95
+    window_requests: Count = 500
 
 
 class SchedulingConfig(Section):
@@ -147,7 +160,8 @@ class SchedulingConfig(Section):
     confidence: Annotated[Float, Field(gt=0, lt=1)] = 0.9
     hedge: HedgeConfig = HedgeConfig()
     explore: Share = 0.01
-    ttft_weight: Share = 0.0
+    cost: CostConfig = CostConfig()
+    ttft_weight: Share = 0.8
 
 
 class ProbesConfig(Section):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
 
 from router.config import FleetConfig, InstanceConfig, parse_instance, with_instances
 from router.core.errors import Refusal
@@ -14,6 +16,17 @@ from router.explain import describe
 from router.gateway.access import admin_only, not_found
 from router.gateway.scaling import scaling
 from router.gateway.service import Gateway
+
+
+class TargetChange(BaseModel):
+    """`quality`: the wished mean (null: that of the best single model, less the slack); `attainment`: the wished
+    share of SLOs kept. What is left out stays."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    key: str | None = None
+    quality: float | None = Field(None, ge=0, le=1, allow_inf_nan=False)
+    attainment: float = Field(0.95, ge=0, le=1, allow_inf_nan=False)
 
 
 def admin_routes(gateway: Gateway) -> APIRouter:
@@ -110,6 +123,23 @@ def admin_routes(gateway: Gateway) -> APIRouter:
         beside the physical estimate by model and hardware, and how far lengths and feedback are believed."""
         return gateway.predictors()
 
+    @router.get("/targets")
+    async def targets() -> dict[str, Any]:
+        """What the policies aim at, for the fleet (`key` null) and for each key, and the prices that `cost` puts on
+        it at this moment."""
+        return _targets(gateway)
+
+    @router.patch("/targets", responses={400: {}, 404: {}})
+    async def change_targets(change: TargetChange) -> dict[str, Any]:
+        """Change the targets of a key, or of the fleet (`key` null or left out), until the fleet file is read
+        again."""
+        values = {name: getattr(change, name) for name in change.model_fields_set - {"key"}}
+        try:
+            gateway.targets.change(change.key, values)
+        except KeyError:
+            raise not_found("There is no such key") from None
+        return _targets(gateway)
+
     @router.get("/scaling")
     async def get_scaling() -> dict[str, Any]:
         """How many replicas each model wants, from what is in flight and queued now."""
@@ -121,6 +151,18 @@ def admin_routes(gateway: Gateway) -> APIRouter:
         }
 
     return router
+
+
+def _targets(gateway: Gateway) -> dict[str, Any]:
+    live = gateway.targets
+    tell = getattr(gateway.runner.scheduler.policies.get("cost"), "prices", None)
+    prices: Mapping[str | None, Any] = {} if tell is None else tell()
+    return {
+        "targets": [
+            {"key": key, **asdict(targets), "changed": live.changed(key), "prices": prices.get(key)}
+            for key, targets in live.scopes.items()
+        ]
+    }
 
 
 def _instance(gateway: Gateway, config: InstanceConfig, now: float) -> dict[str, Any]:

@@ -182,7 +182,7 @@ class Api:
             from_headers(headers.get),
         )
         facts = prompt_facts(api, body)
-        request = build_request(rules, record, wish, api, body, facts)
+        request = build_request(rules, record, wish, api, body, facts, headers.get(b"x-session-id"))
         whole = api == "embeddings" or needs_whole(body)
         if whole and stream:
             raise invalid_request("An engine cannot stream this request; ask without stream.", "stream")
@@ -202,9 +202,16 @@ def needs_whole(body: Mapping[str, Any]) -> bool:
 
 
 def build_request(
-    rules: Rules, record: RequestRecord, wish: Wish, api: str, body: Mapping[str, Any], facts: PromptFacts
+    rules: Rules,
+    record: RequestRecord,
+    wish: Wish,
+    api: str,
+    body: Mapping[str, Any],
+    facts: PromptFacts,
+    session: bytes | None,
 ) -> Request:
-    """What the scheduler gets; the wishes are noted in the record."""
+    """What the scheduler gets; the wishes are noted in the record. `session` is what the client's header says; the
+    body's own word comes first."""
     record.policy = wish.policy
     record.max_tokens = bodies.output_cap(body)
     record.max_cost_usd = wish.max_cost_usd
@@ -212,6 +219,11 @@ def build_request(
     record.features = facts.features
     if wish.slo is not None:
         record.set_slo(wish.slo)
+    told = body.get("prompt_cache_key")
+    if not isinstance(told, str) or not told:
+        told = session.decode("latin-1") if session else None
+    choices: int = body.get("n") or 1
+    decodes = api != "embeddings"
     return rules.request(
         wish,
         facts,
@@ -219,8 +231,11 @@ def build_request(
         arrived_at=record.arrived_at or 0.0,
         max_tokens=record.max_tokens,
         key=record.key_name,
-        decodes=api != "embeddings",
-        choices=body.get("n") or 1,
+        decodes=decodes,
+        choices=choices,
+        # Several answers have several first tokens, an answer in one piece has none.
+        hedges=decodes and choices == 1 and facts.longest_tokens is None and not needs_whole(body),
+        session=told,
     )
 
 

@@ -29,6 +29,7 @@ _TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
     "response_format": ((dict,), "an object"),
     "logit_bias": ((dict,), "an object"),
     "user": ((str,), "a string"),
+    "prompt_cache_key": ((str,), "a string"),
     "echo": ((bool,), "a boolean"),
     "suffix": ((str,), "a string"),
     "dimensions": ((int,), "an integer"),

@@ -16,12 +16,15 @@ ProfileLookup = Callable[[str], EngineProfile | None]
 
 def scheduler_settings(config: FleetConfig) -> SchedulerSettings:
     """The scheduler's part of a fleet file."""
+    scheduling = config.scheduling
     return SchedulerSettings(
-        confidence=config.scheduling.confidence,
+        confidence=scheduling.confidence,
         max_queue=config.limits.max_queue,
         max_attempts=config.limits.max_attempts,
         eject_after=config.probes.eject_after,
         return_after=config.probes.return_after,
+        hedge_share=scheduling.hedge.max_share if scheduling.hedge.enabled else 0.0,
+        explore=scheduling.explore,
     )
 
 

@@ -57,7 +57,18 @@ _COMMON = {
     "n": {"type": "integer", "minimum": 1, "maximum": 128},
     "temperature": {"type": "number"},
     "stream_options": {"type": "object", "properties": {"include_usage": {"type": "boolean"}}},
+    "prompt_cache_key": {
+        "type": "string",
+        "description": "the conversation; its requests are best served where the others were",
+    },
     "routing": {"$ref": "#/components/schemas/Routing"},
+}
+_SESSION = {
+    "name": "x-session-id",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string"},
+    "description": "the conversation, where the body has no `prompt_cache_key`",
 }
 _TEXTS = {
     "anyOf": [
@@ -179,6 +190,7 @@ def _operation(
         "summary": summary,
         "tags": [tag],
         "operationId": path.strip("/").replace("/", "_"),
+        "parameters": [_SESSION],
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
         "responses": responses,
     }

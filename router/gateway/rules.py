@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from dataclasses import dataclass
 from typing import Self
@@ -12,6 +13,13 @@ from router.gateway.keys import KeyRing
 from router.gateway.prompt import PromptFacts
 from router.gateway.wish import Defaults, KeyTerms, ModelNames, Wish, WishRules
 from router.store.state import State
+
+
+def session_id(key: str | None, told: str) -> str:
+    """What stands for a client's conversation: not its own word, which is no business of a log's, and never that of
+    another key."""
+    scope = b"" if key is None else hashlib.sha256(key.encode()).digest()
+    return hashlib.sha256(scope + told.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +86,11 @@ class Rules:
         key: str | None = None,
         decodes: bool = True,
         choices: int = 1,
+        hedges: bool = True,
+        session: str | None = None,
     ) -> Request:
-        """What the scheduler gets of a request; `arrived_at` in seconds on the runner's clock."""
+        """What the scheduler gets of a request; `arrived_at` in seconds on the runner's clock. `session` is the
+        client's own word for the conversation."""
         models = wish.models
         fallbacks = tuple(
             dict.fromkeys(name for model in models for name in self.fallbacks[model] if name not in models)
@@ -104,6 +115,8 @@ class Rules:
             expires_at=arrived_at + self.config.limits.request_timeout_s,
             decodes=decodes,
             choices=choices,
+            hedges=hedges,
+            session=None if session is None else session_id(key, session),
             prefix=facts.prefix,
             features=facts.features,
         )

@@ -7,9 +7,10 @@ import asyncio
 from collections.abc import Callable
 from math import inf
 from time import monotonic, perf_counter
+from typing import Any
 
 from router.core.errors import Refusal
-from router.core.events import Arrived, Dispatch, Ended, Event, Instruction, Left, Refuse, Tick
+from router.core.events import Arrived, Cancel, Dispatch, Ended, Event, Instruction, Left, Refuse, Tick
 from router.core.scheduler import Scheduler
 from router.core.types import EndedHow, Request
 
@@ -19,17 +20,20 @@ class Ticket:
 
     The task that relays the request waits here for its next instruction. A refusal that comes while an
     attempt is under way (time passed) or a client that leaves cancels that task; `refusal` and `left` then
-    say why.
+    say why. A hedge to begin and an attempt to give up are not waited for: `beside` takes them at once.
     """
 
-    __slots__ = ("_instruction", "_waiter", "left", "refusal", "request", "task")
+    __slots__ = ("_beside", "_instruction", "_waiter", "left", "refusal", "request", "task")
 
-    def __init__(self, request: Request, task: asyncio.Task[None]) -> None:
+    def __init__(
+        self, request: Request, task: asyncio.Task[Any], beside: Callable[[Dispatch | Cancel], None]
+    ) -> None:
         self.request = request
         self.task = task
         self.refusal: Refusal | None = None
         self.left = False
-        self._instruction: Instruction | None = None
+        self._beside = beside
+        self._instruction: Dispatch | Refuse | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     @property
@@ -37,7 +41,7 @@ class Ticket:
         """Whether the task was cancelled by us, not by the server's shutdown."""
         return self.left or self.refusal is not None
 
-    async def next(self) -> Instruction:
+    async def next(self) -> Dispatch | Refuse:
         """The next instruction; waits while the request is queued."""
         while self._instruction is None:
             self._waiter = asyncio.get_running_loop().create_future()
@@ -50,7 +54,9 @@ class Ticket:
 
     def deliver(self, instruction: Instruction, current: bool) -> None:
         """Take an instruction. `current`: it answers the ticket's own event, so its task will ask for it."""
-        if current or self._waiter is not None or isinstance(instruction, Dispatch):
+        if isinstance(instruction, Cancel) or (isinstance(instruction, Dispatch) and instruction.hedge):
+            self._beside(instruction)
+        elif current or self._waiter is not None or isinstance(instruction, Dispatch):
             self._instruction = instruction
             if self._waiter is not None and not self._waiter.done():
                 self._waiter.set_result(None)
@@ -73,16 +79,18 @@ class Runner:
         self._timer: asyncio.TimerHandle | None = None
         self._wakes_at = inf
 
-    def submit(self, request: Request, task: asyncio.Task[None]) -> Ticket:
-        """Bring a request in; its first instruction is read from the ticket."""
-        ticket = self._tickets[request.id] = Ticket(request, task)
+    def submit(
+        self, request: Request, task: asyncio.Task[Any], beside: Callable[[Dispatch | Cancel], None]
+    ) -> Ticket:
+        """Bring a request in; its first instruction is read from the ticket. `beside` is called in the moment that
+        a second attempt is to begin or one of two is to be given up; it must not raise."""
+        ticket = self._tickets[request.id] = Ticket(request, task, beside)
         began = perf_counter()
         try:
             self.apply(Arrived(request), ticket)
         except BaseException:
             self.close(ticket)
             raise
-        self._arm()
         if self.on_decision is not None:
             self.on_decision(request.policy, perf_counter() - began)
         return ticket
@@ -103,15 +111,23 @@ class Runner:
 
     def apply(self, event: Event, origin: Ticket | None = None) -> None:
         """Feed one event and deliver what comes of it. `origin` is the ticket whose task calls."""
-        for instruction in self.scheduler.handle(event, self.clock()):
+        instructions = self.scheduler.handle(event, self.clock())
+        for instruction in instructions:
             ticket = self._tickets.get(instruction.request_id)
             if ticket is not None:
                 ticket.deliver(instruction, current=ticket is origin)
-        if self.scheduler.queue_depth or (type(event) is Ended and event.how is EndedHow.FAILED):
-            self._arm()  # a returning instance takes more as time passes; a retry waits for its token anew
+        if instructions or self.scheduler.queue_depth or self._may_be_earlier(event):
+            self._arm()
+
+    @staticmethod
+    def _may_be_earlier(event: Event) -> bool:
+        """Whether an event makes an earlier deadline though nothing came of it: one of two attempts that failed
+        waits anew, and a tick has used up the timer or follows other settings."""
+        return type(event) is Tick or (type(event) is Ended and event.how is EndedHow.FAILED)
 
     def _arm(self) -> None:
-        """Set the timer. But for a queue and retries only an arrival makes the next deadline earlier."""
+        """Set the timer. Only what is dispatched or queued makes the next deadline earlier (its time limits, and
+        when a hedge may pay), so most events need not ask for it."""
         at = self.scheduler.wake_at
         if at is None or self._wakes_at <= at:
             return  # an early timer does no harm: it asks again
@@ -124,7 +140,6 @@ class Runner:
         self._wakes_at = inf
         self._timer = None
         self.apply(Tick())
-        self._arm()
 
     def stop(self) -> None:
         """Cancel the timer."""

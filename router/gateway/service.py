@@ -22,6 +22,7 @@ from router.gateway.monitor import Monitor
 from router.gateway.rules import Rules
 from router.gateway.runner import Runner
 from router.gateway.scaling import scaling
+from router.gateway.targets import LiveTargets
 from router.gateway.tokenizer import PromptTokenizer
 from router.store.queries import Store
 from router.store.records import RequestRecord
@@ -48,7 +49,9 @@ class Gateway:
         load_tokenizers: Callable[[FleetConfig], dict[str, PromptTokenizer]],
         load_artifacts: Callable[[FleetConfig], Models],
         reload: Callable[[], FleetConfig] | None = None,
+        targets: LiveTargets | None = None,
     ) -> None:
+        """`targets` are those that the scheduler's policies ask."""
         self.runner = runner
         self.store = store
         self.metrics = metrics
@@ -71,6 +74,7 @@ class Gateway:
         self._fleet_lock = asyncio.Lock()
         self._background: set[asyncio.Task[None]] = set()  # tasks must be held somewhere
         self.rules = Rules.of(config, policies, state)
+        self.targets = targets or LiveTargets(config)
         scheduler = runner.scheduler
         runner.on_decision = metrics.observe_decision
         metrics.watch(
@@ -132,6 +136,7 @@ class Gateway:
     async def apply(self, config: FleetConfig) -> None:
         """Apply a changed fleet. Requests under way go on where they are."""
         await self.change(lambda _: config)
+        self.targets.use(config)
 
     async def change(self, edit: Callable[[FleetConfig], FleetConfig]) -> None:
         """Apply what `edit` makes of the fleet as it is when its turn comes, so that of two changes at once

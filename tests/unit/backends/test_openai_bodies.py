@@ -39,6 +39,13 @@ def test_stream_options_are_kept() -> None:
     assert body["stream_options"] == {"continuous_usage_stats": True, "include_usage": True}
 
 
+@pytest.mark.parametrize(("wished", "known"), [(True, True), (True, False), (False, True)])
+def test_usage_in_each_event_where_the_engine_knows_it(wished: bool, known: bool) -> None:
+    call = Call("chat", {"messages": []}, CANDIDATE, "r", None, wished)
+    options = generation_body(call, "max_tokens", counts_each=known)["stream_options"]
+    assert options == {"include_usage": True} | ({"continuous_usage_stats": True} if wished and known else {})
+
+
 @pytest.mark.parametrize(
     ("fields", "bound", "expected"),
     [

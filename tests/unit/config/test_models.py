@@ -77,6 +77,13 @@ def test_defaults_are_the_documented_ones() -> None:
     assert (limits.max_body_mb, limits.max_queue, limits.max_attempts) == (32, 512, 3)
     assert (config.scheduling.confidence, config.scheduling.explore) == (0.9, 0.01)
     assert (config.scheduling.hedge.enabled, config.scheduling.hedge.max_share) == (False, 0.03)
+    cost = config.scheduling.cost
+    assert (cost.quality, cost.quality_slack, cost.attainment, cost.window_requests) == (
+        None,
+        0.01,
+        0.95,
+        500,
+    )
     probes = config.probes
     assert (probes.interval_s, probes.timeout_s, probes.eject_after, probes.return_after) == (2, 2, 3, 2)
 

@@ -46,9 +46,13 @@ def test_it_is_told_in_plain_lines(url: str, capsys: pytest.CaptureFixture[str])
     assert "asked for auto by chat.completions with key team-a, policy latency" in told
     assert "SLO: TTFT 500 ms: met" in told
     assert "outcome: ok" in told
-    assert "decision 1 after 500 ms, policy latency:" in told
-    assert "  -> gpu-1/llama, score 1.5 [TTFT 200 ms, cost $0.001000]" in told
-    assert "     gpu-2/llama, score 2.5 [TTFT 300 ms, cost $0.001000]: a higher score" in told
+    assert "decision 1 after 500 ms:" in told
+    assert "  sent to gpu-1/llama by latency [TTFT 200 ms, cost $0.001000]" in told
+    assert "  drawn with probability 0.75" in told
+    assert "  next gpu-0/llama: a higher score [TTFT 100 ms, cost $0.001000]" in told
+    assert "  not gpu-2/llama: a higher score [TTFT 300 ms, cost $0.001000]" in told or any(
+        line.startswith("  not gpu-2/llama") for line in told
+    )
     assert "attempt 1: gpu-0/llama, failed after 500 ms, 0 tokens: connection reset" in told
     assert "attempt 2: gpu-1/llama, first token after 125 ms, ok after 2500 ms, 80 tokens" in told
     assert "feedback: quality 0.75" in told
@@ -97,3 +101,39 @@ def test_the_store_of_a_fleet_file(url: str, tmp_path: Path, capsys: pytest.Capt
     )
     assert run("req_00000007", "--config", str(fleet)) == 0
     assert "outcome: ok" in capsys.readouterr().out
+
+
+def candidate(
+    instance: str, score: float | None, reason: str | None, **predicted: float
+) -> dict[str, object]:
+    return {
+        "instance": instance,
+        "model": "llama",
+        "score": score,
+        "chosen": reason is None,
+        "reason": reason,
+        "predicted": predicted or None,
+        "load": None,
+    }
+
+
+def test_why_this_one_and_not_the_next_in_a_few_lines() -> None:
+    decision = {
+        "policy": "slo",
+        "decided_after_s": 0.1,
+        "propensity": 1.0,
+        "candidates_left_out": 2,
+        "candidates": [
+            candidate("a100-0", 0.02, None, ttft_s_p50=0.1, e2e_s_p50=1.2, p_miss=0.02, quality=0.6),
+            candidate("l4-0", 0.4, "would miss its SLO with probability 0.40"),
+            candidate("h100-0", 0.0, "faster than needed", p_miss=0.0),
+            *(candidate(f"v100-{n}", None, "unhealthy") for n in range(4)),
+        ],
+    }
+    assert explain.why(decision) == [  # type: ignore[arg-type]
+        "sent to a100-0/llama by slo [TTFT 100 ms, E2E 1200 ms, P(miss) 0.02, quality 0.60]",
+        "next h100-0/llama: faster than needed [P(miss) 0.00]",
+        "not l4-0/llama: would miss its SLO with probability 0.40",
+        "not v100-0/llama, v100-1/llama and 2 more: unhealthy",
+        "and 2 more",
+    ]

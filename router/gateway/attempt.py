@@ -1,0 +1,237 @@
+"""One attempt at an engine: its stream, and what has come of it so far.
+
+An attempt runs in the task of its request; a hedge, the second attempt beside a late one, in a task of its own.
+What comes before the first token is held back. With it the request's relay decides whose answer goes to the
+client (`Relay.first_token`): an attempt that has lost is aborted in the same turn, and passes nothing on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from router.core.events import Dispatch
+from router.core.interfaces import Backend, Batch, Call, Stream
+from router.core.types import EndedHow
+from router.gateway.assemble import Assembler
+from router.gateway.paid import PaidTokens
+from router.store.records import AttemptRecord
+
+if TYPE_CHECKING:
+    from router.gateway.relay import Relay
+
+
+class _Cut(Exception):
+    """The answer has reached what its money cap pays for."""
+
+
+class Attempt:
+    """What one `Dispatch` sets going; `await run(...)` once, or `took_whole` for an answer in one piece.
+
+    Times are on the runner's clock in seconds. `lost` says that it was given up: whatever it still raises or
+    returns is of no interest. `cut` says that the money cap ended it.
+    """
+
+    __slots__ = (
+        "_assembler",
+        "_catching_up",
+        "_clock",
+        "_front",
+        "_held",
+        "_last_at",
+        "_paid",
+        "_passing",
+        "_relay",
+        "_responder",
+        "_stream",
+        "cut",
+        "dispatch",
+        "finish_reason",
+        "first_at",
+        "itl_max_s",
+        "lost",
+        "record",
+        "settled",
+        "task",
+        "tokens",
+        "usage",
+    )
+
+    def __init__(self, relay: Relay, dispatch: Dispatch, task: asyncio.Task[Any] | None) -> None:
+        self._relay = relay
+        self._responder = relay.responder
+        self._front = relay.exchange.front
+        self._clock = relay.clock
+        self._stream: Stream | None = None
+        self._assembler: Assembler | None = None
+        self._held: list[bytes] = []  # what came before the first token
+        self._passing = False  # the response has begun with it
+        self._paid: PaidTokens | None = None
+        self._catching_up: asyncio.Future[None] | None = None
+        self._last_at = 0.0
+        self.task = task
+        self.dispatch = dispatch
+        self.first_at: float | None = None
+        self.tokens = 0
+        self.usage: Mapping[str, Any] | None = None
+        self.finish_reason: str | None = None
+        self.itl_max_s = 0.0
+        self.lost = self.cut = self.settled = False
+        candidate = dispatch.candidate
+        self.record = AttemptRecord(
+            number=dispatch.attempt,
+            instance=candidate.instance,
+            model=candidate.model,
+            started_at=time.time(),
+        )
+
+    # --- the stream ----------------------------------------------------------------------------------
+    async def run(self, backend: Backend, call: Call, paid: PaidTokens | None) -> None:
+        """Stream it to its end, to the client or into an assembler. Raises UpstreamError."""
+        exchange = self._relay.exchange
+        if not exchange.stream:
+            self._assembler = Assembler("chat" if exchange.api == "chat" else "completions")
+        self._paid = paid
+        stream = self._stream = await backend.stream(call)
+        try:
+            await stream.pump(self._take if paid is None else self._take_paid)
+        except _Cut:
+            self.cut = True
+            self.finish_reason = "length"
+        finally:
+            self._stream = None
+            stream.abort()  # does nothing after a clean end
+            if self._catching_up is not None:
+                self._catching_up.cancel()
+
+    def _take(self, batch: Batch) -> bool:
+        """Pass one batch on in the moment it arrives; True if the client is too slow to take more now."""
+        data, tokens, usage, finish_reason = batch
+        first = False
+        if tokens:
+            now = self._clock()
+            self.tokens += tokens
+            if self.first_at is None:
+                self.first_at = now
+                first = True
+            else:
+                gap_s = now - self._last_at
+                self.itl_max_s = max(self.itl_max_s, gap_s)
+            self._last_at = now
+        if usage is not None:
+            self.usage = usage
+        if finish_reason is not None:
+            self.finish_reason = finish_reason
+        responder = self._responder
+        if self._assembler is not None:
+            self._assembler.feed(data)
+        elif self._passing:
+            out = self._front.events(data)
+            if out:
+                responder.write(out)
+        else:
+            self._held.append(data)
+            if first:
+                self.begin(b"")
+        if first:  # told after it is on its way
+            self._relay.first_token(self)
+        if responder.paused:
+            self._catching_up = asyncio.ensure_future(self._catch_up())
+            return True
+        return False
+
+    def _take_paid(self, batch: Batch) -> bool:
+        """The same as far as the money reaches."""
+        paid = self._paid
+        assert paid is not None  # noqa: S101 (it is the sink for nothing else)
+        kept = paid.take(batch)
+        pause = self._take(kept) if kept.data or kept.usage is not None else False
+        self.tokens, self.usage = paid.tokens, paid.usage
+        if paid.spent:
+            raise _Cut
+        return pause
+
+    def begin(self, last: bytes) -> None:
+        """Begin the response with what was held back, and `last`."""
+        self._passing = True
+        self._relay.begin_stream(self, self._front.first(b"".join(self._held) + last))
+
+    async def _catch_up(self) -> None:
+        """Let the engine's stream go on when the client has read what was written."""
+        try:
+            async with asyncio.timeout(self._relay.gateway.config.limits.request_timeout_s):
+                await self._responder.drain()
+        except TimeoutError:
+            self._responder.abort()  # it has stopped reading; its connection's end ends the request
+        if self._stream is not None:
+            self._stream.resume()
+
+    def took_whole(self, answer: Mapping[str, Any]) -> None:
+        """Take over what an answer in one piece says."""
+        self.usage = answer.get("usage")
+        choices = answer.get("choices")
+        if choices:
+            self.finish_reason = choices[0].get("finish_reason")
+
+    def assembled(self, last: bytes) -> dict[str, Any] | None:
+        """The whole answer with `last` at its end; None if it went out as it came."""
+        if self._assembler is None:
+            return None
+        self._assembler.feed(last)
+        answer = self._assembler.result()
+        answer["usage"] = self.usage_or_count()
+        return answer
+
+    # --- its end -------------------------------------------------------------------------------------
+    def give_up(self) -> None:
+        """End it at once; nothing of it is passed on from here on, whatever its task still does."""
+        if self.lost:
+            return
+        self.lost = True
+        if self._stream is not None:
+            self._stream.abort()
+        elif self.task is not None and self.task is not asyncio.current_task():
+            self.task.cancel()  # it waits for the engine to begin
+
+    @property
+    def cut_by_money(self) -> bool:
+        """Whether it was cut, and by its money rather than by the client's own bound."""
+        return self.cut and self._paid is not None and self._paid.by_money
+
+    @property
+    def output_tokens(self) -> int:
+        """What the engine says, else the tokens seen."""
+        if self.usage is not None and isinstance(tokens := self.usage.get("completion_tokens"), int):
+            return max(tokens, self.tokens) if self.tokens and tokens == 0 else tokens
+        return self.tokens
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        """The engine's own count, if it gave one."""
+        tokens = self.usage.get("prompt_tokens") if self.usage is not None else None
+        return tokens if isinstance(tokens, int) and tokens > 0 else None
+
+    def usage_or_count(self) -> Mapping[str, Any]:
+        """The engine's usage, else one made of what is known."""
+        if self.usage is not None:
+            return self.usage
+        prompt, output = self._relay.exchange.request.prompt_tokens, self.tokens
+        return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
+
+    def settle(self, how: EndedHow, error: str | None) -> None:
+        """Close its record: tokens and what they cost. An engine that was given the prompt of a hedge that lost is
+        paid for it, as nobody knows how far it came."""
+        if self.settled:
+            return
+        self.settled = True
+        record, output_tokens = self.record, self.output_tokens
+        record.ended_at = time.time()
+        record.ended_how = how
+        record.error = error
+        record.output_tokens = output_tokens
+        billed = how in (EndedHow.OK, EndedHow.HEDGE_LOST) or output_tokens > 0
+        prompt_tokens = self.prompt_tokens or self._relay.exchange.request.prompt_tokens
+        price = self.dispatch.candidate.price
+        record.cost_usd = price.cost_usd(prompt_tokens, output_tokens) if billed else 0.0

@@ -1,0 +1,56 @@
+"""The targets of quality and attainment that policies hold, as they are at this moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from policies.settings import Targets
+from router.config import FleetConfig
+
+
+class LiveTargets:
+    """What `PolicySettings.targets` asks. The fleet file gives them; `change` replaces some until the file is read
+    again. A key takes from the fleet what neither its own entry nor a change of its own says."""
+
+    def __init__(self, config: FleetConfig) -> None:
+        self.use(config)
+
+    def use(self, config: FleetConfig) -> None:
+        """Take over a fleet file; what was changed is forgotten."""
+        cost = config.scheduling.cost
+        self._fleet = Targets(cost.quality, cost.quality_slack, cost.attainment, cost.window_requests)
+        self._keys: dict[str, dict[str, float | None]] = {}
+        for key in config.auth.keys:
+            own = {"quality": key.quality, "attainment": key.attainment}
+            self._keys[key.name] = {name: value for name, value in own.items() if value is not None}
+        self._changed: set[str | None] = set()
+        self._settle()
+
+    def __call__(self, key: str | None) -> Targets:
+        """What holds for a key (None, or one that is not known: the fleet)."""
+        return self._targets.get(key, self._fleet)
+
+    @property
+    def scopes(self) -> Mapping[str | None, Targets]:
+        """What holds for the fleet (None) and each key."""
+        return self._targets
+
+    def changed(self, key: str | None) -> bool:
+        """Whether a scope's own targets are other than the fleet file's."""
+        return key in self._changed
+
+    def change(self, key: str | None, values: Mapping[str, float | None]) -> None:
+        """Set a scope's `quality` (None: that of the best single model) or `attainment`. Raises KeyError for an
+        unknown key."""
+        if key is None:
+            self._fleet = replace(self._fleet, **values)  # type: ignore[arg-type]
+        else:
+            self._keys[key].update(values)
+        self._changed.add(key)
+        self._settle()
+
+    def _settle(self) -> None:
+        self._targets: dict[str | None, Targets] = {None: self._fleet}
+        for name, own in self._keys.items():
+            self._targets[name] = replace(self._fleet, **own)  # type: ignore[arg-type]

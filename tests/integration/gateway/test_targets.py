@@ -1,0 +1,83 @@
+"""Targets of quality and attainment: of the file, changed while the gateway runs, and read again."""
+
+from __future__ import annotations
+
+from tests.integration.gateway.live import bearer, key, live, vllm
+
+KEYS = [key("one", quality=0.7), key("two", attainment=0.8), key("three")]
+COST = {"quality": 0.5, "quality_slack": 0.02, "attainment": 0.9, "window_requests": 100}
+
+
+async def patch(gw, **body):
+    async with gw.http.patch(f"{gw.url}/admin/targets", json=body) as response:
+        return response.status, await response.json()
+
+
+def by_key(answer):
+    return {each["key"]: (each["quality"], each["attainment"]) for each in answer["targets"]}
+
+
+async def test_targets_change_until_the_file_is_read_again(tmp_path):
+    sections = {"auth": {"keys": KEYS}, "scheduling": {"cost": COST}}
+    async with live(tmp_path, vllm("a"), **sections) as gw:
+        asked = gw.gateway.runner.scheduler.policies["cost"]._targets  # what the policy really asks
+        of_file = {None: (0.5, 0.9), "one": (0.7, 0.9), "two": (0.5, 0.8), "three": (0.5, 0.9)}
+        status, answer = await gw.get("/admin/targets")
+        assert (status, by_key(answer)) == (200, of_file)
+        assert {each["window_requests"] for each in answer["targets"]} == {100}
+        assert not any(each["changed"] for each in answer["targets"])
+        assert (asked("one").quality, asked("one").quality_slack, asked("unknown").quality) == (
+            0.7,
+            0.02,
+            0.5,
+        )
+
+        status, answer = await patch(gw, attainment=0.99)  # the fleet, and who has none of its own
+        assert status == 200
+        assert by_key(answer) == {
+            None: (0.5, 0.99),
+            "one": (0.7, 0.99),
+            "two": (0.5, 0.8),
+            "three": (0.5, 0.99),
+        }
+        _, answer = await patch(gw, key="one", quality=None)
+        assert by_key(answer)["one"] == (None, 0.99)
+        assert [each["key"] for each in answer["targets"] if each["changed"]] == [None, "one"]
+        assert (asked("one").quality, asked("three").attainment) == (None, 0.99)
+
+        # An instance that is added is no new file.
+        added = {"name": "z", "kind": "vllm", "url": "http://127.0.0.1:9", "serves": {"qwen2.5-7b": "x"}}
+        assert (await gw.post("/admin/instances", added))[0] == 201
+        assert asked("three").attainment == 0.99
+
+        gw.fleet["scheduling"]["cost"] = COST | {"quality": 0.55}
+        assert (await gw.post("/admin/reload", {}))[0] == 200
+        _, answer = await gw.get("/admin/targets")
+        assert by_key(answer) == of_file | {None: (0.55, 0.9), "two": (0.55, 0.8), "three": (0.55, 0.9)}
+        assert not any(each["changed"] for each in answer["targets"])
+        assert asked("two").quality == 0.55
+
+
+async def test_what_is_no_target(tmp_path):
+    async with live(tmp_path, vllm("a")) as gw:
+        before = await gw.get("/admin/targets")
+        for body, expected in (
+            ({"key": "nobody", "quality": 0.5}, 404),
+            ({"quality": 1.5}, 400),
+            ({"attainment": None}, 400),
+            ({"attainment": "high"}, 400),
+            ({"window_requests": 5}, 400),
+        ):
+            status, answer = await patch(gw, **body)
+            assert (status, bool(answer["error"]["message"])) == (expected, True), body
+        assert await gw.get("/admin/targets") == before
+
+
+async def test_targets_are_the_operators(tmp_path):
+    async with live(
+        tmp_path, vllm("a"), auth={"admin_key_env": "ADMIN", "keys": KEYS}, environment={"ADMIN": "secret"}
+    ) as gw:
+        assert (await gw.get("/admin/targets"))[0] == 401
+        assert (await gw.get("/admin/targets", headers=bearer("one")))[0] == 401
+        assert (await patch(gw, quality=0.1))[0] == 401
+        assert (await gw.get("/admin/targets", headers=bearer("secret")))[0] == 200

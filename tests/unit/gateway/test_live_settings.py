@@ -1,0 +1,71 @@
+"""What the scheduler and its policies take from a fleet file, and from artifacts that a reload replaces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from router.config import loads
+from router.core.interfaces import TextEstimates
+from router.core.types import PromptFeatures
+from router.gateway.fleet import scheduler_settings
+from router.gateway.targets import LiveTargets
+from router.wiring import text_estimators
+
+FEATURES = PromptFeatures((1, 2), (), (0,))
+
+
+@pytest.mark.parametrize(
+    ("section", "share", "explore"),
+    [
+        ("{}", 0.0, 0.01),
+        ("{hedge: {max_share: 0.2}}", 0.0, 0.01),
+        ("{hedge: {enabled: true}, explore: 0}", 0.03, 0.0),
+        ("{hedge: {enabled: true, max_share: 0.2}, explore: 0.5}", 0.2, 0.5),
+    ],
+)
+def test_hedging_and_exploring(section: str, share: float, explore: float) -> None:
+    settings = scheduler_settings(loads(f"models: [{{name: m}}]\nscheduling: {section}"))
+    assert (settings.hedge_share, settings.explore) == (share, explore)
+
+
+def test_targets_of_the_file_and_changed_ones() -> None:
+    digest = "0" * 64
+    live = LiveTargets(
+        loads(
+            f"models: [{{name: m}}]\nscheduling: {{cost: {{quality: 0.5}}}}\n"
+            f"auth: {{keys: [{{name: k, sha256: '{digest}', attainment: 0.8}}]}}"
+        )
+    )
+    assert (live("k").quality, live("k").attainment, live(None).attainment) == (0.5, 0.8, 0.95)
+    live.change(None, {"quality": 0.6, "attainment": 0.9})
+    assert (live("k").quality, live("k").attainment, live("gone").attainment) == (0.6, 0.8, 0.9)
+    live.change("k", {"quality": None})
+    assert (live("k").quality, live(None).quality) == (None, 0.6)
+    with pytest.raises(KeyError):
+        live.change("gone", {"quality": 0.1})
+    assert (live.changed(None), live.changed("k"), live.changed("gone")) == (True, True, False)
+    live.use(loads("models: [{name: m}]"))
+    assert (live("k").quality, live("k").attainment, live.changed(None)) == (None, 0.95, False)
+
+
+def test_text_estimators_follow_the_artifact_in_use() -> None:
+    def says(value: float) -> Any:
+        def estimate(features: PromptFeatures, models: Sequence[str]) -> TextEstimates:
+            return TextEstimates([value] * len(models), [None] * len(models))
+
+        return SimpleNamespace(estimators={"knn": estimate})
+
+    predictor: Any = SimpleNamespace(models=SimpleNamespace(text=None))
+    assert text_estimators(predictor) == {}
+    predictor.models = SimpleNamespace(text=says(0.25))
+    found = text_estimators(predictor)
+    assert list(found) == ["knn"]
+    assert found["knn"](FEATURES, ["a", "b"]).quality == [0.25, 0.25]
+    predictor.models = SimpleNamespace(text=says(0.75))
+    assert found["knn"](FEATURES, ["a"]).quality == [0.75]
+    predictor.models = SimpleNamespace(text=None)
+    assert found["knn"](FEATURES, ["a"]) == ([None], [None])
