@@ -16,6 +16,12 @@ from benchmarks.workloads.format import WorkloadError
 SMALL_ORACLE_SEEDS, ORACLE_SEEDS = 1, 2
 SMALL_ORACLE_EFFORT, ORACLE_EFFORT = "brief", "normal"
 
+#: What a simulation compares unless told: each objective and the usual baselines, not every rule of a paper.
+USUAL_POLICIES = (
+    *("random", "round_robin", "least_load", "power_of_two", "lmetric"),
+    *("price", "latency", "slo", "relevance", "cost"),
+)
+
 _SIMULATED_ONLY = (
     *("fleet", "scenario", "small", "seeds", "first_seed", "jobs", "ray", "profiles"),
     *("oracle_seeds", "oracle_effort", "keep_requests"),
@@ -28,7 +34,9 @@ _LIVE_ONLY = (
 def add(parser: argparse.ArgumentParser) -> None:
     """The options of `headway compare`."""
     parser.add_argument(
-        "--policies", metavar="A,B,...|all", help="in this order (default in simulation: all)"
+        "--policies",
+        metavar="A,B,...|all",
+        help="in this order (default in simulation: the scenario's, else each objective and the usual baselines)",
     )
     parser.add_argument("--workload", type=Path, metavar="FILE", help="a workload file")
     parser.add_argument(
@@ -154,9 +162,11 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def policy_names(text: str | None, known: Sequence[str]) -> tuple[str, ...]:
-    """`a,b` as names; all that are known for `all` and for nothing."""
-    if text is None or text == "all":
+def policy_names(text: str | None, known: Sequence[str], usual: Sequence[str]) -> tuple[str, ...]:
+    """`a,b` as names; all that are known for `all`, the usual ones for nothing."""
+    if text is None:
+        return tuple(usual)
+    if text == "all":
         return tuple(known)
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if not names or len(set(names)) != len(names):

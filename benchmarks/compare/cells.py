@@ -22,7 +22,7 @@ def _of(group: str, key: str) -> Callable[[Run], float | None]:
 
 
 def _share(key: str) -> Callable[[Run], float | None]:
-    return lambda run: run[key] / run["requests"] if run["requests"] else None
+    return lambda run: run[key] / run["requests"] if run["requests"] and run[key] is not None else None
 
 
 def _outcome_share(*outcomes: Outcome) -> Callable[[Run], float | None]:
@@ -46,7 +46,10 @@ MEASURES: Mapping[str, Callable[[Run], float | None]] = {
     "output_tokens_per_s": lambda run: run["output_tokens_per_s"],
     "output_tokens_per_request": _share("output_tokens"),
     "cost_usd_per_request": lambda run: run["cost_usd_per_request"],
+    "cost_usd_per_offered": lambda run: run["cost_usd_per_offered"],
+    "saved_share": lambda run: run.get("saved_share"),
     "quality_mean": lambda run: run["quality_mean"],
+    "hedged_share": _share("hedged"),
     "timed_out_before_decoding_share": _share("timed_out_before_decoding"),
     "out_of_budget_before_decoding_share": _share("out_of_budget_before_decoding"),
     "cut_by_budget_share": _outcome_share(Outcome.BUDGET_EXHAUSTED_MID_DECODE),
@@ -73,6 +76,22 @@ def unique(runs: Sequence[Run], key: str) -> list[Any]:
 def resampled(runs: Sequence[Run]) -> bool:
     """Whether the draws of these runs (or oracles) are of one recorded trace."""
     return any(run.get("resampled") for run in runs)
+
+
+def with_savings(runs: Sequence[Run], baseline: str) -> list[Run]:
+    """The runs with `saved_share`: the part of the baseline's cost for each offered request, on the same draw at the
+    same rate, that a policy did not spend; None for the baseline itself and without its run."""
+    spent = {
+        (run["rate_per_s"], run["seed"]): run["cost_usd_per_offered"]
+        for run in runs
+        if run["policy"] == baseline
+    }
+    found: list[Run] = []
+    for run in runs:
+        own, other = run["cost_usd_per_offered"], spent.get((run["rate_per_s"], run["seed"]))
+        known = run["policy"] != baseline and own is not None and other
+        found.append({**run, "saved_share": 1 - own / other if known else None})
+    return found
 
 
 def cells(runs: Sequence[Run]) -> list[dict[str, Any]]:

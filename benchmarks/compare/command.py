@@ -69,7 +69,7 @@ def _simulated(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
 def _live(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     if args.speed is None:
         args.speed = 1.0
-    names = arguments.policy_names(args.policies, tuple(policies.POLICIES))
+    names = arguments.policy_names(args.policies, tuple(policies.POLICIES), arguments.USUAL_POLICIES)
     rates = arguments.rates(args.rates)
     header = read_header(args.workload)
     target = target_from(args, header, os.environ)

@@ -13,7 +13,7 @@ _RUN_COLUMNS = (
     *("name", "policy", "rate_per_s", "seed", "measured_rate_per_s", "duration_s", "requests", "complete"),
     *("offered_with_slo", "met", "prompt_tokens", "output_tokens", "cost_usd"),
     *("timed_out_before_decoding", "out_of_budget_before_decoding", "budget_overruns"),
-    *("budget_overrun_usd_max", "retried", "peak_in_flight", "wall_s", "events"),
+    *("budget_overrun_usd_max", "retried", "hedged", "peak_in_flight", "wall_s", "events"),
 )
 _LOADS = ("in_flight", "running", "waiting", "kv_usage")
 

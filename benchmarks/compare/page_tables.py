@@ -14,6 +14,7 @@ from benchmarks.compare.tables import (
     columns,
     endings,
     rate_text,
+    spending,
     three_digits,
     written,
 )
@@ -32,6 +33,7 @@ _LESS_IS_BETTER = {
     "e2e_s_p50": True,
     "e2e_s_p95": True,
     "cost_usd_per_request": True,
+    "cost_usd_per_offered": True,
     "quality_mean": False,
 }
 
@@ -88,7 +90,8 @@ def _sure_and_possible(entry: Mapping[str, Any], top: float) -> tuple[float, flo
 
 def results_table(report: Report, looks: Looks) -> str:
     """Each policy at each rate."""
-    shown = [*columns(report["cells"]), *endings(report["cells"])]
+    every = report["cells"]
+    shown = [*columns(every), *spending(every), *endings(every)]
     best = {
         (rate, column.measure): _best(report, rate, column.measure)
         for rate in report["rates_per_s"]
@@ -96,7 +99,7 @@ def results_table(report: Report, looks: Looks) -> str:
     }
     rows = []
     earlier: float | None = None
-    for cell in report["cells"]:
+    for cell in every:
         rate, policy = cell["rate_per_s"], cell["policy"]
         cells = [_cell(rate_text(rate))]
         cells += [

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from benchmarks.compare.capacity import TARGET, capacities
-from benchmarks.compare.cells import cells, paired_differences, unique
+from benchmarks.compare.cells import cells, paired_differences, unique, with_savings
 from benchmarks.compare.live import RunResult
 from benchmarks.compare.regret import oracle_cells, regrets
 from benchmarks.compare.summary import ITL_NOTES, live_summary
@@ -41,10 +41,11 @@ def report(
     A run's `timeline` is kept for the first seed only: the others look alike and are most of the bytes.
     """
     runs = _at_known_rates(runs)
-    first_seed = runs[0]["seed"] if runs else None
-    kept = [run if run["seed"] == first_seed else {**run, "timeline": None} for run in runs]
     policies = unique(runs, "policy")
     baseline = BASELINE if BASELINE in policies or not policies else policies[0]
+    runs = with_savings(runs, baseline)
+    first_seed = runs[0]["seed"] if runs else None
+    kept = [run if run["seed"] == first_seed else {**run, "timeline": None} for run in runs]
     return {
         REPORT_KEY: VERSION,
         "complete": complete,

@@ -37,7 +37,8 @@ def compare(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     and whether all of it was done: after Ctrl-C or SIGTERM it is what was finished. Raises WorkloadError,
     ConfigError and ProcessLost."""
     scenario = None if args.scenario is None else load_scenario(args.scenario, small=args.small)
-    names = arguments.policy_names(args.policies, scenario.policies if scenario else tuple(policies.POLICIES))
+    usual = scenario.policies if scenario else arguments.USUAL_POLICIES
+    names = arguments.policy_names(args.policies, tuple(policies.POLICIES), usual)
     for name in names:
         if name not in policies.POLICIES:
             raise WorkloadError(f"unknown policy {name!r} (known: {', '.join(policies.POLICIES)})")

@@ -56,8 +56,10 @@ def summary_of(result: Result) -> dict[str, Any]:
     """A simulated run. Keys as `RunSummary.as_dict()`, and more; times in seconds of real hardware.
     `measured_rate_per_s` is what the arrivals came to, as `rate_per_s` is what a run was asked for.
 
-    `cost_usd_per_request` is all that was spent over complete answers. `queue_wait_s` lasts until the first
-    dispatch, or until the end of a request that saw none. `decision_s` is wall-clock time of this machine.
+    `cost_usd_per_request` is all that was spent over complete answers, `cost_usd_per_offered` the same over all
+    requests but those outside attainment. `hedged` are requests that had a second attempt beside the first.
+    `queue_wait_s` lasts until the first dispatch, or until the end of a request that saw none. `decision_s` is
+    wall-clock time of this machine.
     """
     columns = result.columns
     requests = len(result)
@@ -67,9 +69,8 @@ def summary_of(result: Result) -> dict[str, Any]:
     window_s = requests / rate_per_s if rate_per_s else None
     outcome = columns["outcome"]
     complete = is_one_of(outcome, COMPLETE)
-    judged = (columns["met"] != 2) & np.isin(
-        outcome, [i for i, name in enumerate(OUTCOMES) if is_offered(name)]
-    )
+    counts = np.isin(outcome, [i for i, name in enumerate(OUTCOMES) if is_offered(name)])
+    judged = (columns["met"] != 2) & counts
     met = judged & (columns["met"] == 1)
     offered, kept = int(judged.sum()), int(met.sum())
     latencies = {name: sorted_known(columns[name][complete]) for name in _CURVES}
@@ -99,10 +100,12 @@ def summary_of(result: Result) -> dict[str, Any]:
         "output_tokens_per_s": output_tokens / window_s if window_s else None,
         "cost_usd": cost_usd,
         "cost_usd_per_request": cost_usd / int(complete.sum()) if complete.any() else None,
+        "cost_usd_per_offered": cost_usd / int(counts.sum()) if counts.any() else None,
         "quality_mean": mean_of(columns["quality"]),
         "budget_overruns": int((columns["budget_overrun_usd"] > 0).sum()),
         "budget_overrun_usd_max": largest_of(columns["budget_overrun_usd"]),
         "retried": int((columns["attempts"] > 1).sum()),
+        "hedged": int((columns["hedged"] > 0).sum()),
         "peak_in_flight": peak_of(arrival_s, end_s),
         "outcomes": outcomes,
         **_before_decoding(outcomes),
@@ -147,6 +150,8 @@ def live_summary(rows: Sequence[Row], speed: float) -> dict[str, Any]:
         "budget_overruns": None,
         "budget_overrun_usd_max": None,
         "retried": sum(tried > 1 for tried in attempts) if attempts else None,
+        "hedged": None,
+        "cost_usd_per_offered": None,
         "peak_in_flight": None,
         **_before_decoding(told["outcomes"]),
         "models": {},

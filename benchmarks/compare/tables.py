@@ -76,7 +76,13 @@ COLUMNS = (
     Column("p95", "e2e_s_p95", three_digits, 1, True),
     Column("tokens/req", "output_tokens_per_request", three_digits),
     Column("USD/1k", "cost_usd_per_request", three_digits, 1000, True),
-    Column("quality", "quality_mean", "{:.3f}".format),
+    Column("quality", "quality_mean", "{:.3f}".format, 1, True),
+)
+#: What was spent on requests whether they were answered or not: against the baseline, and on hedges.
+SPENDING = (
+    Column("USD/1k offered", "cost_usd_per_offered", three_digits, 1000),
+    Column("saved %", "saved_share", _one_decimal, 100, True),
+    Column("hedged %", "hedged_share", _one_decimal, 100),
 )
 #: How requests ended that were not simply answered, as shares of all requests; the page and the terminal have
 #: one word for each.
@@ -103,9 +109,18 @@ def columns(cells: Sequence[Cell]) -> list[Column]:
     return shown
 
 
+def spending(cells: Sequence[Cell]) -> list[Column]:
+    """Those that some run has."""
+    return _had(SPENDING, cells)
+
+
 def endings(cells: Sequence[Cell]) -> list[Column]:
     """Those that some run has."""
-    return [column for column in ENDINGS if any(cell["measures"][column.measure]["mean"] for cell in cells)]
+    return _had(ENDINGS, cells)
+
+
+def _had(of: Sequence[Column], cells: Sequence[Cell]) -> list[Column]:
+    return [column for column in of if any(cell["measures"][column.measure]["mean"] for cell in cells)]
 
 
 def table(report: Mapping[str, Any]) -> str:
@@ -117,8 +132,11 @@ def table(report: Mapping[str, Any]) -> str:
     if seeds > 1:
         notes.append(f"± half a 95 % interval over {seeds} seeds")
     lines.append("; ".join(notes))
-    if ended := endings(cells):
-        lines += ["", *_aligned(_rows(cells, ended)), ENDINGS_NOTE]
+    spent, ended = spending(cells), endings(cells)
+    if spent or ended:
+        lines += ["", *_aligned(_rows(cells, [*spent, *ended]))]
+    if ended:
+        lines.append(ENDINGS_NOTE)
     if short := short_note(report):
         lines += ["", short]
     return "\n".join([*lines, *_capacity_lines(report)])

@@ -92,7 +92,7 @@ class Truth:
         place = self._place[candidate.instance]
         instance = self.instances[place]
         wanted = arrival.output_tokens[candidate.model]
-        bound, by_money = Live(request, 0).output_bound(candidate)
+        bound, by_money, _ = Live(request, 0).output_bound(candidate)
         output = wanted if bound is None else min(wanted, bound)
         prompt, cut_prompt = request.prompt_tokens, False
         limit = self._engines[candidate.instance].limit_tokens(candidate.model)

@@ -12,7 +12,8 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from router.core.types import Outcome, Request
+from router.core.events import Dispatch
+from router.core.types import Outcome, Prediction, Request
 
 OUTCOMES: tuple[str, ...] = tuple(outcome.value for outcome in Outcome)
 _CODE = {outcome: code for code, outcome in enumerate(Outcome)}
@@ -27,7 +28,8 @@ COLUMNS: dict[str, str] = {
     "hard": "B",
     "instance": "H",
     "model": "H",
-    "attempts": "B",
+    "attempts": "B",  # all of them, hedges too
+    "hedged": "B",
     "prompt_tokens": "i",
     "output_tokens": "i",
     "ttft_s": "d",
@@ -45,8 +47,14 @@ COLUMNS: dict[str, str] = {
     "predicted_ttft_s_p95": "f",
     "predicted_e2e_s_p50": "f",
     "p_miss": "f",
+    "propensity": "f",  # probability with which the policy took the attempt that answered
 }
+_NO_PREDICTION = Prediction()
 _NUMPY = {"q": np.int64, "d": np.float64, "B": np.uint8, "H": np.uint16, "i": np.int32, "f": np.float32}
+
+
+def _number(value: float | None) -> float:
+    return nan if value is None else value
 
 
 class Log:
@@ -66,43 +74,55 @@ class Log:
         request: Request,
         outcome: Outcome,
         met: bool | None,
-        instance: str | None,
-        model: str | None,
-        attempts: int,
-        output_tokens: int,
-        ttft_s: float,
-        tpot_s: float | None,
+        dispatch: Dispatch | None = None,
+        *,
+        attempts: int = 0,
+        hedged: bool = False,
+        output_tokens: int = 0,
+        ttft_s: float = nan,
+        tpot_s: float | None = None,
         e2e_s: float,
         queue_wait_s: float,
-        cost_usd: float,
-        quality: float,
-        predicted: tuple[float, float, float, float],
+        cost_usd: float = 0.0,
+        quality: float = nan,
     ) -> None:
-        """One request has ended. `ttft_s` is NaN if there was no first token."""
+        """One request has ended. `dispatch` is that of the attempt that the row is about, None where there was
+        none; `ttft_s` is NaN if there was no first token."""
         slo, cap = request.slo, request.max_cost_usd
+        instance, model, propensity = len(self.instances), len(self.models), None
+        prediction = _NO_PREDICTION
+        if dispatch is not None:
+            prediction, propensity = dispatch.prediction, dispatch.decision.propensity
+            instance = self._instance[dispatch.candidate.instance]
+            model = self._model[dispatch.candidate.model]
         values = (
             index,
             request.arrived_at,
             _CODE[outcome],
             2 if met is None else met,
             request.hard,
-            len(self.instances) if instance is None else self._instance[instance],
-            len(self.models) if model is None else self._model[model],
+            instance,
+            model,
             attempts,
+            hedged,
             request.prompt_tokens,
             output_tokens,
             ttft_s,
-            nan if tpot_s is None else tpot_s,
+            _number(tpot_s),
             e2e_s,
             queue_wait_s,
             cost_usd,
-            nan if cap is None else cap,
+            _number(cap),
             nan if cap is None else max(0.0, cost_usd - cap),
             quality,
-            nan if slo is None or slo.ttft_s is None else slo.ttft_s,
-            nan if slo is None or slo.tpot_s is None else slo.tpot_s,
-            nan if slo is None or slo.e2e_s is None else slo.e2e_s,
-            *predicted,
+            nan if slo is None else _number(slo.ttft_s),
+            nan if slo is None else _number(slo.tpot_s),
+            nan if slo is None else _number(slo.e2e_s),
+            _number(prediction.ttft_s_p50),
+            _number(prediction.ttft_s_p95),
+            _number(prediction.e2e_s_p50),
+            _number(prediction.p_miss),
+            _number(propensity),
         )
         for append, value in zip(self._append, values, strict=True):
             append(value)

@@ -3,14 +3,14 @@
 One loop over events in order of time:
 
 1. An arrival goes to the scheduler; what it answers is done: `Dispatch` submits to the instance's engine,
-   `Refuse` ends the request and aborts what runs for it.
+   `Cancel` aborts one attempt, `Refuse` ends the request and aborts what runs for it.
 2. An engine's next moment: first tokens are told first, then ends, as the gateway hears them.
 3. Every `probes.interval_s` each instance is probed and its load report read, as the gateway's monitor does.
 4. The scheduler's own timer (`wake_at`).
 5. Faults: an instance is lost, and comes back empty.
 
 The scheduler is `router.core`'s and is built by `router.wiring`, as in the gateway; nothing of it is copied
-here. What the relay does around it (bounds on output, prices of attempts, outcomes) is in this file.
+here. What the relay does around it (bounds on output, prices of attempts, outcomes) is here and in `flights`.
 A simulated second is a second of real hardware; network and the gateway's own work take no time.
 """
 
@@ -21,17 +21,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
-from math import inf, nan
+from math import inf
 from time import perf_counter
 
 from benchmarks.simulator.arrivals import Arrival
 from benchmarks.simulator.engines import PromptTooLong, QueueFull, SimulatedEngine
 from benchmarks.simulator.fleet import Fleet
+from benchmarks.simulator.flights import Attempt, Flight
 from benchmarks.simulator.outcomes import Gaps, LoadSample, Log, Result, Timeline
 from predictors.serving import PhysicalPredictor
 from router.core.errors import Refusal
 from router.core.events import (
     Arrived,
+    Cancel,
     Dispatch,
     Ended,
     Event,
@@ -42,7 +44,7 @@ from router.core.events import (
     Refuse,
     Tick,
 )
-from router.core.outcome import answered, tpot_s
+from router.core.outcome import answered
 from router.core.types import EndedHow, Outcome
 
 #: Share of arrivals whose decision is timed.
@@ -58,36 +60,6 @@ class InstanceLoss:
     instance: str
     at_s: float
     for_s: float
-
-
-class _Flight:
-    """A request on its way."""
-
-    __slots__ = (
-        "arrival",
-        "cost_usd",
-        "dispatch",
-        "dispatched_at",
-        "first_at",
-        "index",
-        "prompt_tokens",
-        "running",
-        "tokens",
-        "wanted_tokens",
-    )
-
-    def __init__(self, index: int, arrival: Arrival) -> None:
-        self.index = index
-        self.arrival = arrival
-        self.cost_usd = 0.0  # of attempts that have ended
-        self.dispatch: Dispatch | None = None
-        self.dispatched_at = nan  # the first time
-        # of the attempt under way
-        self.running = False
-        self.first_at: float | None = None
-        self.tokens = 0
-        self.wanted_tokens = 0
-        self.prompt_tokens = 0  # by the engine's count
 
 
 class Simulation:
@@ -113,10 +85,12 @@ class Simulation:
         for engine in self.engines.values():
             engine.on_gaps(self.gaps)
         self._names = fleet.names
+        self._probe_order = list(self.engines)
         self._on_instruction = on_instruction
         self._interval_s = fleet.config.probes.interval_s
         self._log = Log(self._names, [model.name for model in fleet.config.models])
-        self._flights: dict[str, _Flight] = {}
+        self._flights: dict[str, Flight] = {}
+        self._attempts: dict[str, Attempt] = {}  # under way, by their ids at engines
         #: (time, order, what is done then); engines' moments are skipped if they are no longer due.
         self._heap: list[tuple[float, int, Callable[[float], None] | SimulatedEngine]] = []
         self._order = 0
@@ -162,7 +136,7 @@ class Simulation:
             at_s = heap[0][0]
             if following is not None and following.request.arrived_at <= at_s:
                 now = following.request.arrived_at
-                self._arrive(_Flight(index, following), now)
+                self._arrive(Flight(index, following), now)
                 index += 1
                 following = next(coming, None)
                 self._next_arrival_s = inf if following is None else following.request.arrived_at
@@ -187,10 +161,14 @@ class Simulation:
         for instruction in instructions:
             if self._on_instruction is not None:
                 self._on_instruction(instruction, now)
-            if isinstance(instruction, Dispatch):
-                self._dispatch(instruction, now)
-            else:
-                self._refuse(instruction, now)
+            flight = self._flights[instruction.request_id]
+            match instruction:
+                case Dispatch():
+                    self._dispatch(flight, instruction, now)
+                case Cancel():
+                    self._stop(flight.running[instruction.attempt], now, lost=True)
+                case Refuse():
+                    self._refuse(flight, instruction.refusal.outcome, now)
 
     def _arm(self) -> None:
         """Set the scheduler's timer, if it wants an earlier one."""
@@ -206,7 +184,7 @@ class Simulation:
         self._apply(Tick(), now)
         self._arm()
 
-    def _arrive(self, flight: _Flight, now: float) -> None:
+    def _arrive(self, flight: Flight, now: float) -> None:
         request = flight.arrival.request
         self._flights[request.id] = flight
         if flight.index % _TIMED_EVERY:
@@ -219,66 +197,50 @@ class Simulation:
         self._arm()
 
     # --- instructions --------------------------------------------------------------------------------
-    def _dispatch(self, dispatch: Dispatch, now: float) -> None:
-        flight = self._flights[dispatch.request_id]
-        if flight.dispatch is None:
-            flight.dispatched_at = now
-        flight.dispatch = dispatch
-        flight.running = True
-        flight.first_at = None
-        flight.tokens = 0
-        candidate, arrival = dispatch.candidate, flight.arrival
-        tokens = arrival.output_tokens[candidate.model]
-        bound = dispatch.max_output_tokens
-        flight.wanted_tokens = tokens if bound is None or tokens < bound else bound
+    def _dispatch(self, flight: Flight, dispatch: Dispatch, now: float) -> None:
+        attempt = flight.begin(dispatch, now)
+        self._attempts[attempt.id] = attempt
+        candidate, request = dispatch.candidate, flight.arrival.request
         engine = self.engines[candidate.instance]
-        request = arrival.request
         if engine.down:
-            self._soon(now, lambda at_s: self._fail(flight, dispatch, at_s, fault=True))
+            self._soon(now, partial(self._fail, attempt, fault=True))
             return
         self._catch_up(engine, now)
         try:
-            flight.prompt_tokens = engine.submit(
-                request.id,
+            attempt.prompt_tokens = engine.submit(
+                attempt.id,
                 candidate.model,
                 request.prompt_tokens,
-                flight.wanted_tokens,
-                arrival.prefix_hashes,
+                attempt.wanted_tokens,
+                flight.arrival.prefix_hashes,
                 now,
             )
         except QueueFull:
-            self._soon(now, lambda at_s: self._fail(flight, dispatch, at_s, fault=False))
+            self._soon(now, partial(self._fail, attempt, fault=False))
         except PromptTooLong as error:
             refusal = Refusal(400, "context_length_exceeded", str(error), Outcome.REJECTED_INVALID)
-            self._soon(now, lambda at_s: self._reject(flight, dispatch, refusal, at_s))
+            self._soon(now, partial(self._reject, attempt, refusal))
         else:
             self._watch(engine)
 
-    def _refuse(self, refuse: Refuse, now: float) -> None:
-        flight = self._flights[refuse.request_id]
-        self._stop(flight, now)
-        self._end(flight, refuse.refusal.outcome, now)
+    def _refuse(self, flight: Flight, outcome: Outcome, now: float) -> None:
+        for attempt in list(flight.running.values()):
+            self._stop(attempt, now)
+        self._end(flight, outcome, now)
 
-    def _stop(self, flight: _Flight, now: float) -> None:
-        """Give up the attempt under way and count what it cost."""
-        dispatch = flight.dispatch
-        if dispatch is None or not flight.running:
-            return
-        engine = self.engines[dispatch.candidate.instance]
+    def _stop(self, attempt: Attempt, now: float, *, lost: bool = False) -> None:
+        """Give up an attempt under way and count what it cost; `lost`: another one of its request was faster."""
+        engine = self.engines[attempt.dispatch.candidate.instance]
         if not engine.down:
             self._catch_up(engine, now)
-            flight.tokens = max(flight.tokens, engine.abort(dispatch.request_id, now))
+            attempt.tokens = max(attempt.tokens, engine.abort(attempt.id, now))
             self._watch(engine)
-        self._settle(flight, dispatch)
+        self._settle(attempt, lost=lost)
 
-    def _settle(self, flight: _Flight, dispatch: Dispatch, prompt_tokens: int | None = None) -> None:
-        """An attempt has ended: prompt and output are paid once there is a first token. `prompt_tokens` is the
-        engine's count, which it tells at the end."""
-        flight.running = False
-        if flight.tokens > 0:
-            if prompt_tokens is None:
-                prompt_tokens = flight.arrival.request.prompt_tokens
-            flight.cost_usd += dispatch.candidate.price.cost_usd(prompt_tokens, flight.tokens)
+    def _settle(self, attempt: Attempt, prompt_tokens: int | None = None, *, lost: bool = False) -> None:
+        """An attempt has ended: what it cost is counted, and nobody waits for its engine any more."""
+        del self._attempts[attempt.id]
+        attempt.flight.settle(attempt, prompt_tokens, lost=lost)
 
     # --- engines -------------------------------------------------------------------------------------
     def _watch(self, engine: SimulatedEngine) -> None:
@@ -302,61 +264,65 @@ class Simulation:
     def _hand_out(self, engine: SimulatedEngine, now: float) -> None:
         """Tell first tokens at once, ends after all else of this moment: the gateway hears of an end one turn
         of its loop later."""
-        flights = self._flights
+        attempts = self._attempts
         for progress in engine.advance(now):
-            flight = flights.get(progress.seq_id)
-            if flight is None:
+            attempt = attempts.get(progress.seq_id)
+            if attempt is None:
                 continue
-            dispatch = flight.dispatch
-            assert dispatch is not None  # noqa: S101 (it runs, so it was dispatched)
             if progress.new_tokens:
-                flight.tokens += progress.new_tokens
-                if flight.first_at is None:
-                    flight.first_at = now
-                    self._apply(FirstToken(progress.seq_id, dispatch.attempt), now)
+                attempt.tokens += progress.new_tokens
+                if attempt.first_at is None:
+                    self._first_token(attempt, now)
             if progress.finished is not None:
-                self._soon(now, partial(self._succeed, flight, dispatch))
+                self._soon(now, partial(self._succeed, attempt))
 
-    def _succeed(self, flight: _Flight, dispatch: Dispatch, now: float) -> None:
-        if flight.dispatch is not dispatch or not flight.running:
-            return  # refused in between
+    def _first_token(self, attempt: Attempt, now: float) -> None:
+        """The first one of a request decides which of its attempts answers."""
+        attempt.first_at = now
+        flight, dispatch = attempt.flight, attempt.dispatch
+        if flight.answering is None:
+            flight.answering = attempt
+            hedged = len(flight.running) > 1
+            self._apply(FirstToken(dispatch.request_id, dispatch.attempt), now)
+            if hedged:  # a slot has come free: whoever got it has limits of its own
+                self._arm()
+
+    def _succeed(self, attempt: Attempt, now: float) -> None:
+        if not attempt.running:
+            return  # refused or cancelled in between
+        flight, dispatch = attempt.flight, attempt.dispatch
         request = flight.arrival.request
-        self._settle(flight, dispatch, flight.prompt_tokens)
-        ended = Ended(request.id, dispatch.attempt, EndedHow.OK, flight.tokens, flight.prompt_tokens)
-        first_at = now if flight.first_at is None else flight.first_at
-        cut = (
-            dispatch.budget_bound
-            and flight.tokens >= flight.wanted_tokens
-            and flight.arrival.output_tokens[dispatch.candidate.model] > flight.wanted_tokens
-        )
+        self._settle(attempt, attempt.prompt_tokens)
+        ended = Ended(request.id, dispatch.attempt, EndedHow.OK, attempt.tokens, attempt.prompt_tokens)
+        first_at = now if attempt.first_at is None else attempt.first_at
         outcome, met = answered(
             request.slo,
             first_at - request.arrived_at,
             now - request.arrived_at,
-            flight.tokens,
-            cut_by_budget=cut,
+            attempt.tokens,
+            cut_by_budget=attempt.cut_by_budget,
         )
-        if flight.tokens > 1 and not self.engines[dispatch.candidate.instance].tells_gaps:
-            self.gaps.add((now - first_at) / (flight.tokens - 1), flight.tokens - 1)
+        if attempt.tokens > 1 and not self.engines[dispatch.candidate.instance].tells_gaps:
+            self.gaps.add((now - first_at) / (attempt.tokens - 1), attempt.tokens - 1)
         self._end(flight, outcome, now, met=met)
         self._apply(ended, now)
         self._arm()
 
-    def _fail(self, flight: _Flight, dispatch: Dispatch, now: float, *, fault: bool) -> None:
-        """The attempt failed; it may go elsewhere if the client has seen nothing."""
-        if flight.dispatch is not dispatch or not flight.running:
-            return  # refused in between
-        request_id = dispatch.request_id
-        restartable = flight.first_at is None
-        tokens = flight.tokens
-        self._settle(flight, dispatch)
+    def _fail(self, attempt: Attempt, now: float, *, fault: bool) -> None:
+        """An attempt failed; the request may go elsewhere if the client has seen nothing of it, or goes on with
+        its other attempt."""
+        if not attempt.running:
+            return  # refused or cancelled in between
+        dispatch = attempt.dispatch
+        restartable = attempt.first_at is None
+        self._settle(attempt)
         if not restartable:
-            self._end(flight, Outcome.BACKEND_ERROR, now)
+            self._end(attempt.flight, Outcome.BACKEND_ERROR, now)
         ended = Ended(
-            request_id,
+            dispatch.request_id,
             dispatch.attempt,
             EndedHow.FAILED,
-            tokens,
+            attempt.tokens,
             None,  # an engine counts the prompt at the end of its answer
             restartable=restartable,
             fault=fault,
@@ -364,12 +330,13 @@ class Simulation:
         self._apply(ended, now)
         self._arm()
 
-    def _reject(self, flight: _Flight, dispatch: Dispatch, refusal: Refusal, now: float) -> None:
+    def _reject(self, attempt: Attempt, refusal: Refusal, now: float) -> None:
         """The engine refused the request for good."""
-        if flight.dispatch is not dispatch or not flight.running:
+        if not attempt.running:
             return
-        self._settle(flight, dispatch)
-        self._end(flight, refusal.outcome, now)
+        self._settle(attempt)
+        self._refuse(attempt.flight, refusal.outcome, now)
+        dispatch = attempt.dispatch
         self._apply(Ended(dispatch.request_id, dispatch.attempt, EndedHow.FAILED), now)
 
     # --- instances -----------------------------------------------------------------------------------
@@ -394,13 +361,20 @@ class Simulation:
         )
 
     def _probe_all(self, now: float) -> None:
-        for name, engine in self.engines.items():
-            self._apply(Probed(name, not engine.down), now)
-        for name, engine in self.engines.items():  # who came back has what it was sent for that by now
+        # As in the gateway, who did not answer its last probe is through with it first, and first in this round.
+        order = self._probe_order
+        for name in order:
+            self._apply(Probed(name, not self.engines[name].down), now)
+        reports = []
+        for name in order:  # who came back has what it was sent for that by now
+            engine = self.engines[name]
             if not engine.down:
                 self._hand_out(engine, now)  # of a jump under way: what the report tells is of now
                 self._watch(engine)
-                self._apply(LoadReported(name, engine.report(now)), now)
+                reports.append(LoadReported(name, engine.report(now)))
+        for reported in reports:  # what is sent on hearing one is not in another one yet
+            self._apply(reported, now)
+        self._probe_order = sorted(order, key=lambda name: not self.engines[name].down)
 
     def _samples(self, now: float) -> list[LoadSample]:
         instances = self.scheduler.instances
@@ -413,18 +387,17 @@ class Simulation:
         engine = self.engines[loss.instance]
         self._catch_up(engine, now)
         held = [
-            (flight, flight.dispatch)
+            attempt
             for flight in self._flights.values()
-            if flight.running
-            and flight.dispatch is not None
-            and flight.dispatch.candidate.instance == loss.instance
+            for attempt in flight.running.values()
+            if attempt.dispatch.candidate.instance == loss.instance
         ]
-        for flight, dispatch in held:
-            flight.tokens = max(flight.tokens, engine.abort(dispatch.request_id, now))
+        for attempt in held:
+            attempt.tokens = max(attempt.tokens, engine.abort(attempt.id, now))
         engine.restart()
         engine.down, engine.due = True, None
-        for flight, dispatch in held:
-            self._soon(now, partial(self._fail, flight, dispatch, fault=True))
+        for attempt in held:
+            self._soon(now, partial(self._fail, attempt, fault=True))
         self._at(now + loss.for_s, lambda _: setattr(engine, "down", False))
 
     # --- bookkeeping ---------------------------------------------------------------------------------
@@ -434,66 +407,9 @@ class Simulation:
 
     _soon = _at  # at this very moment, after what is being done now
 
-    def _end(self, flight: _Flight, outcome: Outcome, now: float, met: bool | None = None) -> None:
-        """Write the row of a request that has ended."""
-        arrival, dispatch = flight.arrival, flight.dispatch
-        request = arrival.request
-        del self._flights[request.id]
-        if outcome not in (Outcome.OK, Outcome.LATE, Outcome.BUDGET_EXHAUSTED_MID_DECODE):
-            met = None if request.slo is None or outcome is Outcome.REJECTED_INVALID else False
-        arrived_at = request.arrived_at
-        e2e_s = now - arrived_at
-        if dispatch is None:
-            self._log.add(
-                flight.index,
-                request,
-                outcome,
-                met,
-                None,
-                None,
-                0,
-                0,
-                nan,
-                None,
-                e2e_s,
-                e2e_s,
-                0.0,
-                nan,
-                _UNPREDICTED,
-            )
-            return
-        candidate, prediction = dispatch.candidate, dispatch.prediction
-        ttft_s = nan if flight.first_at is None else flight.first_at - arrived_at
-        complete = outcome in (Outcome.OK, Outcome.LATE)
-        self._log.add(
-            flight.index,
-            request,
-            outcome,
-            met,
-            candidate.instance,
-            candidate.model,
-            dispatch.attempt,
-            flight.tokens,
-            ttft_s,
-            None if flight.first_at is None else tpot_s(ttft_s, e2e_s, flight.tokens),
-            e2e_s,
-            flight.dispatched_at - arrived_at,
-            flight.cost_usd,
-            arrival.quality.get(candidate.model, nan) if complete else nan,
-            (
-                _known(prediction.ttft_s_p50),
-                _known(prediction.ttft_s_p95),
-                _known(prediction.e2e_s_p50),
-                _known(prediction.p_miss),
-            ),
-        )
-
-
-_UNPREDICTED = (nan, nan, nan, nan)
-
-
-def _known(value: float | None) -> float:
-    return nan if value is None else value
+    def _end(self, flight: Flight, outcome: Outcome, now: float, met: bool | None = None) -> None:
+        del self._flights[flight.arrival.request.id]
+        flight.write(self._log, outcome, met, now)
 
 
 def simulate(

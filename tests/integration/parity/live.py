@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from benchmarks.simulator import Arrival, Fleet, InstanceLoss
+from predictors.serving import PhysicalPredictor
 from router.config import FleetConfig, InstanceConfig
 from router.core.interfaces import Backend
 from router.core.types import Request
@@ -78,7 +79,7 @@ class Client:
 
 class LiveRun:
     """One run of a fleet's gateway. `listener` hears its scheduler, `prepare` may change the gateway before it
-    starts, `make_engine` makes the engine of an instance."""
+    starts, `make_engine` makes the engine of an instance, `predictor` serves in place of the fleet file's."""
 
     def __init__(
         self,
@@ -89,6 +90,7 @@ class LiveRun:
         listener: Listener | None = None,
         prepare: Callable[[Gateway], None] | None = None,
         make_engine: Callable[..., LiveEngine] = LiveEngine,
+        predictor: PhysicalPredictor | None = None,
     ) -> None:
         self._fleet = fleet
         self._seed = seed
@@ -96,6 +98,7 @@ class LiveRun:
         self._listener = listener
         self._prepare = prepare
         self._make_engine = make_engine
+        self._predictor = predictor
         self._truths: dict[str, Arrival] = {}
         self._engines: dict[str, LiveEngine] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -110,7 +113,7 @@ class LiveRun:
         self._truths = {arrival.request.id: arrival for arrival in arrivals}
         loop = asyncio.get_running_loop()
         config, fleet = self._fleet.config, self._fleet
-        predictor = create_predictor(config)
+        predictor = self._predictor or create_predictor(config)
         scheduler = create_scheduler(config, predictor, Random(self._seed))
         if self._listener is not None:
             listen(scheduler, self._listener)

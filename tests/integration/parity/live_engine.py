@@ -75,6 +75,7 @@ class LiveStream:
 
     def abort(self) -> None:
         self._engine.abort(self._sequence.id)
+        self.fail(UpstreamError("given up"))  # for another task that may pump
 
     def take(self, new_tokens: int, finish: str | None) -> None:
         """Hand on what a step gave. The relay's task hears of an end one turn of the loop later."""

@@ -9,7 +9,7 @@ scores and loads; and what became of every request.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -20,6 +20,7 @@ import policies
 from backends.engine import profiles
 from benchmarks.simulator import Fleet, InstanceLoss
 from benchmarks.workloads.format import WorkloadRequest
+from predictors.serving import PhysicalPredictor
 from tests.integration.parity.live import LiveRun, live_run
 from tests.integration.parity.scenarios import (
     LLAMA,
@@ -34,6 +35,7 @@ from tests.integration.parity.scenarios import (
 )
 from tests.integration.parity.simulated import simulated_run
 from tests.integration.parity.traces import Run, first_difference
+from tests.unit.benchmarks_simulator.wrong import Wrong, hasty
 
 
 def both(
@@ -42,11 +44,12 @@ def both(
     *,
     seed: int = 7,
     losses: Sequence[InstanceLoss] = (),
+    predictor: Callable[[], PhysicalPredictor | None] = lambda: None,
     **options: Any,
 ) -> Run:
     """Run a workload both ways, find no difference, and give back what was done."""
-    simulated = simulated_run(of, asked(requests, of, **options), seed, losses)
-    live = live_run(of, asked(requests, of, **options), seed, losses=losses)
+    simulated = simulated_run(of, asked(requests, of, **options), seed, losses, predictor())
+    live = live_run(of, asked(requests, of, **options), seed, losses=losses, predictor=predictor())
     assert len(live.rows) == len(requests)
     difference = first_difference(simulated, live)
     assert difference is None, difference
@@ -237,6 +240,32 @@ def test_emulated_instances_of_other_speeds() -> None:
     assert of.time_factor == 1
     run = both(of, workload(200, 6.0), policy="power_of_two")
     assert {row["instance"] for row in run.rows.values()} == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize("policy", ["least_load", "latency"])
+def test_hedges(policy: str) -> None:
+    """The predictor promises first tokens much too early, so that many attempts seem stuck; some instances are
+    lost while two attempts run."""
+
+    def routing(rng: Random) -> dict[str, Any]:
+        found: dict[str, Any] = {"slo": {"ttft_ms": 200 + 2000 * rng.random(), "e2e_ms": 9000}}
+        return {**found, "max_cost_usd": 1e-4} if rng.random() < 0.3 else found
+
+    of = fleet(
+        *({**each, "max_concurrency": 8} for each in MIXED),
+        scheduling={"hedge": {"enabled": True, "max_share": 1.0}},
+        probes={"interval_s": 0.7},
+    )
+    requests = workload(250, 12.0, routing=routing, prompt_tokens=1500, output_tokens=60)
+    losses = [InstanceLoss(name, 2.0 + 3 * at, 2.0) for at, name in enumerate(("a30-0", "l4-0", "desk-1"))]
+    run = both(of, requests, policy=policy, losses=losses, predictor=lambda: Wrong(bend=hasty))
+    hedges = run.count(what="Dispatch", hedge=True)
+    cancelled = run.count(what="Cancel")
+    assert hedges > 20
+    assert 10 < cancelled <= hedges
+    assert sum(row["hedged"] for row in run.rows.values()) == hedges
+    second = [step for step in run.steps if step["what"] == "FirstToken" and step["attempt"] > 1]
+    assert len(second) > 3, "some hedge is faster"
 
 
 def test_the_live_side_answers_its_clients() -> None:

@@ -14,7 +14,8 @@ from benchmarks.simulator import InstanceLoss
 from router.core.events import Dispatch, Ended, Event, FirstToken, Instruction, LoadReported
 from router.core.interfaces import Choice, Option
 from router.core.profile import EngineProfile
-from router.core.types import Candidate, Request
+from router.core.types import Candidate, EndedHow, Request
+from router.gateway.attempt import Attempt as LiveAttempt
 from router.gateway.relay import Relay
 from router.gateway.runner import Runner
 from router.gateway.service import Gateway
@@ -23,6 +24,7 @@ from tests.integration.parity.live_engine import LiveBackend, LiveEngine
 from tests.integration.parity.scenarios import LLAMA, MIXED, QWEN, asked, fleet, workload
 from tests.integration.parity.simulated import simulated_run
 from tests.integration.parity.traces import Run, first_difference
+from tests.unit.benchmarks_simulator.wrong import Wrong, hasty
 
 LOSSES = [InstanceLoss("a30-0", 3.1, 4.0)]
 
@@ -82,14 +84,14 @@ def test_one_decision_flipped(simulated: Run) -> None:
     def prepare(gateway: Gateway) -> None:
         scheduler = gateway.runner.scheduler
         flipped = _OneFlipped(scheduler.policies["least_load"], "r60")
-        scheduler.policies = {**scheduler.policies, "least_load": flipped}
+        scheduler._decider.policies = {**scheduler.policies, "least_load": flipped}
 
     assert re.match(r"Dispatch of r60 at .*: instance is", difference(simulated, prepare=prepare))
 
 
 def test_another_seed(simulated: Run) -> None:
     def prepare(gateway: Gateway) -> None:
-        gateway.runner.scheduler._rng.seed(8)
+        gateway.runner.scheduler._decider._rng.seed(8)
 
     assert re.match(r"Dispatch of r\d+ at .*: (instance|model) is", difference(simulated, prepare=prepare))
 
@@ -194,3 +196,20 @@ def test_a_bound_ignored(simulated: Run) -> None:
         scheduler._dispatch = generous  # type: ignore[method-assign, assignment]
 
     assert re.match(r"Dispatch of r\d+ at .*: max_output_tokens is", difference(simulated, prepare=prepare))
+
+
+def test_a_loser_that_is_not_paid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The live side takes the prompt of a hedge that lost for free; the scheduler hears the same."""
+    settle = LiveAttempt.settle
+
+    def free(self: LiveAttempt, how: EndedHow, error: str | None) -> None:
+        settle(self, how, error)
+        if how is EndedHow.HEDGE_LOST:
+            self.record.cost_usd = 0.0
+
+    monkeypatch.setattr(LiveAttempt, "settle", free)
+    of = fleet(*MIXED, scheduling={"hedge": {"enabled": True, "max_share": 1.0}})
+    requests = [replace(each, routing={"slo": {"ttft_ms": 900}}) for each in workload(80, 14.0)]
+    simulated = simulated_run(of, asked(requests, of, policy="least_load"), 7, predictor=Wrong(bend=hasty))
+    live = live_run(of, asked(requests, of, policy="least_load"), 7, predictor=Wrong(bend=hasty))
+    assert re.match(r"the row of r\d+: cost_usd is ", first_difference(simulated, live) or "")

@@ -9,10 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.simulator import InstanceLoss
+from predictors.models import load_models
 from tests.integration.parity.live import live_run
 from tests.integration.parity.scenarios import MIXED, any_wish, asked, fleet, workload
 from tests.integration.parity.simulated import simulated_run
 from tests.integration.parity.traces import first_difference
+from tests.unit.benchmarks_simulator.wrong import Wrong, hasty
 
 
 @settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -25,6 +27,7 @@ from tests.integration.parity.traces import first_difference
     rate=st.sampled_from([3.0, 10.0, 40.0]),
     sessions=st.sampled_from([0, 4]),
     losses=st.integers(0, 3),
+    hedges=st.booleans(),
 )
 def test_anything(
     seed: int,
@@ -35,13 +38,14 @@ def test_anything(
     rate: float,
     sessions: int,
     losses: int,
+    hedges: bool,
 ) -> None:
     rng = Random(seed)
     of = fleet(
         *({**each, "max_concurrency": slots} for each in instances),
         limits={"request_timeout_s": timeout_s, "max_queue": max_queue},
         probes={"interval_s": 0.5, "eject_after": 2},
-        scheduling={"confidence": rng.choice([0.2, 0.9])},
+        scheduling={"confidence": rng.choice([0.2, 0.9]), "hedge": {"enabled": hedges, "max_share": 0.5}},
     )
     requests = workload(80, rate, seed=seed, output_tokens=120, routing=any_wish, sessions=sessions)
     at_s, lost = 0.0, []
@@ -50,7 +54,8 @@ def test_anything(
         loss = InstanceLoss(rng.choice(instances)["name"], at_s, 3 * rng.random())
         at_s += loss.for_s
         lost.append(loss)
-    simulated = simulated_run(of, asked(requests, of), seed, lost)
-    live = live_run(of, asked(requests, of), seed, losses=lost)
+    bend = hasty if hedges else None
+    simulated = simulated_run(of, asked(requests, of), seed, lost, Wrong(load_models(), bend=bend))
+    live = live_run(of, asked(requests, of), seed, losses=lost, predictor=Wrong(load_models(), bend=bend))
     difference = first_difference(simulated, live)
     assert difference is None, difference

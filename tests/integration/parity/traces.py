@@ -8,7 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.simulator import OUTCOMES, Result
-from router.core.events import Arrived, Dispatch, Ended, Event, FirstToken, Instruction, LoadReported, Probed
+from router.core.events import (
+    Arrived,
+    Cancel,
+    Dispatch,
+    Ended,
+    Event,
+    FirstToken,
+    Instruction,
+    LoadReported,
+    Probed,
+)
 from router.core.scheduler import Scheduler
 from router.core.state import LOAD_FEATURES
 from router.core.types import Prediction
@@ -30,6 +40,8 @@ def _predicted(prediction: Prediction | None) -> dict[str, float | None] | None:
 
 def instruction_step(instruction: Instruction, at_s: float) -> Step:
     step: Step = {"what": type(instruction).__name__, "request": instruction.request_id, "at_s": at_s}
+    if isinstance(instruction, Cancel):
+        return step | {"attempt": instruction.attempt}
     if not isinstance(instruction, Dispatch):
         refusal = instruction.refusal
         return step | {
@@ -44,6 +56,8 @@ def instruction_step(instruction: Instruction, at_s: float) -> Step:
         "model": candidate.model,
         "max_output_tokens": instruction.max_output_tokens,
         "budget_bound": instruction.budget_bound,
+        "paid_tokens": instruction.paid_tokens,
+        "hedge": instruction.hedge,
         "policy": decision.policy,
         "propensity": decision.propensity,
         "prediction": _predicted(instruction.prediction),
@@ -138,6 +152,7 @@ _ROW = (
         "predicted_ttft_s_p50",
         "predicted_ttft_s_p95",
         "predicted_e2e_s_p50",
+        "propensity",
     ),
 )
 
@@ -147,6 +162,7 @@ def row_of_record(record: RequestRecord) -> Step:
     row: Step = {name: getattr(record, name) for name in _ROW}
     row["outcome"] = record.outcome.value
     row["met"] = record.slo_met
+    row["hedged"] = record.hedged
     row["output_tokens"] = record.output_tokens or 0
     return row
 
@@ -159,6 +175,7 @@ def rows_of_result(result: Result, ids: list[str]) -> dict[str, Step]:
         row: Step = {name: _known(columns[name][at]) for name in _ROW}
         row["outcome"] = OUTCOMES[columns["outcome"][at]]
         row["met"] = (False, True, None)[columns["met"][at]]
+        row["hedged"] = bool(columns["hedged"][at])
         row["instance"] = (*result.instances, None)[columns["instance"][at]]
         row["model"] = (*result.models, None)[columns["model"][at]]
         rows[request_id] = row

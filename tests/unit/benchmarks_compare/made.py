@@ -37,6 +37,7 @@ def result(outcomes: Sequence[str], seed: int = 0, rate_per_s: float = 10.0, ttf
         "instance": np.where(served, random.integers(0, 2, count), len(INSTANCES)).astype(np.uint16),
         "model": np.where(served, random.integers(0, 2, count), len(MODELS)).astype(np.uint16),
         "attempts": np.where(served, random.integers(1, 3, count), 0).astype(np.uint8),
+        "hedged": (np.arange(count) % 11 == 5).astype(np.uint8),
         "prompt_tokens": random.integers(1, 3000, count).astype(np.int32),
         "output_tokens": tokens,
         "ttft_s": ttft,
@@ -54,6 +55,7 @@ def result(outcomes: Sequence[str], seed: int = 0, rate_per_s: float = 10.0, ttf
         "predicted_ttft_s_p95": (ttft * random.choice([0.5, 2.0], count, p=[0.1, 0.9])).astype(np.float32),
         "predicted_e2e_s_p50": np.full(count, 2.0, np.float32),
         "p_miss": np.full(count, 0.1, np.float32),
+        "propensity": np.ones(count, np.float32),
     }
     assert list(columns) == list(COLUMNS)
     timeline = Timeline()

@@ -1,0 +1,172 @@
+"""What is picked from: the models of a published set under a tariff, with true qualities and lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.datasets.public import read_public
+from predictors.dataset import Dataset, DatasetError, Prompt
+from predictors.names import family_of
+from router.core.types import Candidate, Price
+
+#: Output tokens of every answer of a set that has no lengths: about the mean of ZeroEval's answers by the four
+#: models below.
+ASSUMED_TOKENS = 300.0
+#: ZeroEval's fixed instruction, which its bare questions stand in.
+_INSTRUCTION_TOKENS = 90
+_CHARACTERS_A_TOKEN = 4.0
+
+#: Names in the sets by names in a fleet.
+_ZEROEVAL = {
+    "llama-3.1-8b": "Meta-Llama-3.1-8B-Instruct",
+    "llama-3.1-70b": "Meta-Llama-3.1-70B-Instruct",
+    "qwen2-7b": "Qwen2-7B-Instruct",
+    "qwen2-72b": "Qwen2-72B-Instruct",
+}
+_LLMROUTER = (
+    *("codegemma-7b", "gemma-2-9b-it", "llama-3.1-8b-instruct", "llama-3.1-nemotron-51b-instruct"),
+    *("llama-3.3-nemotron-super-49b-v1", "llama3-chatqa-1.5-70b", "llama3-chatqa-1.5-8b"),
+    *("mistral-7b-instruct-v0.3", "qwen2.5-7b-instruct"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Models (fleet name: name in the set) and their prices. `max_tokens` bounds answers, as it did in the set;
+    `instruction_tokens` were around every prompt; `tokens` is the length of every answer where the set has
+    none (None: it has)."""
+
+    name: str
+    set: str
+    models: Mapping[str, str]
+    prices: Mapping[str, Price]
+    instruction_tokens: int = 0
+    max_tokens: int | None = None
+    tokens: float | None = None
+
+    def candidates(self) -> list[Candidate]:
+        """One instance a model, of the model's name, in the order of `models`."""
+        return [
+            Candidate(model, model, published, self.prices[model], family=family_of(published))
+            for model, published in self.models.items()
+        ]
+
+
+def _zeroeval(name: str, prices: Mapping[str, tuple[float, float]]) -> Case:
+    tariff = {model: Price(*usd) for model, usd in prices.items()}
+    return Case(name, "zeroeval", _ZEROEVAL, tariff, _INSTRUCTION_TOKENS, 4096)
+
+
+#: USD per million tokens. DeepInfra's as in benchmarks/scenarios/two-families.fleet.yaml; Fireworks' from litellm
+#: 1.109's table; LLMRouter's as that set states them.
+CASES = {
+    case.name: case
+    for case in (
+        _zeroeval(
+            "zeroeval/deepinfra",
+            {
+                "llama-3.1-8b": (0.03, 0.05),
+                "llama-3.1-70b": (0.40, 0.40),
+                "qwen2-7b": (0.04, 0.10),
+                "qwen2-72b": (0.36, 0.40),
+            },
+        ),
+        _zeroeval(
+            "zeroeval/fireworks",
+            {
+                "llama-3.1-8b": (0.1, 0.1),
+                "llama-3.1-70b": (0.9, 0.9),
+                "qwen2-7b": (0.2, 0.2),
+                "qwen2-72b": (0.9, 0.9),
+            },
+        ),
+        Case(
+            "llmrouter",
+            "llmrouter",
+            {name: name for name in _LLMROUTER},
+            {
+                name: Price(usd, usd)
+                for name, usd in zip(_LLMROUTER, (0.2, 0.1, 0.2, 0.9, 0.9, 0.9, 0.2, 0.2, 0.2), strict=True)
+            },
+            tokens=ASSUMED_TOKENS,
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Prompts that every model of a case has answered, with the truth: `quality` (P, M) in [0, 1], `cost_usd`
+    (P, M), `output_tokens` (P, M), `prompt_tokens` (P,)."""
+
+    case: Case
+    prompts: tuple[Prompt, ...]
+    quality: np.ndarray
+    cost_usd: np.ndarray
+    output_tokens: np.ndarray
+    prompt_tokens: np.ndarray
+
+    @property
+    def groups(self) -> np.ndarray:
+        return np.array([prompt.group for prompt in self.prompts])
+
+    @property
+    def tasks(self) -> np.ndarray:
+        return np.array([prompt.task or "" for prompt in self.prompts])
+
+
+def read_set(folder: Path, name: str) -> Dataset:
+    """A published set. Raises DatasetError."""
+    return read_public(folder, [name])
+
+
+def table_of(case: Case, data: Dataset) -> Table:
+    """Raises DatasetError where no prompt has an answer by every model."""
+    column = {published: at for at, published in enumerate(case.models.values())}
+    row = {prompt.id: at for at, prompt in enumerate(data.prompts)}
+    quality = np.full((len(row), len(column)), np.nan)
+    tokens = np.full(quality.shape, np.nan if case.tokens is None else case.tokens)
+    for answer in data.answers:
+        at = column.get(answer.model)
+        if at is None or answer.prompt not in row:
+            continue
+        if answer.quality is not None:
+            quality[row[answer.prompt], at] = answer.quality
+        if case.tokens is None and answer.output_tokens is not None:
+            tokens[row[answer.prompt], at] = answer.output_tokens
+    whole = np.flatnonzero(~(np.isnan(quality) | np.isnan(tokens)).any(axis=1))
+    if not len(whole):
+        raise DatasetError(f"{case.name}: no prompt was answered by all of {', '.join(case.models)}")
+    prompts = tuple(data.prompts[at] for at in whole)
+    size = np.array([_prompt_tokens(prompt, case) for prompt in prompts])
+    prices = [case.prices[model] for model in case.models]
+    cost_usd = np.stack(
+        [
+            price.input_usd_per_mtok * size + price.output_usd_per_mtok * tokens[whole, at]
+            for at, price in enumerate(prices)
+        ],
+        axis=1,
+    )
+    return Table(case, prompts, quality[whole], cost_usd * 1e-6, tokens[whole], size)
+
+
+def _prompt_tokens(prompt: Prompt, case: Case) -> int:
+    characters = len(prompt.text) if prompt.text is not None else prompt.features.counts[0]
+    return round(characters / _CHARACTERS_A_TOKEN) + case.instruction_tokens
+
+
+def part(table: Table, rows: Sequence[int] | np.ndarray) -> Table:
+    """Some rows of a table."""
+    at = np.asarray(rows, dtype=int)
+    return Table(
+        table.case,
+        tuple(table.prompts[row] for row in at),
+        table.quality[at],
+        table.cost_usd[at],
+        table.output_tokens[at],
+        table.prompt_tokens[at],
+    )

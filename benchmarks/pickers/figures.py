@@ -1,0 +1,150 @@
+"""What a picker reached: quality, spend, saving, and its place between the best single model and the oracle.
+
+A prompt counts once in every order it was replayed in; intervals resample whole groups of prompts. The saving is
+1 - spend / spend of always taking the best single model of the training prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from benchmarks.oracles.quality_cost import lower_hull
+from benchmarks.pickers.cases import Table
+
+_RESAMPLES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Got:
+    """Of each prompt the mean over the orders of what a picker's answers were worth and cost; both (P,)."""
+
+    quality: np.ndarray
+    cost_usd: np.ndarray
+
+    @property
+    def point(self) -> tuple[float, float]:
+        """(mean quality, mean cost)."""
+        return float(self.quality.mean()), float(self.cost_usd.mean())
+
+
+def got(table: Table, picks: Sequence[np.ndarray]) -> Got:
+    """What picks (P,) in several orders brought."""
+    rows = np.arange(len(table.prompts))
+    return Got(
+        np.mean([table.quality[rows, each] for each in picks], axis=0),
+        np.mean([table.cost_usd[rows, each] for each in picks], axis=0),
+    )
+
+
+def joined(parts: Sequence[Got]) -> Got:
+    """Several folds as one."""
+    return Got(
+        np.concatenate([part.quality for part in parts]), np.concatenate([part.cost_usd for part in parts])
+    )
+
+
+class Resampled:
+    """Means of one resample after another: row 0 is the prompts as they are."""
+
+    def __init__(self, groups: np.ndarray, seed: int = 1) -> None:
+        names, self._group = np.unique(groups, return_inverse=True)
+        drawn = np.random.default_rng(seed).multinomial(
+            len(names), np.full(len(names), 1 / len(names)), _RESAMPLES
+        )
+        weights = np.vstack((np.ones(len(names)), drawn)).astype(float)
+        self._weights = weights
+        self._size = weights @ np.bincount(self._group, minlength=len(names))
+
+    def means(self, values: np.ndarray) -> np.ndarray:
+        """(1 + resamples,)."""
+        sums = np.bincount(self._group, values, self._weights.shape[1])
+        return np.asarray(self._weights @ sums / self._size)
+
+
+def interval(found: np.ndarray) -> list[float]:
+    """[value, low, high] with 95 % between low and high."""
+    low, high = np.nanquantile(found[1:], (0.025, 0.975))
+    return [float(found[0]), float(low), float(high)]
+
+
+def savings(resampled: Resampled, ours: Got, best: Got) -> np.ndarray:
+    """In each resample, against the best single model."""
+    return np.asarray(1.0 - resampled.means(ours.cost_usd) / resampled.means(best.cost_usd))
+
+
+def summary(resampled: Resampled, ours: Got, best: Got) -> dict[str, list[float]]:
+    """Mean quality, what it is above the best single model's, and the saving; each with its interval."""
+    quality = resampled.means(ours.quality)
+    return {
+        "quality": interval(quality),
+        "above_best_single": interval(quality - resampled.means(best.quality)),
+        "saving": interval(savings(resampled, ours, best)),
+    }
+
+
+def ratio_of_savings(resampled: Resampled, ours: Got, theirs: Got, best: Got) -> list[float]:
+    """Our saving over theirs; infinite intervals tell that theirs may be nothing."""
+    below = savings(resampled, theirs, best)
+    above = savings(resampled, ours, best)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = np.where(below > 0.0, above / below, np.inf)
+    return interval(found)
+
+
+# --- frontiers ------------------------------------------------------------------------------------------
+Points = Sequence[tuple[float, float]]  # (mean quality, mean cost)
+
+
+def true_frontier(quality: np.ndarray, cost: np.ndarray) -> list[tuple[float, float]]:
+    """The cheapest ways to every mean quality with the truth known; the steps of all prompts' lower hulls, the
+    cheapest quality first (`benchmarks.oracles.quality_cost`)."""
+    reached = spent = 0.0
+    steps: list[tuple[float, float, float]] = []
+    for row, usd in zip(quality.tolist(), cost.tolist(), strict=True):
+        hull = lower_hull(list(zip(row, usd, strict=True)))
+        reached += hull[0][0]
+        spent += hull[0][1]
+        steps += [((c2 - c1) / (q2 - q1), q2 - q1, c2 - c1) for (q1, c1), (q2, c2) in pairwise(hull)]
+    steps.sort()
+    count = len(quality)
+    points = [(reached / count, spent / count)]
+    for _, more, usd in steps:
+        reached += more
+        spent += usd
+        points.append((reached / count, spent / count))
+    return points
+
+
+def priced_frontier(
+    table: Table, quality: np.ndarray, cost: np.ndarray, prices: int = 300
+) -> list[tuple[float, float]]:
+    """True points of picking the least cost - price x quality by some estimates, at one fixed price after another:
+    what these estimates allow at all, the best price being known beforehand."""
+    rows = np.arange(len(table.prompts))
+    usual = cost.mean()
+    found = []
+    for price in [0.0, *np.geomspace(1e-2, 1e4, prices)]:
+        picked = (cost / usual - price * quality).argmin(axis=1)
+        found.append((float(table.quality[rows, picked].mean()), float(table.cost_usd[rows, picked].mean())))
+    return found
+
+
+def cost_at(points: Points, quality: float) -> float:
+    """Least mean cost of a mean quality by mixing points at random; NaN above the best."""
+    hull = lower_hull(points)
+    if quality > hull[-1][0] + 1e-12:
+        return float("nan")
+    qualities, costs = zip(*hull, strict=True)
+    return float(np.interp(quality, qualities, costs))
+
+
+def area(points: Points, low_usd: float, high_usd: float) -> float:
+    """Mean over the costs from low to high of the best mean quality reached for so much, mixing points at random;
+    the points are to begin at `low_usd` or below."""
+    qualities, costs = zip(*lower_hull(points), strict=True)
+    grid = np.linspace(low_usd, high_usd, 501)
+    return float(np.interp(grid, costs, qualities).mean())

@@ -1,0 +1,153 @@
+"""Predictors trained on some groups of prompts, asked about the others: the shipped ones have seen these sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from benchmarks.pickers.cases import Case, Table, part, table_of
+from benchmarks.pickers.replay import options_of, request_of
+from benchmarks.training.kinds import KINDS, Progress
+from predictors import PhysicalPredictor
+from predictors.artifact import SUFFIX, load, path_of, save
+from predictors.dataset import Dataset, fraction_of
+from predictors.models import Models, load_models
+from predictors.text_only import TextModels
+from router.core.interfaces import Option, TextEstimates, TextEstimator
+from router.core.types import Prediction, PromptFeatures
+
+#: What is trained of each set, where it has the data for it.
+_KINDS = ("length", "relevance", "text")
+#: Training prompts that the predictor is shown as served before it is asked, so that the fleet's own lengths are
+#: known as they would be after a while.
+_SHOWN = 200
+
+
+def fold_of(data: Dataset, folds: int) -> dict[str, int]:
+    """By prompt: the fold in which it is held out. Whole groups."""
+    return {prompt.id: int(fraction_of(prompt.group, 7) * folds) for prompt in data.prompts}
+
+
+def trained(data: Dataset, folder: Path, seed: int, progress: Progress) -> Path:
+    """Artifacts of all kinds that the data can teach, in `folder`; those that are there already stay. Remove the
+    folder to train anew."""
+    for name in _KINDS:
+        kind = KINDS.get(name)
+        if kind is None or path_of(folder, name).is_file() or not kind.rows(data):
+            continue
+        with threadpool_limits(limits=1):
+            save(kind.train()(data, seed=seed, progress=partial(_tell, progress, name)), folder)
+    return folder
+
+
+def _tell(progress: Progress, name: str, line: str) -> None:
+    progress(f"{name}: {line}")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the trained predictors say of a table's prompts: `predictions` for each prompt and model, and the
+    text-only estimators."""
+
+    predictions: list[list[Prediction]]
+    text: Mapping[str, TextEstimator]
+
+    @property
+    def quality(self) -> np.ndarray:
+        """(P, M) predicted quality."""
+        return np.array([[each.quality for each in row] for row in self.predictions], dtype=float)
+
+    @property
+    def cost_usd(self) -> np.ndarray:
+        """(P, M) expected price."""
+        return np.array([[each.cost_usd for each in row] for row in self.predictions], dtype=float)
+
+
+def ask(folder: Path, train: Dataset, table: Table) -> Asked:
+    """Ask the artifacts of `folder` about the prompts of `table`; `train` is what they were trained on."""
+    models = own_models(folder)
+    predictor = PhysicalPredictor(models)
+    case = table.case
+    if models.length is not None:
+        shown = table_of(case, train)
+        _show(predictor, part(shown, range(min(_SHOWN, len(shown.prompts)))))
+    predictions = []
+    for row in range(len(table.prompts)):
+        options = options_of(case)
+        request = request_of(table, row, "", 0.0)
+        predictor.predict_all(request, options, 0.0)
+        predictions.append([_said(option, int(table.prompt_tokens[row]), case) for option in options])
+    text: dict[str, TextEstimator] = {}
+    if path_of(folder, "text").is_file():
+        estimators = TextModels.load(load(path_of(folder, "text"), "text")).estimators
+        text = {name: _Once(each, case.tokens) for name, each in estimators.items()}
+    return Asked(predictions, text)
+
+
+def own_models(folder: Path) -> Models:
+    """The artifacts of the folder alone: no shipped one stands in for what it lacks."""
+    found = load_models(folder)
+    there = {path.name.removesuffix(SUFFIX) for path in folder.glob(f"*{SUFFIX}")}
+    absent = {kind: None for kind in found.about if kind not in there}
+    return replace(found, about={}, **absent)
+
+
+def _show(predictor: PhysicalPredictor, table: Table) -> None:
+    options = options_of(table.case)
+    for row in range(len(table.prompts)):
+        request = request_of(table, row, "", 0.0)
+        predictor.predict_all(request, options, 0.0)
+        for at, option in enumerate(options):
+            if option.prediction is not None:
+                predictor.observe_end(
+                    request,
+                    option.candidate,
+                    option.instance,
+                    option.prediction,
+                    int(table.output_tokens[row, at]),
+                    None,
+                    None,
+                    0.0,
+                )
+
+
+def _said(option: Option, prompt_tokens: int, case: Case) -> Prediction:
+    told = option.prediction
+    assert told is not None  # noqa: S101 (predict_all has just given it)
+    lengths = told.output_tokens_p50, told.output_tokens_p90, told.output_tokens_mean
+    cost_usd = told.cost_usd
+    if case.tokens is not None:
+        lengths = (case.tokens,) * 3
+        cost_usd = option.candidate.price.cost_usd(prompt_tokens, case.tokens)
+    return Prediction(
+        *lengths,
+        e2e_s_mean=told.e2e_s_mean,
+        quality=told.quality,
+        quality_sd=told.quality_sd,
+        cost_usd=cost_usd,
+    )
+
+
+class _Once:
+    """An estimator that is asked once a prompt, whatever the order and the policies; `tokens` stands for lengths that
+    nobody knows."""
+
+    def __init__(self, estimator: TextEstimator, tokens: float | None) -> None:
+        self._estimator = estimator
+        self._tokens = tokens
+        self._told: dict[tuple[PromptFeatures, tuple[str, ...]], TextEstimates] = {}
+
+    def __call__(self, features: PromptFeatures, models: Sequence[str]) -> TextEstimates:
+        key = features, tuple(models)
+        found = self._told.get(key)
+        if found is None:
+            found = self._estimator(features, models)
+            if self._tokens is not None:
+                found = TextEstimates(found.quality, [self._tokens] * len(models))
+            self._told[key] = found
+        return found

@@ -1,0 +1,245 @@
+"""The harness of pickers on made data, where what must come out can be said beforehand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+import yaml
+
+from benchmarks.oracles.quality_cost import lower_hull
+from benchmarks.pickers import judge as judging
+from benchmarks.pickers import trained as training
+from benchmarks.pickers.cases import CASES, Case, Table, part, table_of
+from benchmarks.pickers.command import main, text_of
+from benchmarks.pickers.figures import (
+    Got,
+    Resampled,
+    area,
+    cost_at,
+    got,
+    priced_frontier,
+    ratio_of_savings,
+    savings,
+    true_frontier,
+)
+from benchmarks.pickers.judge import Fold, judge
+from benchmarks.pickers.replay import orders, replay
+from benchmarks.pickers.trained import Asked, ask, fold_of, trained
+from policies import POLICIES, PolicySettings
+from policies.settings import Targets
+from predictors.dataset import Answer, Dataset, DatasetError, Prompt
+from predictors.text import prompt_features
+from router.core.types import Prediction, Price
+
+SMALL = Case(
+    "made",
+    "made",
+    {"small-7b": "Small-7B", "large-70b": "Large-70B"},
+    {"small-7b": Price(0.1, 0.1), "large-70b": Price(1.0, 1.0)},
+    instruction_tokens=10,
+)
+ROOT = Path(__file__).parents[3]
+
+
+def made(count: int = 120, seed: int = 1) -> Dataset:
+    """Every other question is hard; the small model fails those, and each model fails a tenth of all."""
+    rng = Random(seed)
+    prompts, answers = [], []
+    for at in range(count):
+        hard = at % 2 == 1
+        words = " ".join(f"w{rng.randrange(40)}" for _ in range(6))
+        text = f"{'prove the theorem of' if hard else 'add the numbers in'} {words}"
+        prompts.append(
+            Prompt(f"p{at}", f"g{at // 2}", "made", prompt_features(text), "hard" if hard else "easy", text)
+        )
+        for model, wrong in (("Small-7B", 0.95 if hard else 0.1), ("Large-70B", 0.1)):
+            right = float(rng.random() >= wrong)
+            answers.append(Answer(f"p{at}", model, None, 100 + at % 7, False, right, "correct"))
+    return Dataset(tuple(prompts), tuple(answers))
+
+
+def known(table: Table, sharp: float = 0.9) -> Asked:
+    """Predictions that know how hard a prompt is, and its true cost."""
+    rows = []
+    for at in range(len(table.prompts)):
+        hard = table.tasks[at] == "hard"
+        quality = (1.0 - sharp if hard else 0.9, 0.9)
+        rows.append(
+            [
+                Prediction(quality=each, cost_usd=usd, output_tokens_mean=100.0, e2e_s_mean=1.0)
+                for each, usd in zip(quality, table.cost_usd[at].tolist(), strict=True)
+            ]
+        )
+    return Asked(rows, {})
+
+
+def fold(data: Dataset) -> Fold:
+    table = table_of(SMALL, data)
+    best_of_task = np.where(table.tasks == "hard", 1, 0)
+    return Fold(table, known(table), 1, best_of_task, table.quality.mean(axis=0))
+
+
+# --- tables -----------------------------------------------------------------------------------------------
+def test_table_has_the_prompts_that_all_models_answered_with_what_they_cost() -> None:
+    data = made(6)
+    answers = tuple(each for each in data.answers if (each.prompt, each.model) != ("p2", "Large-70B"))
+    table = table_of(SMALL, Dataset(data.prompts, answers))
+    assert [prompt.id for prompt in table.prompts] == ["p0", "p1", "p3", "p4", "p5"]
+    text = table.prompts[1].text or ""
+    assert table.prompt_tokens[1] == round(len(text) / 4) + 10
+    assert table.cost_usd[1, 1] == pytest.approx((table.prompt_tokens[1] + 101) * 1e-6)
+    assert table.cost_usd[1, 0] == pytest.approx(table.cost_usd[1, 1] / 10)
+    assert [prompt.id for prompt in part(table, [3, 0]).prompts] == ["p4", "p0"]
+
+
+def test_a_case_that_nobody_answered_is_refused() -> None:
+    with pytest.raises(DatasetError, match="no prompt was answered by all of small-7b, large-70b"):
+        table_of(SMALL, Dataset(made(4).prompts, ()))
+
+
+def test_a_set_without_lengths_has_the_one_that_is_assumed() -> None:
+    data = made(4)
+    answers = tuple(Answer(each.prompt, each.model, quality=each.quality) for each in data.answers)
+    case = Case("made", "made", SMALL.models, SMALL.prices, tokens=300.0)
+    assert (table_of(case, Dataset(data.prompts, answers)).output_tokens == 300.0).all()
+
+
+def test_prices_of_the_first_tariff_are_those_of_the_scenario() -> None:
+    fleet = yaml.safe_load((ROOT / "benchmarks/scenarios/two-families.fleet.yaml").read_text())
+    for model in fleet["models"]:
+        price = CASES["zeroeval/deepinfra"].prices[model["name"]]
+        assert model["price"] == {
+            "input_usd_per_mtok": price.input_usd_per_mtok,
+            "output_usd_per_mtok": price.output_usd_per_mtok,
+        }
+
+
+def test_folds_hold_out_whole_groups() -> None:
+    data = made(80)
+    folds = fold_of(data, 4)
+    assert set(folds.values()) == {0, 1, 2, 3}
+    by_group: dict[str, set[int]] = {}
+    for prompt in data.prompts:
+        by_group.setdefault(prompt.group, set()).add(folds[prompt.id])
+    assert all(len(found) == 1 for found in by_group.values())
+
+
+# --- replay -----------------------------------------------------------------------------------------------
+def test_replay_tells_the_policy_what_the_scheduler_would() -> None:
+    table = table_of(SMALL, made(20))
+    said = known(table).predictions
+    order = orders(20, 1)[0]
+    assert sorted(order) == list(range(20))
+    assert order != list(range(20))
+    picks = replay(POLICIES["relevance"](PolicySettings()), table, said, order, 0)
+    assert (picks[table.tasks == "hard"] == 1).all()
+    cheapest = replay(POLICIES["price"](PolicySettings()), table, said, order, 0)
+    assert (cheapest == 0).all()
+
+
+# --- figures ----------------------------------------------------------------------------------------------
+def test_true_frontier_is_the_least_cost_of_every_quality() -> None:
+    rng = np.random.default_rng(2)
+    quality, cost = rng.random((3, 3)), rng.random((3, 3))
+    points = true_frontier(quality, cost)
+    grid = [
+        (quality[[0, 1, 2], list(pick)].mean(), cost[[0, 1, 2], list(pick)].mean())
+        for pick in np.ndindex(3, 3, 3)
+    ]
+    for target in np.linspace(points[0][0], points[-1][0], 7):
+        best = lower_hull(grid)
+        wanted = np.interp(target, [each for each, _ in best], [each for _, each in best])
+        assert cost_at(points, float(target)) == pytest.approx(wanted)
+    assert np.isnan(cost_at(points, points[-1][0] + 0.01))
+
+
+def test_area_is_the_mean_quality_over_the_costs() -> None:
+    assert area([(0.2, 1.0), (0.6, 3.0)], 1.0, 3.0) == pytest.approx(0.4, abs=1e-3)
+    assert area([(0.2, 1.0), (0.6, 3.0), (0.6, 2.0)], 1.0, 3.0) == pytest.approx(0.5, abs=1e-3)
+
+
+def test_savings_and_their_ratio_are_paired_over_groups() -> None:
+    groups = np.array([f"g{at // 2}" for at in range(40)])
+    best = Got(np.ones(40), np.linspace(1.0, 5.0, 40))
+    half = Got(np.ones(40), best.cost_usd / 2)
+    quarter = Got(np.ones(40), best.cost_usd * 0.75)
+    resampled = Resampled(groups)
+    assert savings(resampled, half, best) == pytest.approx(0.5)  # in every resample
+    assert ratio_of_savings(resampled, half, quarter, best) == pytest.approx([2.0, 2.0, 2.0])
+    assert resampled.means(best.cost_usd)[0] == pytest.approx(3.0)
+    assert resampled.means(best.cost_usd)[1:].std() == pytest.approx(best.cost_usd.std() / 20**0.5, rel=0.2)
+
+
+def test_a_fixed_price_on_what_is_true_of_each_task_reaches_the_frontier_of_tasks() -> None:
+    one = fold(made(200))
+    points = priced_frontier(one.table, one.asked.quality, one.table.cost_usd)
+    hard = one.table.tasks == "hard"
+    picked = got(one.table, [np.where(hard, 1, 0)])
+    assert cost_at(points, picked.point[0]) <= picked.point[1] + 1e-12
+
+
+# --- the whole --------------------------------------------------------------------------------------------
+def test_report_of_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judging, "PICKERS", ("cost", "relevance", "price"))
+    report = judge(SMALL, [fold(made(300, 1)), fold(made(300, 2))], 2, lambda line: None)
+    cost, relevance = report["policies"]["cost"], report["policies"]["relevance"]
+    assert report["prompts"] == 600
+    assert relevance["above_best_single"][0] == pytest.approx(0.0, abs=0.03)
+    # Half of the prompts can go to a model of a tenth of the price.
+    assert cost["saving"][0] == pytest.approx(0.45, abs=0.06)
+    assert cost["above_best_single"][0] == pytest.approx(0.0, abs=0.03)
+    assert cost["saving"][1] <= cost["saving"][0] <= cost["saving"][2]
+    assert 0.0 < cost["share_of_oracle_saving"] < 1.0
+    assert report["bounds"]["oracle"]["area"] > cost["area"]
+    assert report["fixed"]["best single model"]["saving"] == pytest.approx([0.0, 0.0, 0.0])
+    assert report["price"]["over_cheapest_tariff"][0] == pytest.approx(0.0)
+    assert "made: 600 prompts" in text_of(json.loads(json.dumps(report)))
+
+
+def test_targets_move_what_a_policy_takes() -> None:
+    one = fold(made(300))
+    low = judging._played("cost", [one], 1, Targets(quality=0.4)).point
+    high = judging._played("cost", [one], 1, Targets(quality=0.85)).point
+    assert low[0] < high[0]
+    assert low[1] < high[1]
+
+
+def test_predictors_are_trained_once_on_the_training_part_and_tell_hard_from_easy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "_KINDS", ("length", "relevance"))
+    data = made(160)
+    folds = fold_of(data, 2)
+    train = data.keep(prompt=lambda each: folds[each.id] == 0)
+    test = data.keep(prompt=lambda each: folds[each.id] == 1)
+    without_lengths = Dataset(
+        train.prompts,
+        tuple(Answer(a.prompt, a.model, None, None, False, a.quality, "correct") for a in train.answers),
+    )
+    case = Case("made", "made", SMALL.models, SMALL.prices, tokens=50.0)
+    told: list[str] = []
+    folder = trained(without_lengths, tmp_path / "a", 1, told.append)
+    assert any(line.startswith("relevance: ") for line in told)
+    assert not (folder / "length.headway.npz").is_file()
+    told.clear()
+    trained(without_lengths, folder, 1, told.append)
+    assert told == []
+    table = table_of(case, test)
+    asked = ask(folder, without_lengths, table)
+    hard = table.tasks == "hard"
+    assert asked.quality[hard, 0].mean() < asked.quality[~hard, 0].mean() - 0.3
+    assert asked.cost_usd == pytest.approx(table.cost_usd)
+
+
+def test_without_data_the_command_says_what_it_needs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HEADWAY_DATA", raising=False)
+    assert main(["--out", str(tmp_path)]) == 2
+    assert "set HEADWAY_DATA" in capsys.readouterr().err
+    assert main(["--out", str(tmp_path), "--data", str(tmp_path)]) == 2
+    assert "has no folder" in capsys.readouterr().err

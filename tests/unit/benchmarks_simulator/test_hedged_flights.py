@@ -1,0 +1,122 @@
+"""Two attempts of one request at once: what runs, what is paid and what the log says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.simulator import OUTCOMES, Arrival, Result, Simulation, open_fleet
+from benchmarks.simulator.flights import Flight
+from benchmarks.workloads.format import WorkloadRequest
+from router.core.events import Cancel, Decision, Dispatch, Instruction
+from router.core.types import Candidate, Prediction, Price, Request
+from tests.unit.benchmarks_simulator.worlds import config, emulated, understood
+from tests.unit.benchmarks_simulator.wrong import Wrong, hasty
+
+PROMPT, OUTPUT = 600, 40
+INPUT_USD, OUTPUT_USD = 0.03e-6, 0.05e-6
+
+
+def hedged_run(
+    *instances: dict[str, Any], count: int = 30, **routing: Any
+) -> tuple[Result, list[Instruction]]:
+    """Requests that come faster than they are served, with a predictor that expects too much."""
+    fleet = open_fleet(config(*instances, scheduling={"hedge": {"enabled": True, "max_share": 1.0}}))
+    told: list[Instruction] = []
+    simulation = Simulation(
+        fleet, on_instruction=lambda each, _: told.append(each), predictor=Wrong(bend=hasty)
+    )
+    requests = [
+        WorkloadRequest(f"r{at}", 0.05 * at, PROMPT, output_tokens=OUTPUT, routing=routing)
+        for at in range(count)
+    ]
+    result = simulation.run(understood(requests, fleet, policy="least_load", slo={"ttft_ms": 900}))
+    for engine in simulation.engines.values():
+        assert (engine.running, engine.waiting) == (0, 0), "what lost is taken out of its engine"
+    return result, told
+
+
+def test_the_loser_pays_its_prompt_and_the_winner_all() -> None:
+    result, told = hedged_run(emulated("a"), emulated("b", "l4"), emulated("c"))
+    columns = result.columns
+    hedged = columns["hedged"] == 1
+    assert 0 < hedged.sum() == sum(isinstance(each, Cancel) for each in told)
+    assert (columns["attempts"] == np.where(hedged, 2, 1)).all()
+    once_usd = PROMPT * INPUT_USD + OUTPUT * OUTPUT_USD
+    assert columns["cost_usd"][~hedged] == pytest.approx(once_usd)
+    # Seldom both first tokens come at one moment: then the loser has given one.
+    lost_tokens = (columns["cost_usd"][hedged] - once_usd - PROMPT * INPUT_USD) / OUTPUT_USD
+    assert lost_tokens == pytest.approx(np.round(lost_tokens), abs=1e-6)
+    assert lost_tokens.min() == pytest.approx(0.0, abs=1e-6)
+    assert lost_tokens.max() <= 1.0 + 1e-6
+
+
+def test_the_row_is_that_of_the_attempt_that_answered() -> None:
+    result, told = hedged_run(emulated("a"), emulated("b", "l4"), emulated("c"))
+    lost = {(each.request_id, each.attempt) for each in told if isinstance(each, Cancel)}
+    answered = {
+        each.request_id: each
+        for each in told
+        if isinstance(each, Dispatch) and (each.request_id, each.attempt) not in lost
+    }
+    second = 0
+    for at in np.flatnonzero(result.columns["hedged"]):
+        dispatch = answered[f"r{at}"]
+        second += dispatch.attempt == 2
+        assert result.instances[result.columns["instance"][at]] == dispatch.candidate.instance
+        assert result.columns["predicted_ttft_s_p50"][at] == pytest.approx(dispatch.prediction.ttft_s_p50)
+        assert result.columns["propensity"][at] == pytest.approx(dispatch.decision.propensity)
+    assert second > 0
+
+
+def test_both_attempts_fit_under_the_money_cap() -> None:
+    cap_usd = PROMPT * INPUT_USD * 2 + OUTPUT * OUTPUT_USD * 1.5
+    result, told = hedged_run(emulated("a"), emulated("b", "l4"), emulated("c"), max_cost_usd=cap_usd)
+    columns = result.columns
+    assert np.nanmax(columns["budget_overrun_usd"]) == 0.0
+    # The first attempt may spend all of it, so nothing is left for a second one.
+    assert not any(isinstance(each, Dispatch) and each.hedge for each in told)
+    assert {OUTCOMES[code] for code in columns["outcome"]} <= {"ok", "late"}
+
+
+CANDIDATE = Candidate("a", "m", "m", Price(1.0, 2.0))
+
+
+def attempt_of(bound: int | None, paid: int | None, *, by_money: bool, tokens: int) -> Any:
+    """An attempt at an answer of 100 tokens, of which `tokens` have come."""
+    decision = Decision("random", 0.0, 0, (), 1.0, ())
+    dispatch = Dispatch("r", 1, CANDIDATE, bound, by_money, Prediction(), decision, paid)
+    flight = Flight(0, Arrival(Request("r", 0.0, "random", ("m",), prompt_tokens=10), {"m": 100}, {}, ()))
+    attempt = flight.begin(dispatch, 0.0)
+    attempt.tokens = tokens
+    return attempt
+
+
+@pytest.mark.parametrize(
+    ("bound", "paid", "by_money", "wanted", "cut"),
+    [
+        (None, None, False, 100, False),
+        (30, None, False, 30, False),  # the client's own bound
+        (30, 30, True, 30, True),
+        (None, 40, False, 40, True),  # no bound could be set, and the answer is cut where its money ends
+        (60, 40, False, 40, True),
+        (30, 40, False, 30, False),
+        (None, 100, False, 100, False),  # it just suffices
+    ],
+)
+def test_an_answer_ends_where_its_money_does(
+    bound: int | None, paid: int | None, by_money: bool, wanted: int, cut: bool
+) -> None:
+    attempt = attempt_of(bound, paid, by_money=by_money, tokens=wanted)
+    assert attempt.wanted_tokens == wanted
+    assert attempt.cut_by_budget == cut
+
+
+def test_an_attempt_without_a_token_is_free_but_for_a_loser() -> None:
+    attempt = attempt_of(None, None, by_money=False, tokens=0)
+    assert attempt.cost_usd() == 0.0
+    assert attempt.cost_usd(lost=True) == pytest.approx(10e-6)
+    attempt.tokens = 3
+    assert attempt.cost_usd(lost=True) == attempt.cost_usd() == pytest.approx(16e-6)

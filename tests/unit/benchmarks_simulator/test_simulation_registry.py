@@ -1,0 +1,90 @@
+"""Every registered policy through the simulator, hedges and exploration on: the books agree, nothing is lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+import policies
+from benchmarks.simulator import OUTCOMES, InstanceLoss, Result, Simulation
+from router.core.events import Cancel, Dispatch, Event, Instruction
+from router.core.types import Outcome
+from tests.integration.parity.scenarios import MIXED, any_wish, asked, fleet, workload
+from tests.integration.parity.traces import listen
+from tests.unit.benchmarks_simulator.wrong import Wrong, hasty
+from tests.unit.core.ledger import Ledger
+
+REQUESTS = 50
+
+
+def world(policy: str, seed: int) -> tuple[Simulation, list[Any], Counter[str]]:
+    """A small random fleet with losses, a workload that asks for anything, and what is counted on the way."""
+    rng = Random(f"{policy} {seed}")
+    instances = rng.sample(MIXED, rng.randint(2, 4))
+    of = fleet(
+        *({**each, "max_concurrency": rng.choice([None, 2, 6])} for each in instances),
+        limits={"max_queue": rng.choice([4, 512])},
+        probes={"interval_s": 0.5},
+        scheduling={"confidence": 0.5},
+    )
+
+    def routing(of_request: Random) -> dict[str, Any]:
+        return {**any_wish(of_request), "policy": policy}
+
+    requests = workload(REQUESTS, rng.choice([3.0, 15.0]), seed=seed, output_tokens=120, routing=routing)
+    losses = [InstanceLoss(instances[0]["name"], 1.0 + 2 * rng.random(), 1.0)]
+    simulation = Simulation(of, seed=seed, losses=losses, predictor=Wrong(bend=hasty))
+    scheduler = simulation.scheduler
+    scheduler.settings = replace(scheduler.settings, hedge_share=1.0, explore=0.2)
+    ledger = Ledger(scheduler)
+    counts: Counter[str] = Counter()
+
+    def heard(event: Event, now: float, instructions: list[Instruction]) -> None:
+        ledger.hear(event, now, instructions)
+        counts["hedges"] += sum(isinstance(each, Dispatch) and each.hedge for each in instructions)
+        counts["cancelled"] += sum(isinstance(each, Cancel) for each in instructions)
+
+    listen(scheduler, heard)
+    return simulation, asked(requests, of), counts
+
+
+def run(policy: str, seed: int) -> tuple[Result, Counter[str]]:
+    simulation, requests, counts = world(policy, seed)
+    result = simulation.run(requests)
+    assert simulation.scheduler.live == 0
+    for instance in simulation.scheduler.instances.values():
+        assert (instance.in_flight, instance.context_tokens, instance.promised_tpot_s) == (0, 0, [])
+    for engine in simulation.engines.values():
+        assert (engine.running, engine.waiting) == (0, 0)
+    return result, counts
+
+
+@pytest.mark.parametrize("policy", sorted(policies.POLICIES))
+def test_every_policy_keeps_the_books(policy: str) -> None:
+    for seed in (1, 2):
+        result, counts = run(policy, seed)
+        columns = result.columns
+        assert columns["index"].tolist() == list(range(REQUESTS))
+        outcomes = Counter(OUTCOMES[code] for code in columns["outcome"])
+        assert outcomes.total() == REQUESTS
+        assert not outcomes[Outcome.REJECTED_INVALID]
+        assert int(columns["hedged"].sum()) <= counts["hedges"]
+        assert counts["cancelled"] <= counts["hedges"]
+        overrun_usd = columns["budget_overrun_usd"]
+        assert np.nan_to_num(overrun_usd).max() <= 1e-12
+        assert (columns["propensity"][columns["attempts"] > 0] > 0).all()
+        again, _ = run(policy, seed)
+        for name, values in columns.items():
+            assert np.array_equal(values, again.columns[name], equal_nan=values.dtype.kind == "f"), name
+
+
+def test_hedges_are_among_them() -> None:
+    found: Counter[str] = Counter()
+    for seed in range(6):
+        found += run("least_load", seed)[1]
+    assert found["hedges"] >= found["cancelled"] > 10
