@@ -186,12 +186,24 @@ class LeastSpend:
         best = max(offers[at].quality for at in near)
         equal = [at for at in near if offers[at].quality == best]
         index = min(equal, key=lambda at: (offers[at].e2e_s, name_of(options[at])))
-        against = _told(offers[index])
+        against = f"{_told(offers[index])} (0.01 of quality is worth {told_usd(quality_usd / 100)} now)"
         reasons = [
             None if at == index else _why(offers[at], at in equal, against) for at in range(len(options))
         ]
         told = [score if isfinite(score) else None for score in scores]
         return Choice(index, told, reasons, alternatives=[at for at in equal if at != index])
+
+    def prices(self) -> dict[str | None, dict[str, float]]:
+        """The prices now, by scope (None: the fleet): a unit of quality in USD, a miss and the usual answer in USD."""
+        told = {}
+        for key, scope in self._scopes.items():
+            usual_usd = scope.offered.mean_cost_usd
+            told[key] = {
+                "quality_usd": scope.price_usd(self._targets(key)),
+                "miss_usd": scope.miss_price * usual_usd,
+                "usual_answer_usd": usual_usd,
+            }
+        return told
 
     def _remember(
         self, request: Request, options: Sequence[Option], models: Sequence[tuple[str, float, float]]
@@ -272,8 +284,11 @@ class LeastSpend:
             known = self._known(name)
             known.lost += ((name != candidate.instance) - known.lost) / _ATTEMPTS
         scope = self._scopes.get(request.key)
-        if scope is not None and met is not None:
-            scope.missed((not met) - under_way.miss, self._targets(request.key))
+        if scope is not None and request.slo is not None:
+            targets = self._targets(request.key)
+            # What is nobody's miss takes back what was expected of it.
+            came = 1.0 - targets.attainment if met is None else float(not met)
+            scope.missed(came - under_way.miss, targets)
 
 
 def _slack(targets: Targets) -> float:

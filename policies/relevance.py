@@ -2,7 +2,7 @@
 
 The greatest lower confidence bound of the quality, predicted quality - one standard deviation (a prior from the
 fleet file has no deviation: it is taken as it is), among options with P(an SLO is missed) <= epsilon whose expected
-price is within what is left of `max_cost_usd`. If no option keeps both, the price is given up first (eligibility has
+price is within `max_cost_usd`. If no option keeps both, the price is given up first (eligibility has
 already dropped those that cannot pay for an answer at all, and the answer is cut at the cap); if none keeps the
 SLO: the least P(miss), then the greatest bound. Options of one bound (replicas) are taken by least expected E2E,
 then instance, then model name. Unknown quality comes last. Headway's contract. Deterministic.

@@ -15,7 +15,8 @@ options that keep it with P(miss) <= r x epsilon come before the others, where r
 each request that finds one, and rises with each that does not (it holds where one in fifty does not).
 
 Where more SLOs are missed than was expected (`policies.doubt`) nothing is packed: of the options that keep the SLO the
-one with the least E2E is taken, and where that does not help either, the instance with the fewest sequences.
+one with the least E2E is taken, and where that does not help either, the one with the fewest sequences, weighed by its
+speed.
 
 If none keeps the SLO: the least P(miss), then what it costs others, then the least E2E. Where even that is lost
 (P(miss) > 1 - epsilon everywhere), all options are as good for it, so the one that costs others least; and if each
@@ -37,7 +38,7 @@ from math import inf
 from random import Random
 
 from policies.doubt import Doubt
-from policies.latency import added_s, expected_s, p_miss
+from policies.latency import DOUBTED, added_s, expected_s, least_busy, p_miss
 from policies.picking import name_of, told_s
 from router.core.interfaces import Choice, Option
 from router.core.types import Candidate, Request
@@ -62,7 +63,7 @@ class BestFit:
     def __init__(self, epsilon: float = 0.1) -> None:
         self.epsilon = epsilon
         self._taken_risk = 1.0  # share of epsilon
-        self._doubt = Doubt(epsilon, most=2)
+        self._doubt = Doubt(epsilon, most=3)
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
         times_s = [expected_s(option, 0.0) + added_s(request, option) for option in options]
@@ -124,21 +125,17 @@ class BestFit:
     ) -> Choice:
         """P(miss) has proved too hopeful to pack by: the least time, or the fewest sequences."""
         blind = self._doubt.level > 1
-        index = min(
-            range(len(options)) if blind else keeping,
-            key=lambda at: (
-                options[at].instance.running if blind else 0.0,
-                times_s[at],
-                name_of(options[at]),
-            ),
-        )
+        if blind:
+            index = least_busy(options, keeping if self._doubt.level == 2 else range(len(options)))
+        else:
+            index = min(keeping, key=lambda at: (times_s[at], name_of(options[at])))
         reasons = [
             None
             if at == index
+            else DOUBTED
+            if blind
             else f"would miss its SLO with probability {miss:.2f}"
             if miss > self.epsilon
-            else "busier (predictions are not believed: more SLOs were missed than expected)"
-            if blind
             else f"slower: {told_s(times_s[at])} (not packed: more SLOs were missed than expected)"
             for at, miss in enumerate(misses)
         ]

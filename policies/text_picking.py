@@ -68,9 +68,6 @@ def _prior(option: Option) -> float:
 
 
 def _cost_usd(request: Request, option: Option, tokens: float | None, typical: float) -> float:
-    prediction = option.prediction
-    if tokens is None and prediction is not None:
-        tokens = prediction.output_tokens_mean
     if tokens is None:
         tokens = typical
     if request.max_tokens is not None:

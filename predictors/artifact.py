@@ -42,8 +42,8 @@ class ArtifactError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A trained predictor. `kind` is "length", "latency", "memory" or "relevance"; `features` names, in order,
-    what the code must give it. `about` holds what people ask: `data` (a list of what it was trained on, with
+    """A trained predictor. `kind` is "length", "latency", "memory", "relevance", "text" or "trees"; `features` names,
+    in order, what the code must give it. `about` holds what people ask: `data` (a list of what it was trained on, with
     rows and licence), `commit`, `metrics`, `settings`. `digest` are 12 hex digits of the file."""
 
     kind: str

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -18,6 +19,8 @@ from router.store.explanations import KeptCandidate, KeptDecision
 from router.store.queries import Store
 
 DEFAULT_URL = "sqlite+aiosqlite:///headway.db"
+#: Where the demo keeps its records: read when there is no other store.
+DEMO_URL = "sqlite+aiosqlite:///headway-demo.db"
 
 #: What `candidates` tell of a prediction, in this order.
 PREDICTED = (
@@ -223,7 +226,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `headway explain`."""
     parser.add_argument("id", metavar="ID", help="request id (x-request-id of the answer)")
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--store", metavar="URL", help=f"database of the records (default: {DEFAULT_URL})")
+    where.add_argument(
+        "--store",
+        metavar="URL",
+        help=f"database of the records (default: {DEFAULT_URL}, without it the demo's)",
+    )
     where.add_argument("--config", metavar="FLEET", help="fleet file whose store is meant")
     parser.add_argument("--json", action="store_true", help="machine-readable output")
 
@@ -251,7 +258,8 @@ def _refused(reason: str) -> int:
 def _store_url(args: argparse.Namespace) -> str:
     """The store asked for. Raises ConfigError for a bad fleet file."""
     if args.config is None:
-        return str(args.store or DEFAULT_URL)
+        there = [url for url in (DEFAULT_URL, DEMO_URL) if Path(url.rpartition("///")[2]).exists()]
+        return str(args.store or (there or [DEFAULT_URL])[0])
     from router.config import load
 
     config = load(args.config)

@@ -16,12 +16,6 @@ from benchmarks.workloads.format import WorkloadError
 SMALL_ORACLE_SEEDS, ORACLE_SEEDS = 1, 2
 SMALL_ORACLE_EFFORT, ORACLE_EFFORT = "brief", "normal"
 
-#: What a simulation compares unless told: each objective and the usual baselines, not every rule of a paper.
-USUAL_POLICIES = (
-    *("random", "round_robin", "least_load", "power_of_two", "lmetric"),
-    *("price", "latency", "slo", "relevance", "cost"),
-)
-
 _SIMULATED_ONLY = (
     *("fleet", "scenario", "small", "seeds", "first_seed", "jobs", "ray", "profiles"),
     *("oracle_seeds", "oracle_effort", "keep_requests"),

@@ -27,6 +27,7 @@ from benchmarks.compare.tables import table
 from benchmarks.measures import mean_rate
 from benchmarks.replay.command import INTERRUPTED, run_until_interrupted, target_from
 from benchmarks.replay.summary import LAG_WARNING_S, summarise
+from benchmarks.scenarios.reading import USUAL_POLICIES
 from benchmarks.workloads.describe import describe
 from benchmarks.workloads.format import WorkloadError, read, read_header
 
@@ -69,7 +70,7 @@ def _simulated(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
 def _live(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     if args.speed is None:
         args.speed = 1.0
-    names = arguments.policy_names(args.policies, tuple(policies.POLICIES), arguments.USUAL_POLICIES)
+    names = arguments.policy_names(args.policies, tuple(policies.POLICIES), USUAL_POLICIES)
     rates = arguments.rates(args.rates)
     header = read_header(args.workload)
     target = target_from(args, header, os.environ)

@@ -25,6 +25,7 @@ from benchmarks.compare.tasks import Setting
 from benchmarks.measures import Interval
 from benchmarks.oracles.solver import require as require_solver
 from benchmarks.scenarios import Scenario, load_scenario
+from benchmarks.scenarios.reading import USUAL_POLICIES
 from benchmarks.simulator import Fleet
 from benchmarks.workloads.format import WorkloadError
 from benchmarks.workloads.mixes import parse_slo
@@ -37,7 +38,7 @@ def compare(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     and whether all of it was done: after Ctrl-C or SIGTERM it is what was finished. Raises WorkloadError,
     ConfigError and ProcessLost."""
     scenario = None if args.scenario is None else load_scenario(args.scenario, small=args.small)
-    usual = scenario.policies if scenario else arguments.USUAL_POLICIES
+    usual = scenario.policies if scenario else USUAL_POLICIES
     names = arguments.policy_names(args.policies, tuple(policies.POLICIES), usual)
     for name in names:
         if name not in policies.POLICIES:

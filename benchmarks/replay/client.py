@@ -94,7 +94,7 @@ def body_of(request: WorkloadRequest, target: Target) -> bytes:
     if request.max_tokens is not None:
         body["max_tokens"] = request.max_tokens
     if request.session is not None:
-        body["user"] = request.session
+        body["prompt_cache_key"] = request.session
     if routing:
         body["routing"] = routing
     if target.emulate_lengths and request.output_tokens:

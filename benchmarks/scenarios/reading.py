@@ -4,7 +4,7 @@ about: one sentence
 fleet: FILE.fleet.yaml                  # beside the scenario
 workload: SOURCE --options ...          # as `headway workload build` takes them
 answers: {MODEL: {length: 1, quality: 0.5}}               # made-up ones; left out: the source's own
-policies: [a, b]                        # left out: all
+policies: [a, b]                        # left out: USUAL_POLICIES
 rates: [1, 2, 4]                        # requests/s
 seeds: 10
 losses: [{instance: a100-0, at: 0.4, lasts: 0.2}]         # shares of the workload's span; left out: none
@@ -37,6 +37,13 @@ from router.config import FleetConfig, loads
 _NEEDED = ("about", "fleet", "workload", "rates", "seeds")
 _KEYS = (*_NEEDED, "answers", "policies", "losses", "small")
 _SMALL_KEYS = ("workload", "answers", "rates", "seeds", "losses")
+
+
+#: What a simulation compares unless told: each objective and the usual baselines, not every rule of a paper.
+USUAL_POLICIES = (
+    *("random", "round_robin", "least_load", "power_of_two", "lmetric"),
+    *("price", "latency", "slo", "relevance", "cost"),
+)
 
 
 def names() -> list[str]:
@@ -163,7 +170,7 @@ def _answers(given: Any, fleet: FleetConfig) -> dict[str, Answers]:
 
 def _policies(given: Any) -> tuple[str, ...]:
     if given is None:
-        return tuple(policies.POLICIES)
+        return USUAL_POLICIES
     if not isinstance(given, list) or not given:
         raise WorkloadError("policies must be a list of names")
     for name in given:

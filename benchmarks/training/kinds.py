@@ -1,5 +1,6 @@
-"""The four predictors by name: what trains one, what evaluates it, what features it takes. Each is imported only
-when asked for, so that evaluation and length training do not wait for what latency needs."""
+"""The predictors by name, four that serve and two of baselines (text, trees): what trains one, what evaluates it, what
+features it takes. Each is imported only when asked for, so that length training does not wait for what latency needs.
+"""
 
 from __future__ import annotations
 

@@ -45,14 +45,23 @@ class Decider:
         dry: bool = False,
     ) -> Decided:
         """Choose among `options` (at least one); `busy` and `passed_over` are told in the record. A `dry` run
-        predicts for every policy and does not explore."""
+        predicts for every policy, does not explore, and draws what would be drawn."""
         policy = self.policies[request.policy]
-        if policy.predicts or dry or request.hard:
+        if policy.predicts or dry:
             self.predictor.predict_all(request, options, now)
-        rng = self._rng if request.seed is None else Random(request.seed)
+        if request.seed is not None:
+            rng = Random(request.seed)
+        elif dry:
+            rng = Random()
+            rng.setstate(self._rng.getstate())
+        else:
+            rng = self._rng
         choice = policy.choose(request, options, rng)
         if self.explore and choice.alternatives and not choice.defer and not dry:
-            choice = self._explored(choice, rng)
+            # A stream of its own: the policy's draws must not decide what is explored.
+            choice = self._explored(
+                choice, rng if request.seed is None else Random(f"{request.seed}/explore")
+            )
         option = options[choice.index]
         prediction = option.prediction
         if prediction is None:
@@ -75,9 +84,10 @@ class Decider:
         return Decided(decision, option, prediction, choice.defer)
 
     def _explored(self, choice: Choice, rng: Random) -> Choice:
-        """With probability `explore` one of the choice and its alternatives, evenly; the propensity says so."""
+        """With probability `explore` one of the choice and its alternatives, evenly; the propensity says so (where the
+        policy draws: among draws that share no alternatives)."""
         pool = [choice.index, *choice.alternatives]
-        evenly = self.explore / len(pool)
+        evenly = self.explore * choice.propensity / len(pool)
         kept = (1.0 - self.explore) * choice.propensity
         index = pool[int(rng.random() * len(pool))] if rng.random() < self.explore else choice.index
         if index == choice.index:

@@ -79,9 +79,10 @@ def eligible(
     # By the best estimate: an upper bound would refuse prompts that fit. The engine has the last word.
     need_tokens = (request.longest_prompt_tokens or request.prompt_tokens) + (1 if request.decodes else 0)
     poor: set[tuple[str, str]] = set()
+    best_quality = None
     models = tuple(models)
     if request.min_quality is not None:
-        poor = _below(request, request.min_quality, models, instances_by_model, qualities)
+        poor, best_quality = _below(request, request.min_quality, models, instances_by_model, qualities)
     for model in models:
         for instance in instances_by_model.get(model, {}).values():
             candidate = instance.candidates[model]
@@ -95,7 +96,7 @@ def eligible(
             good = True
             if request.max_cost_usd is not None:
                 bound = candidate.price.affordable_output_tokens(
-                    request.prompt_tokens_bound, request.max_cost_usd - spent_usd
+                    request.bound_tokens(model), request.max_cost_usd - spent_usd
                 )
                 if bound is not None and bound < (request.choices if request.decodes else 0):
                     out.append((candidate, "too dear for the money cap"))
@@ -115,7 +116,7 @@ def eligible(
         free = _roomy(free, request.prompt_tokens + request.max_tokens, out)
     refusal = None
     if not free and not busy:
-        refusal = _refusal(request, bool(out), fits, good, affordable)
+        refusal = _refusal(request, bool(out), fits, good, affordable, best_quality)
     return Eligible(free, busy, out, refusal)
 
 
@@ -125,19 +126,21 @@ def _below(
     models: Iterable[str],
     instances_by_model: Mapping[str, Mapping[str, Instance]],
     qualities: Qualities | None,
-) -> set[tuple[str, str]]:
-    """Candidates (instance, model) whose expected quality is below the floor; an unknown one is."""
+) -> tuple[set[tuple[str, str]], float | None]:
+    """Candidates (instance, model) whose expected quality is below the floor (an unknown one is), and the best
+    quality expected of any."""
     candidates = [
         instance.candidates[model]
         for model in models
         for instance in instances_by_model.get(model, {}).values()
     ]
     found = [each.quality for each in candidates] if qualities is None else qualities(request, candidates)
-    return {
+    poor = {
         (each.instance, each.model)
         for each, quality in zip(candidates, found, strict=True)
         if (quality or 0.0) < floor
     }
+    return poor, max((quality for quality in found if quality is not None), default=None)
 
 
 def _roomy(free: list[Option], tokens: int, out: list[tuple[Candidate, str]]) -> list[Option]:
@@ -154,7 +157,9 @@ def _roomy(free: list[Option], tokens: int, out: list[tuple[Candidate, str]]) ->
     return [option for option in free if option not in tight]
 
 
-def _refusal(request: Request, known: bool, fits: bool, good: bool, affordable: bool) -> Refusal:
+def _refusal(
+    request: Request, known: bool, fits: bool, good: bool, affordable: bool, best_quality: float | None
+) -> Refusal:
     if known and not fits:
         return invalid_request(
             f"The prompt of about {request.prompt_tokens} tokens is longer than every candidate's context.",
@@ -163,7 +168,8 @@ def _refusal(request: Request, known: bool, fits: bool, good: bool, affordable: 
         )
     if known and not good:
         return invalid_request(
-            f"No candidate is expected to reach a quality of {request.min_quality:g}.",
+            f"No candidate is expected to reach a quality of {request.min_quality:g} for this prompt"
+            + ("." if best_quality is None else f"; the best is expected to reach {best_quality:.2f}."),
             "routing.min_quality",
             "quality_unattainable",
         )
@@ -171,7 +177,8 @@ def _refusal(request: Request, known: bool, fits: bool, good: bool, affordable: 
         return Refusal(
             400,
             "budget_unattainable",
-            f"max_cost_usd of {request.max_cost_usd:g} cannot pay the prompt and one output token anywhere.",
+            f"max_cost_usd of {request.max_cost_usd:g} cannot pay the prompt (at most "
+            f"{request.prompt_tokens_bound} tokens) and one output token anywhere.",
             Outcome.REJECTED_BUDGET,
             param="routing.max_cost_usd",
         )

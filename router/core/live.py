@@ -19,6 +19,7 @@ class Attempt:
     dispatched_at: float
     prompt_tokens: int
     expected_output_tokens: int
+    max_tokens: int | None = None  # the bound that was sent, for each choice
     paid_tokens: int | None = None  # output tokens that the money cap pays for; None: no cap
     promised_tpot_s: float | None = None  # its TPOT target, where it should be kept
     first_token_at: float | None = None
@@ -28,7 +29,8 @@ class Attempt:
 class Live:
     """A request that is queued or under way. `under_way` are its attempts at this moment: one, or two while a
     hedge runs; `attempts` counts all it has had. `tried` are the (instance, model) pairs it has been to,
-    `spent_usd` what its ended attempts cost, `deferred` says that its policy holds it back."""
+    `spent_usd` what its ended attempts cost, `deferred` says that its policy holds it back. `placed` is where it was
+    sent last (None: nowhere yet), `charged_tokens` what its key's turn in the queue was counted for."""
 
     request: Request
     seq: int
@@ -37,6 +39,8 @@ class Live:
     spent_usd: float = 0.0
     tried: set[tuple[str, str]] = field(default_factory=set)
     deferred: bool = False
+    placed: Candidate | None = None
+    charged_tokens: float | None = None
 
     def attempt(self, number: int) -> Attempt | None:
         """The attempt of this number, if it is under way."""
@@ -50,16 +54,21 @@ class Live:
     def reserved_usd(self) -> float:
         """What the attempts under way can cost at most; only asked of requests with a money cap."""
         return sum(
-            each.candidate.price.cost_usd(self.request.prompt_tokens_bound, each.paid_tokens or 0)
+            each.candidate.price.cost_usd(
+                self.request.bound_tokens(each.candidate.model), each.paid_tokens or 0
+            )
             for each in self.under_way
         )
 
-    def slack_deadline(self) -> float:
-        """When the first token is due; the queue is in this order inside a priority."""
+    def slack_deadline(self, decode_s: float = 0.0) -> float:
+        """When the first token is due, if decoding takes `decode_s` at least; the queue is in this order inside a
+        key."""
         request, slo = self.request, self.request.slo
         if slo is None:
             return request.expires_at
-        targets = [s for s in (slo.ttft_s, slo.e2e_s) if s is not None]
+        targets = [] if slo.ttft_s is None else [slo.ttft_s]
+        if slo.e2e_s is not None:
+            targets.append(slo.e2e_s - decode_s)
         return request.arrived_at + min(targets) if targets else request.expires_at
 
     def hard_deadline(self) -> float | None:
@@ -79,7 +88,8 @@ class Live:
         if not request.decodes or request.max_cost_usd is None:
             return (request.max_tokens if request.decodes else None), False, None
         affordable = candidate.price.affordable_output_tokens(
-            request.prompt_tokens_bound, request.max_cost_usd - self.spent_usd - self.reserved_usd()
+            request.bound_tokens(candidate.model),
+            request.max_cost_usd - self.spent_usd - self.reserved_usd(),
         )
         if affordable is None:
             return request.max_tokens, False, None

@@ -60,7 +60,7 @@ def overloaded(retry_after_s: float) -> Refusal:
     return Refusal(
         503,
         "server_overloaded",
-        "Every instance is full and the queue is at its limit.",
+        "No instance can take the request now, and the queue is at its limit.",
         Outcome.REJECTED_OVERLOAD,
         retry_after_s=retry_after_s,
     )

@@ -25,8 +25,9 @@ import math
 from bisect import bisect_left, insort
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
+from statistics import NormalDist
 from typing import Any
 
 from router.core import health, hedging, refusals
@@ -52,7 +53,7 @@ from router.core.interfaces import Learner, Option, Policy, Predictor
 from router.core.live import Attempt, Live
 from router.core.queue import Queue, Waiting
 from router.core.state import Instance
-from router.core.types import EndedHow, Outcome, Request
+from router.core.types import Candidate, EndedHow, Outcome, Request
 
 #: A deferred request is thought over again after this many seconds at the earliest.
 _THINK_AGAIN_S = 0.05
@@ -102,11 +103,13 @@ class Scheduler:
         self._deadlines: list[tuple[float, str]] = []  # hard SLOs; entries of ended requests are skipped
         self._hedges: list[tuple[float, str, int]] = []  # when an attempt is late; likewise
         self._deferred = 0  # in the queue because a policy holds them back
-        self._think_again_at = 0.0  # when those are thought over again
+        self._think_again_at: dict[
+            tuple[str, ...], float
+        ] = {}  # when those are thought over again, by models
+        self._pushed_out: list[str] = []  # requests that gave way to others in a full queue, not yet told
         self._seq = 0
         self._hedged = 0
-        self._release_gap_s: float | None = None  # mean time between slots coming free
-        self._released_at: float | None = None
+        self._usual_tokens = 256.0  # running mean of answers; a choice until they are seen
         self._now = 0.0
         self._handlers: dict[type, Callable[[Any, float], list[Instruction]]] = {
             Arrived: self._arrived,
@@ -135,6 +138,7 @@ class Scheduler:
     def settings(self, settings: SchedulerSettings) -> None:
         self._settings = settings
         self._decider.explore = settings.explore
+        self._deviations = NormalDist().inv_cdf(settings.confidence)
 
     # --- fleet ---------------------------------------------------------------------------------------
     def set_instances(self, instances: Iterable[Instance]) -> None:
@@ -185,30 +189,39 @@ class Scheduler:
             if any(i.returned_at is not None for i in self.instances.values()):
                 at = min(at, self._now + 0.5)  # a returning instance takes more as time passes
             if self._deferred:
-                at = min(at, max(self._think_again_at, self._now + _THINK_AGAIN_S))
+                at = min(at, max(min(self._think_again_at.values()), self._now + _THINK_AGAIN_S))
         return at if math.isfinite(at) else None
 
     # --- events --------------------------------------------------------------------------------------
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """Take in one event at time `now` (seconds, never going back) and say what is to be done."""
         self._now = now
-        return self._handlers[type(event)](event, now)
+        instructions = self._handlers[type(event)](event, now)
+        while self._pushed_out:
+            instructions.append(Refuse(self._pushed_out.pop(), refusals.overloaded(self.drain_s())))
+        return instructions
 
     def decide(self, request: Request, now: float) -> Decision:
         """A dry run: what would be done with `request` now. Changes nothing. Raises Refusal."""
         found = self._eligible(Live(request, 0), now)
         if found.refusal is not None:
             raise found.refusal
-        return self._decider.decide(
-            request, found.free or found.busy, now, passed_over=found.passed_over, dry=True
-        ).decision
+        options, passed_over = found.free or found.busy, found.passed_over
+        if request.hard and request.slo is not None:
+            options, risky = self._admitted(request, options, now)
+            passed_over = [*passed_over, *risky]
+        return self._decider.decide(request, options, now, passed_over=passed_over, dry=True).decision
 
     def _arrived(self, event: Arrived, now: float) -> list[Instruction]:
         self._seq += 1
         live = Live(event.request, self._seq)
-        # Slots of a returning instance open as time passes: those who wait come first.
-        ramping = bool(self._queue) and any(i.returned_at is not None for i in self.instances.values())
-        first = self._drain(now) if ramping else []
+        # Slots of a returning instance open as time passes, and so does room for who was deferred: those who wait
+        # come first.
+        opening = bool(self._queue) and (
+            any(i.returned_at is not None for i in self.instances.values())
+            or now >= self._think_again_at.get(_models(event.request), math.inf)
+        )
+        first = self._drain(now) if opening else []
         try:
             return [*first, self._place(live, self._eligible(live, now), now)]
         except _Queued:
@@ -231,7 +244,9 @@ class Scheduler:
         instructions: list[Instruction] = []
         for other in [each for each in live.under_way if each is not attempt]:
             self._lose(live, other, now)
-            live.spent_usd += other.candidate.price.cost_usd(live.request.prompt_tokens_bound, 0)
+            live.spent_usd += other.candidate.price.cost_usd(
+                live.request.bound_tokens(other.candidate.model), 0
+            )
             instructions.append(Cancel(event.request_id, other.number))
         if instructions and self._queue:
             instructions += self._drain(now)
@@ -251,15 +266,16 @@ class Scheduler:
             self._lose(live, attempt, now)
             if event.output_tokens:
                 live.spent_usd += attempt.candidate.price.cost_usd(
-                    event.prompt_tokens or request.prompt_tokens_bound, event.output_tokens
+                    event.prompt_tokens or request.bound_tokens(attempt.candidate.model), event.output_tokens
                 )
             again = event.how is EndedHow.FAILED and event.restartable and event.refusal is None
             if not again:
-                self._over(live, attempt, None if event.refusal is not None else False, now)
+                # Before a first token it is the request that was refused: nobody's miss.
+                self._over(live, False if attempt.first_token_at is not None else None, now)
                 if event.refusal is not None:
                     instructions.append(Refuse(request.id, event.refusal))
             elif not live.under_way:  # else a second attempt goes on
-                instructions += self._retry(live, attempt, now)
+                instructions += self._retry(live, now)
         if self._queue:
             instructions += self._drain(now)
         return instructions
@@ -267,12 +283,21 @@ class Scheduler:
     def _succeeded(self, live: Live, attempt: Attempt, event: Ended, now: float) -> None:
         request = live.request
         self._release(live, attempt, now)
+        self._usual_tokens += 0.01 * (event.output_tokens / request.choices - self._usual_tokens)
+        if live.charged_tokens is not None:
+            used_tokens = request.prompt_tokens + event.output_tokens + 1.0
+            self._queue.used(request.key, used_tokens - live.charged_tokens)
         first = attempt.first_token_at
         tpot_s = None
         if first is not None and event.output_tokens > 1:
             tpot_s = (now - first) / (event.output_tokens - 1)
+        told = request
+        if (
+            attempt.max_tokens != request.max_tokens and request.decodes
+        ):  # cut there, it might have been longer
+            told = replace(request, max_tokens=attempt.max_tokens)
         self.predictor.observe_end(
-            request,
+            told,
             attempt.candidate,
             attempt.instance,
             attempt.prediction,
@@ -284,13 +309,14 @@ class Scheduler:
         met = request.slo is not None and request.slo.met(
             (now if first is None else first) - request.arrived_at, tpot_s, now - request.arrived_at
         )
-        self._over(live, attempt, met, now)
+        live.placed = attempt.candidate  # with a hedge the one that answered
+        self._over(live, met, now)
 
     def _left(self, event: Left, now: float) -> list[Instruction]:
         live = self._live.get(event.request_id)
         if live is None:
             return []
-        self._give_up(live, None, now)
+        self._over(live, None, now)
         return self._drain(now) if self._queue else []
 
     def _load_reported(self, event: LoadReported, now: float) -> list[Instruction]:
@@ -365,32 +391,53 @@ class Scheduler:
             raise found.refusal
         if not found.free:
             self._wait(live, found.busy, now, deferred=False)
-        decided = self._decider.decide(
-            request, found.free, now, busy=found.busy, passed_over=found.passed_over
-        )
+        options, passed_over = found.free, found.passed_over
         if request.hard and request.slo is not None:
-            self._admit(request, found.free, now)
-        patient = now < request.arrived_at + _PATIENCE * (request.expires_at - request.arrived_at)
-        if decided.deferred and patient and not request.hard and self.settings.max_queue:
+            options, risky = self._admitted(request, options, now)
+            passed_over = [*passed_over, *risky]
+        decided = self._decider.decide(request, options, now, busy=found.busy, passed_over=passed_over)
+        if decided.deferred and not request.hard and self._may_wait(request, now):
             self._wait(live, found.free, now, deferred=True)
         return self._dispatch(live, decided, now)
 
-    def _admit(self, request: Request, options: list[Option], now: float) -> None:
-        """Refuse a hard SLO that no candidate keeps with the configured confidence."""
-        best = min((o.prediction.p_miss or 0.0 for o in options if o.prediction is not None), default=0.0)
-        if best > 1 - self.settings.confidence + 1e-9:
+    def _may_wait(self, request: Request, now: float) -> bool:
+        """Whether a request for which there is a slot may be deferred: there is time, and place in the queue."""
+        patient = now < request.arrived_at + _PATIENCE * (request.expires_at - request.arrived_at)
+        return patient and (request.id in self._queue or len(self._queue) < self.settings.max_queue)
+
+    def _admitted(
+        self, request: Request, options: list[Option], now: float
+    ) -> tuple[list[Option], list[tuple[Candidate, str]]]:
+        """The options that keep a hard SLO with the configured confidence, and the others with why not. Raises the
+        Refusal if there are none."""
+        self.predictor.predict_all(request, options, now)
+        epsilon = 1.0 - self.settings.confidence + 1e-9
+        misses = [
+            (each.prediction.p_miss if each.prediction is not None else None) or 0.0 for each in options
+        ]
+        keeping = [each for each, miss in zip(options, misses, strict=True) if miss <= epsilon]
+        if not keeping:
             wait_s = refusals.until_met_s(request, options, now)
             raise refusals.unattainable(
-                f"The hard SLO would be missed with probability {best:.2f} at best.",
+                f"The hard SLO would be missed with probability {min(misses):.2f} at best.",
                 max(wait_s, self.drain_s()),
             )
+        return keeping, [
+            (each.candidate, f"would miss its hard SLO with probability {miss:.2f}")
+            for each, miss in zip(options, misses, strict=True)
+            if miss > epsilon
+        ]
 
     def drain_s(self) -> float:
         """Predicted seconds until the queue, and the work before it, has a slot for one more."""
-        return refusals.bounded_s(self._gap_s() * (len(self._queue) + 1))
+        gap_s = self._gap_s(self.instances.values())
+        return refusals.bounded_s((1.0 if gap_s is None else gap_s) * (len(self._queue) + 1))
 
-    def _gap_s(self) -> float:
-        return self._release_gap_s if self._release_gap_s is not None else 1.0
+    @staticmethod
+    def _gap_s(instances: Iterable[Instance]) -> float | None:
+        """Mean seconds between slots that come free at any of these; None before any has."""
+        known = [each.release_gap_s for each in instances if each.healthy and each.release_gap_s is not None]
+        return 1.0 / sum(1.0 / max(gap_s, 1e-6) for gap_s in known) if known else None
 
     def _dispatch(self, live: Live, decided: Decided, now: float, *, hedge: bool = False) -> Dispatch:
         request = live.request
@@ -410,13 +457,15 @@ class Scheduler:
                 now,
                 request.prompt_tokens,
                 int(prediction.output_tokens_p50 or 0.0),
+                bound,
                 paid_tokens,
                 promised_tpot_s,
             )
         )
         live.tried.add((candidate.instance, candidate.model))
+        live.placed = candidate
         if request.id in self._queue:
-            self._unqueue(live, served=True)
+            live.charged_tokens = self._unqueue(live, served=True)
         instance.dispatched(request.prompt_tokens)
         if promised_tpot_s is not None:
             insort(instance.promised_tpot_s, promised_tpot_s)
@@ -440,8 +489,12 @@ class Scheduler:
         )
 
     def _hedge(self, live: Live, attempt: Attempt, now: float) -> list[Instruction]:
-        """A second attempt beside a late one, if it pays and its share is not used up."""
+        """A second attempt beside a late one, if it pays and its share is not used up. The longer nothing comes the
+        more it gains, so what does not pay yet is thought over again."""
         request, settings = live.request, self.settings
+        again = hedging.again_at(request, now)
+        if again is not None:
+            heapq.heappush(self._hedges, (again, request.id, attempt.number))
         if self._hedged + 1 > settings.hedge_share * self._seq or live.attempts >= settings.max_attempts:
             return []
         found = self._candidates(live, request.models, now)
@@ -449,14 +502,16 @@ class Scheduler:
         if found.refusal is not None or not options:
             return []
         self.predictor.predict_all(request, options, now)
-        options = [each for each in options if hedging.pays(request, attempt, each, settings.hedge_worth)]
+        options = [
+            each for each in options if hedging.pays(request, attempt, each, settings.hedge_worth, now)
+        ]
         if not options:
             return []
         decided = self._decider.decide(request, options, now, passed_over=found.passed_over)
         self._hedged += 1
         return [self._dispatch(live, decided, now, hedge=True)]
 
-    def _retry(self, live: Live, last: Attempt, now: float) -> list[Instruction]:
+    def _retry(self, live: Live, now: float) -> list[Instruction]:
         request = live.request
         due = live.hard_deadline()
         if live.attempts < self.settings.max_attempts and now < min(request.expires_at, due or math.inf):
@@ -466,7 +521,7 @@ class Scheduler:
                 return []
             except Refusal:
                 pass  # the client is told what went wrong first
-        self._over(live, last, False, now)
+        self._over(live, False, now)
         return [Refuse(request.id, refusals.failed(live.attempts))]
 
     # --- queue ---------------------------------------------------------------------------------------
@@ -474,41 +529,75 @@ class Scheduler:
         """Queue a request, or leave it there; always raises: _Queued, or the Refusal of a full queue or of a hard
         SLO that passes meanwhile."""
         request = live.request
-        if deferred:
-            self._think_again_at = now + _THINK_AGAIN_S
+        requeued = False
         if request.id in self._queue:
-            if deferred and not live.deferred:
-                self._unqueue(live)
-            else:
+            if deferred and live.deferred:
+                self._think_again_at[_models(request)] = now + _THINK_AGAIN_S
+            if live.deferred or not deferred:
                 raise _Queued
+            self._unqueue(live)
+            requeued = True
         floor_s = min(self.predictor.ttft_floor_s(request, each.candidate, each.instance) for each in options)
-        due_at = live.slack_deadline()
+        due_at = live.slack_deadline(self._least_decode_s(request, options, now))
         if request.hard and request.slo is not None:
-            ahead = self._queue.before(request.priority, due_at)
-            limits = [s for s in (request.slo.ttft_s, request.slo.e2e_s) if s is not None]
-            if limits and (self._release_gap_s or 0.0) * (ahead + 1) + floor_s > min(limits):
+            turns = self._queue.before(request.priority, due_at, request.key, _models(request)) + 1
+            gap_s = self._gap_s({each.instance.name: each.instance for each in options}.values()) or 0.0
+            # Slots come free like arrivals of a Poisson stream: the wait for the nth is n gaps, give or take root n.
+            wait_s = gap_s * (turns + self._deviations * math.sqrt(turns))
+            if now + wait_s + floor_s > due_at:
                 raise refusals.unattainable(
                     "The hard SLO would pass while the request is queued.", self.drain_s()
                 )
-        if len(self._queue) >= self.settings.max_queue:
-            raise refusals.overloaded(self.drain_s())
+        waiting = Waiting(
+            request.id,
+            request.key,
+            request.priority,
+            due_at,
+            live.seq,
+            due_at - floor_s,
+            self._work_tokens(request),
+            late=deferred or due_at - floor_s <= now,
+            models=_models(request),
+        )
+        if len(self._queue) >= self.settings.max_queue and not requeued:
+            self._make_room(waiting, now)
         live.deferred = deferred
         self._deferred += deferred
-        self._queue.add(
-            Waiting(
-                request.id,
-                request.key,
-                request.priority,
-                due_at,
-                live.seq,
-                due_at - floor_s,
-                request.prompt_tokens + (request.max_tokens or 0 if request.decodes else 0) + 1.0,
-                late=deferred or due_at - floor_s <= now,
-            )
-        )
-        self._queued_models[request.models + request.fallbacks] += 1
+        self._queue.add(waiting)
+        self._queued_models[_models(request)] += 1
+        if deferred:  # further arrivals do not put it off
+            self._think_again_at.setdefault(_models(request), now + _THINK_AGAIN_S)
         self._register(live)
         raise _Queued
+
+    def _least_decode_s(self, request: Request, options: list[Option], now: float) -> float:
+        """What decoding takes at least, by half the median: an E2E target leaves that much less for the wait."""
+        if request.slo is None or request.slo.e2e_s is None or not request.decodes:
+            return 0.0
+        self.predictor.predict_all(request, options, now)
+        decode_s = [
+            each.prediction.e2e_s_p50 - each.prediction.ttft_s_p50
+            for each in options
+            if each.prediction is not None
+            and each.prediction.e2e_s_p50 is not None
+            and each.prediction.ttft_s_p50 is not None
+        ]
+        return 0.5 * min(decode_s, default=0.0)
+
+    def _work_tokens(self, request: Request) -> float:
+        """What a request will take, as far as is known before it is predicted for: the usual answer."""
+        usual = self._usual_tokens if request.decodes else 0.0
+        bound = math.inf if request.max_tokens is None else float(request.max_tokens)
+        return request.prompt_tokens + request.choices * min(usual, bound) + 1.0
+
+    def _make_room(self, waiting: Waiting, now: float) -> None:
+        """Refuse somebody for a newcomer to a full queue: who leaves is told with the same event. Raises the Refusal
+        of the newcomer if nobody gives way."""
+        leaving = self._queue.gives_way(waiting)
+        if leaving is None:
+            raise refusals.overloaded(self.drain_s())
+        self._over(self._live[leaving.id], False, now)
+        self._pushed_out.append(leaving.id)
 
     def _drain(self, now: float) -> list[Instruction]:
         """Give free slots to queued requests in order; refuse those whose last instance has gone, and hard ones
@@ -517,7 +606,7 @@ class Scheduler:
         for request_id in self._queue.shed(now):
             live = self._live[request_id]
             if live.request.hard:
-                self._forget(live)
+                self._over(live, False, now)
                 refusal = refusals.unattainable(
                     "The hard SLO cannot be kept any more: the request was queued too long.", self.drain_s()
                 )
@@ -528,15 +617,14 @@ class Scheduler:
             return instructions  # most ends free no slot that a queue of thousands need be walked for
         for waiting in list(self._queue.in_order()):
             live = self._live[waiting.id]
-            request = live.request
-            models = request.models + request.fallbacks
+            request, models = live.request, waiting.models
             if models not in full:
                 full[models] = self._full(models, now)
             if full[models]:
                 if len(full) == len(self._queued_models) and all(full.values()):
                     break
                 continue
-            if live.deferred and now < self._think_again_at:
+            if live.deferred and now < self._think_again_at[models]:
                 continue
             found = self._eligible(live, now)
             if found.refusal is None and not found.free:
@@ -546,21 +634,23 @@ class Scheduler:
             except _Queued:
                 continue
             except Refusal as refusal:
-                self._forget(live)
+                self._over(live, False, now)
                 instructions.append(Refuse(request.id, refusal))
             else:
                 full.clear()
         return instructions
 
-    def _unqueue(self, live: Live, *, served: bool = False) -> None:
-        """Take a request out of the queue."""
-        self._queue.remove(live.request.id, served=served)
+    def _unqueue(self, live: Live, *, served: bool = False) -> float:
+        """Take a request out of the queue; the work in tokens that its key's turn is counted for."""
+        waiting = self._queue.remove(live.request.id, served=served)
         self._deferred -= live.deferred
         live.deferred = False
-        models = live.request.models + live.request.fallbacks
+        models = _models(live.request)
         self._queued_models[models] -= 1
         if not self._queued_models[models]:
             del self._queued_models[models]
+            self._think_again_at.pop(models, None)
+        return waiting.work_tokens
 
     def _full(self, models: tuple[str, ...], now: float) -> bool:
         """Whether some instance of `models` is alive, but none has a slot."""
@@ -602,24 +692,17 @@ class Scheduler:
             outcome = Outcome.EXPIRED_IN_QUEUE
         else:
             outcome = Outcome.EXPIRED_BEFORE_FIRST_TOKEN
-        self._give_up(live, False, now)
+        self._over(live, False, now)
         return Refuse(request.id, refusals.expired(now - request.arrived_at, outcome, by_e2e))
 
-    def _give_up(self, live: Live, met: bool | None, now: float) -> None:
-        """End a request and whatever is under way for it."""
-        if live.under_way:
-            self._over(live, live.under_way[0], met, now)
-        else:
-            self._forget(live)
-
-    def _over(self, live: Live, attempt: Attempt, met: bool | None, now: float) -> None:
-        """A request has ended with this attempt, and so has any other one; who learns from that hears of it."""
-        for other in list(live.under_way):
-            self._lose(live, other, now)
+    def _over(self, live: Live, met: bool | None, now: float) -> None:
+        """A request has ended, and what is under way for it; who learns from that hears of it."""
+        for attempt in list(live.under_way):
+            self._lose(live, attempt, now)
         self._forget(live)
         learner = self._learners.get(live.request.policy)
-        if learner is not None:
-            learner.ended(live.request, attempt.candidate, None if live.request.slo is None else met, now)
+        if learner is not None and live.placed is not None:
+            learner.ended(live.request, live.placed, None if live.request.slo is None else met, now)
 
     def _release(self, live: Live, attempt: Attempt, now: float) -> None:
         """Take an attempt's work off its instance."""
@@ -631,11 +714,7 @@ class Scheduler:
         if attempt.promised_tpot_s is not None:
             promised = instance.promised_tpot_s
             del promised[bisect_left(promised, attempt.promised_tpot_s)]
-        if self._released_at is not None:
-            gap_s = now - self._released_at
-            mean = self._release_gap_s
-            self._release_gap_s = gap_s if mean is None else mean + 0.05 * (gap_s - mean)
-        self._released_at = now
+        instance.freed(now)
 
     def _lose(self, live: Live, attempt: Attempt, now: float) -> None:
         """End an attempt that gave no whole answer."""
@@ -662,6 +741,10 @@ class Scheduler:
         if len(self._hedges) > 64 and len(self._hedges) > 4 * len(self._awaiting):
             self._hedges = [entry for entry in self._hedges if entry[1] in self._awaiting]
             heapq.heapify(self._hedges)
+
+
+def _models(request: Request) -> tuple[str, ...]:
+    return request.models + request.fallbacks
 
 
 class _Queued(Exception):

@@ -24,6 +24,10 @@ LOAD_FEATURES = (
 )
 
 
+#: How fast the mean gap between ends follows.
+_GAP_STEP = 0.05
+
+
 @dataclass(slots=True)
 class Instance:
     """One running replica. `profile` maps a model's fleet name to its engine profile, where one is known;
@@ -54,6 +58,8 @@ class Instance:
     context_tokens: int = 0  # prompt and expected output tokens of attempts that decode
     dispatched_since_report: int = 0
     ended_since_report: int = 0
+    release_gap_s: float | None = None  # running mean between the ends of our attempts
+    released_at: float | None = None
     promised_tpot_s: list[float] = field(default_factory=list)  # TPOT targets of our attempts there, sorted
 
     # the engine's own view
@@ -94,6 +100,14 @@ class Instance:
         else:
             self.awaiting_first_token -= 1
             self.pending_prefill_tokens -= prompt_tokens
+
+    def freed(self, now: float) -> None:
+        """A slot has come free at `now`."""
+        if self.released_at is not None:
+            gap_s = now - self.released_at
+            mean_s = self.release_gap_s
+            self.release_gap_s = gap_s if mean_s is None else mean_s + _GAP_STEP * (gap_s - mean_s)
+        self.released_at = now
 
     def takes_report(self, report: LoadReport, now: float) -> None:
         """The engine's own view has come; what we did since is counted from here."""

@@ -137,6 +137,7 @@ class Request:
     fallbacks: tuple[str, ...] = ()
     prompt_tokens: int = 0
     prompt_tokens_bound: int = 0
+    counted: tuple[str, int] | None = None  # a model and the prompt's tokens by its own tokenizer
     longest_prompt_tokens: int | None = None
     max_tokens: int | None = None
     slo: Slo | None = None
@@ -149,11 +150,17 @@ class Request:
     session: str | None = None
     expires_at: float = float("inf")
     decodes: bool = True  # False for embeddings
-    choices: int = 1  # `n`: output is capped and priced for each
+    choices: int = 1  # answers, `n` for each prompt: output is capped and priced for each
     hedges: bool = True  # False where two attempts side by side cannot be told apart by their first token
     prefix: tuple[int, ...] = ()
     features: PromptFeatures | None = None  # None: the text is not known
     outlook: Any = None  # what the predictor worked out of `features`, once a request; its own affair
+
+    def bound_tokens(self, model: str) -> int:
+        """Upper bound of the prompt's tokens for one model."""
+        if self.counted is not None and self.counted[0] == model:
+            return self.counted[1]
+        return self.prompt_tokens_bound
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,7 +222,7 @@ def build_request(
     told = body.get("prompt_cache_key")
     if not isinstance(told, str) or not told:
         told = session.decode("latin-1") if session else None
-    choices: int = body.get("n") or 1
+    choices: int = (body.get("n") or 1) * facts.prompts
     decodes = api != "embeddings"
     return rules.request(
         wish,

@@ -155,7 +155,12 @@ def _routing(gateway: Gateway) -> APIRouter:
         )
         facts = prompt_facts(api, body)
         now = gateway.runner.clock()
-        record = RequestRecord(id="predict", received_at=time.time(), arrived_at=now)
+        record = RequestRecord(
+            id="predict",
+            received_at=time.time(),
+            arrived_at=now,
+            key_name=None if terms is None else terms.name,
+        )
         asked = build_request(rules, record, wish, api, body, facts, headers.get(b"x-session-id"))
         await gateway.count_tokens(asked, api, body)
         decision = gateway.runner.scheduler.decide(asked, now)

@@ -52,6 +52,7 @@ class PaidTokens:
         assert paid is not None  # noqa: S101 (made for dispatches with a cap only)
         self._paid = paid
         self._price = dispatch.candidate.price
+        self._bound_tokens = request.bound_tokens(dispatch.candidate.model)
         self._request = request
         self._left_usd = left_usd
         self._hide_usage = hide_usage
@@ -112,7 +113,7 @@ class PaidTokens:
 
     def _limit(self) -> int:
         prompt_tokens = self._prompt_tokens
-        if prompt_tokens is None or prompt_tokens <= self._request.prompt_tokens_bound:
+        if prompt_tokens is None or prompt_tokens <= self._bound_tokens:
             return self._paid
         affordable = self._price.affordable_output_tokens(prompt_tokens, self._left_usd())
         return self._paid if affordable is None else min(self._paid, affordable)

@@ -31,12 +31,13 @@ MAX_PREFIX_BLOCKS = PREFIX_TOKENS * BYTES_PER_TOKEN // PREFIX_BLOCK_BYTES
 class PromptFacts:
     """`tokens`: best estimate; `tokens_bound`: upper bound; `prefix`: hashes of the leading blocks, each
     chained to those before it. `longest_tokens`: of several prompts in one request the longest, which is the
-    one that must fit a context (None: there is only one)."""
+    one that must fit a context (None: there is only one), `prompts` how many there are."""
 
     tokens: int
     tokens_bound: int
     prefix: tuple[int, ...]
     longest_tokens: int | None = None
+    prompts: int = 1
     features: PromptFeatures | None = None  # what predictors see of it; None: no text, or several prompts
 
 
@@ -60,11 +61,12 @@ def prompt_facts(api: str, body: Mapping[str, Any]) -> PromptFacts:
             sum(facts.tokens_bound for facts in every),
             every[0].prefix if len(every) == 1 else (),
             max(facts.tokens for facts in every),
+            len(every),
         )
     if isinstance(prompt[0], int):
         return PromptFacts(len(prompt), len(prompt), ())
     lengths = [max(1, len(ids)) for ids in prompt]
-    return PromptFacts(sum(lengths), sum(lengths), (), max(lengths))
+    return PromptFacts(sum(lengths), sum(lengths), (), max(lengths), len(lengths))
 
 
 def prompt_texts(api: str, body: Mapping[str, Any]) -> list[str]:

@@ -388,7 +388,8 @@ class Relay:
         record.finish_reason = attempt.finish_reason
         record.set_prediction(dispatch.prediction)
         record.artifact = self.gateway.artifact
-        record.propensity = dispatch.decision.propensity
+        if record.attempts == 1:  # of several attempts no single draw tells what came of the request
+            record.propensity = dispatch.decision.propensity
 
     def _headway(self) -> dict[str, Any]:
         return headway_object(self._record, self._attempt.dispatch if self._attempt else None)

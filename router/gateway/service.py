@@ -304,7 +304,7 @@ class Gateway:
         for model in request.models:
             tokenizer = self._tokenizers.get(model)
             if tokenizer is not None:
-                self._counted(request, *await tokenizer.count(api, body))
+                self._counted(request, model, *await tokenizer.count(api, body))
                 return
         if request.longest_prompt_tokens is not None:
             return  # of many prompts the estimate must do: each would take a call
@@ -321,12 +321,13 @@ class Gateway:
         except (UpstreamError, TimeoutError):
             return  # the estimate and its bound hold
         if count is not None:
-            self._counted(request, count, count)
+            self._counted(request, candidate.model, count, count)
 
     @staticmethod
-    def _counted(request: Request, tokens: int, bound: int) -> None:
+    def _counted(request: Request, model: str, tokens: int, bound: int) -> None:
         """Take over a count by one model's tokenizer; another model's may count more."""
         request.prompt_tokens = tokens
+        request.counted = model, bound
         if len({*request.models, *request.fallbacks}) == 1:
             request.prompt_tokens_bound = bound
 

@@ -15,7 +15,7 @@ from router.core.events import Arrived, Dispatch, Ended, LoadReported, Refuse, T
 from router.core.interfaces import Choice, Option
 from router.core.scheduler import Scheduler, SchedulerSettings
 from router.core.state import Instance
-from router.core.types import Candidate, EndedHow, LoadReport, Outcome, Request, Slo
+from router.core.types import Candidate, EndedHow, LoadReport, Request, Slo
 from tests.unit.core.worlds import Fixed, instance, request
 
 OK = EndedHow.OK
@@ -120,6 +120,34 @@ def test_deferred_ones_are_not_thought_over_at_every_event():
     assert policy.asked == asked
 
 
+def test_deferred_ones_of_other_models_are_thought_over_apart_and_older_ones_first():
+    policy = Choosy()
+    policy.defers = True
+    s = world(policy, instance("a", "m"), instance("b", "k"))
+    for name, model in (("m0", "m"), ("m1", "m"), ("k0", "k")):
+        assert s.handle(Arrived(request(name, models=(model,))), 0.0) == []
+    for n in range(10):  # further arrivals do not put it off
+        s.handle(Arrived(request(f"late{n}", models=("m",))), 0.01 * n)
+    policy.defers = False
+    sent = s.handle(Arrived(request("new", models=("m",))), 0.1)
+    assert [each.request_id for each in sent][:3] == ["m0", "m1", "k0"]
+    assert sent[-1].request_id == "new"
+
+
+def test_in_a_full_queue_a_light_key_takes_the_place_of_a_heavy_one():
+    s = world(Choosy(), instance("a", slots=1), max_queue=2)
+    for n in range(3):
+        s.handle(Arrived(request(f"h{n}", key="heavy")), 0.0)
+    (refuse,) = s.handle(Arrived(request("l", key="light")), 0.1)
+    assert isinstance(refuse, Refuse)
+    assert (refuse.request_id, refuse.refusal.code) == ("h2", "server_overloaded")
+    assert not s.knows("h2")
+    (refuse,) = s.handle(Arrived(request("h3", key="heavy")), 0.1)
+    assert refuse.request_id == "h3"
+    served = [s.handle(Ended(name, 1, OK, 1), 1.0)[0].request_id for name in ("h0", "h1")]
+    assert served == ["h1", "l"]
+
+
 def test_a_request_is_not_deferred_for_more_than_half_its_time():
     policy = Choosy()
     policy.defers = True
@@ -129,16 +157,25 @@ def test_a_request_is_not_deferred_for_more_than_half_its_time():
     assert [type(each) for each in s.handle(Tick(), 5.0)] == [Dispatch]
 
 
-def test_without_a_queue_nothing_is_deferred_and_a_full_one_refuses():
+@pytest.mark.parametrize("max_queue", [0, 1])
+def test_what_could_be_sent_is_not_deferred_where_the_queue_has_no_place(max_queue: int) -> None:
     policy = Choosy()
     policy.defers = True
-    s = world(policy, instance("a"), max_queue=0)
+    s = world(policy, instance("a"), max_queue=max_queue)
+    for n in range(max_queue):
+        assert s.handle(Arrived(request(f"r{n}")), 0.0) == []
     assert [type(each) for each in s.handle(Arrived(request("r")), 0.0)] == [Dispatch]
-    s = world(policy, instance("a"), max_queue=1)
-    s.handle(Arrived(request("r1")), 0.0)
-    (refuse,) = s.handle(Arrived(request("r2")), 0.0)
-    assert isinstance(refuse, Refuse)
-    assert refuse.refusal.outcome is Outcome.REJECTED_OVERLOAD
+
+
+def test_a_shorter_queue_after_a_reload_refuses_nobody_who_waits():
+    policy = Choosy()
+    s = world(policy, instance("a", slots=1), max_queue=8)
+    for n in range(6):
+        s.handle(Arrived(request(f"r{n}")), 0.0)
+    s.settings = SchedulerSettings(max_queue=2)
+    policy.defers = True  # who was only waiting for a slot is held back now
+    assert s.handle(Ended("r0", 1, OK, 1), 1.0) == []
+    assert s.queue_depth == 5
 
 
 def test_a_policy_that_learns_hears_what_came_of_its_choices():

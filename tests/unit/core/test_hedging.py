@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from router.core.events import Arrived, Cancel, Dispatch, Ended, FirstToken, Left, Refuse, Tick
-from router.core.hedging import gain, hedge_at, pays
+from router.core.hedging import again_at, gain, hedge_at, pays
 from router.core.interfaces import Option
 from router.core.live import Attempt
 from router.core.scheduler import Scheduler
@@ -185,7 +185,7 @@ def test_when_a_token_is_late():
 
 def attempt(p_miss: float, price: Price) -> Attempt:
     candidate = Candidate("a", "m", "m", price)
-    told = Prediction(p_miss=p_miss, cost_usd=price.cost_usd(100, 100))
+    told = Prediction(ttft_s_p50=0.2, ttft_s_p95=0.5, p_miss=p_miss, cost_usd=price.cost_usd(100, 100))
     return Attempt(1, candidate, instance("a"), told, 0.0, 100, 100)
 
 
@@ -195,15 +195,42 @@ def option(p_miss: float, price: Price) -> Option:
 
 
 def test_the_gain_is_the_chance_that_the_other_one_saves_it():
-    assert gain(attempt(0.02, CHEAP), Prediction(p_miss=0.25)) == pytest.approx(0.4 * 0.75)
-    assert gain(attempt(0.5, CHEAP), Prediction(p_miss=0.0)) == 1.0
-    assert gain(attempt(0.0, CHEAP), Prediction(p_miss=0.0)) == 0.0
-    assert gain(attempt(0.5, CHEAP), Prediction()) == 0.0
+    asked, sure = request(slo=SLO), Prediction(p_miss=0.0)
+    assert gain(asked, attempt(0.02, CHEAP), Prediction(p_miss=0.25), 0.5) == pytest.approx(
+        0.4 * 0.75, rel=1e-6
+    )
+    assert gain(asked, attempt(0.5, CHEAP), sure, 0.5) == 1.0
+    assert gain(asked, attempt(0.5, CHEAP), Prediction(), 0.5) == 0.0
+    # The longer nothing comes, the surer the miss: at the target it is certain, whatever was predicted.
+    gains = [gain(asked, attempt(0.0, CHEAP), sure, now) for now in (0.5, 1.0, 1.5, 1.9, 2.0)]
+    assert gains == sorted(gains)
+    assert gains[0] < 0.01
+    assert gains[-1] == pytest.approx(1.0)
+
+
+def test_what_does_not_pay_yet_is_thought_over_again_until_it_is_too_late():
+    asked = request(at=1.0, slo=SLO)
+    assert again_at(asked, 2.0) == pytest.approx(2.25)
+    assert again_at(asked, 2.7) is None
+    assert again_at(request(at=1.0), 2.0) is None
+
+
+def test_an_engine_that_hangs_is_hedged_before_the_target_however_sure_it_looked():
+    s = hedging(instance("a"), instance("b"))
+    s.predictor.p_miss = {"a": 1e-6, "b": 1e-6}  # type: ignore[attr-defined]
+    started(s)
+    out: list[Any] = []
+    while not out:
+        at = s.wake_at
+        assert at is not None
+        assert at < 2.0
+        out = late(s, at)
+    assert out[0].hedge
 
 
 def test_it_pays_by_what_it_is_worth():
-    asked = request()
-    assert pays(asked, attempt(0.04, CHEAP), option(0.0, CHEAP), worth=1.0)
-    assert not pays(asked, attempt(0.04, CHEAP), option(0.9, CHEAP), worth=3.0)  # little gained
-    assert not pays(asked, attempt(0.04, CHEAP), option(0.0, Price(50.0, 100.0)), worth=3.0)  # too dear
-    assert pays(asked, attempt(0.04, Price()), option(0.0, Price()), worth=3.0)  # costs nothing
+    asked = request(slo=SLO)
+    assert pays(asked, attempt(0.04, CHEAP), option(0.0, CHEAP), 1.0, 0.5)
+    assert not pays(asked, attempt(0.04, CHEAP), option(0.9, CHEAP), 3.0, 0.5)  # little gained
+    assert not pays(asked, attempt(0.04, CHEAP), option(0.0, Price(50.0, 100.0)), 3.0, 0.5)  # too dear
+    assert pays(asked, attempt(0.04, Price()), option(0.0, Price()), 3.0, 0.5)  # costs nothing

@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 
 from router.core.queue import Queue, Waiting
 
+M = ("m",)
+
 
 def waiting(id: str, *, key: str | None = None, due: float = 10.0, seq: int = 0, **fields: object) -> Waiting:
-    values: dict[str, object] = {"priority": 0, "doomed_at": due - 1.0, "work_tokens": 100.0}
+    values: dict[str, object] = {"priority": 0, "doomed_at": due - 1.0, "work_tokens": 100.0, "models": M}
     return Waiting(id, key, due_at=due, seq=seq, **(values | fields))  # type: ignore[arg-type]
 
 
@@ -93,9 +95,65 @@ def test_before_counts_those_in_time_with_an_earlier_deadline_or_a_higher_priori
         waiting("vip", due=99.0, seq=3, priority=1),
         waiting("late", due=0.5, seq=4, late=True),
     )
-    assert queue.before(0, 5.0) == 2
-    assert queue.before(1, 5.0) == 0
-    assert queue.before(-1, 0.0) == 3
+    assert queue.before(0, 5.0, None, M) == 2
+    assert queue.before(1, 5.0, None, M) == 0
+    assert queue.before(-1, 0.0, None, M) == 4
+
+
+def test_a_key_that_is_late_has_its_turn_beside_one_that_is_not():
+    queue = of(*(waiting(f"h{n}", key="heavy", seq=n) for n in range(10)))
+    queue.add(waiting("late", key="light", late=True, seq=99))
+    assert served(queue).index("late") <= 1
+
+
+def test_one_slot_in_eight_is_for_those_who_are_late():
+    queue = of(*(waiting(f"r{n}", seq=n) for n in range(30)), waiting("late", late=True, seq=99))
+    assert served(queue).index("late") == 7
+
+
+def test_what_an_answer_took_settles_what_was_counted_for_it():
+    queue = of(*(waiting(f"{key}{n}", key=key, seq=n) for key in "ab" for n in range(8)))
+    told = []
+    for _ in range(8):
+        first = next(queue.in_order())
+        queue.remove(first.id, served=True)
+        told.append(first.key)
+        if first.key == "a":
+            queue.used("a", 300.0)  # counted for 100 tokens, took 400
+    assert told.count("a") == 2
+    queue.used("nobody", 5.0)
+
+
+def test_of_other_keys_as_many_come_before_as_of_the_own_one_and_one():
+    queue = of(*(waiting(f"h{n}", key="heavy", due=1.0, seq=n) for n in range(50)))
+    assert queue.before(0, 5.0, "light", M) == 1
+    assert queue.before(0, 5.0, "light", ("another",)) == 0
+    queue.add(waiting("l0", key="light", due=2.0, seq=60))
+    assert queue.before(0, 5.0, "light", M) == 3
+    assert queue.before(0, 5.0, "heavy", M) == 51
+
+
+def test_in_a_full_queue_the_key_that_holds_most_gives_way():
+    queue = of(
+        *(waiting(f"h{n}", key="heavy", due=10.0 + n, seq=n) for n in range(5)), waiting("l", key="light")
+    )
+    leaving = queue.gives_way(waiting("new", key="light", seq=9))
+    assert leaving is not None
+    assert leaving.id == "h4"
+    assert queue.gives_way(waiting("new", key="heavy", seq=9)) is None
+    assert queue.gives_way(waiting("new", key="third", seq=9)) is leaving
+
+
+def test_in_a_full_queue_the_late_and_the_low_give_way():
+    queue = of(waiting("late", late=True), waiting("fine"))
+    leaving = queue.gives_way(waiting("new", seq=9))
+    assert leaving is not None
+    assert leaving.id == "late"
+    assert queue.gives_way(waiting("new", seq=9, late=True)) is None
+    queue = of(waiting("fine"))
+    assert queue.gives_way(waiting("vip", priority=1, seq=9)) is not None
+    assert queue.gives_way(waiting("low", priority=-1, seq=9)) is None
+    assert Queue().gives_way(waiting("new")) is None
 
 
 @given(
@@ -118,11 +176,21 @@ def test_everyone_is_served_once_and_no_lower_priority_before_a_higher_one(entri
     queue.shed(now)
     assert sorted(order(queue)) == sorted(f"r{seq}" for seq in range(len(entries)))
     priorities = []
+    by_key: dict[tuple[int, str | None], list[tuple[bool, float]]] = {}
     while queue:
         first = next(queue.in_order())
-        priorities.append((-first.priority, first.late))
+        priorities.append(-first.priority)
+        by_key.setdefault((first.priority, first.key), []).append((first.late, first.due_at))
         assert first.late or first.doomed_at > now
         queue.remove(first.id, served=True)
     assert priorities == sorted(priorities)
+    for (
+        told
+    ) in by_key.values():  # inside a key each kind by slack, and those in time first but for one in eight
+        for late in (False, True):
+            due = [at for is_late, at in told if is_late is late]
+            assert due == sorted(due)
+        first_late = next((at for at, (late, _) in enumerate(told) if late), len(told))
+        assert first_late >= min(sum(not late for late, _ in told), 7) or len(by_key) > 1
     assert len(queue) == 0
     assert list(queue) == []

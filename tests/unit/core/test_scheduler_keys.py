@@ -17,7 +17,8 @@ def serve_one(s: Scheduler, running: list[Dispatch], now: float) -> None:
     """The oldest answer ends; who is sent for that joins the others."""
     sent = running.pop(0)
     s.handle(FirstToken(sent.request_id, sent.attempt), now)
-    told = s.handle(Ended(sent.request_id, sent.attempt, EndedHow.OK, 10, 100), now)
+    tokens = sent.max_output_tokens or 10
+    told = s.handle(Ended(sent.request_id, sent.attempt, EndedHow.OK, tokens, 100), now)
     running += [each for each in told if isinstance(each, Dispatch)]
 
 
@@ -31,8 +32,8 @@ def serve_one(s: Scheduler, running: list[Dispatch], now: float) -> None:
 def test_a_light_key_waits_for_a_turn_of_each_heavy_one(
     seed: int, slots: int, heavy: int, longest: int
 ) -> None:
-    """Start-time fair queueing: a request of a key that was idle goes after at most one of each other key, whatever
-    these have waiting and however large that is."""
+    """Start-time fair queueing: a request of a key that was idle goes after at most one of each other key, and one more
+    while work is settled that was counted for too little, whatever these have waiting and however large that is."""
     rng = Random(seed)
     s = scheduler(instance("a", slots=slots), max_queue=1000)
     running: list[Dispatch] = []
@@ -59,7 +60,7 @@ def test_a_light_key_waits_for_a_turn_of_each_heavy_one(
         while all(each.request_id != name for each in running):
             now += 0.01
             turns += 1
-            assert turns <= heavy + 1, f"{name} waits for {turns} slots"
+            assert turns <= 2 * heavy + 2, f"{name} waits for {turns} slots"
             serve_one(s, running, now)
             arrive(f"heavy{rng.randrange(heavy)}", rng.randint(1, longest))
         while any(
@@ -83,4 +84,4 @@ def test_equal_keys_get_equal_work() -> None:
         key = running[0].request_id.partition("-")[0]
         work[key] += 100 + tokens[key]
         serve_one(s, running, 1.0)
-    assert abs(work["short"] - work["long"]) <= 2 * 1000
+    assert abs(work["short"] - work["long"]) <= 3 * 1000

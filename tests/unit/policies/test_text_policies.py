@@ -186,11 +186,13 @@ def test_lengths_are_capped_and_counted_for_every_choice() -> None:
     assert found.cost_usd == 0.0
 
 
-def test_a_prediction_tells_the_length_where_the_estimator_does_not() -> None:
+def test_a_prediction_that_is_there_changes_nothing() -> None:
+    """A dry run predicts for every policy: it must choose what would be chosen."""
     one = option("a", "x", 1.0)
+    (plain,) = offers(request(0, EASY), [one], None)
     one.prediction = Prediction(output_tokens_mean=40.0)
-    (found,) = offers(request(0, EASY), [one], None)
-    assert found.cost_usd == pytest.approx(40e-6)
+    (told,) = offers(request(0, EASY), [one], None)
+    assert told.cost_usd == plain.cost_usd
 
 
 def test_a_model_that_is_priced_apart_costs_the_mean() -> None:
