@@ -63,7 +63,7 @@ class BestFit:
     def __init__(self, epsilon: float = 0.1) -> None:
         self.epsilon = epsilon
         self._taken_risk = 1.0  # share of epsilon
-        self._doubt = Doubt(epsilon, most=3)
+        self._doubt = Doubt(epsilon, most=2)
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
         times_s = [expected_s(option, 0.0) + added_s(request, option) for option in options]
@@ -126,7 +126,7 @@ class BestFit:
         """P(miss) has proved too hopeful to pack by: the least time, or the fewest sequences."""
         blind = self._doubt.level > 1
         if blind:
-            index = least_busy(options, keeping if self._doubt.level == 2 else range(len(options)))
+            index = least_busy(options, range(len(options)))
         else:
             index = min(keeping, key=lambda at: (times_s[at], name_of(options[at])))
         reasons = [

@@ -47,7 +47,7 @@ COLUMNS: dict[str, str] = {
     "predicted_ttft_s_p95": "f",
     "predicted_e2e_s_p50": "f",
     "p_miss": "f",
-    "propensity": "f",  # probability with which the policy took the attempt that answered
+    "propensity": "f",  # probability with which the policy took it; NaN if there were several attempts
 }
 _NO_PREDICTION = Prediction()
 _NUMPY = {"q": np.int64, "d": np.float64, "B": np.uint8, "H": np.uint16, "i": np.int32, "f": np.float32}
@@ -92,7 +92,8 @@ class Log:
         instance, model, propensity = len(self.instances), len(self.models), None
         prediction = _NO_PREDICTION
         if dispatch is not None:
-            prediction, propensity = dispatch.prediction, dispatch.decision.propensity
+            prediction = dispatch.prediction
+            propensity = dispatch.decision.propensity if attempts == 1 else None  # as in the records
             instance = self._instance[dispatch.candidate.instance]
             model = self._model[dispatch.candidate.model]
         values = (

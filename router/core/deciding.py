@@ -47,7 +47,7 @@ class Decider:
         """Choose among `options` (at least one); `busy` and `passed_over` are told in the record. A `dry` run
         predicts for every policy, does not explore, and draws what would be drawn."""
         policy = self.policies[request.policy]
-        if policy.predicts or dry:
+        if (policy.predicts or dry) and options[0].prediction is None:
             self.predictor.predict_all(request, options, now)
         if request.seed is not None:
             rng = Random(request.seed)

@@ -27,10 +27,9 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from random import Random
-from statistics import NormalDist
 from typing import Any
 
-from router.core import health, hedging, refusals
+from router.core import admission, health, hedging, refusals
 from router.core.deciding import Decided, Decider
 from router.core.eligibility import Eligible, eligible, free_slots
 from router.core.errors import Refusal
@@ -138,7 +137,6 @@ class Scheduler:
     def settings(self, settings: SchedulerSettings) -> None:
         self._settings = settings
         self._decider.explore = settings.explore
-        self._deviations = NormalDist().inv_cdf(settings.confidence)
 
     # --- fleet ---------------------------------------------------------------------------------------
     def set_instances(self, instances: Iterable[Instance]) -> None:
@@ -411,33 +409,18 @@ class Scheduler:
         """The options that keep a hard SLO with the configured confidence, and the others with why not. Raises the
         Refusal if there are none."""
         self.predictor.predict_all(request, options, now)
-        epsilon = 1.0 - self.settings.confidence + 1e-9
-        misses = [
-            (each.prediction.p_miss if each.prediction is not None else None) or 0.0 for each in options
-        ]
-        keeping = [each for each, miss in zip(options, misses, strict=True) if miss <= epsilon]
-        if not keeping:
-            wait_s = refusals.until_met_s(request, options, now)
+        kept, risky = admission.keeping(options, self.settings.confidence)
+        if not kept:
             raise refusals.unattainable(
-                f"The hard SLO would be missed with probability {min(misses):.2f} at best.",
-                max(wait_s, self.drain_s()),
+                f"The hard SLO would be missed with probability {admission.least_miss(options):.2f} at best.",
+                max(refusals.until_met_s(request, options, now), self.drain_s()),
             )
-        return keeping, [
-            (each.candidate, f"would miss its hard SLO with probability {miss:.2f}")
-            for each, miss in zip(options, misses, strict=True)
-            if miss > epsilon
-        ]
+        return kept, risky
 
     def drain_s(self) -> float:
         """Predicted seconds until the queue, and the work before it, has a slot for one more."""
-        gap_s = self._gap_s(self.instances.values())
+        gap_s = admission.gap_s(self.instances.values())
         return refusals.bounded_s((1.0 if gap_s is None else gap_s) * (len(self._queue) + 1))
-
-    @staticmethod
-    def _gap_s(instances: Iterable[Instance]) -> float | None:
-        """Mean seconds between slots that come free at any of these; None before any has."""
-        known = [each.release_gap_s for each in instances if each.healthy and each.release_gap_s is not None]
-        return 1.0 / sum(1.0 / max(gap_s, 1e-6) for gap_s in known) if known else None
 
     def _dispatch(self, live: Live, decided: Decided, now: float, *, hedge: bool = False) -> Dispatch:
         request = live.request
@@ -538,13 +521,13 @@ class Scheduler:
             self._unqueue(live)
             requeued = True
         floor_s = min(self.predictor.ttft_floor_s(request, each.candidate, each.instance) for each in options)
-        due_at = live.slack_deadline(self._least_decode_s(request, options, now))
+        if request.slo is not None and request.slo.e2e_s is not None:
+            self.predictor.predict_all(request, options, now)
+        due_at = live.slack_deadline(admission.least_decode_s(request, options))
         if request.hard and request.slo is not None:
             turns = self._queue.before(request.priority, due_at, request.key, _models(request)) + 1
-            gap_s = self._gap_s({each.instance.name: each.instance for each in options}.values()) or 0.0
-            # Slots come free like arrivals of a Poisson stream: the wait for the nth is n gaps, give or take root n.
-            wait_s = gap_s * (turns + self._deviations * math.sqrt(turns))
-            if now + wait_s + floor_s > due_at:
+            there = {each.instance.name: each.instance for each in options}.values()
+            if now + admission.wait_s(turns, there, self.settings.confidence) + floor_s > due_at:
                 raise refusals.unattainable(
                     "The hard SLO would pass while the request is queued.", self.drain_s()
                 )
@@ -569,20 +552,6 @@ class Scheduler:
             self._think_again_at.setdefault(_models(request), now + _THINK_AGAIN_S)
         self._register(live)
         raise _Queued
-
-    def _least_decode_s(self, request: Request, options: list[Option], now: float) -> float:
-        """What decoding takes at least, by half the median: an E2E target leaves that much less for the wait."""
-        if request.slo is None or request.slo.e2e_s is None or not request.decodes:
-            return 0.0
-        self.predictor.predict_all(request, options, now)
-        decode_s = [
-            each.prediction.e2e_s_p50 - each.prediction.ttft_s_p50
-            for each in options
-            if each.prediction is not None
-            and each.prediction.e2e_s_p50 is not None
-            and each.prediction.ttft_s_p50 is not None
-        ]
-        return 0.5 * min(decode_s, default=0.0)
 
     def _work_tokens(self, request: Request) -> float:
         """What a request will take, as far as is known before it is predicted for: the usual answer."""

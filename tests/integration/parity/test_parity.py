@@ -263,7 +263,8 @@ def test_hedges(policy: str) -> None:
     cancelled = run.count(what="Cancel")
     assert hedges > 20
     assert 10 < cancelled <= hedges
-    assert sum(row["hedged"] for row in run.rows.values()) == hedges
+    hedged = sum(row["hedged"] for row in run.rows.values())
+    assert 0.9 * hedges < hedged <= hedges  # after a failure a request may be hedged once more
     second = [step for step in run.steps if step["what"] == "FirstToken" and step["attempt"] > 1]
     assert len(second) > 3, "some hedge is faster"
 

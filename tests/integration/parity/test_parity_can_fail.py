@@ -83,10 +83,10 @@ class _OneFlipped:
 def test_one_decision_flipped(simulated: Run) -> None:
     def prepare(gateway: Gateway) -> None:
         scheduler = gateway.runner.scheduler
-        flipped = _OneFlipped(scheduler.policies["least_load"], "r60")
+        flipped = _OneFlipped(scheduler.policies["least_load"], "r61")
         scheduler._decider.policies = {**scheduler.policies, "least_load": flipped}
 
-    assert re.match(r"Dispatch of r60 at .*: instance is", difference(simulated, prepare=prepare))
+    assert re.match(r"Dispatch of r61 at .*: instance is", difference(simulated, prepare=prepare))
 
 
 def test_another_seed(simulated: Run) -> None:

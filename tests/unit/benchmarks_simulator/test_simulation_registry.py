@@ -77,7 +77,8 @@ def test_every_policy_keeps_the_books(policy: str) -> None:
         assert counts["cancelled"] <= counts["hedges"]
         overrun_usd = columns["budget_overrun_usd"]
         assert np.nan_to_num(overrun_usd).max() <= 1e-12
-        assert (columns["propensity"][columns["attempts"] > 0] > 0).all()
+        assert (columns["propensity"][columns["attempts"] == 1] > 0).all()
+        assert np.isnan(columns["propensity"][columns["attempts"] != 1]).all()
         again, _ = run(policy, seed)
         for name, values in columns.items():
             assert np.array_equal(values, again.columns[name], equal_nan=values.dtype.kind == "f"), name
