@@ -293,3 +293,15 @@ def test_a_quiet_time_brings_the_prices_down_again() -> None:
     closed_loop(wished, [8, 8, 1, 1], 600)
     options = [option("cheap", model="m", cost=1.0, slots=10), option("dear", model="m", cost=4.0, slots=60)]
     assert pick(wished, request(10**6, slo=SLO), options).candidate.instance == "cheap"
+
+
+def test_its_prices_are_told_by_scope() -> None:
+    policy = LeastSpend(lambda key: Targets(quality=0.8))
+    assert policy.prices() == {}
+    options = [option("cheap", quality=0.6, cost=1.0), option("dear", quality=0.9, cost=4.0)]
+    asked = request(key="team")
+    policy.taken(asked, options[policy.choose(asked, options, Random(0)).index])
+    told = policy.prices()["team"]
+    assert told["usual_answer_usd"] == pytest.approx(2.5)
+    assert told["quality_usd"] == pytest.approx(10.0, rel=0.1)  # 3 USD for 0.3
+    assert told["miss_usd"] > 0.0
