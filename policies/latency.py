@@ -25,7 +25,7 @@ from router.core.types import Candidate, Request
 #: Why an option was passed over while P(miss) is doubted.
 DOUBTED = "busier (predictions are not believed: more SLOs were missed than expected)"
 #: Exploration may take an option whose time is within this share of the least.
-_AS_GOOD = 0.05
+AS_GOOD = 0.05
 #: Of a request's decode steps, so many fall into the rest of an answer that is there already: half of them.
 _SHARED_STEPS = 0.5
 
@@ -58,7 +58,7 @@ class LeastLatency:
             index = min(keeping, key=lambda at: (times_s[at], name_of(options[at])))
         else:
             index = min(every, key=lambda at: (misses[at], times_s[at], name_of(options[at])))
-        bound_s = times_s[index] * (1.0 + _AS_GOOD)
+        bound_s = times_s[index] * (1.0 + AS_GOOD)
         reasons = [None if at == index else self._why(at, index, times_s, misses, doubted) for at in every]
         return Choice(
             index,

@@ -4,11 +4,11 @@ Among options with P(an SLO is missed) <= epsilon, in this order:
 
 1. the cheapest to occupy, so that dear and fast instances stay free for requests that need them: first what it
    costs others, in requests under way there that were promised a TPOT that they would lose (the predicted
-   TPOT with this one among them, and a margin, against theirs); then the instance's price per hour where every one
-   of these options tells it, else the expected price by tariff;
+   TPOT with this one among them, and a margin, against theirs; of replicas, the least of any); then the instance's
+   price per hour where every one of these options tells it, else the expected price by tariff;
 2. the slowest: the longest time of a lone decode step (engine profile; without one the predicted TPOT);
-3. among equal instances the least P(miss), so that replicas share the load, then the least E2E, what it adds to
-   others' included (`policies.latency`), as wherever E2E is spoken of here.
+3. among equal instances the least E2E, what it adds to others' included (`policies.latency`), as wherever E2E is
+   spoken of here, so that replicas share the load; then the least P(miss).
 
 While nearly every request finds an option that keeps its SLO, keeping fast ones free is worth less risk: the
 options that keep it with P(miss) <= r x epsilon come before the others, where r falls from 1 towards a tenth with
@@ -38,7 +38,7 @@ from math import inf
 from random import Random
 
 from policies.doubt import Doubt
-from policies.latency import DOUBTED, added_s, expected_s, least_busy, p_miss
+from policies.latency import AS_GOOD, DOUBTED, added_s, expected_s, least_busy, p_miss
 from policies.picking import name_of, told_s
 from router.core.interfaces import Choice, Option
 from router.core.types import Candidate, Request
@@ -87,13 +87,22 @@ class BestFit:
             if self._doubt.level:
                 return self._fastest(options, keeping, misses, times_s)
             hourly = all(options[at].instance.usd_per_hour is not None for at in keeping)
-            occupancy = {at: (broken[at], *_occupancy(options[at], hourly)) for at in keeping}
-            index = min(keeping, key=lambda at: (occupancy[at], misses[at], times_s[at], names[at]))
+            kinds = {at: _occupancy(options[at], hourly) for at in keeping}
+            spared: dict[tuple[float, float], int] = {}  # by kind of instance: the least cost to others
+            for at, kind in kinds.items():
+                spared[kind] = min(broken[at], spared.get(kind, broken[at]))
+            occupancy = {at: (spared[kind], *kind) for at, kind in kinds.items()}
+            index = min(keeping, key=lambda at: (occupancy[at], times_s[at], misses[at], names[at]))
             reasons = [
                 None if at == index else self._why(misses[at], occupancy.get(at), occupancy[index])
                 for at in every
             ]
-            alternatives = [at for at in keeping if at != index and occupancy[at] == occupancy[index]]
+            bound_s = times_s[index] * (1.0 + AS_GOOD)
+            alternatives = [
+                at
+                for at in keeping
+                if at != index and occupancy[at] == occupancy[index] and times_s[at] <= bound_s
+            ]
             return Choice(index, misses, reasons, alternatives=alternatives)
 
         lost = least > 1.0 - self.epsilon
@@ -165,7 +174,7 @@ class BestFit:
             return "dearer to occupy, and a cheaper one keeps the SLO"
         if occupancy[2] > taken[2]:
             return "faster than needed: kept free for requests that need it"
-        return f"an equal with more risk: P(miss) {miss:.3f}"
+        return "an equal, but no faster, others' delay included"
 
 
 def promises_broken(option: Option, margin: float = _TPOT_MARGIN) -> int:

@@ -331,11 +331,18 @@ def test_latency_tells_why() -> None:
         # equal cost: the slowest hardware
         ([option("a", cost=0.0, step_s=0.01, miss=0.0), option("b", cost=0.0, step_s=0.03, miss=0.0)], 1),
         ([option("a", cost=0.0, tpot=0.03, miss=0.0), option("b", cost=0.0, tpot=0.01, miss=0.0)], 0),
-        # replicas: the least risk, then time, then name
+        # replicas: the least time, then risk, then name
         (
             [
                 option("a", cost=0.0, step_s=0.01, miss=0.05, e2e=1.0),
                 option("b", cost=0.0, step_s=0.01, miss=0.01, e2e=2.0),
+            ],
+            0,
+        ),
+        (
+            [
+                option("a", cost=0.0, step_s=0.01, miss=0.05, e2e=1.0),
+                option("b", cost=0.0, step_s=0.01, miss=0.01, e2e=1.0),
             ],
             1,
         ),
