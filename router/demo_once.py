@@ -93,10 +93,12 @@ async def _recorded(session: aiohttp.ClientSession, url: str, request_id: str) -
 
 def table(answers: Sequence[Answer]) -> Table:
     """The recorded rows, one a policy, narrow enough for a terminal of 80 columns."""
-    found = Table(box=None, title="Recorded rows (tokens in and out, times in ms)", pad_edge=False)
+    found = Table(
+        box=None, title="Recorded rows (tokens in and out, times in ms, cost in 1e-6 USD)", pad_edge=False
+    )
     for column in ("policy", "model", "instance", "outcome"):
         found.add_column(column, no_wrap=True)
-    for column in ("in", "out", "ttft", "e2e", "cost usd"):
+    for column in ("in", "out", "ttft", "e2e", "µUSD"):
         found.add_column(column, justify="right", no_wrap=True)
     for answer in answers:
         row = answer.row
@@ -109,7 +111,7 @@ def table(answers: Sequence[Answer]) -> Table:
             _number(row.get("output_tokens")),
             _number(row.get("ttft_s"), 1000, "{:.0f}"),
             _number(row.get("e2e_s"), 1000, "{:.0f}"),
-            _number(row.get("cost_usd"), 1, "{:.2e}"),
+            _number(row.get("cost_usd"), 1e6, "{:.2f}"),
         )
     return found
 

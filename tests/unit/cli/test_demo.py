@@ -135,7 +135,7 @@ def test_once_asks_every_policy_prints_the_rows_and_ends(capsys: pytest.CaptureF
     for policy in POLICIES:
         assert policy in printed
     assert "12" in printed
-    assert "1.23e-04" in printed
+    assert "123.00" in printed
 
 
 @pytest.mark.parametrize(("gateway", "code"), [(Gateway(status=500), 0), (Gateway(), 3)])
