@@ -39,12 +39,14 @@ from router.config.sections import (
     AuthConfig,
     DefaultsConfig,
     LimitsConfig,
+    ObservabilityConfig,
     PredictorsConfig,
     ProbesConfig,
     SchedulingConfig,
     ServerConfig,
     StateConfig,
     StoreConfig,
+    UiConfig,
 )
 from router.core.types import Candidate, Price
 
@@ -198,6 +200,8 @@ class FleetConfig(Section):
     models: Annotated[tuple[ModelConfig, ...], Field(min_length=1)]
     instances: tuple[InstanceConfig, ...] = ()
     predictors: PredictorsConfig = PredictorsConfig()
+    observability: ObservabilityConfig = ObservabilityConfig()
+    ui: UiConfig = UiConfig()
 
     @model_validator(mode="after")
     def _references_hold(self) -> Self:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     Field,
@@ -19,6 +19,7 @@ from router.config.fields import (
     Float,
     InstanceName,
     Int,
+    ModelName,
     NotNegative,
     OnMiss,
     PasswordlessUrl,
@@ -32,7 +33,8 @@ from router.config.fields import (
 
 
 class ServerConfig(Section):
-    """Where the gateway listens. Port 0 takes a free one."""
+    """Where the gateway listens. Port 0 takes a free one. `workers` are processes that share the port; more than one
+    need a shared `state`."""
 
     host: Text = "127.0.0.1"
     port: Annotated[Int, Field(ge=0, le=65535)] = 8080
@@ -43,21 +45,26 @@ class KeyConfig(Section):
     """A client's key, kept as the SHA-256 of its text only, with its default policy and caps.
 
     A client may tighten the caps, never loosen them; `locked` keeps it from choosing another policy. `quality` and
-    `attainment` are targets of the means over its requests, where `min_quality` is the floor of each one.
+    `attainment` are targets of the means over its requests, where `min_quality` is the floor of each one. `models` are
+    those it may use (None: all). `budget_usd_per_day` holds for a day (UTC), `budget_usd` for the key's whole life. With
+    `makes_keys` its holder may make further keys, none of which exceeds it and all of which spend its budgets too.
     """
 
     name: InstanceName
     sha256: str
     policy: PolicyName | None = None
     locked: Bool = False
+    models: tuple[ModelName, ...] | None = None
     max_priority: Int = 0
     min_quality: Share | None = None
     quality: Share | None = None
     attainment: Share | None = None
     budget_usd_per_day: NotNegative | None = None
+    budget_usd: NotNegative | None = None
     requests_per_minute: Count | None = None
     tokens_per_minute: Count | None = None
     max_cost_usd: Positive | None = None
+    makes_keys: Bool = False
 
     @field_validator("sha256")
     @classmethod
@@ -84,13 +91,18 @@ class AuthConfig(Section):
 
 class StoreConfig(Section):
     """Where finished requests are recorded, and for how long (`retain_days`, `max_mb`: whatever is hit
-    first). Prompts are kept only with `keep_prompts`."""
+    first). Prompts are kept only with `keep_prompts`. While the database is away records wait on disk, in
+    `spool_directory` (None: beside a SQLite file, else the working directory), `spool_mb` at most; when that is full
+    requests are served without a record (`serve`, counted) or get a 503 (`refuse`)."""
 
     url: PasswordlessUrl = "sqlite+aiosqlite:///headway.db"
     password_env: EnvironmentName | None = None
     retain_days: Positive = 30.0
     max_mb: Positive = 2048.0
     keep_prompts: Bool = False
+    spool_directory: Text | None = None
+    spool_mb: Positive = 1024.0
+    when_full: Literal["serve", "refuse"] = "serve"
 
     @field_validator("url")
     @classmethod
@@ -103,10 +115,15 @@ class StoreConfig(Section):
 
 
 class StateConfig(Section):
-    """Where replicas of the gateway share rate limits and budgets; `memory://` is this process alone."""
+    """Where replicas of the gateway share limits, budgets, load and what they learn; `memory://` is this process alone.
+    `name` tells fleets apart that share one Redis. An answer that takes longer than `timeout_ms` is not waited for:
+    each replica then goes by its own view until Redis answers again. Load is told every `interval_ms`."""
 
     url: PasswordlessUrl = "memory://"
     password_env: EnvironmentName | None = None
+    name: Annotated[Text, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")] = "headway"
+    timeout_ms: Positive = 250.0
+    interval_ms: Positive = 25.0
 
     @field_validator("url")
     @classmethod
@@ -172,6 +189,32 @@ class ProbesConfig(Section):
     timeout_s: Positive = 2.0
     eject_after: Count = 3
     return_after: Count = 2
+
+
+class TracesConfig(Section):
+    """OpenTelemetry traces (the extra `otel`), sent by OTLP over HTTP to `endpoint` (`http://HOST:4318/v1/traces`; None: what the
+    OTEL_EXPORTER_OTLP_* variables say). `sample` is the share of requests traced that come without a decision of
+    their caller's."""
+
+    enabled: Bool = False
+    endpoint: Text | None = None
+    sample: Share = 1.0
+
+
+class ObservabilityConfig(Section):
+    """What operators read. `logs` as text or as one JSON object a line; `log_requests` writes a line for each request.
+    Neither ever holds a prompt."""
+
+    logs: Literal["text", "json"] = "text"
+    log_requests: Bool = False
+    traces: TracesConfig = TracesConfig()
+
+
+class UiConfig(Section):
+    """The page at /ui. `reports` is a directory of comparisons (`headway compare --out`) that it offers to open."""
+
+    enabled: Bool = True
+    reports: Text | None = None
 
 
 class PredictorsConfig(Section):

@@ -42,7 +42,8 @@ class Eligible:
 
 
 def free_slots(instance: Instance, now: float) -> float:
-    """How many more attempts an instance may take now (inf: no limit)."""
+    """How many more attempts an instance may take now (inf: no limit). Of what is free each of several replicas takes
+    its share only, rounded up: they decide at once, before they hear of each other."""
     limit = math.inf if instance.max_concurrency is None else float(instance.max_concurrency)
     if instance.returned_at is not None:
         share = (now - instance.returned_at) / RETURN_RAMP_S
@@ -58,6 +59,8 @@ def free_slots(instance: Instance, now: float) -> float:
     ):
         waiting = instance.report.waiting + instance.dispatched_since_report - instance.ended_since_report
         free = min(free, float(ENGINE_QUEUE - waiting))
+    if instance.replicas > 1 and 0 < free < math.inf:
+        free = float(math.ceil(free / instance.replicas))
     return free
 
 

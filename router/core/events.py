@@ -6,9 +6,11 @@ cheapest to make), so a log of events replayed through a scheduler gives the sam
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from router.core.errors import Refusal
+from router.core.state import Work
 from router.core.types import Candidate, EndedHow, LoadReport, Prediction, Request
 
 
@@ -69,7 +71,16 @@ class Tick(NamedTuple):
     """The runner's one timer fired (`Scheduler.wake_at`)."""
 
 
-Event = Arrived | FirstToken | Ended | Left | LoadReported | Probed | Tick
+class PeersTold(NamedTuple):
+    """Other replicas of the router have told: of `replicas` that share the fleet, what those others have at each
+    instance (none where not named), and which instances one of them has `ejected` since the last time."""
+
+    replicas: int
+    work: Mapping[str, Work]
+    ejected: frozenset[str] = frozenset()
+
+
+Event = Arrived | FirstToken | Ended | Left | LoadReported | Probed | PeersTold | Tick
 
 
 # --- instructions -----------------------------------------------------------------------------------

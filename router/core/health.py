@@ -41,9 +41,19 @@ def attempt_ended(instance: Instance, event: Ended, eject_after: int) -> bool:
     return False
 
 
+def ejected_elsewhere(instance: Instance) -> bool:
+    """Another replica of the router has ejected it; True if it was still in. It returns by this replica's own probes,
+    so one replica that cannot reach an instance does not keep it from the others for long."""
+    return instance.healthy and _take_out(instance)
+
+
 def _eject(instance: Instance) -> bool:
+    instance.ejections += 1
+    return _take_out(instance)
+
+
+def _take_out(instance: Instance) -> bool:
     instance.healthy = False
     instance.probe_successes = 0
     instance.returned_at = None
-    instance.ejections += 1
     return True

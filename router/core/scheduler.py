@@ -44,6 +44,7 @@ from router.core.events import (
     Instruction,
     Left,
     LoadReported,
+    PeersTold,
     Probed,
     Refuse,
     Tick,
@@ -51,7 +52,7 @@ from router.core.events import (
 from router.core.interfaces import Learner, Option, Policy, Predictor
 from router.core.live import Attempt, Live
 from router.core.queue import Queue, Waiting
-from router.core.state import Instance
+from router.core.state import Instance, Work
 from router.core.types import Candidate, EndedHow, Outcome, Request
 
 #: A deferred request is thought over again after this many seconds at the earliest.
@@ -117,6 +118,7 @@ class Scheduler:
             Left: self._left,
             LoadReported: self._load_reported,
             Probed: self._probed,
+            PeersTold: self._peers_told,
             Tick: self._tick,
         }
         self.set_instances(instances)
@@ -333,6 +335,14 @@ class Scheduler:
             instance, event.healthy, self.settings.eject_after, self.settings.return_after, now
         )
         return self._drain(now) if changed and self._queue else []
+
+    def _peers_told(self, event: PeersTold, now: float) -> list[Instruction]:
+        nothing = Work()
+        for name, instance in self.instances.items():
+            instance.shares(event.work.get(name, nothing), event.replicas)
+            if name in event.ejected:
+                health.ejected_elsewhere(instance)
+        return self._drain(now) if self._queue else []
 
     def _tick(self, event: Tick, now: float) -> list[Instruction]:
         instructions: list[Instruction] = []

@@ -1,12 +1,14 @@
 """What the router knows of one instance: health, own work in flight, and the engine's last report.
 
 Own work is counted up and down as attempts start and end, so between two reports of the engine the
-router's own dispatches are never missed (two decisions do not chase the same idle instance).
+router's own dispatches are never missed (two decisions do not chase the same idle instance). Where several replicas
+of the router share a fleet, the counts hold what the others have told too (`Instance.elsewhere`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from router.core.profile import EngineProfile
 from router.core.types import Candidate, LoadReport
@@ -22,6 +24,21 @@ LOAD_FEATURES = (
     "kv_usage",
     "report_age_s",
 )
+
+
+class Work(NamedTuple):
+    """What a replica of the router has at an instance, in the terms of `Instance`."""
+
+    in_flight: int = 0
+    awaiting_first_token: int = 0
+    pending_prefill_tokens: int = 0
+    context_tokens: int = 0
+
+    def __add__(self, other: object) -> Work:
+        """Both together."""
+        if not isinstance(other, Work):
+            return NotImplemented
+        return Work(*map(int.__add__, self, other))
 
 
 #: How fast the mean gap between ends follows.
@@ -49,9 +66,9 @@ class Instance:
     probe_successes: int = 0
     attempt_failures: int = 0  # consecutive, the instance's own fault
     returned_at: float | None = None  # when it came back after an ejection
-    ejections: int = 0
+    ejections: int = 0  # by this replica
 
-    # own work in flight
+    # the router's work in flight: of this replica, and of the others as far as they have told
     in_flight: int = 0
     awaiting_first_token: int = 0
     pending_prefill_tokens: int = 0  # prompt tokens of attempts without a first token
@@ -61,6 +78,9 @@ class Instance:
     release_gap_s: float | None = None  # running mean between the ends of our attempts
     released_at: float | None = None
     promised_tpot_s: list[float] = field(default_factory=list)  # TPOT targets of our attempts there, sorted
+
+    elsewhere: Work = Work()  # of these, what other replicas have there
+    replicas: int = 1  # how many share the instance, this one too
 
     # the engine's own view
     report: LoadReport = LoadReport()
@@ -100,6 +120,33 @@ class Instance:
         else:
             self.awaiting_first_token -= 1
             self.pending_prefill_tokens -= prompt_tokens
+
+    @property
+    def own(self) -> Work:
+        """What this replica alone has there."""
+        here, others = self.work, self.elsewhere
+        return Work(*(all_ - other for all_, other in zip(here, others, strict=True)))
+
+    @property
+    def work(self) -> Work:
+        """What all replicas have there."""
+        return Work(
+            self.in_flight, self.awaiting_first_token, self.pending_prefill_tokens, self.context_tokens
+        )
+
+    def shares(self, elsewhere: Work, replicas: int) -> None:
+        """The other replicas, of `replicas` in all, have so much there now."""
+        before = self.elsewhere
+        more = elsewhere.in_flight - before.in_flight
+        if more > 0:
+            self.dispatched_since_report += more
+        else:
+            self.ended_since_report -= more
+        self.in_flight += more
+        self.awaiting_first_token += elsewhere.awaiting_first_token - before.awaiting_first_token
+        self.pending_prefill_tokens += elsewhere.pending_prefill_tokens - before.pending_prefill_tokens
+        self.context_tokens += elsewhere.context_tokens - before.context_tokens
+        self.elsewhere, self.replicas = elsewhere, replicas
 
     def freed(self, now: float) -> None:
         """A slot has come free at `now`."""

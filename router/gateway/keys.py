@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 import math
+import time
 from collections.abc import Sequence
 from typing import Protocol
 
 from router.core.errors import Refusal
 from router.core.types import Outcome
 from router.store.records import RequestRecord
-from router.store.state import Bucket, MemoryState, State
+from router.store.state import Bucket, MemoryState, State, Want
 
 
 class KeySettings(Protocol):
@@ -124,7 +125,7 @@ class KeyRing:
         if by_token is not None:
             reserved_tokens = min(max(0.0, tokens), by_token.capacity)
             wants.append((by_token, reserved_tokens))
-        levels = await self._state.take(wants, now)
+        levels = (await self._state.take(Want(wants), now)).levels
         wait_s, exhausted = 0.0, ""
         for (bucket, _), level in zip(wants, levels, strict=True):
             what = "tokens" if bucket is by_token else "requests"
@@ -150,7 +151,7 @@ class KeyRing:
         bucket = self._limits.get(record.key_name, (None, None))[1]
         used = (record.prompt_tokens or 0) + (record.output_tokens or 0) if record.attempts else 0
         if bucket is not None and used != reserved_tokens:
-            self._state.give(bucket, reserved_tokens - used)
+            self._state.give(bucket, reserved_tokens - used, time.time())
 
 
 def _bucket(name: str, per_minute: float | None) -> Bucket | None:

@@ -1,19 +1,31 @@
-"""State that all replicas of the router share: today the token buckets of rate limits.
+"""State that all replicas of the router share: limits, budgets, load, lessons, and what operators changed.
 
-`State` is what the gateway sees; `MemoryState` serves one process. `now` is an argument everywhere (seconds,
-any clock that does not go back).
+`State` is what the gateway sees. `MemoryState` serves one process alone; `router.store.redis_state` shares through
+Redis. `now` is an argument everywhere (seconds since the epoch, on a clock that does not go back in one process).
+
+Money. What a request may cost is reserved in every budget that it counts against before it is sent, and replaced by
+what it did cost when it has ended. So the sum of what is spent and reserved never passes a budget, however many ask
+at once. Each replica keeps its own total spent, which only grows; what is spent of a budget is the sum over replicas
+that ever ran. Telling a total twice changes nothing, so a shared state that was away or has forgotten is made whole by
+every replica telling its totals again (a grow-only counter: Shapiro et al., "A comprehensive study of convergent and
+commutative replicated data types", 2011).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from router.core.state import Work
 
 # An amount that has flowed back is not refused for the last bit of a floating-point sum.
 _SLACK = 1e-9
+#: The same for money: a millionth of a cent.
+_SLACK_USD = 1e-8
 
 
+# --- limits and money ---------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Bucket:
     """A token bucket: holds at most `capacity`, refills at `refill_per_s`. Full when first seen."""
@@ -21,6 +33,15 @@ class Bucket:
     name: str
     capacity: float
     refill_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Money that a key may spend in one period. `period` is a day (`2026-11-22`, UTC) or `total`."""
+
+    key: str
+    period: str
+    limit_usd: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,28 +54,171 @@ class Level:
     wait_s: float
 
 
-class State(Protocol):
-    """Shared state. Asynchronous, since it may live on another machine."""
+@dataclass(frozen=True, slots=True)
+class Want:
+    """What one request asks for: an amount of each bucket, and money: `reserve_usd` of each budget, or as much as is
+    left, but not less than `least_usd`."""
 
-    async def take(self, wants: Sequence[tuple[Bucket, float]], now: float) -> Sequence[Level]:
-        """Take an amount from each bucket, or from none if any holds too little (its `wait_s` > 0)."""
+    takes: Sequence[tuple[Bucket, float]] = ()
+    budgets: Sequence[Budget] = ()
+    reserve_usd: float = 0.0
+    least_usd: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The answer to a `Want`: all of it or nothing. `levels` are those of its buckets. `short` is the budget that has
+    less than `least_usd` left; else, if no level has a `wait_s`, `reserved_usd` is reserved in each budget.
+    `left_usd` is the least that is left of any of them, what this reserved not counted (None without budgets)."""
+
+    levels: Sequence[Level] = ()
+    short: Budget | None = None
+    reserved_usd: float = 0.0
+    left_usd: float | None = None
+
+    @property
+    def given(self) -> bool:
+        """Whether everything asked for was there."""
+        return self.short is None and not any(level.wait_s for level in self.levels)
+
+
+# --- what replicas tell each other --------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one replica tells: its work by instance, how often it took each instance out for failing, and the turns it has
+    passed on since the last time: by what is taken in turn, the name (instance, model) that had its turn last."""
+
+    work: Mapping[str, Work] = field(default_factory=dict)
+    ejections: Mapping[str, int] = field(default_factory=dict)
+    turns: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """What is known of the others. `replicas` counts all that live, this one too; `work` is the sum over the others by
+    instance; `ejected` are the instances that another has taken out since the last time, `turns` those that others
+    passed on since then."""
+
+    replicas: int = 1
+    work: Mapping[str, Work] = field(default_factory=dict)
+    ejected: frozenset[str] = frozenset()
+    turns: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StateHealth:
+    """For metrics. `connected`: the shared state answers (always true in memory). `exchanges`, `failures` and
+    `exchange_s` (the sum of their times) count since the start; `alone_s` is how long this replica has gone by its own
+    view, all told."""
+
+    shared: bool = False
+    connected: bool = True
+    replicas: int = 1
+    exchanges: int = 0
+    failures: int = 0
+    exchange_s: float = 0.0
+    alone_s: float = 0.0
+
+
+class Listener(Protocol):
+    """What a state calls, in the event loop, from `State.start` on."""
+
+    def view(self) -> View:
+        """What this replica tells now."""
         ...
 
-    def give(self, bucket: Bucket, amount: float) -> None:
+    def hear(self, peers: Peers) -> None:
+        """What the others told."""
+        ...
+
+    def hear_lessons(self, lessons: Sequence[bytes]) -> None:
+        """What others learned, in the order in which it reached the shared state."""
+        ...
+
+    def changed(self, document: str, content: Mapping[str, Any]) -> None:
+        """A shared document has been changed, here or elsewhere (also called with those there are at the start)."""
+        ...
+
+
+class State(Protocol):
+    """Shared state. Asynchronous where an answer from another machine is waited for."""
+
+    async def start(self, listener: Listener) -> None:
+        """Begin to share."""
+        ...
+
+    def load_spent(self, spent: Mapping[tuple[str, str], Mapping[str, float]]) -> None:
+        """Begin with what the store knows: USD by (key, period) and run. Amounts of one run only ever grow, so
+        telling less than is known changes nothing."""
+        ...
+
+    async def take(self, want: Want, now: float) -> Grant:
+        """Take all that is wanted, or nothing."""
+        ...
+
+    def give(self, bucket: Bucket, amount: float, now: float) -> None:
         """Put back what was taken too much; a negative amount takes more, below zero if need be. Nothing is
         answered, so that a state elsewhere may send it on later."""
         ...
 
+    def settle(self, budgets: Sequence[Budget], reserved_usd: float, spent_usd: float) -> None:
+        """Replace a reservation in each budget by what was spent. Also how a cost without a reservation is told."""
+        ...
+
+    def spent_usd(self, key: str, period: str) -> float:
+        """What is spent of a budget, as far as is known here."""
+        ...
+
+    def tell(self, lesson: bytes) -> None:
+        """Tell the others what was learned here. Best effort: nothing is kept for who is away."""
+        ...
+
+    async def change(
+        self, document: str, edit: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    ) -> Mapping[str, Any]:
+        """Change a shared document (JSON; empty at first), atomically among replicas: `edit` is asked again if another
+        was faster. Every listener hears `changed`. Raises StateError if the shared state does not answer."""
+        ...
+
+    def poke(self) -> None:
+        """Something that others should know soon has changed (work, turns)."""
+        ...
+
+    @property
+    def health(self) -> StateHealth: ...
+
     async def aclose(self) -> None:
-        """Let go of connections."""
+        """Take leave of the others and let go of connections."""
         ...
 
 
+class StateError(Exception):
+    """The shared state does not answer. The message holds no credentials."""
+
+
+def taken(level: float, bucket: Bucket, amount: float, granted: bool) -> Level:
+    """A bucket's `Level` after an amount was asked of its `level`."""
+    wait_s = 0.0 if granted else max(0.0, amount - level - _SLACK) / bucket.refill_per_s
+    left = level - amount if granted else level
+    return Level(left, (bucket.capacity - left) / bucket.refill_per_s, wait_s)
+
+
 class MemoryState:
-    """Buckets of one process. Their number is that of the configured keys, so nothing is ever evicted."""
+    """State of one process. Buckets and budgets are as many as keys (a day's budget is forgotten with the next)."""
 
     def __init__(self) -> None:
         self._levels: dict[str, tuple[float, float]] = {}  # level, when
+        self._spent_usd: dict[tuple[str, str], float] = {}
+        self._reserved_usd: dict[tuple[str, str], float] = {}
+        self._documents: dict[str, Mapping[str, Any]] = {}
+        self._listener: Listener | None = None
+
+    async def start(self, listener: Listener) -> None:
+        self._listener = listener
+
+    def load_spent(self, spent: Mapping[tuple[str, str], Mapping[str, float]]) -> None:
+        for budget, by_run in spent.items():
+            self._spent_usd[budget] = max(self._spent_usd.get(budget, 0.0), sum(by_run.values()))
 
     def _level(self, bucket: Bucket, now: float) -> float:
         known = self._levels.get(bucket.name)
@@ -63,23 +227,71 @@ class MemoryState:
         level, at = known
         return min(bucket.capacity, level + max(0.0, now - at) * bucket.refill_per_s)
 
-    async def take(self, wants: Sequence[tuple[Bucket, float]], now: float) -> Sequence[Level]:
-        before = [self._level(bucket, now) for bucket, _ in wants]
-        granted = all(level + _SLACK >= amount for level, (_, amount) in zip(before, wants, strict=True))
-        levels = []
-        for level, (bucket, amount) in zip(before, wants, strict=True):
-            wait_s = max(0.0, amount - level - _SLACK) / bucket.refill_per_s
+    async def take(self, want: Want, now: float) -> Grant:
+        levels = [self._level(bucket, now) for bucket, _ in want.takes]
+        granted = all(level + _SLACK >= amount for level, (_, amount) in zip(levels, want.takes, strict=True))
+        short, left_usd = None, None
+        for budget in want.budgets:
+            left = budget.limit_usd - self._held_usd(budget)
+            if left_usd is None or left < left_usd:
+                left_usd = left
+                if left + _SLACK_USD < want.least_usd or left <= 0:
+                    short = budget
+        granted = granted and short is None
+        reserved_usd = 0.0
+        if granted and left_usd is not None:
+            reserved_usd = max(0.0, min(want.reserve_usd, left_usd))
+            for budget in want.budgets:
+                name = budget.key, budget.period
+                self._reserved_usd[name] = self._reserved_usd.get(name, 0.0) + reserved_usd
+        told = []
+        for level, (bucket, amount) in zip(levels, want.takes, strict=True):
+            told.append(taken(level, bucket, amount, granted))
             if granted:
-                wait_s = 0.0
                 self._levels[bucket.name] = (level - amount, now)
-            left = level - amount if granted else level
-            levels.append(Level(left, (bucket.capacity - left) / bucket.refill_per_s, wait_s))
-        return levels
+        return Grant(told, short, reserved_usd, left_usd)
 
-    def give(self, bucket: Bucket, amount: float) -> None:
+    def _held_usd(self, budget: Budget) -> float:
+        name = budget.key, budget.period
+        return self._spent_usd.get(name, 0.0) + self._reserved_usd.get(name, 0.0)
+
+    def give(self, bucket: Bucket, amount: float, now: float) -> None:
         known = self._levels.get(bucket.name)
         if known is not None:  # one that nothing was taken from is full
             self._levels[bucket.name] = (known[0] + amount, known[1])
+
+    def settle(self, budgets: Sequence[Budget], reserved_usd: float, spent_usd: float) -> None:
+        for budget in budgets:
+            name = budget.key, budget.period
+            if reserved_usd:
+                left = self._reserved_usd.get(name, 0.0) - reserved_usd
+                if left > _SLACK_USD:
+                    self._reserved_usd[name] = left
+                else:
+                    self._reserved_usd.pop(name, None)
+            if spent_usd:
+                self._spent_usd[name] = self._spent_usd.get(name, 0.0) + spent_usd
+
+    def spent_usd(self, key: str, period: str) -> float:
+        return self._spent_usd.get((key, period), 0.0)
+
+    def tell(self, lesson: bytes) -> None:
+        pass
+
+    async def change(
+        self, document: str, edit: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    ) -> Mapping[str, Any]:
+        content = self._documents[document] = edit(self._documents.get(document, {}))
+        if self._listener is not None:
+            self._listener.changed(document, content)
+        return content
+
+    def poke(self) -> None:
+        pass
+
+    @property
+    def health(self) -> StateHealth:
+        return StateHealth()
 
     async def aclose(self) -> None:
         self._levels.clear()

@@ -129,5 +129,36 @@ runs = Table(
     Column("lost_in_flight", BigInteger, nullable=False, default=0),
 )
 
+#: What each run has spent, by day (UTC, `2026-11-22`), key, policy and model ("" for none): totals of the run, which only
+#: grow, written with the rows they count. They outlive the rows' retention: budgets and spend reports come from here.
+spend = Table(
+    "spend",
+    metadata,
+    Column("day", String(10), primary_key=True),
+    Column("run_id", _ID, primary_key=True),
+    Column("key_name", Text, primary_key=True),
+    Column("policy", Text, primary_key=True),
+    Column("model", Text, primary_key=True),
+    Column("requests", BigInteger, nullable=False),
+    Column("prompt_tokens", BigInteger, nullable=False),
+    Column("output_tokens", BigInteger, nullable=False),
+    Column("cost_usd", Double, nullable=False),
+)
+
+#: Clients' keys that were made while the gateway ran, beside those of the fleet file. Of the key itself only its SHA-256 is
+#: kept. `maker` is the key that made it (NULL: an operator), `settings` the caps as JSON, in the fleet file's words.
+#: A revoked key stays, so that its name is not given to another.
+keys = Table(
+    "keys",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("sha256", String(64), nullable=False, unique=True),
+    Column("maker", Text),
+    Column("settings", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("revoked_at", Double),
+    Column("changed_at", Double, nullable=False, index=True),
+)
+
 # For `since` and for retention, which ask by time.
 Index("requests_received_at", requests.c.received_at)

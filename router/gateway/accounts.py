@@ -1,0 +1,52 @@
+"""What a key may take: its own limits and budgets, and those of the keys that made it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from router.store.state import Bucket, Budget
+
+#: The period of a budget that holds for a key's whole life.
+TOTAL = "total"
+
+
+@dataclass(frozen=True, slots=True)
+class Purse:
+    """The budgets of one key in USD; None: no bound."""
+
+    key: str
+    per_day_usd: float | None = None
+    total_usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """One key's limits: `requests` and `tokens` are buckets, `purses` budgets, each its own first, then those of its
+    maker, of its maker's maker and so on: whatever a key takes is taken from all of them."""
+
+    name: str
+    requests: tuple[Bucket, ...] = ()
+    tokens: tuple[Bucket, ...] = ()
+    purses: tuple[Purse, ...] = ()
+
+    @property
+    def budgeted(self) -> bool:
+        """Whether money has to be reserved before a request is sent."""
+        return any(each.per_day_usd is not None or each.total_usd is not None for each in self.purses)
+
+    def budgets(self, now: float) -> tuple[Budget, ...]:
+        """Today's and the lasting budget of each purse (a limit of infinity where there is none: what is spent is
+        counted all the same). `now` in seconds since the epoch."""
+        today = day(now)
+        return tuple(
+            Budget(each.key, period, math.inf if limit_usd is None else limit_usd)
+            for each in self.purses
+            for period, limit_usd in ((today, each.per_day_usd), (TOTAL, each.total_usd))
+        )
+
+
+def day(now: float) -> str:
+    """The day (UTC) as budgets and the store name it: `2026-11-22`."""
+    return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%d")
