@@ -70,7 +70,7 @@ $(BIN)/python:
 	  echo "make: $(PYTHON) has no venv: install the package python$$("$(PYTHON)" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-venv (or python3-venv)"; exit 1; }
 	"$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
-# Both files come from clean installs. runtime.txt is what `headway serve` needs with the PostgreSQL driver;
+# Both files come from clean installs. runtime.txt is what `headway serve` needs with PostgreSQL, Redis and traces;
 # torch is pinned without the build that this machine has, since others have another. setuptools is in both, so that nothing unpinned builds the project.
 lock: ## pin requirements/ anew from the newest releases that pyproject.toml allows
 	rm -rf build && mkdir -p build/lock requirements
@@ -78,7 +78,7 @@ lock: ## pin requirements/ anew from the newest releases that pyproject.toml all
 	build/lock/dev/bin/python -m pip install --quiet --upgrade "setuptools>=77" && build/lock/dev/bin/python -m pip install --quiet ".[dev]"
 	$(call freeze,dev,everything to develop and test; written by make lock)
 	"$(PYTHON)" -m venv build/lock/runtime
-	build/lock/runtime/bin/python -m pip install --quiet -c requirements/dev.txt setuptools ".[postgres]"
+	build/lock/runtime/bin/python -m pip install --quiet -c requirements/dev.txt setuptools ".[production]"
 	$(call freeze,runtime,what the service needs; written by make lock)
 	rm -rf build
 

@@ -3,7 +3,7 @@
 from router.config.errors import ConfigError, Problem
 from router.config.fields import PriceConfig, SloConfig
 from router.config.load import load, loads, parse_instance, with_instances
-from router.config.models import FleetConfig, InstanceConfig, ModelConfig, ServedConfig
+from router.config.models import DiscoveryConfig, FleetConfig, InstanceConfig, ModelConfig, ServedConfig
 from router.config.sections import (
     AuthConfig,
     CostConfig,
@@ -24,6 +24,7 @@ __all__ = [
     "ConfigError",
     "CostConfig",
     "DefaultsConfig",
+    "DiscoveryConfig",
     "FleetConfig",
     "HedgeConfig",
     "InstanceConfig",

@@ -21,7 +21,7 @@ ANY_MODEL = "auto"
 
 def crosscheck(data: Mapping[str, Any]) -> list[Finding]:
     """Everything wrong between the parts of a fleet file, in the file's order."""
-    return [*_keys(data), *_models(data), *_instances(data)]
+    return [*_keys(data), *_models(data), *_instances(data), *_discovery(data)]
 
 
 def check_policies(data: Mapping[str, Any], known: Collection[str]) -> list[Finding]:
@@ -109,6 +109,14 @@ def _instances(data: Mapping[str, Any]) -> Iterator[Finding]:
             profile = _mapping(served).get("profile")
             if profile is not None and instance.get("kind") != "emulated":
                 yield (*path, "serves", model, "profile"), "is for kind: emulated"
+
+
+def _discovery(data: Mapping[str, Any]) -> Iterator[Finding]:
+    names = _names(_rows(data.get("models"), ("models",)))
+    for path, found in _rows(data.get("discovery"), ("discovery",)):
+        for model in map(str, _mapping(_mapping(found.get("instance")).get("serves"))):
+            if model not in names:
+                yield (*path, "instance", "serves", model), f"unknown model {model!r}{_near(model, names)}"
 
 
 def _repeated(rows: Sequence[tuple[Path, Mapping[str, Any]]], field: str, what: str) -> Iterator[Finding]:

@@ -15,7 +15,6 @@ from pydantic import (
     Field,
     GetJsonSchemaHandler,
     StringConstraints,
-    field_validator,
     model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
@@ -26,6 +25,7 @@ from router.config.fields import (
     Count,
     EnvironmentName,
     InstanceName,
+    Int,
     ModelName,
     NotNegative,
     Positive,
@@ -97,6 +97,21 @@ def _profile_name(value: str) -> str:
     return value
 
 
+def _http_url(value: str) -> str:
+    try:
+        parts = urlsplit(value)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise PydanticCustomError("url", "is not a URL") from error
+    if parts.scheme not in {"http", "https"} or not host:
+        raise PydanticCustomError("url", "must be http://HOST[:PORT] or https://HOST[:PORT]")
+    if parts.username is not None:
+        raise PydanticCustomError("secret_in_url", "holds a login: use api_key_env or headers_env")
+    if parts.query or parts.fragment:
+        raise PydanticCustomError("url", "must have no query and no fragment")
+    return value.rstrip("/")
+
+
 class InstanceConfig(Section):
     """One running replica of an engine; also what `POST /admin/instances` takes as JSON.
 
@@ -108,7 +123,7 @@ class InstanceConfig(Section):
 
     name: InstanceName
     kind: Literal["vllm", "ollama", "openai", "emulated"]
-    url: str | None = None
+    url: Annotated[str, AfterValidator(_http_url)] | None = None
     serves: Annotated[dict[ModelName, ServedConfig], Field(min_length=1)]
     hardware: Text | None = None
     max_concurrency: Count | None = None
@@ -120,24 +135,6 @@ class InstanceConfig(Section):
     profile: Annotated[str, AfterValidator(_profile_name)] | None = None
     speed: Positive = 1.0
     emulates: Literal["vllm", "ollama"] = "vllm"
-
-    @field_validator("url")
-    @classmethod
-    def _http_url(cls, value: str | None) -> str | None:
-        if value is None:
-            return None
-        try:
-            parts = urlsplit(value)
-            host, _ = parts.hostname, parts.port
-        except ValueError as error:
-            raise PydanticCustomError("url", "is not a URL") from error
-        if parts.scheme not in {"http", "https"} or not host:
-            raise PydanticCustomError("url", "must be http://HOST[:PORT] or https://HOST[:PORT]")
-        if parts.username is not None:
-            raise PydanticCustomError("secret_in_url", "holds a login: use api_key_env or headers_env")
-        if parts.query or parts.fragment:
-            raise PydanticCustomError("url", "must have no query and no fragment")
-        return value.rstrip("/")
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Self:
@@ -186,6 +183,39 @@ class InstanceConfig(Section):
         return f"{model}-{weights}@{hardware}" if weights in {"q4", "q8"} else f"{model}@{hardware}"
 
 
+class TemplateConfig(Section):
+    """What discovered instances have in common: an instance of the fleet file without name and url."""
+
+    kind: Literal["vllm", "ollama", "openai"]
+    serves: Annotated[dict[ModelName, ServedConfig], Field(min_length=1)]
+    hardware: Text | None = None
+    max_concurrency: Count | None = None
+    usd_per_hour: NotNegative | None = None
+    tokenizer: Text | None = None
+    api_key_env: EnvironmentName | None = None
+    ca_file: Text | None = None
+    headers_env: dict[HeaderName, EnvironmentName] = Field(default_factory=dict)
+
+
+class KubernetesConfig(Section):
+    """Pods that carry the labels of `selector` (`app=vllm,tier!=test`) in a namespace (None: the gateway's own), asked at
+    `port`. `server` is the API server's URL (None: that of the cluster the gateway runs in)."""
+
+    selector: Text
+    namespace: Text | None = None
+    port: Annotated[Int, Field(ge=1, le=65535)] = 8000
+    scheme: Literal["http", "https"] = "http"
+    server: Annotated[str, AfterValidator(_http_url)] | None = None
+
+
+class DiscoveryConfig(Section):
+    """Instances that are found while the gateway runs. Each ready pod becomes an instance of its name, made of
+    `instance`; a pod's annotation `headway/instance` (JSON) replaces what it names there."""
+
+    kubernetes: KubernetesConfig
+    instance: TemplateConfig
+
+
 class FleetConfig(Section):
     """The whole file. Building one checks every part and the references between parts."""
 
@@ -199,6 +229,7 @@ class FleetConfig(Section):
     probes: ProbesConfig = ProbesConfig()
     models: Annotated[tuple[ModelConfig, ...], Field(min_length=1)]
     instances: tuple[InstanceConfig, ...] = ()
+    discovery: tuple[DiscoveryConfig, ...] = ()
     predictors: PredictorsConfig = PredictorsConfig()
     observability: ObservabilityConfig = ObservabilityConfig()
     ui: UiConfig = UiConfig()

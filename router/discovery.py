@@ -1,0 +1,206 @@
+"""Instances found by label: the ready pods of a Kubernetes cluster, followed as they come and go.
+
+One list, then a watch from where the list ended; a watch that ends or has fallen too far behind (410) begins again with a
+list (kubernetes.io/docs/reference/using-api/api-concepts, "Efficient detection of changes"). While the API server does
+not answer, what is known stays: an engine does not stop serving because nobody can ask about it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+
+from router.config import ConfigError, DiscoveryConfig, InstanceConfig, Problem, parse_instance
+
+logger = logging.getLogger("headway")
+
+#: JSON of a pod that replaces parts of the template.
+ANNOTATION = "headway/instance"
+#: Where a pod finds the token, the CA and the namespace of its service account.
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+WATCH_S = 300
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
+#: Pods change in bursts: what comes within this time is told at once.
+_GATHER_S = 0.2
+_MAX_LINE_BYTES = 8 * 1024 * 1024
+
+Hears = Callable[[tuple[InstanceConfig, ...]], Awaitable[None]]
+
+
+class _Behind(Exception):
+    """The watch cannot go on from where it was: a list is due."""
+
+
+class KubernetesPods:
+    """Follows the pods of one entry of `discovery`. `environment` says where the API server is when the entry does not,
+    `account` where the service account's files are. Raises ConfigError if neither does."""
+
+    def __init__(
+        self,
+        config: DiscoveryConfig,
+        session: aiohttp.ClientSession,
+        environment: Mapping[str, str] = os.environ,
+        account: Path = ACCOUNT,
+    ) -> None:
+        self._config = config
+        self._session = session
+        self._account = account
+        kubernetes = config.kubernetes
+        server = kubernetes.server
+        if server is None:
+            host = environment.get("KUBERNETES_SERVICE_HOST")
+            if not host:
+                raise _unknown("server", "is not given, and this is no pod of a cluster")
+            host = f"[{host}]" if ":" in host else host
+            server = f"https://{host}:{environment.get('KUBERNETES_SERVICE_PORT', '443')}"
+        namespace = kubernetes.namespace or _text(account / "namespace")
+        if namespace is None:
+            raise _unknown("namespace", "is not given, and this is no pod of a cluster")
+        self._url = f"{server}/api/v1/namespaces/{namespace}/pods"
+        authority = account / "ca.crt"
+        self._ssl = ssl.create_default_context(cafile=authority if authority.is_file() else None)
+        self._pods: dict[str, InstanceConfig] = {}
+        self._changed = asyncio.Event()
+
+    async def follow(self, hear: Hears) -> None:
+        """Tell `hear` the instances there are now and whenever they change, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._tell(hear))
+            tasks.create_task(self._watch())
+
+    async def _tell(self, hear: Hears) -> None:
+        while True:
+            await self._changed.wait()
+            await asyncio.sleep(_GATHER_S)
+            self._changed.clear()
+            try:
+                await hear(tuple(self._pods[name] for name in sorted(self._pods)))
+            except ConfigError as error:
+                logger.error("discovered instances are not applied: %s", error)
+
+    async def _watch(self) -> None:
+        pause_s, version = _FIRST_PAUSE_S, None
+        while True:
+            try:
+                if version is None:
+                    version = await self._list()
+                version = await self._follow_from(version)
+                pause_s = _FIRST_PAUSE_S
+                continue
+            except _Behind:
+                version = None
+            except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+                version = None
+                logger.warning("discovery: %s does not answer (%s)", self._url, type(error).__name__)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def _list(self) -> str:
+        """Take in all pods; the version of the list."""
+        async with self._get({}, aiohttp.ClientTimeout(total=30)) as answer:
+            answer.raise_for_status()
+            listed = orjson.loads(await answer.read())
+        pods = {}
+        for pod in listed["items"]:
+            found = self._instance(pod)
+            if found is not None:
+                pods[found.name] = found
+        self._set(pods)
+        return str(listed["metadata"]["resourceVersion"])
+
+    async def _follow_from(self, version: str) -> str:
+        """Take in changes until the server ends the watch; the last version seen."""
+        query = {
+            "watch": "1",
+            "resourceVersion": version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(WATCH_S),
+        }
+        timeout = aiohttp.ClientTimeout(total=WATCH_S + 30, sock_connect=10)
+        async with self._get(query, timeout) as answer:
+            if answer.status == 410:
+                raise _Behind
+            answer.raise_for_status()
+            rest = b""
+            async for part in answer.content.iter_any():
+                *lines, rest = (rest + part).split(b"\n")
+                if len(rest) > _MAX_LINE_BYTES:
+                    raise ValueError("a line of the watch is too long")
+                for line in filter(None, lines):
+                    version = self._take(orjson.loads(line)) or version
+        return version
+
+    def _take(self, event: dict[str, Any]) -> str | None:
+        """Take in one event of a watch; its version."""
+        kind, pod = event["type"], event["object"]
+        if kind == "ERROR":
+            raise _Behind
+        if kind != "BOOKMARK":
+            name = pod["metadata"]["name"]
+            found = None if kind == "DELETED" else self._instance(pod)
+            pods = {known: each for known, each in self._pods.items() if known != name}
+            if found is not None:
+                pods[name] = found
+            self._set(pods)
+        version: str | None = pod["metadata"].get("resourceVersion")
+        return version
+
+    def _set(self, pods: dict[str, InstanceConfig]) -> None:
+        if pods != self._pods:
+            self._pods = pods
+            self._changed.set()
+
+    def _get(self, query: dict[str, str], timeout: aiohttp.ClientTimeout) -> Any:
+        token = _text(self._account / "token")  # read each time: the cluster renews it
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        return self._session.get(
+            self._url,
+            params={"labelSelector": self._config.kubernetes.selector, **query},
+            headers=headers,
+            timeout=timeout,
+            ssl=self._ssl if self._url.startswith("https") else False,
+        )
+
+    def _instance(self, pod: Mapping[str, Any]) -> InstanceConfig | None:
+        """The instance that a pod is; None while it is not ready, or when what it says of itself is wrong."""
+        about, status = pod["metadata"], pod.get("status") or {}
+        conditions = status.get("conditions") or ()
+        ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+        address = status.get("podIP")
+        if not ready or not address or about.get("deletionTimestamp"):
+            return None
+        kubernetes = self._config.kubernetes
+        host = f"[{address}]" if ":" in address else address
+        told = (about.get("annotations") or {}).get(ANNOTATION)
+        try:
+            own = {} if told is None else orjson.loads(told)
+            if not isinstance(own, dict) or {"name", "url"} & own.keys():
+                raise ValueError("an object without name and url is wanted")
+            template = self._config.instance.model_dump(mode="json", exclude_unset=True)
+            url = f"{kubernetes.scheme}://{host}:{kubernetes.port}"
+            return parse_instance({**template, **own, "name": about["name"], "url": url})
+        except ValueError as error:  # ConfigError is one
+            reason = (
+                str(error) if isinstance(error, ConfigError) else f"{ANNOTATION} is no JSON object as wanted"
+            )
+            logger.warning("discovery: pod %s is left out: %s", about["name"], reason)
+            return None
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8").strip() or None
+    except OSError:
+        return None
+
+
+def _unknown(what: str, reason: str) -> ConfigError:
+    return ConfigError("discovery", [Problem(("kubernetes", what), reason)])

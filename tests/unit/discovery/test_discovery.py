@@ -1,0 +1,163 @@
+"""Following pods, against an API server that answers as Kubernetes does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from router.config import ConfigError, DiscoveryConfig, InstanceConfig
+from router.config.models import TemplateConfig
+from router.discovery import ANNOTATION, KubernetesPods
+from tests.unit.discovery.cluster import Cluster, cluster, pod
+
+SERVES = {"llama-3.1-8b": "meta-llama/Llama-3.1-8B-Instruct"}
+
+
+def entry(server: str | None, **more: Any) -> DiscoveryConfig:
+    return DiscoveryConfig.model_validate(
+        {
+            "kubernetes": {"selector": "app=vllm", "namespace": "llm", "server": server, **more},
+            "instance": {"kind": "vllm", "serves": SERVES, "hardware": "l4", "max_concurrency": 16},
+        }
+    )
+
+
+class Heard:
+    """What discovery told, newest last."""
+
+    def __init__(self) -> None:
+        self.told: list[dict[str, InstanceConfig]] = []
+        self._news = asyncio.Condition()
+
+    async def hear(self, instances: tuple[InstanceConfig, ...]) -> None:
+        self.told.append({each.name: each for each in instances})
+        async with self._news:
+            self._news.notify_all()
+
+    async def until(self, names: set[str]) -> dict[str, InstanceConfig]:
+        async with asyncio.timeout(20), self._news:
+            await self._news.wait_for(lambda: bool(self.told) and set(self.told[-1]) == names)
+        return self.told[-1]
+
+
+@asynccontextmanager
+async def following(tmp_path: Path, **more: Any) -> AsyncIterator[tuple[Cluster, Heard]]:
+    async with cluster() as (state, url), aiohttp.ClientSession() as session:
+        (tmp_path / "token").write_text("the-token")
+        heard = Heard()
+        task = asyncio.create_task(
+            KubernetesPods(entry(url, **more), session, {}, tmp_path).follow(heard.hear)
+        )
+        try:
+            yield state, heard
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+
+async def test_pods_come_change_and_go(tmp_path: Path) -> None:
+    async with following(tmp_path) as (state, heard):
+        await state.put(pod("vllm-0", "10.0.0.3"))
+        found = await heard.until({"vllm-0"})
+        assert found["vllm-0"].url == "http://10.0.0.3:8000"
+        assert found["vllm-0"].hardware == "l4"
+        assert found["vllm-0"].serves["llama-3.1-8b"].name == SERVES["llama-3.1-8b"]
+        await state.put(pod("vllm-1", "fd00::7", ready=False))
+        await state.put(pod("vllm-2", "fd00::8"))
+        found = await heard.until({"vllm-0", "vllm-2"})
+        assert found["vllm-2"].url == "http://[fd00::8]:8000"
+        await state.put(pod("vllm-1", "fd00::7"))
+        await heard.until({"vllm-0", "vllm-1", "vllm-2"})
+        await state.put(pod("vllm-0", "10.0.0.3", deletionTimestamp="2026-01-01T00:00:00Z"))
+        await heard.until({"vllm-1", "vllm-2"})
+        await state.delete("vllm-2")
+        await heard.until({"vllm-1"})
+        assert state.asked[0] == {"path": "/api/v1/namespaces/llm/pods", "labelSelector": "app=vllm"}
+        assert set(state.tokens) == {"Bearer the-token"}
+
+
+async def test_a_watch_that_breaks_off_loses_nothing(tmp_path: Path) -> None:
+    async with following(tmp_path) as (state, heard):
+        await state.put(pod("vllm-0"))
+        await heard.until({"vllm-0"})
+        state.hang_up()
+        await state.put(pod("vllm-1"))
+        await heard.until({"vllm-0", "vllm-1"})
+
+
+async def test_a_watch_that_is_too_far_behind_lists_again(tmp_path: Path) -> None:
+    async with following(tmp_path) as (state, heard):
+        await state.put(pod("vllm-0"))
+        await heard.until({"vllm-0"})
+        lists = state.lists
+        state.changes.append({"type": "ERROR", "object": {"code": 410, "metadata": {}}})
+        state.oldest = state.version + 1
+        await state.put(pod("vllm-1"))
+        await heard.until({"vllm-0", "vllm-1"})
+        assert state.lists > lists
+
+
+async def test_an_api_server_that_is_away_takes_no_instance_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with following(tmp_path) as (state, heard):
+        await state.put(pod("vllm-0"))
+        await heard.until({"vllm-0"})
+        state.broken = True
+        state.hang_up()
+        await state.put(pod("vllm-1"))
+        async with asyncio.timeout(20):
+            while "does not answer" not in caplog.text:  # noqa: ASYNC110 (a log has no event)
+                await asyncio.sleep(0.02)
+        assert set(heard.told[-1]) == {"vllm-0"}
+        state.broken = False
+        await heard.until({"vllm-0", "vllm-1"})
+    assert "the-token" not in caplog.text
+
+
+async def test_a_pod_says_what_is_different_about_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with following(tmp_path) as (state, heard):
+        own = json.dumps({"hardware": "h100-80g", "max_concurrency": 64})
+        await state.put(pod("vllm-0", annotations={ANNOTATION: own}))
+        for wrong in ('{"url": "http://10.9.9.9"}', "[1]", "{", '{"hardwear": "l4"}'):
+            await state.put(pod(f"wrong-{len(state.pods)}", annotations={ANNOTATION: wrong}))
+        await state.put(pod("vllm-9"))
+        found = await heard.until({"vllm-0", "vllm-9"})
+        assert (found["vllm-0"].hardware, found["vllm-0"].max_concurrency) == ("h100-80g", 64)
+        assert found["vllm-9"].hardware == "l4"
+    assert caplog.text.count("is left out") == 4
+    assert "did you mean 'hardware'?" in caplog.text
+
+
+async def test_outside_a_cluster_the_server_must_be_named(tmp_path: Path) -> None:
+    async with aiohttp.ClientSession() as session:
+        with pytest.raises(ConfigError, match=r"kubernetes\.server: is not given"):
+            KubernetesPods(entry(None), session, {}, tmp_path)
+        with pytest.raises(ConfigError, match=r"kubernetes\.namespace: is not given"):
+            KubernetesPods(entry("http://127.0.0.1:1", namespace=None), session, {}, tmp_path)
+        (tmp_path / "namespace").write_text("llm\n")
+        inside = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+        KubernetesPods(entry(None, namespace=None), session, inside, tmp_path)
+
+
+def test_a_template_is_an_instance_without_name_and_url() -> None:
+    fields = {
+        name: field.annotation
+        for name, field in InstanceConfig.model_fields.items()
+        if name not in {"name", "url", "kind", "profile", "speed", "emulates"}
+    }
+    template = {
+        name: field.annotation for name, field in TemplateConfig.model_fields.items() if name != "kind"
+    }
+    assert template == fields
