@@ -16,7 +16,7 @@ help: ## list the targets
 serve: install ## run the gateway over an emulated fleet (ONCE=1: ask each policy once and end; PORT=, SPEED=)
 	@exec $(BIN)/headway demo $(if $(filter-out 0,$(ONCE)),--once) $(if $(PORT),--port $(PORT)) $(if $(SPEED),--speed $(SPEED))
 
-test: dev ## run all tests but those that need a real engine (ARGS= goes to pytest)
+test: dev .tools/helm ## run all tests but those that need a real engine (ARGS= goes to pytest)
 	$(BIN)/python -m pytest -m "not engines" $(ARGS)
 
 check: dev ## format, lint, types and import rules
@@ -49,6 +49,10 @@ test-e2e: dev ## collect, train, serve and evaluate on emulated engines (also a 
 
 install: $(VENV)/.runtime ## .venv with what the service needs
 dev: $(VENV)/.dev ## .venv with the development tools too
+
+# The chart is rendered by Helm itself in its tests.
+.tools/helm: scripts/install-helm | $(BIN)/python
+	@PYTHON=$(BIN)/python scripts/install-helm $@
 
 # The stamps make a second run start at once; a changed pin or project file installs again.
 $(VENV)/.runtime: requirements/runtime.txt pyproject.toml | $(BIN)/python

@@ -33,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the schema, or what the file holds. Raises ConfigError for a file that stops a start."""
     if args.schema:
-        print(json.dumps(FleetConfig.model_json_schema(), indent=2))
+        schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **FleetConfig.model_json_schema()}
+        print(json.dumps(schema, indent=2))
         return 0
     config = load(args.config, policies=POLICIES, profiles=profiles.names())
     if config.predictors.directory is not None:

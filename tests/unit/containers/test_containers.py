@@ -9,6 +9,7 @@ import json
 import shlex
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import jsonschema
 import pytest
@@ -20,7 +21,11 @@ from router.config import FleetConfig, load
 ROOT = Path(__file__).resolve().parents[3]
 SCHEMA = json.loads((Path(__file__).parent / "compose-spec.json").read_text(encoding="utf-8"))
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
-ENGINES = sorted(name for name in COMPOSE["services"] if name != "gateway")
+SERVICES = COMPOSE["services"]
+#: Those that run our image: the gateway and one emulated engine for each instance of the fleet.
+OURS = sorted(name for name, service in SERVICES.items() if service["image"] == "headway:local")
+ENGINES = [name for name in OURS if name != "gateway"]
+FLEETS = sorted(path.name for path in (ROOT / "fleets").glob("compose*.yaml"))
 
 
 @pytest.fixture
@@ -41,26 +46,48 @@ def test_the_schema_refuses_what_compose_refuses(broken: dict[str, Any]) -> None
     assert not jsonschema.Draft202012Validator(SCHEMA).is_valid(broken)
 
 
-def test_services_run_one_image_without_privileges() -> None:
-    for service in COMPOSE["services"].values():
-        assert service["image"] == COMPOSE["services"]["gateway"]["image"]
+@pytest.mark.parametrize("name", [name for name in SERVICES if "profiles" not in SERVICES[name]])
+def test_services_have_no_privileges(name: str) -> None:
+    service = SERVICES[name]
+    assert "no-new-privileges:true" in service["security_opt"]
+    assert "privileged" not in service
+    if name != "postgres":  # whose image prepares its volume as root and then runs without
         assert service["cap_drop"] == ["ALL"]
         assert service["read_only"] is True
-        assert "privileged" not in service
 
 
-def test_only_the_gateway_is_reachable_and_on_loopback_only() -> None:
-    published = {
-        name: service["ports"] for name, service in COMPOSE["services"].items() if "ports" in service
-    }
-    assert published == {"gateway": ["127.0.0.1:8080:8080"]}
+def test_ports_are_on_loopback_only() -> None:
+    published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
+    assert sorted(published) == ["grafana", "prometheus", "proxy"]
+    assert all(port.startswith("127.0.0.1:") for ports in published.values() for port in ports)
+
+
+def test_two_gateways_share_one_state_and_one_store(fleet: FleetConfig) -> None:
+    assert SERVICES["gateway"]["deploy"]["replicas"] == 2
+    assert fleet.state.url.startswith("redis://redis:")
+    assert fleet.store.url.startswith("postgresql+asyncpg://headway@postgres/")
+
+
+@pytest.mark.parametrize("name", FLEETS)
+def test_a_fleet_gets_every_secret_and_reaches_only_services(name: str) -> None:
+    fleet = load(ROOT / "fleets" / name)
+    given = SERVICES["gateway"]["environment"]
+    for wanted in (fleet.auth.admin_key_env, fleet.store.password_env, fleet.state.password_env):
+        assert wanted in given
+    for url in (fleet.store.url, fleet.state.url, *(each.url for each in fleet.instances)):
+        assert urlsplit(url).hostname in SERVICES
+
+
+def test_a_password_is_the_same_on_both_sides() -> None:
+    gateway = SERVICES["gateway"]["environment"]
+    assert SERVICES["postgres"]["environment"]["POSTGRES_PASSWORD"] == gateway["HEADWAY_STORE_PASSWORD"]
+    assert gateway["HEADWAY_STATE_PASSWORD"] in SERVICES["redis"]["command"]
 
 
 def test_every_instance_of_the_fleet_is_a_service_with_its_engine(fleet: FleetConfig) -> None:
     assert sorted(each.name for each in fleet.instances) == ENGINES
-    assert sorted(COMPOSE["services"]["gateway"]["depends_on"]) == ENGINES
     for instance in fleet.instances:
-        command = COMPOSE["services"][instance.name]["command"]
+        command = SERVICES[instance.name]["command"]
         options = dict(zip(command[1::2], command[2::2], strict=True))
         assert instance.url == f"http://{instance.name}:{options['--port']}"
         assert options["--kind"] == instance.kind
@@ -69,16 +96,44 @@ def test_every_instance_of_the_fleet_is_a_service_with_its_engine(fleet: FleetCo
         assert options.get("--model", model) == instance.serves[model].name
 
 
-@pytest.mark.parametrize("name", sorted(COMPOSE["services"]))
+@pytest.mark.parametrize(("profile", "engine"), [("vllm", "vllm-0"), ("ollama", "ollama-0")])
+def test_a_profile_brings_a_real_engine_on_a_gpu(profile: str, engine: str) -> None:
+    fleet = load(ROOT / "fleets" / f"compose-{profile}.yaml")
+    (instance,) = fleet.instances
+    service = SERVICES[engine]
+    assert (instance.name, instance.kind, service["profiles"]) == (engine, profile, [profile])
+    (device,) = service["deploy"]["resources"]["reservations"]["devices"]
+    assert device["capabilities"] == ["gpu"]
+    assert str(urlsplit(str(instance.url)).port) in service["expose"]
+
+
+def test_prometheus_scrapes_every_emulated_vllm(fleet: FleetConfig) -> None:
+    prometheus = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text(encoding="utf-8"))
+    gateways, engines = prometheus["scrape_configs"]
+    assert gateways["dns_sd_configs"][0]["names"] == ["gateway"]
+    known = {f"{each.name}:8000" for each in fleet.instances if each.kind == "vllm"}
+    assert set(engines["static_configs"][0]["targets"]) == known
+
+
+def test_what_is_mounted_exists() -> None:
+    for service in SERVICES.values():
+        for volume in service.get("volumes", ()):
+            source = volume.split(":")[0].replace("${HEADWAY_FLEET", "")
+            if source == "./fleets/":
+                source = "./fleets/compose.yaml"
+            assert (ROOT / source).exists() if source.startswith(".") else source in COMPOSE["volumes"]
+
+
+@pytest.mark.parametrize("name", OURS)
 def test_commands_are_known_to_the_command_line(name: str) -> None:
-    command = [str(word) for word in COMPOSE["services"][name]["command"]]
+    command = [str(word) for word in SERVICES[name]["command"]]
     assert build_parser(command[0]).parse_args(command).command == command[0]
 
 
 def test_the_gateway_reads_the_fleet_that_is_mounted() -> None:
-    gateway = COMPOSE["services"]["gateway"]
+    gateway = SERVICES["gateway"]
     path = gateway["command"][gateway["command"].index("--config") + 1]
-    assert f"./fleets/compose.yaml:{path}:ro" in gateway["volumes"]
+    assert f"./fleets/${{HEADWAY_FLEET:-compose.yaml}}:{path}:ro" in gateway["volumes"]
 
 
 def instructions() -> list[tuple[str, str]]:

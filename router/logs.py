@@ -1,0 +1,83 @@
+"""What the service logs, as text or as one JSON object a line, and which request a line is about.
+
+Neither holds a prompt or a key: messages are written without them, and of a request's record only what `told` names is
+logged.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from router.store.records import RequestRecord
+
+#: The request that the running task serves; None outside of one.
+current_request: ContextVar[str | None] = ContextVar("current_request", default=None)
+
+requests_logger = logging.getLogger("headway.requests")
+
+#: Columns of a request's record that its log line tells, in order.
+_COLUMNS = (
+    *("api", "key_name", "policy", "model", "instance", "outcome", "error_code", "attempts", "hedged"),
+    *("prompt_tokens", "output_tokens", "queue_wait_s", "ttft_s", "tpot_s", "e2e_s", "cost_usd", "slo_met"),
+)
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: `time` (UTC), `level`, `logger`, `message`, `request_id` where there is one, what the
+    caller gave as `extra={"fields": {...}}`, and `exception` with the traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        told: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        request_id = current_request.get()
+        if request_id is not None:
+            told["request_id"] = request_id
+        told.update(getattr(record, "fields", {}))
+        if record.exc_info:
+            told["exception"] = self.formatException(record.exc_info)
+        return json.dumps(told, ensure_ascii=False, default=str)
+
+
+class TextLines(logging.Formatter):
+    """A line for people: time, level, logger, message, and the request's id where there is one."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging names it so)
+        line = super().formatMessage(record)
+        fields = getattr(record, "fields", {})
+        request_id = fields.get("request_id") or current_request.get()
+        if request_id is not None and request_id not in line:
+            line = f"{line} [{request_id}]"
+        rest = " ".join(f"{name}={value}" for name, value in fields.items() if name != "request_id")
+        return f"{line} {rest}" if rest else line
+
+
+def configure(form: Literal["text", "json"], level: str) -> None:
+    """Send the log of the whole process to standard error, in this form and from this level on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if form == "json" else TextLines())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+def log_request(record: RequestRecord) -> None:
+    """A line about a finished request."""
+    if not requests_logger.isEnabledFor(logging.INFO):
+        return
+    told = {name: value for name in _COLUMNS if (value := getattr(record, name)) is not None}
+    for name, value in told.items():
+        if isinstance(value, float):
+            told[name] = float(f"{value:.6g}")
+    told["outcome"] = str(record.outcome.value)
+    requests_logger.info("request", extra={"fields": {"request_id": record.id, **told}})

@@ -1,0 +1,39 @@
+"""The published JSON schema of the fleet file, from which editors complete and check."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from router.cli import main
+
+ROOT = Path(__file__).resolve().parents[3]
+PUBLISHED = ROOT / "docs" / "fleet.schema.json"
+
+
+def test_the_published_schema_is_the_one_of_this_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """If this fails: headway check --schema > docs/fleet.schema.json"""
+    assert main(["check", "--schema"]) == 0
+    assert json.loads(PUBLISHED.read_text(encoding="utf-8")) == json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "fleets").glob("*.yaml")), ids=lambda path: path.name)
+def test_our_fleets_are_valid_to_an_editor(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    schema = json.loads(PUBLISHED.read_text(encoding="utf-8"))
+    validator = jsonschema.Draft202012Validator(schema)
+    assert [error.message for error in validator.iter_errors(yaml.safe_load(text))] == []
+    if not path.is_symlink():
+        assert text.startswith("# yaml-language-server: $schema=../docs/fleet.schema.json\n")
+
+
+def test_an_editor_sees_a_typo() -> None:
+    validator = jsonschema.Draft202012Validator(json.loads(PUBLISHED.read_text(encoding="utf-8")))
+    fleet = yaml.safe_load((ROOT / "fleets" / "mixed-8b.yaml").read_text(encoding="utf-8"))
+    fleet["limits"] = {"max_que": 3}
+    (error,) = validator.iter_errors(fleet)
+    assert "max_que" in error.message

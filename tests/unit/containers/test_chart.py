@@ -1,0 +1,207 @@
+"""The Helm chart: rendered by Helm, checked against the Kubernetes API's own schemas, and its fleet file by our reader."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from router.config import load, loads
+
+ROOT = Path(__file__).resolve().parents[3]
+CHART = ROOT / "deploy" / "helm" / "headway"
+HELM = shutil.which("helm") or str(ROOT / ".tools" / "helm")
+#: Kinds of other projects, which the Kubernetes schemas do not hold.
+CUSTOM = {"ScaledObject", "ServiceMonitor", "PrometheusRule"}
+
+MODEL = {"name": "llama-3.1-8b", "price": {"input_usd_per_mtok": 0.05, "output_usd_per_mtok": 0.25}}
+ALONE: dict[str, Any] = {"replicas": 1, "fleet": {"models": [MODEL]}}
+SHARED: dict[str, Any] = {
+    "store": {"url": "postgresql+asyncpg://headway@pg/headway"},
+    "state": {"url": "redis://redis:6379/0", "passwordEnv": "HEADWAY_STATE_PASSWORD"},
+    "secret": {
+        "values": {"HEADWAY_ADMIN_KEY": "a", "HEADWAY_STORE_PASSWORD": "b", "HEADWAY_STATE_PASSWORD": "c"}
+    },
+    "fleet": {
+        "auth": {"admin_key_env": "HEADWAY_ADMIN_KEY"},
+        "models": [MODEL],
+        "discovery": [
+            {
+                "kubernetes": {"selector": "app=vllm", "namespace": "engines"},
+                "instance": {"kind": "vllm", "serves": {"llama-3.1-8b": "llama-3.1-8b"}, "hardware": "l4"},
+            }
+        ],
+    },
+}
+TARGET = {"model": "llama-3.1-8b", "name": "vllm-llama", "minReplicas": 1, "maxReplicas": 4}
+EVERYTHING: dict[str, Any] = {
+    **SHARED,
+    "workers": 2,
+    "autoscaling": {"enabled": True, "liveRequestsPerPod": 400},
+    "engineScaling": {"via": "keda", "targets": [TARGET]},
+    "ingress": {"enabled": True, "className": "nginx", "tls": [{"hosts": ["a.example"], "secretName": "t"}]},
+    "networkPolicy": {"enabled": True, "from": [{"podSelector": {"matchLabels": {"app": "web"}}}]},
+    "metrics": {
+        "serviceMonitor": {"enabled": True},
+        "rules": {"enabled": True},
+        "dashboard": {"enabled": True},
+    },
+    "priorityClassName": "high",
+    "nodeSelector": {"pool": "cpu"},
+    "tolerations": [{"key": "a", "operator": "Exists"}],
+    "affinity": {"podAntiAffinity": {}},
+    "podLabels": {"team": "llm"},
+    "podAnnotations": {"a": "b"},
+    "image": {"repository": "registry.example/headway", "pullSecrets": [{"name": "pull"}]},
+    "serviceAccount": {"annotations": {"a": "b"}},
+}
+
+
+def template(values: dict[str, Any], tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    given = tmp_path / "values.yaml"
+    given.write_text(yaml.safe_dump(values), encoding="utf-8")
+    command = [HELM, "template", "prod", str(CHART), "--namespace", "llm", "--values", str(given)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def rendered(values: dict[str, Any], tmp_path: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """The objects by kind and name."""
+    done = template(values, tmp_path)
+    assert done.returncode == 0, done.stderr
+    objects = [each for each in yaml.safe_load_all(done.stdout) if each]
+    return {(each["kind"], each["metadata"]["name"]): each for each in objects}
+
+
+@pytest.mark.parametrize("values", [ALONE, SHARED, EVERYTHING], ids=["alone", "shared", "everything"])
+def test_what_is_rendered_is_valid_kubernetes(values: dict[str, Any], tmp_path: Path) -> None:
+    for (kind, _), each in rendered(values, tmp_path).items():
+        if kind not in CUSTOM:
+            kubernetes_validate.validate(each, "1.33", strict=True)
+
+
+def test_the_schemas_refuse_what_kubernetes_refuses(tmp_path: Path) -> None:
+    broken = rendered(SHARED, tmp_path)["Deployment", "prod-headway"]
+    broken["spec"]["template"]["spec"]["containers"][0]["livenessProb"] = {}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(broken, "1.33", strict=True)
+
+
+@pytest.mark.parametrize("values", [ALONE, SHARED, EVERYTHING], ids=["alone", "shared", "everything"])
+def test_the_fleet_file_in_it_is_one_that_we_read(values: dict[str, Any], tmp_path: Path) -> None:
+    text = rendered(values, tmp_path)["ConfigMap", "prod-headway"]["data"]["fleet.yaml"]
+    fleet = loads(text)
+    assert fleet.server.host == "0.0.0.0"
+    assert fleet.server.workers == values.get("workers", 1)
+    assert fleet.store.spool_directory == "/var/lib/headway"
+    if values is not ALONE:
+        assert fleet.state.url == SHARED["state"]["url"]
+        assert fleet.state.password_env == "HEADWAY_STATE_PASSWORD"
+        assert fleet.store.password_env == "HEADWAY_STORE_PASSWORD"
+        assert fleet.discovery[0].kubernetes.namespace == "engines"
+
+
+def test_the_example_fleet_fits_into_the_chart(tmp_path: Path) -> None:
+    """Whatever an operator has in a fleet file can be given as `fleet`."""
+    fleet = yaml.safe_load((ROOT / "fleets" / "example.yaml").read_text(encoding="utf-8"))
+    text = rendered({"replicas": 1, "fleet": fleet}, tmp_path)["ConfigMap", "prod-headway"]["data"][
+        "fleet.yaml"
+    ]
+    ours = load(ROOT / "fleets" / "example.yaml").model_dump(exclude={"server", "store"})
+    assert loads(text).model_dump(exclude={"server", "store"}) == ours
+
+
+def test_a_pod_runs_without_rights_and_drains(tmp_path: Path) -> None:
+    pod = rendered(SHARED, tmp_path)["Deployment", "prod-headway"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    probes = {
+        name: container[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "liveness", "readiness")
+    }
+    assert probes == {"startup": "/healthz", "liveness": "/healthz", "readiness": "/readyz"}
+    pause_s = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert (
+        pod["terminationGracePeriodSeconds"] >= pause_s + 30 + 5
+    )  # the gateway's own drain, and its records
+
+
+def test_discovery_may_read_pods_where_they_are_and_nothing_else(tmp_path: Path) -> None:
+    found = rendered(SHARED, tmp_path)
+    role = found["Role", "prod-headway"]
+    assert role["metadata"]["namespace"] == "engines"
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
+    subject = found["RoleBinding", "prod-headway"]["subjects"][0]
+    account = found["Deployment", "prod-headway"]["spec"]["template"]["spec"]["serviceAccountName"]
+    assert (subject["name"], subject["namespace"]) == (account, "llm")
+    alone = rendered(ALONE, tmp_path)
+    assert ("Role", "prod-headway") not in alone
+    assert not alone["Deployment", "prod-headway"]["spec"]["template"]["spec"]["automountServiceAccountToken"]
+
+
+@pytest.mark.parametrize("via", ["keda", "hpa"])
+def test_engines_scale_by_what_headway_says(via: str, tmp_path: Path) -> None:
+    found = rendered({**SHARED, "engineScaling": {"via": via, "targets": [TARGET]}}, tmp_path)
+    name = "prod-headway-vllm-llama"
+    if via == "keda":
+        spec = found["ScaledObject", name]["spec"]
+        assert (spec["scaleTargetRef"]["name"], spec["minReplicaCount"], spec["maxReplicaCount"]) == (
+            "vllm-llama",
+            1,
+            4,
+        )
+        asked = spec["triggers"][0]["metadata"]["query"]
+        assert asked == 'max(headway_desired_replicas{model="llama-3.1-8b"})'
+    else:
+        kubernetes_validate.validate(found["HorizontalPodAutoscaler", name], "1.33", strict=True)
+        metric = found["HorizontalPodAutoscaler", name]["spec"]["metrics"][0]["external"]["metric"]
+        assert metric["name"] == "headway_desired_replicas"
+        assert metric["selector"] == {"matchLabels": {"model": "llama-3.1-8b"}}
+
+
+def test_rules_and_dashboard_are_those_of_the_repository(tmp_path: Path) -> None:
+    found = rendered(EVERYTHING, tmp_path)
+    rules = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text(encoding="utf-8"))
+    assert found["PrometheusRule", "prod-headway"]["spec"] == rules
+    dashboard = found["ConfigMap", "prod-headway-dashboard"]["data"]["headway.json"]
+    assert (
+        dashboard.strip()
+        == (ROOT / "deploy/grafana/dashboards/headway.json").read_text(encoding="utf-8").strip()
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"fleet": {"models": [MODEL]}}, "several gateways need a state to share"),
+        ({"fleet": {"models": [MODEL]}, "state": SHARED["state"]}, "several gateways need one store"),
+        ({"fleet": {"models": []}, "replicas": 1}, "minItems"),
+        ({**ALONE, "replica": 2}, "replica"),
+        ({**ALONE, "drain": {"graceSeconds": 10}}, "graceSeconds"),
+    ],
+)
+def test_wrong_values_are_told(values: dict[str, Any], told: str, tmp_path: Path) -> None:
+    done = template(values, tmp_path)
+    assert done.returncode != 0
+    assert told in done.stderr
+
+
+def test_the_chart_lints(tmp_path: Path) -> None:
+    given = tmp_path / "values.yaml"
+    given.write_text(yaml.safe_dump(EVERYTHING), encoding="utf-8")
+    done = subprocess.run(
+        [HELM, "lint", "--strict", str(CHART), "--values", str(given)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
