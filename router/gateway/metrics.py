@@ -10,22 +10,21 @@ Names, attributes and buckets: OpenTelemetry semantic conventions for generative
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import accumulate
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import generate_latest
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 
 from predictors.serving import PhysicalPredictor
 from router.core.state import Instance
 from router.core.types import OUTSIDE_ATTAINMENT, Outcome
+from router.gateway.families import Families
+from router.gateway.histogram import Histogram
 from router.store.queries import RecordCounts
 from router.store.records import RequestRecord
+from router.store.state import StateHealth
 
 OTHER = "other"
 #: Sets of label values kept; a fleet that changes all day must not grow the process without end.
@@ -44,45 +43,23 @@ _OPERATIONS = {
     "chat.completions": "chat",
     "completions": "text_completion",
     "embeddings": "embeddings",
+    "responses": "chat",
     "ollama.chat": "chat",
     "ollama.generate": "text_completion",
     "ollama.embed": "embeddings",
     "ollama.embeddings": "embeddings",
 }
-_SUCCESS = frozenset({Outcome.OK, Outcome.LATE})
+SUCCESS = frozenset({Outcome.OK, Outcome.LATE})
 
 
-class Histogram:
-    """Counts of values by upper bound (inclusive, as Prometheus has it)."""
-
-    __slots__ = ("bounds", "counts", "total")
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
-
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
-
-    def add(self, other: Histogram) -> None:
-        """Add the counts of another one with the same bounds."""
-        self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
-        self.total += other.total
-
-    def buckets(self) -> list[tuple[str, float]]:
-        """Cumulative counts by the text of the bound."""
-        bounds = [*(repr(bound) for bound in self.bounds), "+Inf"]
-        return list(zip(bounds, map(float, accumulate(self.counts)), strict=True))
-
-
-class _Series:
+class Series:
     """All that is counted for one combination of labels."""
 
     __slots__ = (
+        "attempts",
         "cost_usd",
         "duration",
+        "hedged",
         "input_tokens",
         "met",
         "offered",
@@ -98,7 +75,7 @@ class _Series:
     )
 
     def __init__(self) -> None:
-        self.requests = self.offered = self.met = self.overruns = 0
+        self.requests = self.offered = self.met = self.overruns = self.attempts = self.hedged = 0
         self.cost_usd = self.overrun_usd = 0.0
         self.ttft = Histogram(TTFT_BUCKETS)
         self.tpot = Histogram(TPOT_BUCKETS)
@@ -111,7 +88,7 @@ class _Series:
 
 
 @dataclass(frozen=True, slots=True)
-class _Labels:
+class Labels:
     policy: str
     requested: str
     model: str
@@ -120,6 +97,15 @@ class _Labels:
     outcome: str
     key: str
     error: str
+
+
+class BudgetLevel(NamedTuple):
+    """How far one budget of a key is used: `period` is `day` or `total`, `limit_usd` None where it has no bound."""
+
+    key: str
+    period: str
+    spent_usd: float
+    limit_usd: float | None
 
 
 class Metrics:
@@ -133,15 +119,18 @@ class Metrics:
         self._keys = _known(())
         self.predictor: PhysicalPredictor | None = None
         self._kinds: dict[str, str] = {}
-        self._series: dict[tuple[object, ...], tuple[_Labels, _Series]] = {}
-        self._overflow: dict[Outcome, tuple[_Labels, _Series]] = {}
+        self._series: dict[tuple[object, ...], tuple[Labels, Series]] = {}
+        self._overflow: dict[Outcome, tuple[Labels, Series]] = {}
         self.decisions: dict[str, Histogram] = {}
         self._read_instances: Callable[[], Iterable[Instance]] = tuple
         self._read_queue_depth: Callable[[], int] | None = None
         self._read_desired_replicas: Callable[[], Mapping[str, int]] = dict
         self._read_records: Callable[[], RecordCounts] | None = None
+        self._read_live: Callable[[], int] | None = None
+        self._read_state: Callable[[], StateHealth] | None = None
+        self._read_budgets: Callable[[], Iterable[BudgetLevel]] = tuple
         self.registry = CollectorRegistry(auto_describe=False)
-        self.registry.register(_Families(self))
+        self.registry.register(Families(self))
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
@@ -178,13 +167,20 @@ class Metrics:
         desired_replicas: Callable[[], Mapping[str, int]] | None = None,
         records: Callable[[], RecordCounts] | None = None,
         predictor: PhysicalPredictor | None = None,
+        live: Callable[[], int] | None = None,
+        state: Callable[[], StateHealth] | None = None,
+        budgets: Callable[[], Iterable[BudgetLevel]] | None = None,
     ) -> None:
-        """Where gauges are read from whenever `/metrics` is. `desired_replicas` is by model."""
+        """Where gauges are read from whenever `/metrics` is. `desired_replicas` is by model, `live` counts requests that
+        are queued or under way."""
         self._read_instances = instances or self._read_instances
         self._read_queue_depth = queue_depth or self._read_queue_depth
         self._read_desired_replicas = desired_replicas or self._read_desired_replicas
         self._read_records = records or self._read_records
         self.predictor = predictor or self.predictor
+        self._read_live = live or self._read_live
+        self._read_state = state or self._read_state
+        self._read_budgets = budgets or self._read_budgets
 
     # --- the hot path -------------------------------------------------------------------------------
     def record(self, record: RequestRecord) -> None:
@@ -211,11 +207,13 @@ class Metrics:
         if record.tpot_s is not None:
             series.tpot.observe(record.tpot_s)
         if record.attempts:
+            series.attempts += record.attempts
+            series.hedged += record.hedged
             if record.prompt_tokens is not None:
                 series.input_tokens.observe(record.prompt_tokens)
             if output_tokens is not None:
                 series.output_tokens.observe(output_tokens)
-        if outcome in _SUCCESS:  # an answer that was cut short says nothing about these
+        if outcome in SUCCESS:  # an answer that was cut short says nothing about these
             predicted = record.predicted_e2e_s_p50
             if predicted and e2e_s is not None:
                 series.ratio_e2e.observe(e2e_s / predicted)
@@ -255,14 +253,14 @@ class Metrics:
         operation: str,
         outcome: Outcome,
         key: str,
-    ) -> _Series:
+    ) -> Series:
         name = Outcome(outcome).value
-        error = "" if outcome in _SUCCESS else name
+        error = "" if outcome in SUCCESS else name
         if len(self._series) >= MAX_SERIES:
-            labels = _Labels(OTHER, OTHER, OTHER, OTHER, OTHER, name, OTHER, error)
-            return self._overflow.setdefault(outcome, (labels, _Series()))[1]
-        labels = _Labels(policy, requested, model, instance, operation, name, key, error)
-        series = _Series()
+            labels = Labels(OTHER, OTHER, OTHER, OTHER, OTHER, name, OTHER, error)
+            return self._overflow.setdefault(outcome, (labels, Series()))[1]
+        labels = Labels(policy, requested, model, instance, operation, name, key, error)
+        series = Series()
         self._series[policy, requested, model, instance, operation, outcome, key] = (labels, series)
         return series
 
@@ -291,7 +289,19 @@ class Metrics:
         """What the store counted, if it is watched."""
         return None if self._read_records is None else self._read_records()
 
-    def all_series(self) -> Iterator[tuple[_Labels, _Series]]:
+    def live(self) -> int | None:
+        """Requests that are queued or under way, if anyone says so."""
+        return None if self._read_live is None else self._read_live()
+
+    def state(self) -> StateHealth | None:
+        """How the state that replicas share does, if it is watched."""
+        return None if self._read_state is None else self._read_state()
+
+    def budgets(self) -> Iterable[BudgetLevel]:
+        """How far budgets of keys are used."""
+        return self._read_budgets()
+
+    def all_series(self) -> Iterator[tuple[Labels, Series]]:
         """Everything counted so far."""
         yield from self._series.values()
         yield from self._overflow.values()
@@ -299,264 +309,3 @@ class Metrics:
 
 def _known(names: Iterable[str]) -> dict[str | None, str]:
     return {None: "", "": "", **{name: name for name in names}}
-
-
-class _Families(Collector):
-    """Metric families made from what was counted, at the time of a scrape."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-
-    def describe(self) -> list[Metric]:
-        """Nothing beforehand: reading the fleet while it is being built would be too early."""
-        return []
-
-    def collect(self) -> Iterator[Metric]:
-        series = list(self._metrics.all_series())
-        yield from self._gen_ai(series)
-        yield from self._requests(series)
-        yield from self._predictions(series)
-        yield from self._predictors()
-        yield self._decisions()
-        yield from self._fleet()
-        yield from self._records()
-
-    def _gen_ai(self, series: list[tuple[_Labels, _Series]]) -> Iterator[Metric]:
-        names = (
-            "gen_ai_operation_name",
-            "gen_ai_provider_name",
-            "gen_ai_request_model",
-            "gen_ai_response_model",
-            "server_address",
-            "error_type",
-            "headway_policy",
-        )
-
-        def labels(each: _Labels) -> tuple[str, ...]:
-            return (
-                each.operation,
-                self._metrics.kind(each.instance),
-                each.requested,
-                each.model,
-                each.instance,
-                each.error,
-                each.policy,
-            )
-
-        answered = [(labels(each), one) for each, one in series]
-        yield _histograms(
-            "gen_ai_server_time_to_first_token_seconds",
-            "Time from arrival to the first token, queue included; server_address is the instance.",
-            names,
-            ((values, one.ttft) for values, one in answered),
-        )
-        yield _histograms(
-            "gen_ai_server_time_per_output_token_seconds",
-            "Mean time per output token after the first.",
-            names,
-            ((values, one.tpot) for values, one in answered),
-        )
-        yield _histograms(
-            "gen_ai_server_request_duration_seconds",
-            "Time from arrival to the end of the request.",
-            names,
-            ((values, one.duration) for values, one in answered),
-        )
-        yield _histograms(
-            "gen_ai_client_token_usage",
-            "Input and output tokens of a request.",
-            (*names, "gen_ai_token_type"),
-            [((*values, "input"), one.input_tokens) for values, one in answered]
-            + [((*values, "output"), one.output_tokens) for values, one in answered],
-        )
-
-    @staticmethod
-    def _requests(series: list[tuple[_Labels, _Series]]) -> Iterator[Metric]:
-        yield _counters(
-            "headway_requests",
-            "Requests that reached the router.",
-            ("policy", "model", "instance", "outcome"),
-            (((each.policy, each.model, each.instance, each.outcome), one.requests) for each, one in series),
-        )
-        slo = ("policy",)
-        yield _counters(
-            "headway_slo_offered",
-            "Requests with an SLO that count for attainment.",
-            slo,
-            (((each.policy,), one.offered) for each, one in series),
-        )
-        yield _counters(
-            "headway_slo_met",
-            "Requests that met all targets of their SLO.",
-            slo,
-            (((each.policy,), one.met) for each, one in series),
-        )
-        yield _counters(
-            "headway_spend_usd",
-            "Cost of all attempts.",
-            ("policy", "model", "key"),
-            (((each.policy, each.model, each.key), one.cost_usd) for each, one in series),
-        )
-        yield _counters(
-            "headway_budget_overruns",
-            "Requests whose cost passed their cap.",
-            slo,
-            (((each.policy,), one.overruns) for each, one in series),
-        )
-        yield _counters(
-            "headway_budget_overrun_usd",
-            "Cost beyond the caps.",
-            slo,
-            (((each.policy,), one.overrun_usd) for each, one in series),
-        )
-
-    @staticmethod
-    def _predictions(series: list[tuple[_Labels, _Series]]) -> Iterator[Metric]:
-        names = ("model", "instance")
-        for quantity, text in (
-            ("ttft", "time to the first token"),
-            ("e2e", "time of the whole request"),
-            ("output_tokens", "output tokens"),
-        ):
-            attribute = f"ratio_{quantity}"
-            yield _histograms(
-                f"headway_prediction_{quantity}_ratio",
-                f"Actual over predicted (median): {text}.",
-                names,
-                (((each.model, each.instance), getattr(one, attribute)) for each, one in series),
-            )
-
-    def _predictors(self) -> Iterator[Metric]:
-        predictor = self._metrics.predictor
-        if predictor is None:
-            return
-        info = GaugeMetricFamily("headway_predictor_info", "Artifacts in use.", labels=["kind", "artifact"])
-        for kind, about in predictor.models.about.items():
-            info.add_metric([kind, str(about["artifact"])], 1.0)
-        group = ["model", "hardware"]
-        believed = GaugeMetricFamily(
-            "headway_predictor_believed",
-            "1 while the latency model serves, 0: the physical one.",
-            labels=group,
-        )
-        alarms = CounterMetricFamily(
-            "headway_predictor_alarms", "Times the latency model's predictions did not hold.", labels=group
-        )
-        covered = GaugeMetricFamily(
-            "headway_predictor_coverage",
-            "Share of recent TTFTs within a predicted quantile.",
-            labels=[*group, "of", "quantile"],
-        )
-        error = GaugeMetricFamily(
-            "headway_predictor_error", "Mean |ln(actual / predicted median TTFT)|.", labels=[*group, "of"]
-        )
-        for (model, hardware), trust in predictor.groups().items():
-            believed.add_metric([model, hardware], float(trust.believed))
-            alarms.add_metric([model, hardware], trust.alarms)
-            for of, coverage in (("learned", trust.learned), ("physical", trust.physical)):
-                if coverage.ttfts:
-                    covered.add_metric([model, hardware, of, "0.5"], coverage.ttft_p50)
-                    covered.add_metric([model, hardware, of, "0.95"], coverage.ttft_p95)
-                    error.add_metric([model, hardware, of], coverage.ttft_log_error)
-        weight = GaugeMetricFamily(
-            "headway_length_model_weight", "How far the length model is believed, 0 to 1.", labels=["model"]
-        )
-        for model, share in predictor.length_weights().items():
-            weight.add_metric([model], share)
-        feedback = CounterMetricFamily(
-            "headway_feedback_learned", "Judgements that corrected predicted qualities.", labels=["model"]
-        )
-        for model, count in predictor.feedback_counts().items():
-            feedback.add_metric([model], count)
-        yield from (info, believed, alarms, covered, error, weight, feedback)
-
-    def _decisions(self) -> Metric:
-        return _histograms(
-            "headway_decision_seconds",
-            "Time that the scheduler took to decide one request.",
-            ("policy",),
-            (((policy,), histogram) for policy, histogram in sorted(self._metrics.decisions.items())),
-        )
-
-    def _fleet(self) -> Iterator[Metric]:
-        depth = self._metrics.queue_depth()
-        if depth is not None:
-            yield GaugeMetricFamily("headway_queue_depth", "Requests that wait for an instance.", value=depth)
-        health = GaugeMetricFamily("headway_instance_health", "1 healthy, 0 ejected.", labels=["instance"])
-        draining = GaugeMetricFamily("headway_instance_draining", "1 while draining.", labels=["instance"])
-        in_flight = GaugeMetricFamily(
-            "headway_instance_in_flight", "Own requests at the instance.", labels=["instance"]
-        )
-        ejections = CounterMetricFamily(
-            "headway_instance_ejections", "Times an instance was ejected.", labels=["instance"]
-        )
-        for instance in self._metrics.instances():
-            labels = [instance.name]
-            health.add_metric(labels, float(instance.healthy))
-            draining.add_metric(labels, float(instance.draining))
-            in_flight.add_metric(labels, instance.in_flight)
-            ejections.add_metric(labels, instance.ejections)
-        yield from (health, draining, in_flight, ejections)
-        replicas = GaugeMetricFamily(
-            "headway_desired_replicas", "Replicas that a model wants now.", labels=["model"]
-        )
-        for model, count in self._metrics.desired_replicas().items():
-            replicas.add_metric([model], count)
-        yield replicas
-
-    def _records(self) -> Iterator[Metric]:
-        counts = self._metrics.records()
-        if counts is None:
-            return
-        lost = CounterMetricFamily(
-            "headway_records_lost",
-            "Requests that killed runs left without a row, by whether they had finished; over all runs.",
-            labels=["stage"],
-        )
-        lost.add_metric(["finished"], counts.lost.finished)
-        lost.add_metric(["in_flight"], counts.lost.in_flight)
-        yield lost
-        for name, text, value in (
-            ("headway_records", "Records taken.", counts.finished),
-            ("headway_records_written", "Records committed.", counts.recorded),
-            ("headway_records_dropped", "Records dropped since the buffer was full.", counts.dropped),
-            ("headway_store_retries", "Writes that the database did not take at once.", counts.retries),
-        ):
-            yield CounterMetricFamily(name, text, value=value)
-        yield GaugeMetricFamily("headway_records_pending", "Records not yet committed.", value=counts.pending)
-
-
-def _counters(
-    name: str,
-    text: str,
-    labels: tuple[str, ...],
-    values: Iterable[tuple[tuple[str, ...], float]],
-) -> Metric:
-    """A counter family: values summed over the series that share labels."""
-    sums: dict[tuple[str, ...], float] = {}
-    for key, value in values:
-        sums[key] = sums.get(key, 0.0) + value
-    family = CounterMetricFamily(name, text, labels=labels)
-    for key, value in sums.items():
-        family.add_metric(key, value)
-    return family
-
-
-def _histograms(
-    name: str,
-    text: str,
-    labels: tuple[str, ...],
-    values: Iterable[tuple[tuple[str, ...], Histogram]],
-) -> Metric:
-    """A histogram family: counts summed over the series that share labels; empty ones are left out."""
-    sums: dict[tuple[str, ...], Histogram] = {}
-    for key, histogram in values:
-        if any(histogram.counts):
-            known = sums.get(key)
-            if known is None:
-                known = sums[key] = Histogram(histogram.bounds)
-            known.add(histogram)
-    family = HistogramMetricFamily(name, text, labels=labels)
-    for key, histogram in sums.items():
-        family.add_metric(key, histogram.buckets(), histogram.total)
-    return family

@@ -1,0 +1,31 @@
+"""Counts by upper bound: what a Prometheus histogram is made of."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from itertools import accumulate
+
+
+class Histogram:
+    """Counts of values by upper bound (inclusive, as Prometheus has it)."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def add(self, other: Histogram) -> None:
+        """Add the counts of another one with the same bounds."""
+        self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
+        self.total += other.total
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Cumulative counts by the text of the bound."""
+        bounds = [*(repr(bound) for bound in self.bounds), "+Inf"]
+        return list(zip(bounds, map(float, accumulate(self.counts)), strict=True))

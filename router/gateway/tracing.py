@@ -1,0 +1,209 @@
+"""OpenTelemetry traces: one span a request, and under it its wait in the queue and each of its attempts.
+
+Spans are made when a request has ended, from its record, so tracing costs the relay nothing but ids. The ids are drawn
+when it comes, since engines are told theirs (`traceparent`, W3C Trace Context), so that a vLLM's own spans hang under ours.
+Names and attributes: OpenTelemetry semantic conventions for generative AI spans; no prompt and no answer is in them.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping
+from random import Random
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from router.core.types import EndedHow, Outcome
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace.export import SpanExporter
+
+    from router.store.records import AttemptRecord, RequestRecord
+
+_TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
+_OPERATIONS = {
+    "completions": "text_completion",
+    "ollama.generate": "text_completion",
+    "embeddings": "embeddings",
+}
+_SUCCESS = frozenset({Outcome.OK, Outcome.LATE})
+
+
+class Trace(NamedTuple):
+    """Where a request stands in a trace. `span_id` is its own, `parent_id` its caller's (None: it begins the trace)."""
+
+    trace_id: int
+    span_id: int
+    parent_id: int | None
+
+    def parent_of(self, span_id: int) -> str:
+        """The `traceparent` of a call made inside the span `span_id`."""
+        return f"00-{self.trace_id:032x}-{span_id:016x}-01"
+
+
+def new_span_id() -> int:
+    """A span's id, never 0."""
+    return secrets.randbits(64) or 1
+
+
+class Tracing:
+    """Draws ids and sends spans. Raises ModuleNotFoundError without the extra `otel`."""
+
+    def __init__(
+        self, endpoint: str | None, sample: float, version: str, exporter: SpanExporter | None = None
+    ) -> None:
+        """`exporter` in place of OTLP over HTTP to `endpoint`."""
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+        resource = Resource.create()  # with OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES
+        if str(resource.attributes.get("service.name")).startswith("unknown_service"):
+            resource = resource.merge(Resource({"service.name": "headway"}))
+        self._resource = resource
+        self._scope = InstrumentationScope("headway", version)
+        self._processor = BatchSpanProcessor(exporter or OTLPSpanExporter(endpoint=endpoint))
+        self._sample = sample
+        self._rng = Random(secrets.randbits(64))
+
+    def begin(self, headers: Mapping[bytes, bytes]) -> Trace | None:
+        """A request has come; None if it is not traced. A caller that says so itself decides."""
+        told = _TRACEPARENT.fullmatch(headers.get(b"traceparent", b"").strip())
+        if told is not None and told[1] != b"ff" and int(told[2], 16) and int(told[3], 16):
+            if not int(told[4], 16) & 1:
+                return None
+            return Trace(int(told[2], 16), new_span_id(), int(told[3], 16))
+        if self._rng.random() >= self._sample:
+            return None
+        return Trace(secrets.randbits(128) or 1, new_span_id(), None)
+
+    def end(self, record: RequestRecord, trace: Trace) -> None:
+        """The request has ended: send its spans."""
+        began, ended = record.received_at, record.received_at + (record.e2e_s or 0.0)
+        operation = _OPERATIONS.get(record.api or "", "chat")
+        model = record.model or ""
+        self._send(
+            trace,
+            trace.span_id,
+            trace.parent_id,
+            f"{operation} {model}".strip(),
+            "SERVER",
+            began,
+            ended,
+            _request_attributes(record, operation),
+            failed=None if record.outcome in _SUCCESS else record.outcome.value,
+        )
+        if record.queue_wait_s:
+            self._send(
+                trace,
+                new_span_id(),
+                trace.span_id,
+                "queue",
+                "INTERNAL",
+                began,
+                began + record.queue_wait_s,
+                {"headway.policy": record.policy},
+            )
+        for attempt in record.attempt_records:
+            self._attempt(trace, attempt, operation)
+
+    def _attempt(self, trace: Trace, attempt: AttemptRecord, operation: str) -> None:
+        how = attempt.ended_how
+        self._send(
+            trace,
+            attempt.span_id or new_span_id(),
+            trace.span_id,
+            f"attempt {attempt.instance}",
+            "CLIENT",
+            attempt.started_at,
+            attempt.ended_at or attempt.started_at,
+            {
+                "gen_ai.operation.name": operation,
+                "gen_ai.request.model": attempt.model,
+                "server.address": attempt.instance,
+                "headway.attempt": attempt.number,
+                "headway.ended_how": None if how is None else how.value,
+                "gen_ai.usage.output_tokens": attempt.output_tokens,
+                "headway.cost_usd": attempt.cost_usd,
+            },
+            first_token_at=attempt.first_token_at,
+            failed="upstream_error" if how is EndedHow.FAILED else None,
+        )
+
+    def _send(
+        self,
+        trace: Trace,
+        span_id: int,
+        parent_id: int | None,
+        name: str,
+        kind: str,
+        began: float,
+        ended: float,
+        attributes: Mapping[str, Any],
+        *,
+        first_token_at: float | None = None,
+        failed: str | None = None,
+    ) -> None:
+        from opentelemetry.sdk.trace import Event, ReadableSpan
+        from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+        def context(of: int, *, remote: bool = False) -> SpanContext:
+            return SpanContext(trace.trace_id, of, remote, TraceFlags(TraceFlags.SAMPLED))
+
+        told = {key: value for key, value in attributes.items() if value is not None}
+        if failed is not None:
+            told["error.type"] = failed
+        remote = parent_id is not None and parent_id == trace.parent_id
+        self._processor.on_end(
+            ReadableSpan(
+                name,
+                context=context(span_id),
+                parent=None if parent_id is None else context(parent_id, remote=remote),
+                resource=self._resource,
+                attributes=told,
+                events=()
+                if first_token_at is None
+                else (Event("first_token", timestamp=int(first_token_at * 1e9)),),
+                kind=SpanKind[kind],
+                status=Status(StatusCode.UNSET if failed is None else StatusCode.ERROR),
+                start_time=int(began * 1e9),
+                end_time=int(max(began, ended) * 1e9),
+                instrumentation_scope=self._scope,
+            )
+        )
+
+    def close(self) -> None:
+        """Send what waits, within a few seconds, and stop. Blocks: call it off the event loop."""
+        self._processor.force_flush(3000)
+        self._processor.shutdown()
+
+
+def _request_attributes(record: RequestRecord, operation: str) -> dict[str, Any]:
+    finish = record.finish_reason
+    return {
+        "gen_ai.operation.name": operation,
+        "gen_ai.provider.name": "headway",
+        "gen_ai.response.model": record.model,
+        "gen_ai.request.max_tokens": record.max_tokens,
+        "gen_ai.response.finish_reasons": None if finish is None else (finish,),
+        "gen_ai.usage.input_tokens": record.prompt_tokens,
+        "gen_ai.usage.output_tokens": record.output_tokens,
+        "server.address": record.instance,
+        "headway.request_id": record.id,
+        "headway.api": record.api,
+        "headway.key": record.key_name,
+        "headway.policy": record.policy,
+        "headway.outcome": record.outcome.value,
+        "headway.attempts": record.attempts,
+        "headway.hedged": record.hedged,
+        "headway.candidates": len(record.decisions[0].considered) if record.decisions else None,
+        "headway.propensity": record.propensity,
+        "headway.queue_wait_s": record.queue_wait_s,
+        "headway.ttft_s": record.ttft_s,
+        "headway.tpot_s": record.tpot_s,
+        "headway.predicted_ttft_s": record.predicted_ttft_s_p50,
+        "headway.predicted_e2e_s": record.predicted_e2e_s_p50,
+        "headway.cost_usd": record.cost_usd,
+        "headway.slo_met": record.slo_met,
+    }

@@ -1,0 +1,146 @@
+"""Spans of requests: ids, times, attributes, and that they reach a collector over OTLP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from aiohttp import web
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from router.core.types import EndedHow, Outcome
+from router.gateway.tracing import Trace, Tracing, new_span_id
+from router.store.records import AttemptRecord, RequestRecord
+
+CALLER = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+def record() -> RequestRecord:
+    made = RequestRecord("req_1", 1000.0, Outcome.OK, api="chat", key_name="team-a", policy="slo")
+    made.model, made.instance, made.e2e_s, made.queue_wait_s = "llama-3.1-8b", "b", 3.0, 0.5
+    made.finish_reason, made.prompt_tokens, made.output_tokens = "stop", 12, 34
+    made.prompt = "the secret prompt"
+    failed = AttemptRecord(
+        1, "a", "llama-3.1-8b", 1000.5, ended_at=1001.0, ended_how=EndedHow.FAILED, error="503"
+    )
+    answered = AttemptRecord(2, "b", "llama-3.1-8b", 1001.0, 1001.2, 1003.0, 34, 1e-6, EndedHow.OK)
+    answered.span_id = 7
+    made.attempt_records = [failed, answered]
+    return made
+
+
+@pytest.fixture
+def exporter() -> InMemorySpanExporter:
+    return InMemorySpanExporter()  # type: ignore[no-untyped-call]
+
+
+def spans(tracing: Tracing, exporter: InMemorySpanExporter) -> Sequence[ReadableSpan]:
+    tracing.close()
+    return exporter.get_finished_spans()
+
+
+def test_a_request_is_a_span_with_its_wait_and_its_attempts(exporter: InMemorySpanExporter) -> None:
+    tracing = Tracing(None, 1.0, "0", exporter)
+    trace = tracing.begin({b"traceparent": CALLER})
+    assert trace is not None
+    assert trace.parent_of(7) == "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000007-01"
+    tracing.end(record(), trace)
+    root, queue, failed, answered = spans(tracing, exporter)
+    assert {f"{each.context.trace_id:032x}" for each in (root, queue, failed, answered)} == {
+        CALLER[3:35].decode()
+    }
+    assert root.parent is not None
+    assert (f"{root.parent.span_id:016x}", root.parent.is_remote) == (CALLER[36:52].decode(), True)
+    assert [each.parent.span_id for each in (queue, failed, answered)] == [trace.span_id] * 3
+    assert (root.name, root.kind, root.status.status_code) == (
+        "chat llama-3.1-8b",
+        SpanKind.SERVER,
+        StatusCode.UNSET,
+    )
+    assert (root.start_time, root.end_time) == (1_000_000_000_000, 1_003_000_000_000)
+    assert root.attributes["gen_ai.usage.output_tokens"] == 34
+    assert root.attributes["headway.request_id"] == "req_1"
+    assert root.attributes["gen_ai.response.finish_reasons"] == ("stop",)
+    assert (queue.start_time, queue.end_time) == (1_000_000_000_000, 1_000_500_000_000)
+    assert failed.status.status_code is StatusCode.ERROR
+    assert failed.attributes["error.type"] == "upstream_error"
+    assert answered.context.span_id == 7
+    assert [(event.name, event.timestamp) for event in answered.events] == [
+        ("first_token", 1_001_200_000_000)
+    ]
+    assert root.resource.attributes["service.name"] == "headway"
+    assert "secret" not in "".join(each.to_json() for each in (root, queue, failed, answered))
+
+
+def test_a_refusal_is_an_error(exporter: InMemorySpanExporter) -> None:
+    tracing = Tracing(None, 1.0, "0", exporter)
+    trace = tracing.begin({})
+    assert trace is not None
+    assert trace.parent_id is None
+    tracing.end(RequestRecord("req_2", 1.0, Outcome.REJECTED_RATE, api="embeddings"), trace)
+    (root,) = spans(tracing, exporter)
+    assert (root.name, root.parent) == ("embeddings", None)
+    assert root.attributes["error.type"] == "rejected_rate"
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        b"00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+        b"00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
+        b"ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        b"00-4BF92F-00f067aa0ba902b7-01",
+        b"",
+    ],
+)
+def test_a_wrong_traceparent_begins_a_trace(told: bytes, exporter: InMemorySpanExporter) -> None:
+    tracing = Tracing(None, 1.0, "0", exporter)
+    trace = tracing.begin({b"traceparent": told})
+    assert trace is not None
+    assert trace.parent_id is None
+    assert f"{trace.trace_id:032x}" != CALLER[3:35].decode()
+    tracing.close()
+
+
+def test_the_caller_decides_else_the_share(exporter: InMemorySpanExporter) -> None:
+    never = Tracing(None, 0.0, "0", exporter)
+    assert never.begin({}) is None
+    assert never.begin({b"traceparent": CALLER}) is not None
+    always = Tracing(None, 1.0, "0", exporter)
+    assert always.begin({b"traceparent": CALLER[:-2] + b"00"}) is None
+    half = Tracing(None, 0.5, "0", exporter)
+    assert 300 < sum(half.begin({}) is not None for _ in range(1000)) < 700
+    for each in (never, always, half):
+        each.close()
+
+
+async def test_spans_reach_a_collector() -> None:
+    got: list[ExportTraceServiceRequest] = []
+
+    async def take(request: web.Request) -> web.Response:
+        got.append(ExportTraceServiceRequest.FromString(await request.read()))
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_post("/v1/traces", take)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        tracing = Tracing(f"http://127.0.0.1:{runner.addresses[0][1]}/v1/traces", 1.0, "0")
+        tracing.end(record(), Trace(5, new_span_id(), None))
+        await asyncio.to_thread(tracing.close)
+    finally:
+        await runner.cleanup()
+    names = [
+        span.name
+        for request in got
+        for resource in request.resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+    ]
+    assert sorted(names) == ["attempt a", "attempt b", "chat llama-3.1-8b", "queue"]
