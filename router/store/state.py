@@ -15,14 +15,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date, timedelta
 from typing import Any, Protocol
 
 from router.core.state import Work
 
-# An amount that has flowed back is not refused for the last bit of a floating-point sum.
-_SLACK = 1e-9
+#: An amount that has flowed back is not refused for the last bit of a floating-point sum.
+SLACK = 1e-9
 #: The same for money: a millionth of a cent.
-_SLACK_USD = 1e-8
+SLACK_USD = 1e-8
+#: The period of a budget that never ends.
+TOTAL = "total"
+#: Budgets of days before today that are still known: an answer may end long after its day.
+_DAYS_KEPT = 3
 
 
 # --- limits and money ---------------------------------------------------------------------------------
@@ -86,23 +91,26 @@ class Grant:
 @dataclass(frozen=True, slots=True)
 class View:
     """What one replica tells: its work by instance, how often it took each instance out for failing, and the turns it has
-    passed on since the last time: by what is taken in turn, the name (instance, model) that had its turn last."""
+    passed on since the last time: by what is taken in turn, the name (instance, model) that had its turn last. `queued`
+    counts by model what waits here for a slot."""
 
     work: Mapping[str, Work] = field(default_factory=dict)
     ejections: Mapping[str, int] = field(default_factory=dict)
     turns: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    queued: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Peers:
     """What is known of the others. `replicas` counts all that live, this one too; `work` is the sum over the others by
     instance; `ejected` are the instances that another has taken out since the last time, `turns` those that others
-    passed on since then."""
+    passed on since then. `queued` is the sum over the others by model."""
 
     replicas: int = 1
     work: Mapping[str, Work] = field(default_factory=dict)
     ejected: frozenset[str] = frozenset()
     turns: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    queued: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,27 +206,48 @@ class StateError(Exception):
 
 def taken(level: float, bucket: Bucket, amount: float, granted: bool) -> Level:
     """A bucket's `Level` after an amount was asked of its `level`."""
-    wait_s = 0.0 if granted else max(0.0, amount - level - _SLACK) / bucket.refill_per_s
+    wait_s = 0.0 if granted else max(0.0, amount - level - SLACK) / bucket.refill_per_s
     left = level - amount if granted else level
     return Level(left, (bucket.capacity - left) / bucket.refill_per_s, wait_s)
 
 
+def left_of(want: Want, left_usd: Callable[[Budget], float]) -> tuple[float | None, Budget | None]:
+    """The least that is left of a want's budgets (None without any), and the budget that has too little, if any.
+    `left_usd` tells what is left of one."""
+    least_usd, short = None, None
+    for budget in want.budgets:
+        left = left_usd(budget)
+        if least_usd is None or left < least_usd:
+            least_usd = left
+            if left + SLACK_USD < want.least_usd or left <= 0:
+                short = budget
+    return least_usd, short
+
+
+def oldest_kept(day: str) -> str:
+    """The oldest day whose budgets are kept on a `day`, both as `2026-11-22`."""
+    return (date.fromisoformat(day) - timedelta(days=_DAYS_KEPT)).isoformat()
+
+
 class MemoryState:
-    """State of one process. Buckets and budgets are as many as keys (a day's budget is forgotten with the next)."""
+    """State of one process. Buckets and budgets are as many as keys; budgets of past days are forgotten."""
 
     def __init__(self) -> None:
         self._levels: dict[str, tuple[float, float]] = {}  # level, when
         self._spent_usd: dict[tuple[str, str], float] = {}
         self._reserved_usd: dict[tuple[str, str], float] = {}
+        self._oldest = ""
         self._documents: dict[str, Mapping[str, Any]] = {}
         self._listener: Listener | None = None
 
     async def start(self, listener: Listener) -> None:
         self._listener = listener
+        for document, content in self._documents.items():
+            listener.changed(document, content)
 
     def load_spent(self, spent: Mapping[tuple[str, str], Mapping[str, float]]) -> None:
-        for budget, by_run in spent.items():
-            self._spent_usd[budget] = max(self._spent_usd.get(budget, 0.0), sum(by_run.values()))
+        for name, by_run in spent.items():
+            self._spent_usd[name] = max(self._spent_usd.get(name, 0.0), sum(by_run.values()))
 
     def _level(self, bucket: Bucket, now: float) -> float:
         known = self._levels.get(bucket.name)
@@ -229,20 +258,14 @@ class MemoryState:
 
     async def take(self, want: Want, now: float) -> Grant:
         levels = [self._level(bucket, now) for bucket, _ in want.takes]
-        granted = all(level + _SLACK >= amount for level, (_, amount) in zip(levels, want.takes, strict=True))
-        short, left_usd = None, None
-        for budget in want.budgets:
-            left = budget.limit_usd - self._held_usd(budget)
-            if left_usd is None or left < left_usd:
-                left_usd = left
-                if left + _SLACK_USD < want.least_usd or left <= 0:
-                    short = budget
+        granted = all(level + SLACK >= amount for level, (_, amount) in zip(levels, want.takes, strict=True))
+        left_usd, short = left_of(want, lambda budget: budget.limit_usd - self._held_usd(budget))
         granted = granted and short is None
         reserved_usd = 0.0
         if granted and left_usd is not None:
             reserved_usd = max(0.0, min(want.reserve_usd, left_usd))
             for budget in want.budgets:
-                name = budget.key, budget.period
+                name = self._name(budget)
                 self._reserved_usd[name] = self._reserved_usd.get(name, 0.0) + reserved_usd
         told = []
         for level, (bucket, amount) in zip(levels, want.takes, strict=True):
@@ -255,17 +278,24 @@ class MemoryState:
         name = budget.key, budget.period
         return self._spent_usd.get(name, 0.0) + self._reserved_usd.get(name, 0.0)
 
+    def _name(self, budget: Budget) -> tuple[str, str]:
+        """The budget's name. A new day's first budget makes days long past forgotten."""
+        if budget.period != TOTAL and (oldest := oldest_kept(budget.period)) > self._oldest:
+            self._oldest = oldest
+            for sums in (self._spent_usd, self._reserved_usd):
+                for name in [each for each in sums if each[1] != TOTAL and each[1] < oldest]:
+                    del sums[name]
+        return budget.key, budget.period
+
     def give(self, bucket: Bucket, amount: float, now: float) -> None:
-        known = self._levels.get(bucket.name)
-        if known is not None:  # one that nothing was taken from is full
-            self._levels[bucket.name] = (known[0] + amount, known[1])
+        self._levels[bucket.name] = (self._level(bucket, now) + amount, now)
 
     def settle(self, budgets: Sequence[Budget], reserved_usd: float, spent_usd: float) -> None:
         for budget in budgets:
-            name = budget.key, budget.period
+            name = self._name(budget)
             if reserved_usd:
                 left = self._reserved_usd.get(name, 0.0) - reserved_usd
-                if left > _SLACK_USD:
+                if left > SLACK_USD:
                     self._reserved_usd[name] = left
                 else:
                     self._reserved_usd.pop(name, None)

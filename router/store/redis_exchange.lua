@@ -1,0 +1,239 @@
+-- One exchange of one replica with the shared state, as one step. ARGV: the prefix of all keys, and what the replica
+-- tells and asks, as JSON (router/store/redis_state.py writes it and reads the answer). Money and levels are answered as
+-- strings, since cjson writes only 14 digits of a number.
+--
+-- Keys, after the prefix:
+--   replicas         sorted set: run -> when it was last heard
+--   run:RUN          hash: number of its last exchange, number of its last batch of gives, view (its work, as JSON)
+--   budget:BUDGET    hash: spent and held (sums), run:RUN -> what that run has spent (only grows)
+--   held:RUN         hash: budget -> what that run has reserved
+--   bucket:NAME      string: level and when; expires when full
+--   counter, changes a counter, and a sorted set: what changed -> the counter when it last did. A replica asks for what
+--                    has changed since it last asked. b:RUN:BUDGET money, v:RUN a view, t:WHAT a turn, d:NAME a document
+--   turns, lessons, versions, documents
+local prefix, ask = ARGV[1], cjson.decode(ARGV[2])
+local run, call = ask.run, redis.call
+local time = call('TIME')
+local now = time[1] + time[2] / 1000000
+
+local LIVE_S, DEAD_S, DAY_BUDGET_S = 2, 10, 3 * 86400
+local PAGE, LESSONS, LESSONS_KEPT = 500, 50, 1000
+local SLACK, SLACK_USD = 1e-9, 1e-8
+
+local function key(kind, name) return prefix .. kind .. (name or '') end
+local function exact(number) return string.format('%.17g', number) end
+local function number(reply) return tonumber(reply or 0) end
+local function changed(what) call('ZADD', key('changes'), call('INCR', key('counter')), what) end
+
+-- --- money ---
+local function write(budget, field, usd, sum, change)
+  local where = key('budget:', budget)
+  local total = math.max(0, number(call('HGET', where, sum)) + change)
+  if field then
+    call('HSET', where, field, exact(usd), sum, exact(total))
+  else
+    call('HSET', where, sum, exact(total))
+  end
+  if string.sub(budget, 1, 6) ~= 'total:' and call('TTL', where) < 0 then
+    call('EXPIRE', where, DAY_BUDGET_S)
+  end
+end
+
+local function spent(budget, who, usd)
+  local field = 'run:' .. who
+  local before = number(call('HGET', key('budget:', budget), field))
+  if usd > before then
+    write(budget, field, usd, 'spent', usd - before)
+    changed('b:' .. who .. ':' .. budget)
+  end
+end
+
+local function reserve(who, budget, usd)
+  local before = number(call('HGET', key('held:', who), budget))
+  if usd ~= before then
+    if usd > 0 then
+      call('HSET', key('held:', who), budget, exact(usd))
+    else
+      call('HDEL', key('held:', who), budget)
+    end
+    write(budget, nil, nil, 'held', usd - before)
+    changed('b:' .. who .. ':' .. budget)
+  end
+end
+
+local function release(who)
+  for _, budget in ipairs(call('HKEYS', key('held:', who))) do
+    reserve(who, budget, 0)
+  end
+end
+
+local function forget(who)
+  release(who)
+  call('DEL', key('run:', who))
+  call('ZREM', key('replicas'), who)
+  call('ZREM', key('changes'), 'v:' .. who)
+end
+
+-- --- buckets ---
+local function level_of(name, capacity, refill_per_s)
+  local text = call('GET', key('bucket:', name))
+  if not text then return capacity end
+  local level, at = string.match(text, '(%S+) (%S+)')
+  return math.min(capacity, level + math.max(0, now - at) * refill_per_s)
+end
+
+local function set_level(name, capacity, refill_per_s, level)
+  if level >= capacity then
+    call('DEL', key('bucket:', name))
+  else
+    local full_ms = math.ceil((capacity - level) / refill_per_s * 1000) + 1
+    call('SET', key('bucket:', name), exact(level) .. ' ' .. exact(now), 'PX', string.format('%.0f', full_ms))
+  end
+end
+
+local function grant(want)
+  local takes, budgets, reserve_usd, least_usd = want[1], want[2], want[3], want[4]
+  local levels, given = {}, true
+  for i, take in ipairs(takes) do
+    local level = level_of(take[1], take[2], take[3])
+    levels[i] = level
+    given = given and level + SLACK >= take[4]
+  end
+  local short, left = 0, nil
+  for i, budget in ipairs(budgets) do
+    local sums = call('HMGET', key('budget:', budget[1]), 'spent', 'held')
+    local left_here = budget[2] - number(sums[1]) - number(sums[2])
+    if not left or left_here < left then
+      left = left_here
+      if left + SLACK_USD < least_usd or left <= 0 then short = i end
+    end
+  end
+  given = given and short == 0
+  local reserved = 0
+  if given then
+    for i, take in ipairs(takes) do
+      set_level(take[1], take[2], take[3], levels[i] - take[4])
+    end
+    if left then
+      reserved = math.max(0, math.min(reserve_usd, left))
+      for _, budget in ipairs(reserved > 0 and budgets or {}) do
+        reserve(run, budget[1], number(call('HGET', key('held:', run), budget[1])) + reserved)
+      end
+    end
+  end
+  for i, level in ipairs(levels) do levels[i] = exact(level) end
+  return {given, levels, short, exact(reserved), left and exact(left) or ''}
+end
+
+-- --- what changed elsewhere ---
+-- Each entry is its kind, its name and what it is now; nil if it is this replica's own, false if it is no more.
+local READ = {
+  b = function(name)
+    local who, budget = string.match(name, '^([^:]*):(.*)$')
+    if who == run then return nil end
+    local sums = call('HMGET', key('budget:', budget), 'run:' .. who, 'held')
+    return (sums[1] or sums[2]) and {'b', budget, who, sums[1] or '0', sums[2] or '0'}
+  end,
+  v = function(who)
+    if who == run then return nil end
+    local view = call('HGET', key('run:', who), 'view')
+    return view and {'v', who, view}
+  end,
+  t = function(what)
+    local turn = call('HGET', key('turns'), what)
+    return turn and {'t', what, turn}
+  end,
+  d = function(name)
+    local content = call('HGET', key('documents'), name)
+    return content and {'d', name, number(call('HGET', key('versions'), name)), content}
+  end,
+}
+
+local function read_changes()
+  local rows = call('ZRANGEBYSCORE', key('changes'), string.format('(%.0f', ask.since), '+inf',
+    'WITHSCORES', 'LIMIT', 0, PAGE)
+  local feed = {}
+  for i = 1, #rows, 2 do
+    local entry = READ[string.sub(rows[i], 1, 1)](string.sub(rows[i], 3))
+    if entry then
+      feed[#feed + 1] = entry
+    elseif entry == false then
+      call('ZREM', key('changes'), rows[i])
+    end
+  end
+  local more = #rows == 2 * PAGE
+  return feed, more and tonumber(rows[#rows]) or number(call('GET', key('counter'))), more
+end
+
+-- Budgets of days expire by themselves; what says that they once changed goes bit by bit.
+local function tidy()
+  local what = call('ZRANDMEMBER', key('changes'))
+  local budget = what and string.match(what, '^b:[^:]*:(.*)$')
+  if budget and call('EXISTS', key('budget:', budget)) == 0 then
+    call('ZREM', key('changes'), what)
+  end
+end
+
+local function read_lessons()
+  if ask.heard == '' then  -- nothing is kept for who is away
+    local last = call('XREVRANGE', key('lessons'), '+', '-', 'COUNT', 1)
+    return {}, last[1] and last[1][1] or '0-0', false
+  end
+  local rows, lessons, heard = call('XRANGE', key('lessons'), '(' .. ask.heard, '+', 'COUNT', LESSONS), {}, ask.heard
+  for _, row in ipairs(rows) do
+    heard = row[1]
+    if row[2][2] ~= run then lessons[#lessons + 1] = row[2][4] end
+  end
+  return lessons, heard, #rows == LESSONS
+end
+
+-- --- the exchange ---
+local last = call('HMGET', key('run:', run), 'number', 'gives')
+if not last[1] and not ask.hello then
+  return '{"stranger":true}'  -- this state has forgotten the replica: it has to tell everything again
+end
+if number(last[1]) >= ask.number then
+  return '{"late":true}'  -- one whose connection is long gone, read after a later one
+end
+call('HSET', key('run:', run), 'number', ask.number)
+call('ZADD', key('replicas'), exact(now), run)
+if ask.hello then release(run) end
+for _, who in ipairs(call('ZRANGEBYSCORE', key('replicas'), '-inf', exact(now - DEAD_S))) do forget(who) end
+
+for _, row in ipairs(ask.spent) do spent(row[1], row[2], row[3]) end
+for _, row in ipairs(ask.reserved) do reserve(run, row[1], row[2]) end
+if ask.gives_number > number(last[2]) then
+  for _, give in ipairs(ask.gives) do
+    set_level(give[1], give[2], give[3], level_of(give[1], give[2], give[3]) + give[4])
+  end
+  call('HSET', key('run:', run), 'gives', ask.gives_number)
+end
+if ask.view ~= cjson.null then
+  call('HSET', key('run:', run), 'view', ask.view)
+  changed('v:' .. run)
+end
+for what, turn in pairs(ask.turns) do
+  call('HSET', key('turns'), what, turn)
+  changed('t:' .. what)
+end
+for _, row in ipairs(ask.documents) do
+  if row[2] > number(call('HGET', key('versions'), row[1])) then
+    call('HSET', key('versions'), row[1], row[2])
+    call('HSET', key('documents'), row[1], row[3])
+    changed('d:' .. row[1])
+  end
+end
+for _, lesson in ipairs(ask.lessons) do
+  call('XADD', key('lessons'), 'MAXLEN', '~', LESSONS_KEPT, '*', 'run', run, 'lesson', lesson)
+end
+
+tidy()
+local answer = {grants = {}}
+for i, want in ipairs(ask.wants) do answer.grants[i] = grant(want) end
+if ask.bye then forget(run) end
+local more_changes, more_lessons
+answer.changes, answer.since, more_changes = read_changes()
+answer.lessons, answer.heard, more_lessons = read_lessons()
+answer.more = more_changes or more_lessons
+answer.live = call('ZRANGEBYSCORE', key('replicas'), exact(now - LIVE_S), '+inf')
+return cjson.encode(answer)

@@ -1,0 +1,111 @@
+"""The connection to Redis: one call at a time, within its time, and whatever fails is a `StateError` without credentials.
+
+A connection on which a call failed, ran out of time or was cancelled is dropped, never used again: its answer may still
+come and would be taken for that of the next call (redis-py's issues 2624 and 2665 tell how others were bitten). redis-py
+would otherwise connect and send again by itself; here nothing is sent twice without its caller knowing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from router.store.state import StateError
+
+if TYPE_CHECKING:
+    from redis.asyncio.connection import AbstractConnection
+
+#: Options in a URL's query beside the number of the database; all others are this file's to choose.
+_OPTIONS = ("db", "ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname")
+
+
+class Script:
+    """A Lua script: sent by its hash, in full to a server that does not know it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.sha1 = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+class Link:
+    """A connection that is made when it is needed. `url` is redis:// or rediss://, with user and password if need be.
+    Raises ImportError where redis-py is missing, ValueError for an option that is not known."""
+
+    def __init__(self, url: str, timeout_s: float) -> None:
+        try:
+            from redis.asyncio.connection import Connection, parse_url
+            from redis.asyncio.retry import Retry
+            from redis.backoff import NoBackoff
+        except ImportError as error:
+            raise ImportError(
+                "a shared state needs the Redis client: pip install 'headway[redis]'"
+            ) from error
+        parsed: dict[str, Any] = dict(parse_url(url))
+        self._class: type[AbstractConnection] = parsed.pop("connection_class", Connection)
+        known = ("host", "port", "username", "password", *_OPTIONS)
+        unknown = sorted(set(parsed) - set(known))
+        if unknown:
+            raise ValueError(f"unknown option in the URL of the shared state: {', '.join(unknown)}")
+        # RESP2, no driver's name and no waits of its own: the time of a whole call is bounded here.
+        self._settings = parsed | {
+            "protocol": 2,
+            "driver_info": None,
+            "socket_timeout": None,
+            "socket_connect_timeout": timeout_s,
+            "retry": Retry(NoBackoff(), 0),
+        }
+        self._timeout_s = timeout_s
+        self._connection: AbstractConnection | None = None
+
+    async def run(self, script: Script, key: str, *arguments: str) -> Any:
+        """Run a script; `key` is one of those that it uses (a Cluster looks at its hash tag). Raises StateError."""
+        from redis.exceptions import NoScriptError, RedisError
+
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                try:
+                    return await self._call("EVALSHA", script.sha1, "1", key, *arguments)
+                except NoScriptError:
+                    return await self._call("EVAL", script.text, "1", key, *arguments)
+        except TimeoutError:
+            await self._drop()
+            raise StateError(f"no answer within {self._timeout_s:g} s") from None
+        except (RedisError, OSError) as error:
+            await self._drop()
+            # The error's kind alone: its text may name whatever it was about.
+            raise StateError(_in_words(error)) from None
+        except BaseException:
+            await self._drop()
+            raise
+
+    async def _call(self, *command: str) -> Any:
+        connection = self._connection
+        if connection is None:
+            connection = self._connection = self._class(**self._settings)
+            await connection.connect()  # type: ignore[no-untyped-call]
+        await connection.send_command(*command)
+        return await connection.read_response()
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.disconnect(nowait=True)
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        await self._drop()
+
+
+def _in_words(error: Exception) -> str:
+    from redis.exceptions import AuthenticationError, BusyLoadingError, NoPermissionError, OutOfMemoryError
+
+    if isinstance(error, NoPermissionError):
+        return "the user may not do this"
+    if isinstance(error, AuthenticationError):
+        return "user or password are not accepted"
+    if isinstance(error, BusyLoadingError):
+        return "it is still loading its data"
+    if isinstance(error, OutOfMemoryError):
+        return "it is out of memory"
+    return type(error).__name__

@@ -1,0 +1,151 @@
+"""Takes on their way to Redis and their answers, or their decision here while Redis does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from router.store.redis_alone import Alone
+from router.store.redis_books import Books, Name
+from router.store.redis_pace import Pace
+from router.store.redis_wants import Gives, read_grant, want_row
+from router.store.state import Bucket, Grant, Want
+
+#: So many takes go with one exchange: Redis does nothing else meanwhile.
+_WANTS = 200
+#: Levels that are remembered before those of buckets that are full again are forgotten.
+_LEVELS = 1000
+
+
+class Takes:
+    """In one of three states:
+
+    shared    `alone` is None: Redis grants
+    alone     `alone` is set, `settled_at` is None: decided by this replica's share (`redis_alone`), at once
+    settling  both are set: Redis is back and told everything, but takes are still decided by the share, until every other
+              replica has had the time to come back and tell too
+    """
+
+    def __init__(self, books: Books, pace: Pace) -> None:
+        self._books = books
+        self._pace = pace
+        self.gives = Gives()
+        self.alone: Alone | None = Alone(books, {}, 1, time.monotonic())
+        self.settled_at: float | None = None
+        self.alone_s = 0.0  # up to the last return
+        self._waiting: list[tuple[Want, asyncio.Future[Grant]]] = []
+        self._asked: list[tuple[Want, asyncio.Future[Grant]]] = []
+        self._levels: dict[str, tuple[Bucket, float, float]] = {}
+        self._levels_kept = _LEVELS
+
+    async def take(self, want: Want) -> Grant:
+        """All that is wanted, or nothing."""
+        if self.alone is not None:
+            return self._decide(self.alone, want)
+        answer: asyncio.Future[Grant] = asyncio.get_running_loop().create_future()
+        self._waiting.append((want, answer))
+        self._pace.at_once()
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if answer.done() and not answer.cancelled():  # it came in the same moment
+                self._let_go(want, answer.result())
+            raise
+
+    def give(self, bucket: Bucket, amount: float) -> None:
+        """Put back what was taken too much. While alone it changes what is owed when Redis is back."""
+        if self.alone is not None:
+            self.alone.give(bucket, amount, time.monotonic())
+        if self.alone is None or self.settled_at is not None:
+            self.gives.add(bucket, amount)
+            self._pace.soon()
+
+    def loaded(self, spent_usd: Mapping[Name, float]) -> None:
+        """So much more was spent of budgets than was known."""
+        if self.alone is not None:
+            self.alone.loaded(spent_usd)
+
+    def _let_go(self, want: Want, grant: Grant) -> None:
+        """Nobody waits for it any more."""
+        if grant.given:
+            for budget in want.budgets:
+                self._books.settle((budget.key, budget.period), grant.reserved_usd, 0.0)
+            for bucket, amount in want.takes:
+                self.give(bucket, amount)
+
+    # --- with Redis ---
+    @property
+    def waiting(self) -> bool:
+        """Whether anybody waits for the next exchange."""
+        return bool(self._waiting)
+
+    def rows(self) -> list[list[object]]:
+        """What is asked for in the exchange that begins now."""
+        waiting = [each for each in self._waiting if not each[1].done()]
+        self._asked, self._waiting = waiting[:_WANTS], waiting[_WANTS:]
+        return [want_row(want) for want, _ in self._asked]
+
+    def granted(self, rows: Sequence[Any]) -> None:
+        """The answers, in the order of the rows."""
+        asked, self._asked = self._asked, []
+        now = time.monotonic()
+        for (want, answer), row in zip(asked, rows, strict=True):
+            grant = read_grant(want, row)
+            if grant.given:
+                self._books.granted(want.budgets, grant.reserved_usd)
+            for (bucket, _), level in zip(want.takes, grant.levels, strict=True):
+                self._levels[bucket.name] = (bucket, level.level, now)
+            if answer.done():
+                self._let_go(want, grant)
+            else:
+                answer.set_result(grant)
+        if len(self._levels) > self._levels_kept:
+            self._levels = {
+                name: (bucket, level, at)
+                for name, (bucket, level, at) in self._levels.items()
+                if level + (now - at) * bucket.refill_per_s < bucket.capacity
+            }
+            self._levels_kept = max(_LEVELS, 2 * len(self._levels))
+
+    # --- without ---
+    def cut(self, replicas: int) -> None:
+        """Redis does not answer: who waits is answered here, as one of `replicas`."""
+        now = time.monotonic()
+        if self.alone is None:
+            self.alone = Alone(self._books, self._levels, replicas, now)
+        elif self.settled_at is not None:
+            self.alone.owed(now)  # that has been told, or is on its way
+        self.settled_at = None
+        for want, answer in [*self._asked, *self._waiting]:
+            if not answer.done():
+                answer.set_result(self._decide(self.alone, want))
+        self._asked, self._waiting = [], []
+
+    def _decide(self, alone: Alone, want: Want) -> Grant:
+        grant = alone.take(want, time.monotonic())
+        if grant.given and self.settled_at is not None:
+            for bucket, amount in want.takes:
+                self.gives.add(bucket, -amount)
+            self._pace.soon()
+        return grant
+
+    def returned(self, settle_s: float) -> None:
+        """Redis is back. It is told now what was taken meanwhile, and from here on each take."""
+        if self.alone is not None and self.settled_at is None:
+            now = time.monotonic()
+            for bucket, amount in self.alone.owed(now):
+                self.gives.add(bucket, amount)
+            self.settled_at = now + settle_s
+
+    @property
+    def settled(self) -> bool:
+        """Whether settling has lasted long enough."""
+        return self.settled_at is not None and time.monotonic() >= self.settled_at
+
+    def join(self) -> None:
+        """Everybody is back: Redis grants again."""
+        if self.alone is not None:
+            self.alone_s += time.monotonic() - self.alone.since
+            self.alone = self.settled_at = None
