@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import sqlite3
-from itertools import chain
+import time
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Table, event, inspect
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -22,14 +22,20 @@ from sqlalchemy.exc import (
     ProgrammingError,
     SQLAlchemyError,
 )
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from router.store.tables import metadata
+from router.store import schema
+
+log = logging.getLogger(__name__)
 
 #: How long one statement waits for another writer of the same SQLite file.
 BUSY_TIMEOUT_MS = 2000
 CONNECT_TIMEOUT_S = 10
-_CREATE_ATTEMPTS = 5
+#: How long an answer is waited for. A server may be stopped, or the network gone, without a word.
+COMMAND_TIMEOUT_S = 60.0
+# Several processes that open a new file at once take turns.
+_LOCKED_WAIT_S = 30.0
+_LONGEST_PAUSE_S = 1.6
 
 _SHORT_DRIVERS = {
     "sqlite": "sqlite+aiosqlite",
@@ -72,12 +78,16 @@ def sqlite_path(url: URL) -> Path | None:
     return Path(url.database.removeprefix("file:"))
 
 
-def create_engine(url: URL) -> AsyncEngine:
-    """An engine for a parsed URL. Nothing is connected yet."""
+def create_engine(url: URL, command_timeout_s: float | None = COMMAND_TIMEOUT_S) -> AsyncEngine:
+    """An engine for a parsed URL. Nothing is connected yet. `command_timeout_s`: how long PostgreSQL may take for an
+    answer (None: as long as it likes)."""
     options: dict[str, Any] = {}
     if url.get_backend_name() == "postgresql":
         # A pooled connection may have died with a restarted server; asking first is one round trip a batch.
-        options = {"pool_pre_ping": True, "connect_args": {"timeout": CONNECT_TIMEOUT_S}}
+        options = {
+            "pool_pre_ping": True,
+            "connect_args": {"timeout": CONNECT_TIMEOUT_S, "command_timeout": command_timeout_s},
+        }
     try:
         engine = create_async_engine(url, **options)
     except ModuleNotFoundError as error:
@@ -140,10 +150,11 @@ def is_bad_value(error: BaseException) -> bool:
     return isinstance(error, _VALUE_ERRORS)
 
 
-async def connect(url: URL, engine: AsyncEngine, *, create: bool) -> None:
-    """Check that the database answers and has our tables, creating what is missing if `create`.
+async def connect(url: URL, engine: AsyncEngine, *, create: bool, wait_s: float = 0.0) -> None:
+    """Check that the database answers and has our tables; if `create`, bring them to the newest version.
 
-    StoreError: unreachable, not writable, not a database, or tables of another shape."""
+    A server that does not answer yet is waited for, `wait_s` seconds. StoreError: unreachable, not writable, not a
+    database, tables of another shape, or of a version that this program does not know."""
     where = public_url(url)
     path = sqlite_path(url)
     if path is not None:
@@ -153,20 +164,37 @@ async def connect(url: URL, engine: AsyncEngine, *, create: bool) -> None:
             _probe(path)
         except sqlite3.Error as error:
             raise StoreError(f"cannot open the store {where}: {reason(error)}") from None
-    for attempt in range(1, _CREATE_ATTEMPTS + 1):
+        wait_s = max(wait_s, _LOCKED_WAIT_S)
+    give_up_at = time.monotonic() + wait_s
+    pause_s = 0.05
+    while True:
         try:
-            async with engine.begin() as connection:
-                if create:
-                    await connection.run_sync(metadata.create_all)
-                missing = await connection.run_sync(_missing_columns)
-            break
+            if create:
+                await _upgrade(url, engine)
+            else:
+                await schema.check(engine)
+            return
+        except schema.SchemaError as error:
+            raise StoreError(f"the store {where} {error}") from None
         except driver_errors(url) as error:
-            # Two processes that start together may both find a table missing.
-            if attempt == _CREATE_ATTEMPTS or not _is_race(error):
+            if time.monotonic() >= give_up_at or not _may_pass(error):
                 raise StoreError(f"cannot open the store {where}: {reason(error)}") from None
-            await asyncio.sleep(0.05 * attempt)
-    if missing:
-        raise StoreError(f"the store {where} lacks {', '.join(missing)}: made by another version?")
+            if path is None and pause_s == _LONGEST_PAUSE_S:
+                log.warning("the store %s does not answer yet (%s)", where, reason(error))
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+async def _upgrade(url: URL, engine: AsyncEngine) -> None:
+    if url.get_backend_name() == "sqlite":
+        await schema.upgrade(engine)
+        return
+    # Filling a new table from millions of rows takes a while, and so does waiting for another that does it.
+    patient = create_engine(url, command_timeout_s=None)
+    try:
+        await schema.upgrade(patient)
+    finally:
+        await patient.dispose()
 
 
 def _probe(path: Path) -> None:
@@ -176,9 +204,15 @@ def _probe(path: Path) -> None:
         connection.execute("PRAGMA schema_version").fetchone()
 
 
-def _is_race(error: Exception) -> bool:
-    text = str(error)
-    return "already exists" in text or "locked" in text or "pg_type_typname_nsp_index" in text
+def _may_pass(error: Exception) -> bool:
+    """Whether a database that cannot be opened may be opened soon: a server that starts or is on its way, a file that
+    another process has locked."""
+    if isinstance(error, (OSError, TimeoutError)):
+        return True
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    state = str(getattr(cause, "sqlstate", None) or "")
+    # Connections; too many of them; shutting down or starting up.
+    return state[:2] in {"08", "53", "57"} or "locked" in str(cause) or isinstance(cause, OSError)
 
 
 def reason(error: Exception) -> str:
@@ -186,60 +220,3 @@ def reason(error: Exception) -> str:
     cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     text = str(cause).removeprefix(f"{type(cause)}: ").strip() or type(cause).__name__
     return text.splitlines()[0]
-
-
-def _missing_columns(connection: Connection) -> list[str]:
-    inspector = inspect(connection)
-    present = set(inspector.get_table_names())
-    missing = []
-    for table in metadata.sorted_tables:
-        if table.name not in present:
-            missing.append(f"the table {table.name}")
-            continue
-        columns = {column["name"] for column in inspector.get_columns(table.name)}
-        missing += [
-            f"the column {table.name}.{column.name}" for column in table.columns if column.name not in columns
-        ]
-    return missing
-
-
-class Insert:
-    """`INSERT ... ON CONFLICT DO NOTHING` of many rows at once, compiled once.
-
-    Doing nothing on a conflict makes a batch safe to send again when a commit's answer was lost. For SQLite a
-    statement takes several rows: its driver hands over Python's lock with each statement that it runs, and
-    under load that handing over costs more than the insert."""
-
-    _ROWS_A_STATEMENT = 20  # stays under 999 parameters, the limit of older SQLite versions
-
-    def __init__(self, table: Table, backend: str) -> None:
-        self.one, self.columns = _insert_sql(table, backend)
-        self.several: str | None = None
-        if backend == "sqlite":
-            row = f"({', '.join('?' * len(self.columns))})"
-            self.several = self.one.replace(row, ", ".join([row] * self._ROWS_A_STATEMENT))
-
-    async def run(self, connection: AsyncConnection, rows: list[tuple[Any, ...]]) -> None:
-        """Insert rows, values in the order of `columns`."""
-        done = 0
-        if self.several is not None and len(rows) >= self._ROWS_A_STATEMENT:
-            size = self._ROWS_A_STATEMENT
-            done = len(rows) - len(rows) % size
-            parts = [tuple(chain.from_iterable(rows[i : i + size])) for i in range(0, done, size)]
-            await connection.exec_driver_sql(self.several, parts)
-        if done < len(rows):
-            await connection.exec_driver_sql(self.one, rows[done:])
-
-
-def _insert_sql(table: Table, backend: str) -> tuple[str, tuple[str, ...]]:
-    statement: Any
-    dialect: Any
-    if backend == "postgresql":
-        statement = postgresql.insert(table).on_conflict_do_nothing()
-        dialect = postgresql.asyncpg.dialect()  # type: ignore[no-untyped-call]
-    else:
-        statement = sqlite.insert(table).on_conflict_do_nothing()
-        dialect = sqlite.aiosqlite.dialect()
-    columns = [column.name for column in table.columns]
-    compiled = statement.compile(dialect=dialect, column_keys=columns)
-    return str(compiled), tuple(compiled.positiontup)

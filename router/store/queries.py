@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from router.core.types import OUTSIDE_ATTAINMENT, PromptFeatures
-from router.store import explanations, runs, tables
+from router.store import explanations, runs, spending, tables
 from router.store.database import (
     StoreError,
     connect,
@@ -26,19 +27,31 @@ from router.store.database import (
     reason,
 )
 from router.store.explanations import Explanation
+from router.store.keys import KeyTable
 from router.store.records import ATTEMPT_COLUMNS, REQUEST_COLUMNS, RequestRecord, attempt_row, request_row
 from router.store.retention import Retention
 from router.store.runs import Lost
+from router.store.spool import Spool
+from router.store.takeover import Takeover
 from router.store.writer import CLOSE_TIMEOUT_S, Writer
 
+log = logging.getLogger(__name__)
+
+#: How much of the disk records may take while the database is away.
+SPOOL_MB = 1024.0
+#: How long a start waits until what killed runs left is written.
+TAKE_UP_S = 5.0
 #: Longest wait of a read for records that were finished before it.
 READ_FLUSH_S = 2.0
+#: With so many records on disk a read does not wait for them.
+FAR_BEHIND_RECORDS = 2000
 MAX_LIMIT = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class RecordCounts:
-    """Counts for metrics. `lost` is over all runs that the store knows, the rest over this one."""
+    """Counts for metrics. `lost` is over all runs that the store knows, the rest over this one. Of the `pending`,
+    `spooled` wait on disk."""
 
     finished: int
     recorded: int
@@ -46,6 +59,8 @@ class RecordCounts:
     pending: int
     lost: Lost
     retries: int = 0
+    spooled: int = 0
+    spooled_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +99,7 @@ class Store:
         self._writer: Writer | None = None
         self._counts: runs.Counts | None = None
         self._lost = Lost()
-        self._retention: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
     async def open(
@@ -95,22 +110,30 @@ class Store:
         max_mb: float | None = None,
         keep_prompts: bool = False,
         state_dir: Path | None = None,
+        spool_directory: Path | None = None,
+        spool_mb: float = SPOOL_MB,
+        wait_s: float = 0.0,
     ) -> Store:
-        """Open for recording: create what is missing, account for runs that were killed, begin a run.
+        """Open for recording: bring the tables to the newest version, take up what killed runs left, begin a run.
 
-        `state_dir` takes the counter files of databases that are no local file. StoreError: unreachable, not
-        writable, no database of ours, counter file impossible."""
+        Counter files and the spool (`spool_mb` at most) are in `spool_directory`; without one beside a SQLite file,
+        or for a server in `state_dir`. A server that does not answer yet is waited for, `wait_s` seconds. StoreError:
+        unreachable, not writable, no database of ours, counter file impossible."""
         parsed = parse_url(url)
         engine = create_engine(parsed)
         store = cls(parsed, engine)
         try:
-            await connect(parsed, engine, create=True)
-            await store._begin_run(state_dir, keep_prompts)
+            await connect(parsed, engine, create=True, wait_s=wait_s)
+            prefix = runs.file_prefix(parsed, spool_directory, state_dir)
+            await store._begin_run(prefix, spool_mb, keep_prompts, spool_directory is not None)
         except BaseException:
             await engine.dispose()
             raise
+        await store._take_up(prefix)
+        if spool_directory is not None:  # perhaps it was not there, or another, at the last start
+            await store._take_up(runs.file_prefix(parsed, None, state_dir))
         retention = Retention(parsed, engine, retain_days=retain_days, max_mb=max_mb)
-        store._retention = asyncio.create_task(retention.run(), name="store-retention")
+        store._tasks.append(asyncio.create_task(retention.run(), name="store-retention"))
         return store
 
     @classmethod
@@ -125,33 +148,51 @@ class Store:
             raise
         return cls(parsed, engine)
 
-    async def _begin_run(self, state_dir: Path | None, keep_prompts: bool) -> None:
+    async def _begin_run(
+        self, prefix: Path | None, spool_mb: float, keep_prompts: bool, make_directory: bool
+    ) -> None:
         now = time.time()
-        prefix = runs.file_prefix(self._url, state_dir)
-        counts = runs.create_counts(prefix, runs.new_run_id(now))
+        counts = runs.create_counts(prefix, runs.new_run_id(now), make_directory=make_directory)
         try:
             await runs.begin(self._engine, counts.run_id, now)
-            await runs.account(self._engine, prefix)
             self._lost = await runs.lost_so_far(self._engine)
         except self._errors as error:
             counts.close(remove=True)
             raise StoreError(f"cannot write to the store {self.name}: {reason(error)}") from None
+        spool = None if counts.path is None else Spool(counts.path, spool_mb * 1024 * 1024)
         self._counts = counts
-        self._writer = Writer(self._url, self._engine, counts, keep_prompts=keep_prompts)
+        self._writer = Writer(self._url, self._engine, counts, spool=spool, keep_prompts=keep_prompts)
+
+    async def _take_up(self, prefix: Path | None) -> None:
+        """Take up what killed runs left; what takes longer than `TAKE_UP_S` goes on in the background."""
+        if prefix is None:
+            return
+
+        async def take_up() -> None:
+            await Takeover(self._url, self._engine).run(prefix)
+            with contextlib.suppress(*self._errors):
+                self._lost = await runs.lost_so_far(self._engine)
+
+        task = asyncio.create_task(take_up(), name="store-takeover")
+        self._tasks.append(task)
+        await asyncio.wait({task}, timeout=TAKE_UP_S)
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Write what is left (at most `timeout_s` seconds), mark the run's end, let go of the database."""
-        if self._retention is not None:
-            self._retention.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._retention
+        """Write what is left (at most `timeout_s` seconds), mark the run's end, let go of the database. What the
+        database did not take stays in the spool for the next start."""
+        for task in self._tasks:
+            task.cancel()
+        for ended in await asyncio.gather(*self._tasks, return_exceptions=True):
+            if isinstance(ended, Exception):
+                log.error("a task of the store ended early (%s)", type(ended).__name__)
         if self._writer is not None and self._counts is not None:
             await self._writer.close(timeout_s)
             accounted = False
-            with contextlib.suppress(*self._errors):
-                async with self._engine.begin() as connection:
-                    await runs.finish(connection, self._counts, self._writer.recorded, time.time())
-                accounted = True
+            if not self._writer.spooled[0]:
+                with contextlib.suppress(*self._errors):
+                    async with asyncio.timeout(timeout_s), self._engine.begin() as connection:
+                        await runs.finish(connection, self._counts, self._writer.recorded, time.time())
+                    accounted = True
             # Otherwise the file stays, and the next start counts the gap.
             self._counts.close(remove=accounted)
             self._writer = self._counts = None
@@ -170,13 +211,38 @@ class Store:
             raise StoreError(f"the store {self.name} is open for reading only")
         return self._writer
 
+    @property
+    def keys(self) -> KeyTable:
+        """Clients' keys that were made while gateways ran; over the store's own connections."""
+        return KeyTable(self._url, self._engine)
+
+    @property
+    def run_id(self) -> str:
+        """What rows of this process's spending are told apart by."""
+        if self._counts is None:
+            raise StoreError(f"the store {self.name} is open for reading only")
+        return self._counts.run_id
+
+    @property
+    def full(self) -> bool:
+        """Whether finished requests cannot be kept: the database is away and the spool takes no more."""
+        return self._writer is not None and self._writer.full
+
     def counts(self) -> RecordCounts:
         """Counts for metrics."""
         if self._writer is None or self._counts is None:
             return RecordCounts(0, 0, 0, 0, self._lost)
         counts, writer = self._counts, self._writer
+        spooled, spooled_bytes = writer.spooled
         return RecordCounts(
-            counts.finished, writer.recorded, counts.dropped, writer.pending, self._lost, writer.retries
+            counts.finished,
+            writer.recorded,
+            counts.dropped,
+            writer.pending,
+            self._lost,
+            writer.retries,
+            spooled,
+            spooled_bytes,
         )
 
     async def add_feedback(self, request_id: str, quality: float, key_name: str | None) -> bool:
@@ -239,6 +305,8 @@ class Store:
         if record is not None:
             return dict(zip(REQUEST_COLUMNS, request_row(record), strict=True))
         rows = await self._rows(select(tables.requests).where(tables.requests.c.id == request_id))
+        if not rows and self._writer is not None and self._writer.spooled[0]:
+            raise StoreError(f"the store {self.name} is behind: records wait on disk")  # perhaps this one
         return rows[0] if rows else None
 
     async def attempts(self, request_id: str) -> list[dict[str, Any]]:
@@ -331,16 +399,32 @@ class Store:
             by_policy.setdefault(row["policy"] or "", []).append(row)
         return [_summarised(policy, by_policy[policy]) for policy in sorted(by_policy)]
 
-    async def spend_by_key(self, since: float) -> dict[str, float]:
-        """USD that each key has spent since a time in seconds since the epoch."""
-        columns = tables.requests.c
-        query = (
-            select(columns.key_name, func.sum(columns.cost_usd).label("usd"))
-            .where(columns.received_at >= since, columns.key_name.is_not(None))
-            .group_by(columns.key_name)
-        )
+    async def spent(self) -> dict[tuple[str, str], dict[str, float]]:
+        """USD spent by (key, period) and run, as `State.load_spent` takes it. Periods are today (UTC, `2026-11-22`) and
+        `total`, the sum over all days; requests without a key are under ""."""
+        day = spending.today(time.time())
         await self._flush()
-        return {row["key_name"]: float(row["usd"] or 0.0) for row in await self._rows(query)}
+        return spending.spent(await self._rows(spending.spent_query(day)), day)
+
+    async def spending(
+        self,
+        by: Sequence[str] = ("day",),
+        *,
+        since: str | None = None,
+        until: str | None = None,
+        keys: Sequence[str] | None = None,
+    ) -> list[dict[str, Any]]:
+        """What was spent, grouped by any of `day`, `key`, `policy`, `model`: rows with those, `requests`, `prompt_tokens`,
+        `output_tokens` and `cost_usd`, in the order of the groups. `since` and `until` are days (UTC, `2026-11-22`), both
+        included; `keys` leaves out other keys. ValueError for an unknown group."""
+        query = spending.report_query(by, since, until, keys)
+        await self._flush()
+        rows = await self._rows(query)
+        for row in rows:
+            for name in ("requests", "prompt_tokens", "output_tokens"):
+                row[name] = int(row[name])  # PostgreSQL sums into decimals
+            row["cost_usd"] = float(row["cost_usd"])
+        return rows
 
     async def runs(self) -> list[dict[str, Any]]:
         """All runs, oldest first."""
@@ -348,13 +432,16 @@ class Store:
 
     # --- how ----------------------------------------------------------------------------------------
     async def _flush(self) -> bool:
-        return self._writer is None or await self._writer.flush(READ_FLUSH_S)
+        if self._writer is None:
+            return True
+        return self._writer.spooled[0] < FAR_BEHIND_RECORDS and await self._writer.flush(READ_FLUSH_S)
 
     async def _unwritten(self, request_id: str) -> RequestRecord | None:
         """The record if it still waits although the writer was asked to hurry."""
-        if self._writer is None or await self._flush():
+        writer = self._writer
+        if writer is None or (not writer.spooled[0] and await self._flush()):
             return None
-        return self._writer.find(request_id)
+        return writer.find(request_id)
 
     async def _rows(self, query: Select[Any]) -> list[dict[str, Any]]:
         try:

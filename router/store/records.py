@@ -36,6 +36,8 @@ class AttemptRecord:
     cost_usd: float | None = None
     ended_how: EndedHow | None = None
     error: str | None = None
+    # beside the row
+    span_id: int | None = None  # in a trace
 
 
 @dataclass(slots=True)
@@ -95,7 +97,7 @@ class RequestRecord:
     prefix: tuple[int, ...] = ()
     features: PromptFeatures | None = None
     prompt: str | None = None
-    reserved_tokens: float | None = None  # taken from the key's tokens a minute, until settled
+    trace: Any = None  # where it stands in a trace: the gateway's own affair
 
     def set_prediction(self, prediction: Prediction) -> None:
         """Copy what was predicted for the candidate that was taken."""

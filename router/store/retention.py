@@ -1,7 +1,8 @@
 """Keeping the store within its age and size: the oldest requests go first, in small batches.
 
 Deleting in small transactions keeps the writer from waiting; freed pages are used again, and in SQLite also
-given back to the file system.
+given back to the file system. Of several replicas over one PostgreSQL only one prunes at a time. What was spent (`spend`)
+and `keys` stay.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ _VACUUM_PAGES = 500
 # PostgreSQL's header and line pointer of a row (28 bytes) and one index entry or two.
 _POSTGRES_ROW_OVERHEAD_BYTES = 28 + 64
 _SAMPLE_ROWS = 500
+# Of PostgreSQL's advisory locks: "prune" in ASCII.
+_LOCK = 0x7072756E65
 
 
 class Retention:
@@ -46,12 +49,26 @@ class Retention:
         """Prune now and every minute, until cancelled."""
         while True:
             try:
-                removed = await self.prune(time.time())
+                removed = await self.prune_alone(time.time())
                 if removed:
                     log.info("retention: %d requests removed from the store", removed)
             except self._errors as error:
                 log.warning("retention: %s; trying again later", type(error).__name__)
             await asyncio.sleep(INTERVAL_S)
+
+    async def prune_alone(self, now: float) -> int:
+        """`prune`, unless another replica is at it."""
+        if self._sqlite:
+            return await self.prune(now)
+        async with self._engine.connect() as connection:
+            # The lock is the connection's, so it ends with the process whatever happens.
+            await connection.execution_options(isolation_level="AUTOCOMMIT")
+            if not await connection.scalar(text("SELECT pg_try_advisory_lock(:lock)"), {"lock": _LOCK}):
+                return 0
+            try:
+                return await self.prune(now)
+            finally:
+                await connection.execute(text("SELECT pg_advisory_unlock(:lock)"), {"lock": _LOCK})
 
     async def prune(self, now: float) -> int:
         """Remove what is too old at `now` (seconds since the epoch) or too much; the number of requests."""
@@ -60,6 +77,7 @@ class Retention:
             while count := await self._remove(now - self._retain_s):
                 removed += count
                 await asyncio.sleep(_PAUSE_S)
+            await self._remove_runs(now - self._retain_s)
         if self._max_bytes is not None:
             while await self._size_bytes() > self._max_bytes:
                 count = await self._remove(None)
@@ -92,6 +110,13 @@ class Retention:
             ):
                 await connection.execute(delete(column.table).where(column.in_(ids)))
         return len(ids)
+
+    async def _remove_runs(self, before: float) -> None:
+        """Remove runs that have ended and were accounted for, all of whose rows are gone."""
+        table = tables.runs
+        ended = func.coalesce(table.c.ended_at, table.c.started_at) < before
+        async with self._engine.begin() as connection:
+            await connection.execute(delete(table).where(table.c.clean.is_not(None), ended))
 
     async def _size_bytes(self) -> float:
         async with self._engine.connect() as connection:

@@ -3,13 +3,15 @@
 Each process counts, in a small memory-mapped file, the requests that arrived and those that finished. The
 pages belong to the kernel's cache, so the counts outlive a SIGKILL. How many rows were committed stands in
 the table `runs`, updated in the same transaction as the rows. A process holds a lock on its file for as long
-as it lives; the next one to start finds files without an owner, writes the difference into `runs` and removes
-them. A clean close does the same with a difference of nothing.
+as it lives; the next one to start finds files without an owner, writes what they left in the spool
+(`router.store.takeover`) and then the difference into `runs`, and removes them. A clean close does the same with a
+difference of nothing.
 """
 
 from __future__ import annotations
 
 import fcntl
+import glob
 import logging
 import mmap
 import os
@@ -23,7 +25,7 @@ from sqlalchemy import func, insert, select, update
 from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from router.store import tables
+from router.store import spool, tables
 from router.store.database import StoreError, public_url, sqlite_path
 
 log = logging.getLogger(__name__)
@@ -94,21 +96,24 @@ def new_run_id(now: float) -> str:
     return f"{int(now * 1e6):016x}{secrets.token_hex(4)}"
 
 
-def file_prefix(url: URL, state_dir: Path | None) -> Path | None:
-    """Where counter files go and how their names begin: beside a SQLite file, else in `state_dir` (or the
-    working directory) under a name made from the database's URL. None for a database in memory."""
+def file_prefix(url: URL, directory: Path | None, state_dir: Path | None = None) -> Path | None:
+    """Where counter files (and the spool) go and how their names begin: in `directory`, else beside a SQLite file, else
+    in `state_dir` (or the working directory). None for a database in memory."""
     path = sqlite_path(url)
-    if path is not None:
-        return path.with_name(f"{path.name}-run-")
-    if url.get_backend_name() == "sqlite":
+    if url.get_backend_name() == "sqlite" and path is None:
         return None
-    digest = zlib.crc32(public_url(url).encode())
-    return (state_dir or Path.cwd()) / f"headway-{digest:08x}-run-"
+    if directory is None and path is not None:
+        return path.with_name(f"{path.name}-run-")
+    place = public_url(url) if path is None else f"{url.drivername}:///{path.absolute()}"
+    digest = zlib.crc32(place.encode())
+    return (directory or state_dir or Path.cwd()) / f"headway-{digest:08x}-run-"
 
 
-def create_counts(prefix: Path | None, run_id: str) -> Counts:
-    """The counter file of a new run; StoreError when it cannot be made."""
+def create_counts(prefix: Path | None, run_id: str, *, make_directory: bool) -> Counts:
+    """The counter file of a new run, and its directory if asked for; StoreError when it cannot be made."""
     try:
+        if prefix is not None and not prefix.parent.exists() and make_directory:
+            prefix.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         return Counts(run_id, None if prefix is None else prefix.with_name(prefix.name + run_id))
     except OSError as error:
         where = prefix.parent if prefix is not None else "memory"
@@ -121,23 +126,15 @@ async def begin(engine: AsyncEngine, run_id: str, now: float) -> None:
         await connection.execute(insert(tables.runs).values(id=run_id, started_at=now))
 
 
-async def account(engine: AsyncEngine, prefix: Path | None) -> None:
-    """Find the files of dead runs, write their gaps into `runs` and remove them."""
-    if prefix is None:
-        return
-    for path, fd in _orphans(prefix):
-        try:
-            await _account(engine, path.name.removeprefix(prefix.name), os.pread(fd, _SIZE_BYTES, 0))
-            path.unlink(missing_ok=True)
-        finally:
-            os.close(fd)
-
-
-def _orphans(prefix: Path) -> Iterator[tuple[Path, int]]:
-    """Counter files whose owner is gone, each locked by us."""
-    for path in sorted(prefix.parent.glob(f"{prefix.name}*")):
+def orphans(prefix: Path) -> Iterator[tuple[Path, int]]:
+    """Counter files whose owner is gone, each locked by us through the file descriptor beside it."""
+    for path in sorted(prefix.parent.glob(f"{glob.escape(prefix.name)}*")):
+        if path.suffix == spool.SUFFIX:
+            continue
         try:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:  # another took it
+            continue
         except OSError as error:
             log.warning("counter file %s: %s", path, error.strerror)
             continue
@@ -146,7 +143,15 @@ def _orphans(prefix: Path) -> Iterator[tuple[Path, int]]:
         except BlockingIOError:  # its process lives
             os.close(fd)
             continue
+        if not path.exists():  # taken between our opening and our locking
+            os.close(fd)
+            continue
         yield path, fd
+
+
+async def account(engine: AsyncEngine, run_id: str, fd: int) -> None:
+    """Write the gap of a dead run into `runs`, by its counter file."""
+    await _account(engine, run_id, os.pread(fd, _SIZE_BYTES, 0))
 
 
 async def _account(engine: AsyncEngine, run_id: str, content: bytes) -> None:

@@ -1,8 +1,13 @@
-"""The batched writer: `put` appends to a list, one task turns batches into rows.
+"""The batched writer: `put` appends to a list, one task makes batches of it, another commits them.
 
-A batch is written when 100 ms have passed or 500 records wait. While the database is slow, locked or away
-the writer tries again with growing pauses; the buffer is bounded, and only what comes after it is full is
-dropped, counted. Records become rows in small slices, so that the event loop is never held for long.
+    buffer -> front -> database          the usual way: nothing is ahead
+    buffer -> spool -> database          the database is slow or away
+
+The intake takes the buffer every 100 ms, or when 500 records wait. With nothing ahead, the batch becomes the front:
+entries that are being committed. What is not committed 160 ms after it was put goes into the spool on disk, so that
+a killed process loses no more; from then on all goes through the spool, in order, until that is empty. Only when the spool is
+full does the buffer grow, and only when that is full too are records dropped, counted. What takes long is done in
+small slices, so that the event loop is never held.
 """
 
 from __future__ import annotations
@@ -10,46 +15,45 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from itertools import chain
 
 from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from router.store import explanations, tables
-from router.store.database import Insert, driver_errors, is_bad_value
-from router.store.records import (
-    ATTEMPT_COLUMNS,
-    REQUEST_COLUMNS,
-    RequestRecord,
-    Row,
-    attempt_row,
-    clean_prompt,
-    request_row,
-    salvage,
-)
+from router.store import tables
+from router.store.database import driver_errors, is_bad_value
+from router.store.entries import Entry, from_line, make_entry, salvaged, to_line
+from router.store.inserts import EntryInsert
+from router.store.records import RequestRecord
 from router.store.runs import Counts
+from router.store.spending import Totals, Upsert, totals_of
+from router.store.spool import Spool
 
 log = logging.getLogger(__name__)
 
 FLUSH_INTERVAL_S = 0.1
+#: A record that is not committed this long after its `put` is written to the spool.
+SPOOL_AFTER_S = 0.16
 FLUSH_RECORDS = 500
-MAX_PENDING_RECORDS = 200_000
+MAX_PENDING_RECORDS = 20_000
 CLOSE_TIMEOUT_S = 10.0
+#: How long PostgreSQL may take for a batch before the connection is given up.
+COMMIT_TIMEOUT_S = 15.0
 _MAX_BATCH = 2000
 # About a third of a millisecond of work between two turns of the event loop.
 _SLICE = 16
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
-
-Rows = tuple[list[Row], list[Row], list[Row]]
-
-_UNFIT = (KeyError, TypeError, ValueError, AttributeError)
-_EXPLANATION_COLUMNS = ("request_id", "blob", "prompt")
+_END_TIMEOUT_S = 3.0
+#: Spooled records that can still be read from memory, the newest.
+_RECENT_RECORDS = 1000
 
 
 class Writer:
     """Writes records of finished requests. One a process; used from the event loop's thread only.
 
-    `retries` counts tries that the database did not take."""
+    `retries` counts tries that the database did not take; `away` says that the last try was one. Without a `spool` what
+    cannot be committed waits in memory."""
 
     def __init__(
         self,
@@ -57,6 +61,7 @@ class Writer:
         engine: AsyncEngine,
         counts: Counts,
         *,
+        spool: Spool | None = None,
         keep_prompts: bool = False,
         max_pending: int = MAX_PENDING_RECORDS,
         interval_s: float = FLUSH_INTERVAL_S,
@@ -64,36 +69,36 @@ class Writer:
         self._engine = engine
         self._counts = counts
         self._slots = counts.slots
+        self._spool = spool
         self._keep_prompts = keep_prompts
         self._max_pending = max_pending
         self._interval_s = interval_s
         self.retries = 0
+        self.away = False
         self._errors: tuple[type[Exception], ...] = (
             *driver_errors(url),
             ValueError,
             TypeError,
             OverflowError,
         )
+        self._commit_timeout_s = COMMIT_TIMEOUT_S if url.get_backend_name() == "postgresql" else None
         self._buffer: list[RequestRecord] = []
-        self._batch: list[RequestRecord] = []  # being written
+        self._taken: list[RequestRecord] = []  # by the intake; its last batch
+        self._front: list[Entry] = []  # being committed; what is before the spool, or also its beginning
+        self._front_spooled = False
+        self._recent: deque[RequestRecord] = deque(maxlen=_RECENT_RECORDS)  # the newest in the spool
         self._recorded = 0  # committed
         self._refused = 0  # rows that no database takes
+        self._totals = Totals()
+        self._insert = EntryInsert(url.get_backend_name())
+        self._upsert = Upsert(url.get_backend_name())
         self._wake = asyncio.Event()
+        self._work = asyncio.Event()
         self._written = asyncio.Condition()
         self._closing = False
-        backend = url.get_backend_name()
-        inserts = []
-        for table, columns in (
-            (tables.requests, REQUEST_COLUMNS),
-            (tables.attempts, ATTEMPT_COLUMNS),
-            (tables.explanations, _EXPLANATION_COLUMNS),
-        ):
-            statement = Insert(table, backend)
-            if statement.columns != columns:
-                raise AssertionError(f"parameters of {table.name} in an unexpected order")
-            inserts.append(statement)
-        self._inserts = tuple(inserts)
-        self._task = asyncio.create_task(self._run(), name="store-writer")
+        self._ending = asyncio.Event()
+        self._intake = asyncio.create_task(self._take_in(), name="store-intake")
+        self._committer = asyncio.create_task(self._commit_all(), name="store-writer")
 
     # --- the hot path -------------------------------------------------------------------------------
     def arrived(self) -> None:
@@ -121,124 +126,299 @@ class Writer:
     @property
     def pending(self) -> int:
         """Records taken and not yet committed."""
-        return len(self._buffer) + len(self._batch)
+        return self._counts.finished - self._counts.dropped - self._recorded
+
+    @property
+    def spooled(self) -> tuple[int, int]:
+        """Records in the spool, and its bytes."""
+        return (0, 0) if self._spool is None else (self._spool.rows, self._spool.bytes)
+
+    @property
+    def full(self) -> bool:
+        """Whether records cannot be kept: the spool takes no more (without one: the buffer)."""
+        return len(self._buffer) >= self._max_pending or (self._spool is not None and self._spool.full)
 
     def find(self, request_id: str) -> RequestRecord | None:
-        """A record that is not yet committed."""
-        for record in chain(reversed(self._buffer), self._batch):
+        """A record that is not yet committed and still in memory."""
+        for record in chain(reversed(self._buffer), self._taken, reversed(self._recent)):
             if record.id == request_id:
                 return record
         return None
 
     async def flush(self, timeout_s: float) -> bool:
-        """Wait until all that was put before is committed; False when the database takes too long."""
+        """Wait until all that was put before is committed; False when the database takes too long, and at once when it
+        is away."""
         if not self.pending:
             return True
         target = self._counts.finished - self._counts.dropped + self._refused
         self._wake.set()
+
+        def settled() -> bool:
+            return self.away or self._recorded + self._refused >= target
+
         try:
             async with asyncio.timeout(timeout_s), self._written:
-                await self._written.wait_for(lambda: self._recorded + self._refused >= target)
+                await self._written.wait_for(settled)
         except TimeoutError:
             return False
-        return True
+        return self._recorded + self._refused >= target
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> int:
-        """Write all that is left and end; the number of records that could not be written in time."""
+        """Write all that is left and end; the number of records that the database did not take in time. Those in the
+        spool are written by the next process that starts."""
         self._closing = True
         self._wake.set()
-        done, _ = await asyncio.wait({self._task}, timeout=timeout_s)
-        if not done:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        self._work.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s), self._written:
+                # Waiting for a database that is away is of no use if nothing is lost by going.
+                await self._written.wait_for(lambda: not self.pending or (self.away and self._all_spooled()))
+        self._ending.set()
+        self._work.set()
+        self._intake.cancel()
+        # SQLite answers in a while, and a connection that is let go in mid-statement is never closed.
+        await asyncio.wait({self._committer}, timeout=_END_TIMEOUT_S)
+        self._committer.cancel()
+        # A server that has gone without a word may keep a connection from being closed.
+        await asyncio.wait({self._intake, self._committer}, timeout=_END_TIMEOUT_S)
+        self._spool_the_rest()
         left = self.pending
-        if left:
-            log.error("%d records could not be written: the database did not take them in time", left)
+        spooled, _ = self.spooled
+        if spooled:
+            log.warning("%d records wait on disk for the next start", spooled)
+        if left > spooled:
+            log.error(
+                "%d records could not be written: the database did not take them in time", left - spooled
+            )
+        if self._spool is not None:
+            self._spool.close()
         return left
 
-    # --- the task -----------------------------------------------------------------------------------
-    async def _run(self) -> None:
+    def _all_spooled(self) -> bool:
+        return self._spool is not None and self.pending == self._spool.rows
+
+    def _spool_the_rest(self) -> None:
+        if self._spool is None:
+            return
+        if self._front and not self._front_spooled:
+            self._front_spooled = self._spool.append([to_line(entry) for entry in self._front])
+        # Taken, but not yet made rows of.
+        records = [*([] if self._front else self._taken), *self._buffer]
+        entries = [make_entry(record, keep_prompts=self._keep_prompts) for record in records]
+        self._spool.append([to_line(entry) for entry in entries if entry is not None])
+
+    # --- the intake ---------------------------------------------------------------------------------
+    async def _take_in(self) -> None:
+        clock = asyncio.get_running_loop().time
+        taken_at = clock()
         while True:
-            if not self._closing and len(self._buffer) < FLUSH_RECORDS:
+            wait_s = taken_at + self._interval_s - clock()
+            if wait_s > 0 and (len(self._buffer) < FLUSH_RECORDS or self._blocked) and not self._closing:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._interval_s):
+                    async with asyncio.timeout(wait_s):
                         await self._wake.wait()
             self._wake.clear()
-            if self._buffer:
-                self._batch, self._buffer = self._buffer[:_MAX_BATCH], self._buffer[_MAX_BATCH:]
-                try:
-                    await self._write(list(self._batch))
-                except Exception:  # the task's root: a fault here must not end recording
-                    log.exception("%d records could not be written", len(self._batch))
-                    self._refuse(len(self._batch))
-                async with self._written:
-                    self._written.notify_all()
-            elif self._closing:
-                return
-
-    async def _write(self, records: list[RequestRecord]) -> None:
-        """Write records; halved to find the one that no database takes, and that one without its bad parts."""
-        try:
-            rows: Rows | None = await self._rows(records)
-        except _UNFIT:
-            rows = None
-        if rows is not None and await self._commit_patiently(rows, len(records)):
-            return
-        if len(records) > 1:
-            half = len(records) // 2
-            await self._write(records[:half])
-            await self._write(records[half:])
-            return
-        try:
-            rows = _salvaged_rows(records[0])
-        except _UNFIT as error:
-            log.error("a record makes no row (%s)", type(error).__name__)
-            rows = None
-        if rows is None or not await self._commit_patiently(rows, 1):
-            self._refuse(1)
-
-    async def _commit_patiently(self, rows: Rows, count: int) -> bool:
-        """Commit, however long the database takes; False when it will never take these rows."""
-        pause_s = _FIRST_PAUSE_S
-        while True:
+            put_after, taken_at = taken_at, clock()
             try:
-                await self._commit(rows, count)
-                return True
-            except self._errors as error:
-                # The type only: a driver's message may quote the row.
-                name = type(error).__name__
-                if is_bad_value(error):
-                    log.error("rows were refused by the database (%s)", name)
-                    return False
-                self.retries += 1
-                log.warning("the store takes no records (%s); %d wait", name, self.pending)
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                await self._take(put_after + SPOOL_AFTER_S)
+            except Exception:  # the task's root: a fault here must not end recording
+                log.exception("records could not be taken in")
+                self._refuse(len(self._taken))
+                self._taken = []
+            if self._closing:
+                # Nothing is put any more; what is left is taken in turns.
+                await asyncio.sleep(0.01)
 
-    async def _rows(self, records: list[RequestRecord]) -> Rows:
-        request_rows: list[Row] = []
-        attempt_rows: list[Row] = []
-        explanation_rows: list[Row] = []
+    @property
+    def _blocked(self) -> bool:
+        """Whether nothing can be taken now: something is ahead, and there is no room behind it."""
+        return self._ahead and (self._spool is None or self._spool.full or self._front_unspooled)
+
+    @property
+    def _ahead(self) -> bool:
+        return bool(self._front) or bool(self._spool and self._spool.rows)
+
+    @property
+    def _front_unspooled(self) -> bool:
+        return bool(self._front) and not self._front_spooled
+
+    async def _take(self, deadline: float) -> None:
+        """Take a part of the buffer; at `deadline` (of the loop's clock) it has to be committed or in the spool."""
+        if self._front_unspooled:  # from the last turn: the spool was full
+            await self._spool_front()
+        if not self._buffer or self._blocked:
+            return
+        if self._ahead and self._spool is not None:
+            await self._take_to_spool(self._spool)
+            return
+        self._taken = self._swap(_MAX_BATCH)
+        entries = await self._entries(self._taken)
+        if not entries:
+            self._taken = []
+            await self._notify()
+            return
+        self._front, self._front_spooled = entries, False
+        self._work.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline), self._written:
+                await self._written.wait_for(lambda: not self._front)
+        if self._front:
+            await self._spool_front()
+
+    def _swap(self, limit: int) -> list[RequestRecord]:
+        taken, self._buffer = self._buffer[:limit], self._buffer[limit:]
+        return taken
+
+    async def _spool_front(self) -> None:
+        """Make the front safe, if it is not committed in the meantime."""
+        if self._spool is None or self._spool.full:
+            return
+        front = self._front
+        lines = await self._lines(front)
+        # What was committed while the lines were made is gone from the front's beginning.
+        lines = lines[len(lines) - len(front) :]
+        if front and front is self._front and self._spool.append(lines):
+            self._front_spooled = True
+            self._recent.extend(self._taken)
+            self._taken = []
+
+    async def _take_to_spool(self, spool: Spool) -> None:
+        self._taken = self._swap(FLUSH_RECORDS)
+        lines = await self._lines(await self._entries(self._taken))
+        if not lines or spool.append(lines):
+            self._recent.extend(self._taken)
+        else:
+            self._buffer[:0] = self._taken
+        self._taken = []
+        self._work.set()
+
+    async def _entries(self, records: list[RequestRecord]) -> list[Entry]:
+        entries: list[Entry] = []
         for start in range(0, len(records), _SLICE):
             for record in records[start : start + _SLICE]:
-                request_id = record.id
-                request_rows.append(request_row(record))
-                attempt_rows += [attempt_row(request_id, attempt) for attempt in record.attempt_records]
-                blob = explanations.encode(record)
-                if blob is not None:
-                    prompt = clean_prompt(record.prompt) if self._keep_prompts else None
-                    explanation_rows.append((request_id, blob, prompt))
+                entry = make_entry(record, keep_prompts=self._keep_prompts)
+                if entry is None:
+                    log.error("a record makes no row")
+                    self._refuse(1)
+                else:
+                    entries.append(entry)
             await asyncio.sleep(0)
-        return request_rows, attempt_rows, explanation_rows
+        return entries
 
-    async def _commit(self, rows: Rows, count: int) -> None:
-        recorded = self._recorded + count
+    async def _lines(self, entries: list[Entry]) -> list[bytes]:
+        entries = entries.copy()  # a commit may shorten it meanwhile
+        lines: list[bytes] = []
+        for start in range(0, len(entries), _SLICE):
+            lines += map(to_line, entries[start : start + _SLICE])
+            await asyncio.sleep(0)
+        return lines
+
+    # --- the committer ------------------------------------------------------------------------------
+    async def _commit_all(self) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while not self._ending.is_set():
+            if not self._ahead:
+                self._work.clear()
+                await self._work.wait()
+                continue
+            try:
+                await self._write(self._front.copy() or await self._from_spool())
+                self.away = False
+                pause_s = _FIRST_PAUSE_S
+                await self._notify()
+                continue
+            except self._errors as error:
+                # The type only: a driver's message may quote the row.
+                self.retries += 1
+                self.away = True
+                log.warning("the store takes no records (%s); %d wait", type(error).__name__, self.pending)
+                if self._front_spooled:
+                    self._front = []  # from now on from the spool
+                    self._front_spooled = False
+            except Exception:  # the task's root: a fault here must not end recording
+                log.exception("records could not be written")
+                count = len(self._front) or 1
+                self._refuse(count)
+                self._advance(count)
+            await self._notify()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._ending.wait()
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def _notify(self) -> None:
+        async with self._written:
+            self._written.notify_all()
+
+    async def _from_spool(self) -> list[Entry]:
+        """The first entries of the spool. Lines that are damaged are counted as dropped."""
+        if self._spool is None:
+            return []
+        lines = self._spool.read(FLUSH_RECORDS)
+        self._refuse(self._spool.take_lost())
+        entries: list[Entry] = []
+        for start in range(0, len(lines), _SLICE):
+            for line in lines[start : start + _SLICE]:
+                entry = from_line(line)
+                if entry is not None:
+                    entries.append(entry)
+                    continue
+                if not entries:
+                    log.error("a damaged line in the spool is dropped")
+                    self._refuse(1)
+                    self._spool.remove(1)
+                    continue
+                return entries
+            await asyncio.sleep(0)
+        return entries
+
+    async def _write(self, entries: list[Entry]) -> None:
+        """Commit entries, the first that are ahead; halved to find the one that no database takes, and that one made fit.
+        Raises what the driver raises for a database that is away."""
+        if not entries:
+            return
+        try:
+            await self._commit(entries)
+        except self._errors as error:
+            if not is_bad_value(error):
+                raise
+            log.error("rows were refused by the database (%s)", type(error).__name__)
+        else:
+            self._advance(len(entries))
+            return
+        if len(entries) > 1:
+            half = len(entries) // 2
+            await self._write(entries[:half])
+            await self._write(entries[half:])
+            return
+        try:
+            await self._commit([salvaged(entries[0])])
+        except self._errors as error:
+            if not is_bad_value(error):
+                raise
+            self._refuse(1)
+        self._advance(1)
+
+    def _advance(self, count: int) -> None:
+        """The first that were ahead have been dealt with."""
+        spooled = not self._front_unspooled
+        del self._front[:count]
+        if not self._front and not spooled:
+            self._taken = []
+        if spooled and self._spool is not None:
+            self._spool.remove(count)
+            if not self._spool.rows:
+                self._recent.clear()
+
+    async def _commit(self, entries: list[Entry]) -> None:
+        recorded = self._recorded + len(entries)
         runs, counts = tables.runs, self._counts
-        async with self._engine.begin() as connection:
-            for statement, part in zip(self._inserts, rows, strict=True):
-                if part:
-                    await statement.run(connection, part)
+        async with asyncio.timeout(self._commit_timeout_s), self._engine.begin() as connection:
+            await self._insert.run(connection, entries)
+            if self._totals.forgot(entries):
+                self._totals = await totals_of(connection, counts.run_id)
+            totals = self._totals.with_entries(entries)
+            await self._upsert.run(connection, counts.run_id, totals)
             await connection.execute(
                 runs.update()
                 .where(runs.c.id == counts.run_id)
@@ -249,23 +429,9 @@ class Writer:
                     dropped=counts.dropped,
                 )
             )
+        self._totals.adopt(totals)
         self._recorded = recorded
-        del self._batch[:count]
 
     def _refuse(self, count: int) -> None:
         self._refused += count
         self._slots[3] += count
-        del self._batch[:count]
-
-
-def _salvaged_rows(record: RequestRecord) -> Rows:
-    """Rows of one record whose values made trouble: made fit, and without the explanation if that is it."""
-    try:
-        blob = explanations.encode(record)
-    except _UNFIT:
-        blob = None
-    return (
-        [salvage(request_row(record))],
-        [salvage(attempt_row(record.id, attempt)) for attempt in record.attempt_records],
-        [] if blob is None else [(record.id, blob, None)],
-    )

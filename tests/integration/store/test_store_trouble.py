@@ -119,9 +119,12 @@ async def test_a_database_that_stays_away_does_not_hold_up_the_end(
     await store.close(timeout_s=0.2)
     other.execute("ROLLBACK")
     other.close()
-    again = await Store.open(url)  # finds what the last run could not write down
-    assert again.counts().lost == Lost(finished=1)
+    again = await Store.open(url)  # writes what the last run could not write down
+    assert again.counts().lost == Lost()
+    assert await again.request("req_00000001", "team-a") is not None
+    assert [(run["clean"], run["recorded"]) for run in await again.runs()] == [(False, 1), (None, 0)]
     await again.close()
+    assert list(tmp_path.glob("*-run-*")) == []
 
 
 async def test_a_wrong_password_is_one_line_without_it(postgres: Any, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 from sqlalchemy.exc import DataError, OperationalError, ProgrammingError
 
 from router.store.database import (
-    Insert,
     StoreError,
     is_bad_value,
     parse_url,
@@ -17,6 +16,7 @@ from router.store.database import (
     sqlite_path,
     with_password,
 )
+from router.store.inserts import Insert
 from router.store.queries import Store
 from router.store.records import REQUEST_COLUMNS
 from router.store.tables import requests

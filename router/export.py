@@ -1,0 +1,254 @@
+"""`headway export`: what was recorded, as Parquet or CSV, in the order of ids, for a notebook or a warehouse.
+
+Types are the tables'; unknown is null: in CSV an empty field, where an empty text is `""` (as PostgreSQL's COPY does).
+A file appears under its name when it is complete.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from sqlalchemy import BigInteger, Boolean, Double, Integer, Table
+from sqlalchemy.engine import URL
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from router.store.database import (
+    StoreError,
+    connect,
+    create_engine,
+    driver_errors,
+    parse_url,
+    public_url,
+    reason,
+    with_password,
+)
+from router.store.extract import TABLES, Extract
+
+Rows = list[tuple[Any, ...]]
+
+
+class Format(Protocol):
+    """Writes rows to a file in one format."""
+
+    def write(self, rows: Rows) -> None:
+        """Write rows."""
+        ...
+
+    def close(self) -> None:
+        """Write what belongs at the end."""
+        ...
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `headway export`."""
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--config", metavar="FLEET", help="fleet file whose store is meant")
+    where.add_argument(
+        "--url", help="database: sqlite+aiosqlite:///FILE or postgresql+asyncpg://USER@HOST/NAME"
+    )
+    parser.add_argument(
+        "--password-env", metavar="NAME", help="environment variable with the password that goes into --url"
+    )
+    parser.add_argument(
+        "--table", choices=TABLES, default="requests", help="what to export (default: requests)"
+    )
+    parser.add_argument("--format", choices=("parquet", "csv"), required=True)
+    parser.add_argument("--out", required=True, metavar="FILE", help="file to write; - for standard output")
+    parser.add_argument(
+        "--since",
+        type=_time,
+        metavar="TIME",
+        help="received from then on: 2026-11-22, 2026-11-22T10:30 (UTC)",
+    )
+    parser.add_argument("--until", type=_time, metavar="TIME", help="received before then")
+    parser.add_argument(
+        "--policy", action="append", default=[], metavar="NAME", help="only these (may be given again)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Export; the exit code. Raises ConfigError for a bad fleet file."""
+    try:
+        extract = Extract(TABLES[args.table], args.since, args.until, args.policy)
+        url = _store_url(args)
+        if args.out == "-" and args.format == "parquet" and sys.stdout.isatty():
+            return _refused("Parquet is not for a terminal: give --out FILE")
+        with _output(args.out) as out:
+            rows = asyncio.run(_export(url, extract, _FORMATS[args.format], out))
+    except StoreError as error:
+        return _refused(str(error))
+    if args.out != "-":
+        print(f"{rows} rows of {args.table} written to {args.out}", file=sys.stderr)
+    return 0
+
+
+def _refused(why: str) -> int:
+    print(f"headway export: {why}", file=sys.stderr)
+    return 2
+
+
+def _time(text: str) -> float:
+    """A time for people, in seconds since the epoch; without an offset it is UTC."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no time such as 2026-11-22 or 2026-11-22T10:30"
+        ) from None
+    return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
+
+
+def _store_url(args: argparse.Namespace) -> str:
+    if args.config is not None:
+        from router.config import load
+        from router.wiring import store_url
+
+        return store_url(load(args.config), os.environ)
+    if args.password_env is None:
+        return str(args.url)
+    password = os.environ.get(args.password_env)
+    if not password:
+        raise StoreError(f"--password-env: environment variable {args.password_env} is not set")
+    return with_password(args.url, password)
+
+
+@contextlib.contextmanager
+def _output(path: str) -> Iterator[BinaryIO]:
+    """Standard output, or a file that takes its name at the end. A pipe or a device is written to as it is."""
+    if path == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    if Path(path).exists() and not Path(path).is_file():
+        with Path(path).open("wb") as file:
+            yield file
+        return
+    unfinished = Path(f"{path}.part")
+    try:
+        with unfinished.open("wb") as file:
+            yield file
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+async def _export(
+    url: str, extract: Extract, form: Callable[[Table, BinaryIO], Format], out: BinaryIO
+) -> int:
+    parsed = parse_url(url)
+    engine = create_engine(parsed)
+    try:
+        await connect(parsed, engine, create=False)
+        with contextlib.closing(form(extract.table, out)) as writer:
+            return await _write(_read(parsed, engine, extract), writer, extract.table.name)
+    finally:
+        await engine.dispose()
+
+
+async def _read(url: URL, engine: AsyncEngine, extract: Extract) -> AsyncIterator[tuple[Rows, int | None]]:
+    """Rows, and how many there are in all (None where nobody looks). StoreError when the database does not answer."""
+    try:
+        total = await extract.count(engine) if sys.stderr.isatty() else None
+        async for rows in extract.batches(engine):
+            yield rows, total
+    except driver_errors(url) as error:
+        raise StoreError(f"the store {public_url(url)} does not answer ({reason(error)})") from None
+
+
+async def _write(batches: AsyncIterator[tuple[Rows, int | None]], out: Format, name: str) -> int:
+    written = 0
+    console = Console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(name, total=None)
+        async for rows, total in batches:
+            out.write(rows)
+            written += len(rows)
+            bar.update(task, completed=written, total=total)
+    return written
+
+
+# --- formats ------------------------------------------------------------------------------------------
+class Parquet:
+    """Columns with the tables' types, compressed. Needs pyarrow (`headway[export]`)."""
+
+    def __init__(self, table: Table, out: BinaryIO) -> None:
+        import pyarrow as pa  # type: ignore[import-untyped]
+        from pyarrow import parquet
+
+        self._pa = pa
+        types = {BigInteger: pa.int64(), Integer: pa.int64(), Double: pa.float64(), Boolean: pa.bool_()}
+        self._schema = pa.schema(
+            [
+                pa.field(column.name, types.get(type(column.type), pa.string()), bool(column.nullable))
+                for column in table.columns
+            ]
+        )
+        self._writer = parquet.ParquetWriter(out, self._schema, compression="zstd")
+        self._waiting: Rows = []
+
+    def write(self, rows: Rows) -> None:
+        """Write rows, as a row group when there are enough."""
+        self._waiting += rows
+        if len(self._waiting) >= _ROW_GROUP:
+            self._write_group()
+
+    def _write_group(self) -> None:
+        columns = list(zip(*self._waiting, strict=True)) or [()] * len(self._schema)
+        arrays = [
+            self._pa.array(values, field.type) for values, field in zip(columns, self._schema, strict=True)
+        ]
+        self._writer.write_batch(self._pa.record_batch(arrays, schema=self._schema))
+        self._waiting = []
+
+    def close(self) -> None:
+        """Write the last rows and the footer."""
+        if self._waiting:
+            self._write_group()
+        self._writer.close()
+
+
+_ROW_GROUP = 20_000
+
+
+class Csv:
+    """Comma-separated values, a header line first."""
+
+    def __init__(self, table: Table, out: BinaryIO) -> None:
+        self._out = out
+        self._line([column.name for column in table.columns])
+
+    def write(self, rows: Rows) -> None:
+        """Write rows."""
+        for row in rows:
+            self._line(row)
+
+    def _line(self, values: Sequence[Any]) -> None:
+        self._out.write((",".join(map(_field, values)) + "\n").encode())
+
+    def close(self) -> None:
+        """Nothing belongs at the end."""
+
+
+def _field(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = str(value)
+    if text and not any(sign in text for sign in ',"\r\n'):
+        return text
+    return '"' + text.replace('"', '""') + '"'
+
+
+_FORMATS: dict[str, Callable[[Table, BinaryIO], Format]] = {"parquet": Parquet, "csv": Csv}

@@ -1,0 +1,125 @@
+"""Clients' keys in the database: those that were made while the gateway ran, shared by all replicas.
+
+Rows are added and revoked, never removed, so that a revoked key's name is not given to another. Every change has a
+later `changed_at` than all changes before it, whatever the clocks of those who make them say: `KeyTable.version`
+tells whether anything has changed without reading the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, case, func, insert, select, update
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from router.store.database import StoreError, connect, create_engine, driver_errors, parse_url, public_url
+from router.store.tables import keys
+
+#: Later than the last change by this much where the clock is not.
+_TICK_S = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class StoredKey:
+    """One row. `settings` is JSON as it stands in the table; times in seconds since the epoch."""
+
+    name: str
+    sha256: str
+    maker: str | None
+    settings: str
+    created_at: float
+    revoked_at: float | None = None
+
+
+class NameTaken(Exception):
+    """Another key, which may be revoked, has this name (or this hash)."""
+
+
+#: What `KeyTable.version` answers: rows, revoked ones, time of the last change.
+Version = tuple[int, int, float]
+
+
+class KeyTable:
+    """The table `keys` of one database. All methods raise StoreError when the database does not answer."""
+
+    def __init__(self, url: URL, engine: AsyncEngine) -> None:
+        self._name = public_url(url)
+        self._engine = engine
+        self._errors = driver_errors(url)
+
+    @classmethod
+    async def open(cls, url: str, *, create: bool = False) -> KeyTable:
+        """The table of a database that nothing else has open here; with `create` the database is made ready for
+        use. Close it with `aclose`."""
+        parsed = parse_url(url)
+        engine = create_engine(parsed)
+        try:
+            await connect(parsed, engine, create=create)
+        except BaseException:
+            await engine.dispose()
+            raise
+        return cls(parsed, engine)
+
+    async def aclose(self) -> None:
+        """Let go of the database."""
+        await self._engine.dispose()
+
+    async def version(self) -> Version:
+        """Another value after every change, wherever it was made."""
+        query = select(func.count(), func.count(keys.c.revoked_at), func.max(keys.c.changed_at))
+        try:
+            async with self._engine.connect() as connection:
+                rows, revoked, changed_at = (await connection.execute(query)).one()
+        except self._errors as error:
+            raise self._unanswered(error) from None
+        return rows, revoked, changed_at or 0.0
+
+    async def rows(self) -> tuple[StoredKey, ...]:
+        """All keys, revoked ones included, in the order in which they were made."""
+        columns = (getattr(keys.c, name) for name in StoredKey.__dataclass_fields__)
+        query = select(*columns).order_by(keys.c.created_at, keys.c.name)
+        try:
+            async with self._engine.connect() as connection:
+                return tuple(StoredKey(*row) for row in await connection.execute(query))
+        except self._errors as error:
+            raise self._unanswered(error) from None
+
+    async def add(self, key: StoredKey) -> None:
+        """Keep a new key. Raises NameTaken."""
+        values: dict[str, Any] = {name: getattr(key, name) for name in StoredKey.__dataclass_fields__}
+        statement = insert(keys).values(**values, changed_at=_later(key.created_at))
+        try:
+            async with self._engine.begin() as connection:
+                await connection.execute(statement)
+        except IntegrityError:
+            raise NameTaken(key.name) from None
+        except self._errors as error:
+            raise self._unanswered(error) from None
+
+    async def revoke(self, names: Collection[str], now: float) -> Sequence[str]:
+        """Revoke keys for good; the names of those that were not revoked before."""
+        statement = (
+            update(keys)
+            .where(keys.c.name.in_(names), keys.c.revoked_at.is_(None))
+            .values(revoked_at=now, changed_at=_later(now))
+            .returning(keys.c.name)
+        )
+        try:
+            async with self._engine.begin() as connection:
+                return sorted((await connection.execute(statement)).scalars())
+        except self._errors as error:
+            raise self._unanswered(error) from None
+
+    def _unanswered(self, error: Exception) -> StoreError:
+        # The type only: a driver's message may quote the row.
+        return StoreError(f"the store {self._name} does not answer ({type(error).__name__})")
+
+
+def _later(now: float) -> ColumnElement[float]:
+    """`now`, or just after the last change where another's clock is ahead."""
+    last = select(func.coalesce(func.max(keys.c.changed_at), 0.0)).scalar_subquery()
+    return case((last >= now, last + _TICK_S), else_=now)

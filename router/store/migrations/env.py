@@ -1,0 +1,11 @@
+"""Run by Alembic for each command, over the connection (and in the transaction) that `router.store.schema` opened."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from router.store.tables import metadata
+
+context.configure(connection=context.config.attributes["connection"], target_metadata=metadata)
+with context.begin_transaction():
+    context.run_migrations()

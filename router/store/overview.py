@@ -1,0 +1,187 @@
+"""What was recorded in a window of time, aggregated inside the database: the figures behind the page at /ui.
+
+One statement reads each row once (into a narrow temporary relation of bins and amounts), and groups that by whatever is
+asked. More than `MAX_ROWS` rows in the window are sampled by the random end of their ids: the rest is counted, not read.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from sqlalchemy import (
+    CTE,
+    ColumnElement,
+    FromClause,
+    Integer,
+    Select,
+    String,
+    and_,
+    case,
+    cast,
+    func,
+    literal,
+    null,
+    select,
+    union_all,
+)
+
+from router.core.types import OUTSIDE_ATTAINMENT, Outcome
+from router.store.bins import tree
+from router.store.overview_figures import (
+    MAX_NAMES,
+    PREDICTED,
+    RATIO_BINS,
+    SPLITS,
+    SUMS,
+    TIME_BINS,
+    TIMES,
+    Tally,
+    Window,
+)
+from router.store.queries import Store
+from router.store.tables import requests
+
+#: Rows that one answer reads at most; above it a share of the ids is read.
+MAX_ROWS = 100_000
+
+
+async def overview(store: Store, window: Window, max_rows: int = MAX_ROWS) -> dict[str, Any]:
+    """All figures of a window. Counts and amounts are scaled up where rows were sampled (`sampled_share` below 1);
+    quantiles are read from bins. Raises StoreError."""
+    await store._flush()
+    count = select(func.count().label("n")).select_from(requests).where(_inside(requests, window))
+    counted = (await store._rows(count))[0]["n"]
+    share, chosen = _sample(window, counted, max_rows)
+    picked = _picked(window, chosen)
+    rows = await store._rows(_everything(picked))
+    read = sum(row["n"] for row in rows if row["part"] == "outcome")
+    tally = Tally(counted / read if read and share < 1.0 else 1.0)
+    for row in rows:
+        tally.take(row)
+    return {
+        "since": window.since,
+        "until": window.until,
+        "bucket_s": window.bucket_s,
+        "requests": counted,
+        "sampled_share": share,
+        **tally.told(window, counted),
+    }
+
+
+async def recent_by_instance(store: Store, window_s: float) -> list[dict[str, Any]]:
+    """By instance, over the last `window_s` seconds: answers, mean actual and predicted TTFT of those that have both, and
+    the share that came within the predicted 95 % quantile."""
+    columns = requests.c
+    both = and_(columns.ttft_s.is_not(None), columns.predicted_ttft_s_p50.is_not(None))
+    query = (
+        select(
+            columns.instance,
+            func.count().label("requests"),
+            func.avg(case((both, columns.ttft_s))).label("ttft_s"),
+            func.avg(case((both, columns.predicted_ttft_s_p50))).label("predicted_ttft_s"),
+            func.avg(
+                case(
+                    (and_(both, columns.ttft_s <= columns.predicted_ttft_s_p95), 1.0),
+                    (and_(both, columns.predicted_ttft_s_p95.is_not(None)), 0.0),
+                )
+            ).label("within_p95"),
+            func.coalesce(func.sum(columns.output_tokens), 0).label("output_tokens"),
+        )
+        .where(columns.received_at >= time.time() - window_s, columns.instance.is_not(None))
+        .group_by(columns.instance)
+        .order_by(columns.instance)
+    )
+    await store._flush()
+    return [row | {"output_tokens": int(row["output_tokens"])} for row in await store._rows(query)]
+
+
+# --- the statement ------------------------------------------------------------------------------------
+_HEX = 256
+
+
+def _sample(window: Window, counted: int, max_rows: int) -> tuple[float, ColumnElement[bool]]:
+    """The share of rows to read and the condition that picks them: by the last two digits of the id, which are
+    random (`Gateway.new_request_id`)."""
+    if counted <= max_rows:
+        return 1.0, _inside(requests, window)
+    kept = max(1, _HEX * max_rows // counted)
+    # Within this select the index on `received_at` is enough, which holds the ids too: other rows are not touched.
+    every = requests.alias("every")
+    end = func.substr(every.c.id, func.length(every.c.id) - 1)
+    picked = select(every.c.id).where(_inside(every, window), end < f"{kept:02x}")
+    return kept / _HEX, requests.c.id.in_(picked)
+
+
+def _inside(table: FromClause, window: Window) -> ColumnElement[bool]:
+    return and_(table.c.received_at >= window.since, table.c.received_at <= window.until)
+
+
+def _picked(window: Window, where: ColumnElement[bool]) -> CTE:
+    """One narrow row for each request: its time bucket, its names, bins and amounts."""
+    columns = requests.c
+    has_slo = (
+        columns.slo_ttft_s.is_not(None) | columns.slo_tpot_s.is_not(None) | columns.slo_e2e_s.is_not(None)
+    )
+    offered = has_slo & columns.outcome.not_in([outcome.value for outcome in OUTSIDE_ATTAINMENT])
+    whole = columns.outcome.in_([Outcome.OK.value, Outcome.LATE.value])
+    # An answer that was cut short says nothing of the lengths that were predicted.
+    valid = {"ttft": columns.ttft_s.is_not(None), "e2e": whole, "output_tokens": whole}
+    ratios = {
+        f"ratio_{name}": RATIO_BINS.index(
+            case((and_(valid[name], columns[predicted] > 0), columns[actual] / columns[predicted]))
+        )
+        for name, (actual, predicted) in PREDICTED.items()
+    }
+    return (
+        select(
+            tree(columns.received_at, window.starts()[1:]).label("at"),
+            columns.outcome,
+            case((columns.decoded.is_(True), 1), else_=0).label("decoded"),
+            *(func.coalesce(columns[column], "").label(name) for name, column in SPLITS.items()),
+            *(TIME_BINS.index(columns[name]).label(name) for name in TIMES),
+            *(bins.label(name) for name, bins in ratios.items()),
+            case((offered, 1), else_=0).label("offered"),
+            case((offered & columns.slo_met.is_(True), 1), else_=0).label("met"),
+            func.coalesce(columns.prompt_tokens, 0).label("prompt_tokens"),
+            func.coalesce(columns.output_tokens, 0).label("output_tokens"),
+            func.coalesce(columns.cost_usd, 0.0).label("cost_usd"),
+        )
+        .where(where)
+        .cte("picked")
+        .prefix_with("MATERIALIZED", dialect="postgresql")
+    )
+
+
+def _everything(picked: CTE) -> Any:
+    """All groupings in one statement, so that all figures are of one moment. Columns: `part` (what is grouped), `at`
+    (time bucket), `name`, `bin`, `n`, and sums."""
+    columns = picked.c
+    sums = [func.sum(columns[name]).label(name) for name in SUMS]
+    nothing = [literal(0).label(name) for name in SUMS]
+    parts: list[Select[Any]] = [
+        select(
+            literal("outcome").label("part"),
+            columns.at.label("at"),
+            cast(columns.outcome, String).label("name"),
+            columns.decoded.label("bin"),
+            func.count().label("n"),
+            *sums,
+        ).group_by(columns.at, columns.outcome, columns.decoded)
+    ]
+    parts += [
+        select(literal(name), columns.at, literal(""), columns[name], func.count(), *nothing)
+        .where(columns[name].is_not(None))
+        .group_by(columns.at, columns[name])
+        for name in (*TIMES, *(f"ratio_{each}" for each in PREDICTED))
+    ]
+    for name in SPLITS:
+        dearest = (
+            select(literal(name), cast(null(), Integer), columns[name], literal(0), func.count(), *sums)
+            .group_by(columns[name])
+            .order_by(func.sum(columns.cost_usd).desc(), func.count().desc(), columns[name])
+            .limit(MAX_NAMES)
+            .subquery()
+        )
+        parts.append(select(dearest))
+    return union_all(*parts)

@@ -1,0 +1,203 @@
+"""What the overview's figures mean: windows of time, groups of outcomes, and rows of sums put together."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from router.core.types import Outcome
+from router.store.bins import Bins
+
+#: Names told in each split of the spending; what comes after them is summed.
+MAX_NAMES = 20
+
+#: Seconds, 1 ms to 1000 s in steps of 15 %.
+TIME_BINS = Bins.logarithmic(0.001, 1000.0, 16)
+#: Actual over predicted, 1/20 to 20 in steps of 12 %.
+RATIO_BINS = Bins.logarithmic(0.05, 20.0, 20)
+
+TIMES = ("ttft_s", "tpot_s", "e2e_s")
+#: What was predicted: the column that holds what happened, and the one with the predicted median.
+PREDICTED = {
+    "ttft": ("ttft_s", "predicted_ttft_s_p50"),
+    "e2e": ("e2e_s", "predicted_e2e_s_p50"),
+    "output_tokens": ("output_tokens", "predicted_output_tokens_p50"),
+}
+SPLITS = {"policy": "policy", "model": "model", "key": "key_name"}
+
+#: Outcomes by what a person asks first: was it answered, was it cut, and if nothing was decoded, why.
+_ALWAYS = {
+    Outcome.OK: "ok",
+    Outcome.LATE: "late",
+    Outcome.EXPIRED_MID_DECODE: "cut_short",
+    Outcome.BUDGET_EXHAUSTED_MID_DECODE: "cut_short",
+    Outcome.EXPIRED_IN_QUEUE: "timed_out",
+    Outcome.EXPIRED_BEFORE_FIRST_TOKEN: "timed_out",
+    Outcome.REJECTED_BUDGET: "out_of_budget",
+}
+_BY_DECODED = {
+    Outcome.BACKEND_ERROR: ("failed", "cut_short"),
+    Outcome.CLIENT_CANCELLED: ("left", "stopped"),
+}
+AFTER_DECODING = ("ok", "late", "cut_short", "stopped")
+BEFORE_DECODING = ("timed_out", "out_of_budget", "rejected", "failed", "left")
+
+
+def group_of(outcome: str, decoded: bool) -> str:
+    """`AFTER_DECODING` or `BEFORE_DECODING`: the group of an outcome."""
+    known = Outcome(outcome)
+    if known in _BY_DECODED:
+        return _BY_DECODED[known][decoded]
+    return _ALWAYS.get(known, "rejected")
+
+
+#: What is added up of requests.
+SUMS = ("offered", "met", "prompt_tokens", "output_tokens", "cost_usd")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Seconds since the epoch, cut into `buckets` of `bucket_s` that begin at whole multiples of it; the last one
+    is under way."""
+
+    until: float
+    bucket_s: float
+    buckets: int
+
+    @classmethod
+    def ending(cls, until: float, window_s: float, buckets: int) -> Window:
+        return cls(until, window_s / buckets, buckets)
+
+    @property
+    def since(self) -> float:
+        return (self.until // self.bucket_s - self.buckets + 1) * self.bucket_s
+
+    def starts(self) -> list[float]:
+        """When each bucket begins."""
+        return [self.since + at * self.bucket_s for at in range(self.buckets)]
+
+
+_Counts = dict[int, int]
+
+
+@dataclass(slots=True)
+class Tally:
+    """The rows of sums, put together. `scale`: requests that each row read stands for."""
+
+    scale: float
+    outcomes: dict[int, dict[str, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
+    groups: dict[int, dict[str, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
+    sums: dict[int, dict[str, float]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(float)))
+    bins: dict[str, dict[int, _Counts]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(dict))
+    )
+    splits: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
+
+    def take(self, row: Mapping[str, Any]) -> None:
+        part, at, n = row["part"], row["at"], row["n"]
+        if part == "outcome":
+            self.outcomes[at][row["name"]] += n
+            self.groups[at][group_of(row["name"], bool(row["bin"]))] += n
+            for name in SUMS:
+                self.sums[at][name] += float(row[name])
+        elif part in SPLITS:
+            told = {"name": row["name"], "requests": round(n * self.scale), **self._amounts(row)}
+            self.splits[part].append(told)
+        else:
+            self.bins[part][at][row["bin"]] = n
+
+    def told(self, window: Window, counted: int) -> dict[str, Any]:
+        """The answer's part that the rows make."""
+        everywhere = range(window.buckets)
+        total = {name: sum(self.sums[at][name] for at in everywhere) for name in SUMS}
+        outcomes = self._scaled(_added(self.outcomes[at] for at in everywhere))
+        return {
+            "totals": {
+                "requests": counted,
+                "outcomes": outcomes,
+                "groups": self._scaled(_added(self.groups[at] for at in everywhere)),
+                **self._kept(total, window.until - window.since),
+                **self._amounts(total),
+            },
+            "buckets": [self._bucket(at, start, window) for at, start in enumerate(window.starts())],
+            "latency": {name: self._latency(_added(self.bins[name].values())) for name in TIMES},
+            "prediction": {name: _spread(_added(self.bins[f"ratio_{name}"].values())) for name in PREDICTED},
+            "spend": {name: self._with_rest(self.splits[name], counted, total) for name in SPLITS},
+        }
+
+    def _bucket(self, at: int, start: float, window: Window) -> dict[str, Any]:
+        seconds = min(window.bucket_s, window.until - start)
+        outcomes = self._scaled(self.outcomes[at])
+        return {
+            "start": start,
+            "seconds": seconds,
+            "requests": sum(outcomes.values()),
+            "outcomes": outcomes,
+            "groups": self._scaled(self.groups[at]),
+            **self._kept(self.sums[at], seconds),
+            **self._amounts(self.sums[at]),
+            **{name: _quantiles(self.bins[name][at]) for name in TIMES},
+            "prediction": {name: _spread(self.bins[f"ratio_{name}"][at]) for name in PREDICTED},
+        }
+
+    def _kept(self, sums: Mapping[str, float], seconds: float) -> dict[str, Any]:
+        offered, met = sums["offered"], sums["met"]
+        return {
+            "offered": round(offered * self.scale),
+            "met": round(met * self.scale),
+            "attainment": met / offered if offered else None,
+            "goodput_per_s": met * self.scale / seconds if seconds > 0 else None,
+        }
+
+    def _amounts(self, sums: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "prompt_tokens": round(float(sums["prompt_tokens"]) * self.scale),
+            "output_tokens": round(float(sums["output_tokens"]) * self.scale),
+            "cost_usd": float(sums["cost_usd"]) * self.scale,
+        }
+
+    def _latency(self, counts: _Counts) -> dict[str, Any]:
+        histogram = []
+        for index in sorted(counts):
+            low, high = TIME_BINS.bounds(index)
+            histogram.append({"low_s": low, "high_s": high, "count": round(counts[index] * self.scale)})
+        return {**_quantiles(counts), "histogram": histogram}
+
+    def _with_rest(
+        self, named: list[dict[str, Any]], counted: int, total: Mapping[str, float]
+    ) -> dict[str, Any]:
+        """The dearest names, and what all others come to."""
+        rest = {
+            name: value - sum(each[name] for each in named) for name, value in self._amounts(total).items()
+        }
+        others = max(0, counted - sum(each["requests"] for each in named))
+        return {"names": named, "others": {"requests": others, **rest} if len(named) == MAX_NAMES else None}
+
+    def _scaled(self, counts: Mapping[str, int]) -> dict[str, int]:
+        return {name: round(n * self.scale) for name, n in sorted(counts.items())}
+
+
+def _added(each: Any) -> Any:
+    total: dict[Any, int] = defaultdict(int)
+    for counts in each:
+        for key, n in counts.items():
+            total[key] += n
+    return total
+
+
+def _quantiles(counts: _Counts) -> dict[str, Any]:
+    quantile = TIME_BINS.quantile
+    return {"p50": quantile(counts, 0.5), "p95": quantile(counts, 0.95), "p99": quantile(counts, 0.99)}
+
+
+def _spread(counts: _Counts) -> dict[str, Any]:
+    """Quantiles of actual over predicted: 1 is right, 2 took twice as long as predicted."""
+    quantile = RATIO_BINS.quantile
+    return {
+        "count": sum(counts.values()),
+        "p10": quantile(counts, 0.1),
+        "p50": quantile(counts, 0.5),
+        "p90": quantile(counts, 0.9),
+    }

@@ -1,0 +1,119 @@
+"""The version of a database's tables: told, brought to the newest (Alembic, `router.store.migrations`), checked.
+
+Whoever opens a store for recording brings it to the newest version first. Several processes that start at once take
+turns: PostgreSQL's advisory lock, SQLite's own lock on the file. It is done in one transaction, so a version is reached
+or not. A database without a version (made before versions were kept) begins at the first, which makes only
+what is not there.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from sqlalchemy import Connection, inspect, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from router.store.tables import metadata
+
+log = logging.getLogger(__name__)
+
+#: All versions that this program knows, oldest first.
+VERSIONS = ("0001", "0002")
+NEWEST = VERSIONS[-1]
+
+_FOLDER = Path(__file__).with_name("migrations")
+# Any number will do that nothing else in the database uses: "headway" in ASCII.
+_LOCK = 0x68656164776179
+
+
+class SchemaError(Exception):
+    """The tables are not such as this program can use."""
+
+
+async def upgrade(engine: AsyncEngine) -> str | None:
+    """Bring the tables to the newest version; the version before (None: there was none). SchemaError: they are of a newer
+    program, or none of ours."""
+    async with engine.connect() as connection:
+        if await connection.run_sync(_ready):
+            return NEWEST
+        await connection.rollback()
+        # Now in line; whoever was first has done it all.
+        if engine.dialect.name == "postgresql":
+            await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+        else:
+            await connection.exec_driver_sql("BEGIN IMMEDIATE")
+        before = await connection.run_sync(_upgrade)
+        await connection.commit()
+    return before
+
+
+async def check(engine: AsyncEngine) -> None:
+    """SchemaError unless the tables are those of the newest version."""
+    async with engine.connect() as connection:
+        found = await connection.run_sync(version)
+        if found not in VERSIONS or not await connection.run_sync(_ready):
+            raise SchemaError(
+                f"is at {'no version' if found is None else f'version {found}'}, this program reads {NEWEST}:"
+                " `headway db upgrade` brings it there, and so does the gateway when it starts"
+            )
+
+
+async def current(engine: AsyncEngine) -> str | None:
+    """The version of the tables; None if there is none."""
+    async with engine.connect() as connection:
+        return await connection.run_sync(version)
+
+
+def version(connection: Connection) -> str | None:
+    """The version of the tables; None if there is none. SchemaError for one that this program does not know."""
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    if found is not None and found not in VERSIONS:
+        raise SchemaError(
+            f"was made by a newer version of Headway (its tables are at {found}, this program knows {NEWEST})"
+        )
+    return found
+
+
+def _ready(connection: Connection) -> bool:
+    if version(connection) != NEWEST:
+        return False
+    _refuse_missing(connection)
+    return True
+
+
+def _upgrade(connection: Connection) -> str | None:
+    before = version(connection)
+    if before == NEWEST:
+        return before
+    # Its own account of it is a dozen lines.
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(_FOLDER).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+    _refuse_missing(connection)
+    log.info("the store's tables were brought from %s to version %s", before or "no version", NEWEST)
+    return before
+
+
+def _refuse_missing(connection: Connection) -> None:
+    """SchemaError for tables that have our names but not our columns."""
+    inspector = inspect(connection)
+    present = set(inspector.get_table_names())
+    missing = []
+    for table in metadata.sorted_tables:
+        if table.name not in present:
+            missing.append(f"the table {table.name}")
+            continue
+        columns = {column["name"] for column in inspector.get_columns(table.name)}
+        missing += [
+            f"the column {table.name}.{column.name}" for column in table.columns if column.name not in columns
+        ]
+    if missing:
+        raise SchemaError(f"lacks {', '.join(missing)}: made by another program?")

@@ -1,0 +1,187 @@
+"""Finished requests on disk, in order, while the database is away: a queue of lines in segment files.
+
+The newest segment is appended to, the oldest read from; a segment whose lines are all removed goes. Nothing is synced:
+what was written survives the process, not a power failure (as with SQLite's `synchronous=NORMAL`). Writing goes to the
+kernel's cache, so it is done in the event loop, where it cannot come between a commit and what the commit removes.
+A run's segments are named after its counter file, whose lock (`router.store.runs`) says whether the run still lives.
+"""
+
+from __future__ import annotations
+
+import glob
+import logging
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+SUFFIX = ".spool"
+_SEGMENT_BYTES = 8 * 1024 * 1024
+_READ_BYTES = 1024 * 1024
+#: A disk that refused is tried again after this.
+_RETRY_S = 1.0
+
+
+@dataclass(slots=True)
+class _Segment:
+    path: Path
+    size: int = 0
+    read: int = 0  # bytes at its beginning that have been removed
+    rows: int = 0  # that have not
+
+
+class Spool:
+    """The spool of one run, which has one reader and one writer: the run's process. `path` is what the names of its
+    segments begin with, `max_bytes` what they may take together."""
+
+    def __init__(self, path: Path, max_bytes: float) -> None:
+        self._path = path
+        self._max_bytes = max_bytes
+        self._segment_bytes = min(_SEGMENT_BYTES, max(1, int(max_bytes / 4)))
+        self._segments: list[_Segment] = []
+        self._made = 0
+        self._fd: int | None = None
+        self._lengths: list[int] = []  # of the first lines, as far as they were read
+        self._retry_at: float | None = None  # after a refusal; infinity: when room has been made
+        self._lost = 0
+        self.rows = 0
+        self.bytes = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether lines were refused and there is no reason yet to think that they would be taken now."""
+        return self._retry_at is not None and time.monotonic() < self._retry_at
+
+    def append(self, lines: list[bytes]) -> bool:
+        """Keep lines, all or (False) none: when there would be too many, or the disk takes no more."""
+        data = b"".join(lines)
+        if self.bytes + len(data) > self._max_bytes:
+            # With nothing in it there will be no more room than now; smaller batches may still fit.
+            self._refused(float("inf") if self.rows else time.monotonic() + _RETRY_S, "the spool is full")
+            return False
+        try:
+            segment, fd = self._open_segment()
+            try:
+                _write_all(fd, data)
+            except OSError:
+                os.ftruncate(fd, segment.size)  # no half of a line stays
+                raise
+        except OSError as error:
+            self._refused(time.monotonic() + _RETRY_S, f"the spool cannot be written: {error.strerror}")
+            return False
+        segment.size += len(data)
+        segment.rows += len(lines)
+        self.bytes += len(data)
+        self.rows += len(lines)
+        self._retry_at = None
+        return True
+
+    def _refused(self, retry_at: float, reason: str) -> None:
+        if self._retry_at is None:
+            log.error("%s; %d records (%d bytes) are in it", reason, self.rows, self.bytes)
+        self._retry_at = retry_at
+
+    def _open_segment(self) -> tuple[_Segment, int]:
+        """The segment that is written to, and its file."""
+        if self._fd is not None and self._segments and self._segments[-1].size < self._segment_bytes:
+            return self._segments[-1], self._fd
+        path = self._path.with_name(f"{self._path.name}.{self._made:06d}{SUFFIX}")
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._made += 1
+        if self._fd is not None:
+            os.close(self._fd)
+        self._fd = fd
+        self._segments.append(_Segment(path))
+        return self._segments[-1], fd
+
+    def read(self, limit: int) -> list[bytes]:
+        """The first lines, at most `limit`, at least one if there is any. They stay until they are removed."""
+        lines: list[bytes] = []
+        while not lines and (segment := self._first()) is not None:
+            try:
+                lines = read_lines(segment.path, segment.read, limit)
+            except OSError as error:
+                log.error("%s: %s", segment.path, error.strerror)
+            if not lines:
+                log.error("%s: %d records cannot be read", segment.path, segment.rows)
+                self._lost += segment.rows
+                self._drop(segment)
+        self._lengths = list(map(len, lines))
+        return lines
+
+    def _first(self) -> _Segment | None:
+        return next((each for each in self._segments if each.read < each.size), None)
+
+    def take_lost(self) -> int:
+        """How many lines could not be read since the last time that this was asked."""
+        lost, self._lost = self._lost, 0
+        return lost
+
+    def remove(self, count: int) -> None:
+        """Forget the first lines."""
+        while count:
+            if not self._lengths:
+                self.read(count)
+            segment = self._first()
+            if segment is None:
+                return
+            now = min(count, len(self._lengths))
+            segment.read += sum(self._lengths[:now])
+            del self._lengths[:now]
+            segment.rows -= now
+            self.rows -= now
+            count -= now
+            if segment.read >= segment.size:
+                self._drop(segment)
+
+    def _drop(self, segment: _Segment) -> None:
+        """Give a segment's room back; the last one's file is used again."""
+        self.bytes -= segment.size
+        self.rows -= segment.rows
+        if segment is self._segments[-1] and self._fd is not None:
+            os.ftruncate(self._fd, 0)
+            segment.size = segment.read = segment.rows = 0
+        else:
+            self._segments.remove(segment)
+            segment.path.unlink(missing_ok=True)
+        if self._retry_at is not None:
+            log.info("the spool has room again")
+            self._retry_at = None
+
+    def close(self) -> None:
+        """Let go of the files; those that still hold lines stay."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+        for segment in self._segments:
+            if segment.read >= segment.size:
+                segment.path.unlink(missing_ok=True)
+
+
+def segments(path: Path) -> list[Path]:
+    """The segments of a run, oldest first, by what their names begin with."""
+    return sorted(path.parent.glob(f"{glob.escape(path.name)}.*{SUFFIX}"))
+
+
+def read_lines(path: Path, offset: int, limit: int) -> list[bytes]:
+    """Lines of a segment from `offset` on, at most `limit` and about a megabyte, at least one if there is any. What
+    stands after the last line end is not a line."""
+    lines: list[bytes] = []
+    taken = 0
+    with path.open("rb") as file:
+        file.seek(offset)
+        while len(lines) < limit and taken < _READ_BYTES:
+            line = file.readline()
+            if not line.endswith(b"\n"):
+                break
+            lines.append(line)
+            taken += len(line)
+    return lines
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

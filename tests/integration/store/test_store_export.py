@@ -1,0 +1,138 @@
+"""`headway export`: every row, in order, with its types, from both databases."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import parquet, types
+
+from router.cli import main
+from router.core.types import Outcome
+from router.store import extract
+from router.store.database import parse_url
+from router.store.queries import Store
+from router.store.records import REQUEST_COLUMNS, RequestRecord, request_row
+
+MakeRecord = Callable[..., RequestRecord]
+DAY_S = 86_400.0
+
+
+@pytest.fixture
+def recorded(
+    store_url: str, tmp_path: Path, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+) -> list[RequestRecord]:
+    """25 requests on three days, read in batches of 4; the last has little but its id."""
+    monkeypatch.setattr(extract.Extract.batches, "__defaults__", (4,))
+    monkeypatch.setenv("STORE_PASSWORD", parse_url(store_url).password or "none")
+    made = [
+        make_record(
+            number,
+            received_at=DAY_S * (number // 10) + number,
+            policy="cost" if number % 3 == 0 else "latency",
+            client_request_id='a "b", c\nd' if number == 2 else "",
+        )
+        for number in range(24)
+    ]
+    made.append(RequestRecord("req_99999999", 2 * DAY_S + 99, Outcome.REJECTED_AUTH))
+
+    async def record() -> None:
+        store = await Store.open(store_url, state_dir=tmp_path)
+        for each in made:
+            store.writer.arrived()
+            store.writer.put(each)
+        assert await store.writer.flush(30)
+        assert await store.add_feedback("req_00000001", 0.5, "team-a")
+        assert await store.add_feedback("req_00000003", 1.0, "team-a")
+        await store.close()
+
+    asyncio.run(record())
+    return made
+
+
+@pytest.fixture
+def export(store_url: str, tmp_path: Path) -> Callable[..., Path]:
+    url = parse_url(store_url)
+    where = ["--url", url._replace(password=None).render_as_string()]
+    if url.password is not None:
+        where += ["--password-env", "STORE_PASSWORD"]
+
+    def run(*words: str) -> Path:
+        out = tmp_path / "out"
+        assert main(["export", *where, "--out", str(out), *words]) == 0
+        assert not out.with_name("out.part").exists()
+        return out
+
+    return run
+
+
+def ids(path: Path, column: str = "id") -> list[Any]:
+    return parquet.read_table(path).column(column).to_pylist()
+
+
+def test_parquet_has_every_row_with_its_types(
+    recorded: list[RequestRecord], export: Callable[..., Path]
+) -> None:
+    table = parquet.read_table(export("--format", "parquet"))
+    rows = [tuple(row.values()) for row in table.to_pylist()]
+    assert rows == [request_row(record) for record in recorded]
+    assert tuple(table.column_names) == REQUEST_COLUMNS
+    kinds = {name: table.schema.field(name).type for name in ("id", "attempts", "hedged", "cost_usd")}
+    assert types.is_string(kinds["id"])
+    assert types.is_int64(kinds["attempts"])
+    assert types.is_boolean(kinds["hedged"])
+    assert types.is_float64(kinds["cost_usd"])
+    assert not table.schema.field("outcome").nullable
+
+
+def test_csv_tells_nothing_from_an_empty_text(
+    recorded: list[RequestRecord], export: Callable[..., Path]
+) -> None:
+    text = export("--format", "csv").read_text(encoding="utf-8")
+    lines = text.splitlines()
+    assert lines[0] == ",".join(REQUEST_COLUMNS)
+    assert len(lines) == 1 + 25
+    assert ',"a ""b"", c\ufffdd",' in lines[3]  # a line end is not kept
+    first, last = lines[1].split(","), lines[-1].split(",")
+    at = REQUEST_COLUMNS.index
+    assert (first[at("client_request_id")], last[at("client_request_id")]) == ('""', "")
+    assert (first[at("slo_met")], last[at("slo_met")]) == ("true", "")
+    assert (first[at("cost_usd")], last[at("cost_usd")]) == ("0.0005", "")
+
+
+def test_rows_are_chosen_by_time_and_policy(
+    recorded: list[RequestRecord], export: Callable[..., Path]
+) -> None:
+    day = ("--since", "1970-01-02", "--until", "1970-01-03T00:00:00Z", "--policy", "cost")
+    assert ids(export("--format", "parquet", *day)) == [f"req_{n:08d}" for n in (12, 15, 18)]
+    of = ("--format", "parquet", "--table")
+    assert ids(export(*of, "attempts"), "request_id") == [record.id for record in recorded[:-1]]
+    assert ids(export(*of, "attempts", *day), "request_id") == [f"req_{n:08d}" for n in (12, 15, 18)]
+    assert ids(export(*of, "feedback"), "request_id") == ["req_00000001", "req_00000003"]
+    assert ids(export(*of, "feedback", "--policy", "cost"), "request_id") == ["req_00000003"]
+    assert ids(export(*of, "spend"), "requests") == [4, 6, 3, 7, 1, 1, 3]
+    assert ids(export(*of, "spend", *day), "day") == ["1970-01-02"]
+    assert ids(export(*of, "requests", "--since", "2100-01-01")) == []
+
+
+def test_what_cannot_be_done_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    out = ("--format", "parquet", "--out", str(tmp_path / "out"))
+    assert main(["export", "--url", f"sqlite:///{tmp_path / 'none.db'}", *out]) == 2
+    assert main(["export", "--url", "postgresql://u@127.0.0.1:1/x", "--password-env", "NOT_SET", *out]) == 2
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", Terminal())
+        assert main(["export", "--url", "sqlite://", "--format", "parquet", "--out", "-"]) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert [line.partition(":")[0] for line in told] == ["headway export"] * 3
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,416 @@
+"""Databases that go away under load, and processes that are killed meanwhile: every row comes once, none is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from router.store import queries, spool, tables, writer
+from router.store.database import StoreError, create_engine, parse_url
+from router.store.entries import make_entry, to_line
+from router.store.queries import Store
+from router.store.records import RequestRecord
+from router.store.retention import _LOCK, Retention
+from router.store.runs import Lost
+from tests.servers.postgres import PostgresServer
+
+MakeRecord = Callable[..., RequestRecord]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something to come true, not for ever."""
+    for _ in range(6000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("it did not come true")
+
+
+def put(store: Store, record: RequestRecord) -> None:
+    store.writer.arrived()
+    store.writer.put(record)
+
+
+async def rows_of(engine: AsyncEngine) -> list[tuple[str, float | None]]:
+    async with engine.connect() as connection:
+        query = select(tables.requests.c.id, tables.requests.c.cost_usd).order_by(tables.requests.c.id)
+        return [(row.id, row.cost_usd) for row in await connection.execute(query)]
+
+
+async def everything_is_there(url: str, ids: set[str], *, but: int = 0) -> None:
+    """Every id has its row and what belongs to it, and spending agrees. `but`: so many ids may be missing."""
+    store = await Store.open_readonly(url)
+    engine = create_engine(parse_url(url))
+    try:
+        rows = await rows_of(engine)
+        assert len(rows) == len(ids) - but
+        assert {row[0] for row in rows} <= ids
+        async with engine.connect() as connection:
+            for table in (tables.attempts, tables.explanations):
+                found = set(await connection.scalars(select(table.c.request_id)))
+                assert found == {row[0] for row in rows}
+        (sums,) = await store.spending([])
+        assert sums["requests"] == len(rows)
+        assert sums["cost_usd"] == pytest.approx(sum(row[1] or 0.0 for row in rows), rel=1e-12)
+    finally:
+        await engine.dispose()
+        await store.close()
+
+
+@asynccontextmanager
+async def locked(path: Path) -> AsyncIterator[None]:
+    """A SQLite file that another process writes to."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.execute("ROLLBACK")
+
+
+# --- away ---------------------------------------------------------------------------------------------
+async def test_a_server_that_crashes_under_load_loses_nothing(
+    postgres: PostgresServer,
+    postgres_url: str,
+    tmp_path: Path,
+    make_record: MakeRecord,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(writer, "MAX_PENDING_RECORDS", 300)  # far fewer than come while it is away
+    monkeypatch.setattr(spool, "_SEGMENT_BYTES", 100_000)
+    store = await Store.open(postgres_url, state_dir=tmp_path)
+    ids: set[str] = set()
+    most_in_memory = 0
+
+    async def load(count: int) -> None:
+        nonlocal most_in_memory
+        for _ in range(count // 20):
+            for _ in range(20):
+                record = make_record(len(ids), cost_usd=0.001 * len(ids))
+                ids.add(record.id)
+                put(store, record)
+            most_in_memory = max(most_in_memory, store.counts().pending - store.counts().spooled)
+            await asyncio.sleep(0.005)
+
+    running = asyncio.create_task(load(4000))
+    await until(lambda: store.counts().recorded > 200)
+    await asyncio.to_thread(postgres.kill)
+    try:
+        await running
+        await until(lambda: store.counts().pending == store.counts().spooled)
+        newest = f"req_{len(ids) - 1:08d}"
+        row = await store.request(newest, "team-a")  # read from memory, at once
+        assert row is not None
+        assert row["instance"] == "gpu-0"
+        with pytest.raises(StoreError, match="does not answer"):
+            await store.request("req_00000000", "team-a")
+        counts = store.counts()
+        assert counts.spooled > 2000
+        assert counts.spooled_bytes == sum(path.stat().st_size for path in tmp_path.glob("*.spool"))
+        assert not store.full
+    finally:
+        await asyncio.to_thread(postgres.start)
+    await load(400)  # while what waited is being written
+    await until(lambda: store.counts().pending == 0)
+    assert most_in_memory < 1000
+    assert (store.counts().dropped, store.counts().recorded) == (0, len(ids))
+    await store.close()
+    assert list(tmp_path.iterdir()) == []
+    await everything_is_there(postgres_url, ids)
+    reader = await Store.open_readonly(postgres_url)
+    assert [(run["clean"], run["recorded"]) for run in await reader.runs()] == [(True, len(ids))]
+    await reader.close()
+
+
+async def test_a_server_that_stops_answering_loses_nothing(
+    postgres: PostgresServer,
+    postgres_url: str,
+    tmp_path: Path,
+    make_record: MakeRecord,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(writer, "COMMIT_TIMEOUT_S", 0.5)
+    store = await Store.open(postgres_url, state_dir=tmp_path)
+    ids: set[str] = set()
+
+    def put_some() -> None:
+        for _ in range(50):
+            record = make_record(len(ids))
+            ids.add(record.id)
+            put(store, record)
+
+    put_some()
+    await until(lambda: store.counts().pending == 0)
+    await asyncio.to_thread(postgres.pause)
+    try:
+        put_some()  # is on its way when it does not get an answer
+        await until(lambda: store.counts().spooled == 50)
+        put_some()
+        await until(lambda: store.counts().retries > 0)
+        await until(lambda: store.counts().spooled == 100)
+    finally:
+        await asyncio.to_thread(postgres.resume)
+    put_some()
+    await until(lambda: store.counts().pending == 0)
+    await store.close()
+    await everything_is_there(postgres_url, ids)
+
+
+async def test_a_server_that_stopped_answering_does_not_hold_up_the_end(
+    postgres: PostgresServer,
+    postgres_url: str,
+    tmp_path: Path,
+    make_record: MakeRecord,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(writer, "_END_TIMEOUT_S", 0.2)
+    store = await Store.open(postgres_url, state_dir=tmp_path)
+    await asyncio.to_thread(postgres.pause)
+    try:
+        for number in range(50):
+            put(store, make_record(number))
+        async with asyncio.timeout(30):
+            await store.close(timeout_s=0.5)
+    finally:
+        await asyncio.to_thread(postgres.resume)
+    again = await Store.open(postgres_url, state_dir=tmp_path)
+    assert again.counts().lost == Lost()
+    await again.close()
+    await everything_is_there(postgres_url, {f"req_{number:08d}" for number in range(50)})
+
+
+async def test_a_server_that_starts_later_is_waited_for(
+    postgres: PostgresServer, postgres_url: str, tmp_path: Path
+) -> None:
+    await asyncio.to_thread(postgres.stop)
+    opening = asyncio.create_task(Store.open(postgres_url, state_dir=tmp_path, wait_s=60))
+    await asyncio.sleep(0.3)  # a few tries in vain
+    assert not opening.done()
+    await asyncio.to_thread(postgres.start)
+    store = await opening
+    await store.close()
+
+
+# --- full ---------------------------------------------------------------------------------------------
+async def test_a_full_spool_is_told_and_what_is_dropped_is_counted(
+    tmp_path: Path, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("router.store.database.BUSY_TIMEOUT_MS", 20)
+    monkeypatch.setattr(queries, "READ_FLUSH_S", 0.2)
+    url = f"sqlite:///{tmp_path / 'headway.db'}"
+    directory = tmp_path / "elsewhere" / "spool"
+    store = await Store.open(url, spool_directory=directory, spool_mb=0.1)
+    store.writer._max_pending = 200
+    ids: set[str] = set()
+    assert directory.stat().st_mode & 0o777 == 0o700
+    async with locked(tmp_path / "headway.db"):
+        while store.counts().dropped < 50:
+            record = make_record(len(ids))
+            ids.add(record.id)
+            put(store, record)
+            await asyncio.sleep(0.001)
+        assert store.full
+        counts = store.counts()
+        assert counts.spooled > 0
+        assert sum(path.stat().st_size for path in directory.glob("*.spool")) <= 0.1 * 2**20
+        with pytest.raises(StoreError, match="is behind"):
+            await store.request("req_99999999", any_key=True)
+    await until(lambda: store.counts().pending == 0)
+    assert not store.full
+    counts = store.counts()
+    assert counts.recorded + counts.dropped == counts.finished == len(ids)
+    await store.close()
+    await everything_is_there(url, ids, but=counts.dropped)
+    reader = await Store.open_readonly(url)
+    (run,) = await reader.runs()
+    assert (run["clean"], run["dropped"], run["lost_finished"]) == (True, counts.dropped, 0)
+    await reader.close()
+
+
+async def test_a_full_disk_keeps_records_in_memory_until_it_has_room(
+    tmp_path: Path, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("router.store.database.BUSY_TIMEOUT_MS", 20)
+    url = f"sqlite:///{tmp_path / 'headway.db'}"
+    store = await Store.open(url)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    async with locked(tmp_path / "headway.db"):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+        try:
+            for number in range(100):
+                put(store, make_record(number))
+            await until(lambda: store.full)
+            assert (store.counts().pending, store.counts().spooled) == (100, 0)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        await until(lambda: store.counts().spooled == 100)
+        assert not store.full
+    await until(lambda: store.counts().pending == 0)
+    await store.close()
+    await everything_is_there(url, {f"req_{number:08d}" for number in range(100)})
+
+
+# --- killed -------------------------------------------------------------------------------------------
+VICTIM = """
+import asyncio, sys, time
+from pathlib import Path
+from router.core.types import Outcome
+from router.store.queries import Store
+from router.store.records import RequestRecord
+
+async def main():
+    store = await Store.open(sys.argv[1], state_dir=Path(sys.argv[2]))
+    number = 0
+    while True:
+        for _ in range(5):
+            number += 1
+            store.writer.arrived()
+            now = time.time()
+            record = RequestRecord(f"req_{number:09d}", now, Outcome.OK, key_name="a", policy="p", cost_usd=0.001)
+            store.writer.put(record)
+        counts = store.counts()
+        print(number, now, counts.recorded, counts.spooled, flush=True)
+        await asyncio.sleep(0.005)
+
+asyncio.run(main())
+"""
+#: The contract says 200 ms; the rest is for a machine on which the victim itself does not get its turn.
+SAFE_AFTER_S = 0.5
+
+
+async def test_a_process_killed_while_it_spools_leaves_every_row(
+    request: pytest.FixtureRequest, store_url: str, tmp_path: Path
+) -> None:
+    """Killed twice: with the database away, and in the middle of writing what was spooled."""
+    sqlite = store_url.startswith("sqlite")
+    server: PostgresServer = request.getfixturevalue("postgres")
+    victim = subprocess.Popen(
+        [sys.executable, "-c", VICTIM, store_url, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert victim.stdout is not None
+    seen: list[tuple[int, float]] = []
+
+    def watch(enough: Callable[[int, int], bool]) -> None:
+        assert victim.stdout is not None
+        for line in victim.stdout:
+            number, at, recorded, spooled = line.split()
+            seen.append((int(number), float(at)))
+            if enough(int(recorded), int(spooled)):
+                return
+        pytest.fail("the victim ended by itself")
+
+    def kill() -> None:
+        victim.send_signal(signal.SIGKILL)
+        assert victim.stdout is not None
+        for line in victim.stdout.read().splitlines()[:-1]:  # the last may be torn
+            number, at, *_ = line.split()
+            seen.append((int(number), float(at)))
+        victim.wait(10)
+        victim.stdout.close()
+
+    try:
+        await asyncio.to_thread(watch, lambda recorded, _: recorded > 200)
+        if sqlite:
+            async with locked(tmp_path / "headway.db"):
+                await asyncio.to_thread(watch, lambda _, spooled: spooled > 500)
+                kill()
+        else:
+            await asyncio.to_thread(server.kill)
+            try:
+                await asyncio.to_thread(watch, lambda _, spooled: spooled > 500)
+                kill()
+            finally:
+                await asyncio.to_thread(server.start)
+    finally:
+        victim.kill()
+
+    store = await Store.open(store_url, state_dir=tmp_path)
+    engine = create_engine(parse_url(store_url))
+    rows = await rows_of(engine)
+    killed, _ = await store.runs()
+    last_at = seen[-1][1]
+    safe = max(number for number, at in seen if at < last_at - SAFE_AFTER_S)
+    found = Counter(row[0] for row in rows)
+    assert [n for n in range(1, safe + 1) if found[f"req_{n:09d}"] != 1] == []
+    assert killed["finished"] == len(rows) + killed["lost_finished"]
+    assert killed["recorded"] == len(rows)
+    (sums,) = await store.spending(["key"])
+    assert (sums["key"], sums["requests"]) == ("a", len(rows))
+    assert sums["cost_usd"] == pytest.approx(0.001 * len(rows))
+    assert set((await store.spent())["a", "total"]) == {killed["id"]}
+    await engine.dispose()
+    await store.close()
+    assert list(tmp_path.glob("*-run-*")) == []
+
+
+async def test_rows_that_were_committed_before_the_kill_count_once(
+    store_url: str, tmp_path: Path, make_record: MakeRecord
+) -> None:
+    """A spool whose lines are partly in the database, with a torn end: what a kill in mid-drain leaves."""
+    store = await Store.open(store_url, state_dir=tmp_path)
+    (counter,) = tmp_path.glob("*-run-*")
+    for number in range(30):
+        put(store, make_record(number, cost_usd=1.0))
+    assert await store.writer.flush(30)
+    counts = store._counts
+    assert counts is not None
+    counts.slots[1] += 20  # 20 more came and ended, and did not get further than the spool
+    counts.slots[2] += 20
+    left = spool.Spool(counter, 1e6)
+    entries = [make_entry(make_record(number, cost_usd=1.0), keep_prompts=False) for number in range(10, 49)]
+    assert left.append([to_line(entry) for entry in entries if entry is not None])
+    with spool.segments(counter)[0].open("ab") as file:
+        file.write(b"0000")
+    # As a kill would: nothing is closed in order.
+    run_id = store.run_id
+    counts.close(remove=False)
+    for task in (store.writer._intake, store.writer._committer, *store._tasks):
+        task.cancel()
+    await asyncio.gather(*store._tasks, return_exceptions=True)
+    await store._engine.dispose()
+
+    again = await Store.open(store_url, state_dir=tmp_path)
+    assert again.counts().lost == Lost(finished=1)  # the torn one
+    (sums,) = await again.spending([])
+    assert (sums["requests"], sums["cost_usd"]) == (49, 49.0)
+    first, _ = await again.runs()
+    assert (first["id"], first["recorded"], first["lost_finished"]) == (run_id, 49, 1)
+    assert (await again.spent())["team-a", "total"] == {run_id: 49.0}
+    await again.close()
+
+
+# --- several ------------------------------------------------------------------------------------------
+async def test_only_one_replica_prunes(postgres_url: str, tmp_path: Path, make_record: MakeRecord) -> None:
+    store = await Store.open(postgres_url, state_dir=tmp_path)
+    for number in range(20):
+        put(store, make_record(number, received_at=1000.0))
+    assert await store.writer.flush(30)
+    url = parse_url(postgres_url)
+    engine = create_engine(url)
+    retention = Retention(url, engine, retain_days=1, max_mb=None)
+    other = create_engine(url)
+    async with other.connect() as connection:
+        await connection.execute(text("SELECT pg_advisory_lock(:lock)"), {"lock": _LOCK})
+        assert await retention.prune_alone(1e6) == 0
+    await other.dispose()
+    assert await retention.prune_alone(1e6) == 20
+    (sums,) = await store.spending(["key"])
+    assert sums["requests"] == 20  # what was spent is still known
+    await store.close()
+    assert await retention.prune_alone(4e9) == 0
+    async with engine.connect() as connection:
+        assert (await connection.execute(select(tables.runs))).all() == []
+    await engine.dispose()

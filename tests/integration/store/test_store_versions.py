@@ -1,0 +1,160 @@
+"""Versions of the tables: reached from nothing and from before, by one process or several, refused when too new."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, insert, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from router.cli import main
+from router.store import schema, tables
+from router.store.database import StoreError, create_engine, parse_url
+from router.store.queries import Store
+from router.store.records import REQUEST_COLUMNS, RequestRecord, request_row
+
+MakeRecord = Callable[..., RequestRecord]
+FLEET = """
+store: {{url: "{url}", password_env: {variable}}}
+models: [{{name: m}}]
+instances: [{{name: a, kind: vllm, url: "http://127.0.0.1:9", serves: {{m: m}}}}]
+"""
+
+
+@pytest.fixture
+async def engine(store_url: str) -> AsyncIterator[AsyncEngine]:
+    made = create_engine(parse_url(store_url))
+    yield made
+    await made.dispose()
+
+
+def test_the_program_knows_its_own_versions() -> None:
+    script = ScriptDirectory(str(Path(schema.__file__).with_name("migrations")))
+    found = [each.revision for each in script.walk_revisions()]
+    assert tuple(reversed(found)) == schema.VERSIONS
+
+
+async def test_the_versions_lead_to_the_tables_of_the_program(engine: AsyncEngine) -> None:
+    def differences(connection: Connection) -> list[object]:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        return list(compare_metadata(context, tables.metadata))
+
+    assert await schema.upgrade(engine) is None
+    assert await schema.upgrade(engine) == schema.NEWEST
+    async with engine.connect() as connection:
+        assert await connection.run_sync(differences) == []
+
+
+async def test_a_database_from_before_keeps_its_rows(
+    engine: AsyncEngine, store_url: str, tmp_path: Path, make_record: MakeRecord
+) -> None:
+    before = [table for table in tables.metadata.sorted_tables if table.name not in {"spend", "keys"}]
+    made = [
+        make_record(n, received_at=86_400.0 * (1 + n // 4) - 1e-3, cost_usd=None if n == 3 else 0.25 * n)
+        for n in range(8)
+    ]
+    made[5].key_name = made[5].policy = made[5].model = None
+    async with engine.begin() as connection:
+        await connection.run_sync(lambda sync: tables.metadata.create_all(sync, tables=before))
+        rows = [dict(zip(REQUEST_COLUMNS, request_row(record), strict=True)) for record in made]
+        await connection.execute(insert(tables.requests), rows)
+    with pytest.raises(StoreError, match="is at no version, this program reads"):
+        await Store.open_readonly(store_url)
+
+    store = await Store.open(store_url, state_dir=tmp_path)
+    assert [row["id"] for row in (await store.requests()).requests] == [
+        f"req_{n:08d}" for n in reversed(range(8))
+    ]
+    assert await store.spending(["day", "key"]) == [
+        {"day": "1970-01-01", "key": "team-a", "requests": 4, "prompt_tokens": 480, "output_tokens": 320, "cost_usd": 0.75},
+        {"day": "1970-01-02", "key": "", "requests": 1, "prompt_tokens": 120, "output_tokens": 80, "cost_usd": 1.25},
+        {"day": "1970-01-02", "key": "team-a", "requests": 3, "prompt_tokens": 360, "output_tokens": 240, "cost_usd": 4.25},
+    ]  # fmt: skip
+    assert (await store.spent())["team-a", "total"] == {"before": 5.0}
+    await store.close()
+
+
+async def test_a_database_of_a_newer_program_is_refused(
+    engine: AsyncEngine, store_url: str, tmp_path: Path
+) -> None:
+    await schema.upgrade(engine)
+    async with engine.begin() as connection:
+        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    for opened in (Store.open(store_url, state_dir=tmp_path), Store.open_readonly(store_url)):
+        with pytest.raises(StoreError, match="was made by a newer version of Headway") as refused:
+            await opened
+        assert "\n" not in str(refused.value)
+
+
+OPEN = """
+import asyncio, sys
+from pathlib import Path
+from router.store.queries import Store
+
+async def main():
+    sys.stdin.readline()
+    store = await Store.open(sys.argv[1], state_dir=Path(sys.argv[2]))
+    await store.close()
+
+asyncio.run(main())
+"""
+
+
+async def test_processes_that_start_at_once_take_turns(store_url: str, tmp_path: Path) -> None:
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", OPEN, store_url, str(tmp_path)],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for _ in range(2)
+    ]
+    told = await asyncio.gather(*(asyncio.to_thread(each.communicate, b"go\n", 60) for each in started))
+    assert [(each.returncode, error) for each, (_, error) in zip(started, told, strict=True)] == [
+        (0, b"")
+    ] * 2
+    reader = await Store.open_readonly(store_url)
+    assert [run["clean"] for run in await reader.runs()] == [True] * 2
+    await reader.close()
+
+
+def test_operators_upgrade_by_hand(
+    store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = parse_url(store_url)
+    monkeypatch.setenv("STORE_PASSWORD", url.password or "none")
+    fleet = tmp_path / "fleet.yaml"
+    public = url._replace(password=None).render_as_string()
+    password_env = "null" if url.password is None else "STORE_PASSWORD"
+    fleet.write_text(FLEET.format(url=public, variable=password_env), encoding="utf-8")
+
+    def headway(*words: str) -> tuple[int, str]:
+        code = main([*words, "--config", str(fleet)])
+        told = capsys.readouterr()
+        return code, (told.out + told.err).strip()
+
+    if url.get_backend_name() == "sqlite":
+        code, told = headway("db", "version")
+        assert (code, told.startswith("headway db: no database at")) == (2, True)
+        (tmp_path / "headway.db").touch()
+    due = "are at no version, the newest is 0002"
+    assert headway("db", "version") == (
+        0,
+        "the tables are at no version; the newest is 0002: headway db upgrade",
+    )
+    assert due in headway("check")[1]
+    assert headway("db", "upgrade") == (0, "the tables were brought from no version to version 0002")
+    assert headway("db", "upgrade") == (0, "the tables are at version 0002, the newest")
+    assert headway("db", "version", "--json") == (
+        0,
+        '{"version": "0002", "before": "0002", "newest": "0002"}',
+    )
+    assert due not in headway("check")[1]

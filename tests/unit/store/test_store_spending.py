@@ -1,0 +1,75 @@
+"""A run's totals: absolute, by day, key, policy and model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from router.store.entries import Entry, make_entry
+from router.store.records import RequestRecord
+from router.store.spending import Amounts, Totals, report_query, spent, today
+
+MakeRecord = Callable[..., RequestRecord]
+DAY_S = 86_400.0
+
+
+@pytest.fixture
+def entry(make_record: MakeRecord) -> Callable[..., Entry]:
+    def make(**fields: object) -> Entry:
+        made = make_entry(make_record(1, **fields), keep_prompts=False)
+        assert made is not None
+        return made
+
+    return make
+
+
+def test_totals_grow_once_they_are_written(entry: Callable[..., Entry]) -> None:
+    totals = Totals()
+    batch = [entry(received_at=0.0, cost_usd=0.25), entry(received_at=DAY_S - 1, cost_usd=None)]
+    key = ("1970-01-01", "team-a", "latency", "llama")
+    assert totals.with_entries(batch) == {key: Amounts(2, 240, 160, 0.25)}
+    assert totals.with_entries(batch) == {key: Amounts(2, 240, 160, 0.25)}  # written in vain: the same again
+    totals.adopt(totals.with_entries(batch))
+    assert totals.with_entries(batch) == {key: Amounts(4, 480, 320, 0.5)}
+
+
+def test_what_is_unknown_has_a_name_of_its_own(entry: Callable[..., Entry]) -> None:
+    changed = Totals().with_entries(
+        [
+            entry(received_at=0.0, key_name=None, policy=None, model=None, cost_usd=float("nan")),
+            entry(received_at=DAY_S, prompt_tokens=None, output_tokens=2**63 - 1),
+            entry(received_at=DAY_S, prompt_tokens=None, output_tokens=2**63 - 1),
+        ]
+    )
+    assert changed == {
+        ("1970-01-01", "", "", ""): Amounts(1, 120, 80, 0.0),
+        ("1970-01-02", "team-a", "latency", "llama"): Amounts(2, 0, 2**63 - 1, 0.001),
+    }
+
+
+def test_days_long_over_are_forgotten_and_known_as_such(entry: Callable[..., Entry]) -> None:
+    totals = Totals()
+    for number in range(10):
+        day = [entry(received_at=number * DAY_S)]
+        assert not totals.forgot(day)
+        totals.adopt(totals.with_entries(day))
+    assert totals.forgot([entry(received_at=9 * DAY_S), entry(received_at=3 * DAY_S)])
+    assert not totals.forgot([entry(received_at=8 * DAY_S)])
+    (amounts,) = totals.with_entries([entry(received_at=8 * DAY_S)]).values()
+    assert amounts.requests == 2
+
+
+def test_budgets_are_told_by_key_and_period() -> None:
+    rows = [
+        {"key_name": "a", "run_id": "1", "total_usd": 3.0, "day_usd": 1.0},
+        {"key_name": "a", "run_id": "2", "total_usd": 5.0, "day_usd": None},
+    ]
+    day = today(20_779 * DAY_S)
+    assert day == "2026-11-22"
+    assert spent(rows, day) == {("a", "total"): {"1": 3.0, "2": 5.0}, ("a", day): {"1": 1.0}}
+
+
+def test_an_unknown_group_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown: colour"):
+        report_query(["day", "colour"], None, None, None)

@@ -1,0 +1,144 @@
+"""Lines and segments: what goes in comes out, in order, and a disk that takes no more loses nothing that is there."""
+
+from __future__ import annotations
+
+import os
+import resource
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from router.store.entries import from_line, make_entry, to_line
+from router.store.records import RequestRecord
+from router.store.spool import Spool, read_lines, segments
+
+MakeRecord = Callable[..., RequestRecord]
+
+
+def lines(first: int, count: int, width: int = 50) -> list[bytes]:
+    return [f"{number:0{width}d}\n".encode() for number in range(first, first + count)]
+
+
+def drain(spool: Spool, limit: int = 7) -> list[int]:
+    found = []
+    while spool.rows:
+        read = spool.read(limit)
+        assert 0 < len(read) <= limit
+        found += map(int, read)
+        spool.remove(len(read))
+    return found
+
+
+def test_an_entry_comes_back_as_it_was(make_record: MakeRecord) -> None:
+    record = make_record(1, model_requested='a "name"\nwith, signs', prompt="é\n\u2028 end")
+    entry = make_entry(record, keep_prompts=True)
+    assert entry is not None
+    assert entry.explanation is not None
+    line = to_line(entry)
+    assert line.count(b"\n") == 1
+    assert from_line(line) == entry
+
+
+def test_a_damaged_line_is_known_as_one(make_record: MakeRecord) -> None:
+    entry = make_entry(make_record(1), keep_prompts=False)
+    assert entry is not None
+    line = to_line(entry)
+    for at in range(len(line)):
+        damaged = line[:at] + bytes([line[at] ^ 1]) + line[at + 1 :]
+        assert from_line(damaged) is None
+        assert from_line(line[:at]) is None
+
+
+def test_values_that_no_line_takes_are_made_fit(make_record: MakeRecord) -> None:
+    record = make_record(1, max_tokens=10**30, key_name="half a \ud800 pair", prompt="p")
+    entry = make_entry(record, keep_prompts=True)
+    assert entry is not None
+    read = from_line(to_line(entry))
+    assert read is not None
+    assert 2**63 - 1 in read.request
+    assert "half a \ufffd pair" in read.request
+
+
+def test_lines_come_out_in_order_and_their_room_is_given_back(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "run", max_bytes=4000)  # segments of 1000 bytes: 20 lines
+    assert spool.append(lines(0, 30))
+    assert spool.append(lines(30, 30))
+    found = [int(line) for line in spool.read(7)]
+    spool.remove(5)  # fewer than were read
+    assert spool.append(lines(60, 10))
+    assert found[:5] + drain(spool) == list(range(70))
+    assert (spool.rows, spool.bytes) == (0, 0)
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in tmp_path.iterdir())
+    spool.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_lines_can_be_removed_unread(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "run", max_bytes=4000)
+    for start in range(0, 60, 20):
+        assert spool.append(lines(start, 20))
+    spool.remove(50)
+    assert drain(spool) == list(range(50, 60))
+    spool.close()
+
+
+def test_a_full_spool_takes_no_more_until_there_is_room(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "run", max_bytes=2000)
+    for start in range(0, 39, 13):
+        assert spool.append(lines(start, 13))
+    assert not spool.append(lines(39, 13))
+    assert spool.full
+    assert (spool.rows, spool.bytes) == (39, 39 * 51)
+    spool.remove(13)
+    assert not spool.full
+    assert spool.append(lines(39, 13))
+    assert drain(spool) == list(range(13, 52))
+    spool.close()
+
+
+def test_a_disk_that_is_full_leaves_no_half_of_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = Spool(tmp_path / "run", max_bytes=1e6)
+    assert spool.append(lines(0, 10))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (600, limits[1]))
+    try:
+        assert not spool.append(lines(10, 10))  # the first lines of these would still fit
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert spool.full
+    (segment,) = segments(tmp_path / "run")
+    assert segment.stat().st_size == 510
+    later = time.monotonic() + 2
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    assert not spool.full  # it is tried again
+    assert spool.append(lines(10, 10))
+    assert drain(spool) == list(range(20))
+    spool.close()
+
+
+def test_what_stays_can_be_read_by_another_without_its_torn_end(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "run", max_bytes=4000)
+    for start in range(0, 60, 20):
+        assert spool.append(lines(start, 20))
+    spool.close()
+    left = segments(tmp_path / "run")
+    with left[-1].open("ab") as file:
+        file.write(b"a line that was never finis")
+    read = [line for path in left for line in read_lines(path, 0, 1000)]
+    assert list(map(int, read)) == list(range(60))
+
+
+def test_lines_that_vanish_are_counted(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "run", max_bytes=4000)
+    for start in range(0, 60, 20):
+        assert spool.append(lines(start, 20))
+    os.truncate(segments(tmp_path / "run")[0], 0)
+    assert [int(line) for line in spool.read(1)] == [20]
+    assert (spool.take_lost(), spool.take_lost()) == (20, 0)
+    assert drain(spool) == list(range(20, 60))
+    spool.close()
