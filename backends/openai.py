@@ -95,6 +95,13 @@ def bounded_body(call: Call, chat_bound: str) -> dict[str, Any]:
     return body
 
 
+def _choices(body: Mapping[str, Any]) -> int:
+    """How many choices an answer has: `n` for each prompt."""
+    n, prompt = body.get("n"), body.get("prompt")
+    prompts = len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else 1
+    return prompts * (n if type(n) is int else 1)
+
+
 class OpenAIBackend:
     """One instance of an OpenAI-compatible engine; `router.core.interfaces.Backend`."""
 
@@ -136,17 +143,15 @@ class OpenAIBackend:
     async def stream(self, call: Call) -> EngineStream:
         flavour = self._flavour
         body = generation_body(call, flavour.chat_bound, counts_each=flavour.counts_each)
-        connection = await self._post(self._heads[call.api], call.request_id, body)
-        choices = body.get("n")
-        scanner = SseScanner(call.candidate.model, choices=choices if type(choices) is int else 1)
-        return EngineStream(connection, scanner)
+        connection = await self._post(self._heads[call.api], call.told, body)
+        return EngineStream(connection, SseScanner(call.candidate.model, choices=_choices(body)))
 
     async def complete(self, call: Call) -> dict[str, Any]:
         body = bounded_body(call, self._flavour.chat_bound)
         if call.api != "embeddings":
             body["stream"] = False
             body.pop("stream_options", None)
-        answer = await self._json(self._heads[call.api], call.request_id, body)
+        answer = await self._json(self._heads[call.api], call.told, body)
         answer["model"] = call.candidate.model
         return answer
 

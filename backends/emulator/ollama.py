@@ -34,6 +34,8 @@ from backends.emulator.ollama_request import (
     typed_field,
 )
 from backends.emulator.ollama_wire import Answering, EmbeddingWire, NativeWire, OpenAiWire, openai_error
+from backends.emulator.openai_fields import wanted_schema, wants_json
+from backends.emulator.schemas import schema_answer
 from backends.emulator.text import (
     Answer,
     chat_text,
@@ -276,9 +278,10 @@ class OllamaServer:
             self._load(exchange, model, options, keep, wire, answering)
             return
         stream = body.get("stream") is not False
-        wants_json = bool(body.get("format"))
+        form = body.get("format")
+        shape = form if isinstance(form, Mapping) and form else "json" if form else None
         cuts = body.get("truncate") is not False
-        self._generate(exchange, model, options, keep, wire, answering, text, stream, wants_json, cuts)
+        self._generate(exchange, model, options, keep, wire, answering, text, stream, shape, cuts)
 
     def _openai(self, exchange: Exchange, *, chat: bool) -> None:
         body = json_object(exchange)
@@ -306,11 +309,10 @@ class OllamaServer:
             self.options.speed,
             include_usage=isinstance(stream_options, Mapping) and bool(stream_options.get("include_usage")),
         )
-        form = body.get("response_format")
-        wants_json = isinstance(form, Mapping) and form.get("type") in {"json_object", "json_schema"}
+        shape = wanted_schema(body) or ("json" if wants_json(body) else None)
         stream = bool(typed_field(body, "stream", bool, False))
         wire = OpenAiWire(chat, answering)
-        self._generate(exchange, model, options, None, wire, answering, text, stream, wants_json, True)
+        self._generate(exchange, model, options, None, wire, answering, text, stream, shape, True)
 
     def _generate(
         self,
@@ -322,7 +324,7 @@ class OllamaServer:
         answering: Answering,
         text: str,
         stream: bool,
-        wants_json: bool,
+        shape: Mapping[str, Any] | str | None,
         cuts: bool,
     ) -> None:
         data = text.encode("utf-8", "surrogatepass")
@@ -330,13 +332,19 @@ class OllamaServer:
         label = model.names[-1]
         seed = seed_of(data, label)
         wanted = options.wished_tokens or drawn_output_tokens(data, label)
-        if wants_json:
-            wanted = max(wanted, 2)
+        shaped = None
+        if shape is not None:
+            shaped = (
+                json_answer(seed, max(wanted, 2))
+                if isinstance(shape, str)
+                else schema_answer(seed, wanted, shape)
+            )
+            wanted = shaped.tokens
         limit = options.num_predict if options.num_predict is not None and options.num_predict > 0 else wanted
         tokens = min(wanted, limit)
         finish: Finish = "stop" if wanted <= limit else "length"
-        answer = json_answer(seed, wanted) if wants_json else Answer(seed, tokens)
-        if options.stops and not wants_json:
+        answer = Answer(seed, tokens) if shaped is None else shaped
+        if options.stops and shaped is None:
             answer, stopped = stopped_answer(seed, tokens, options.stops)
             if stopped is not None:
                 tokens, finish = answer.tokens, "stop"

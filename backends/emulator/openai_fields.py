@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from backends.emulator.http import Exchange
+from backends.emulator.schemas import example_json
 
 
 class Rejected(Exception):
@@ -90,6 +91,14 @@ def wants_json(body: Mapping[str, Any]) -> bool:
     return isinstance(form, Mapping) and form.get("type") in {"json_object", "json_schema"}
 
 
+def wanted_schema(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The schema of `response_format`, if it names one."""
+    form = body.get("response_format")
+    wanted = form.get("json_schema") if isinstance(form, Mapping) else None
+    schema = wanted.get("schema") if isinstance(wanted, Mapping) else None
+    return schema if isinstance(schema, Mapping) else None
+
+
 def messages_of(body: Mapping[str, Any]) -> list[dict[str, Any]]:
     messages = body.get("messages")
     if messages is None:
@@ -146,24 +155,4 @@ def forced_tool(body: Mapping[str, Any]) -> tuple[dict[str, Any], bool] | None:
 def tool_arguments(function: Mapping[str, Any]) -> str:
     """Arguments that fit the simple parts of a function's schema."""
     schema = function.get("parameters")
-    return orjson.dumps(_example(schema if isinstance(schema, Mapping) else {"type": "object"}, 4)).decode()
-
-
-def _example(schema: Mapping[str, Any], depth: int) -> Any:
-    if isinstance(schema.get("enum"), list) and schema["enum"]:
-        return schema["enum"][0]
-    kind = schema.get("type")
-    if kind == "object" or "properties" in schema:
-        properties = schema.get("properties")
-        if depth == 0 or not isinstance(properties, Mapping):
-            return {}
-        wanted = schema.get("required")
-        names = wanted if isinstance(wanted, list) else list(properties)
-        return {
-            name: _example(properties[name], depth - 1)
-            for name in names
-            if isinstance(name, str) and isinstance(properties.get(name), Mapping)
-        }
-    return {"integer": 1, "number": 1.5, "boolean": True, "array": [], "null": None}.get(
-        str(kind), "emulated"
-    )
+    return example_json(schema if isinstance(schema, Mapping) else {"type": "object"})

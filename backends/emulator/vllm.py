@@ -25,6 +25,7 @@ from backends.emulator.faults import Fault, FaultBoard, FaultKind
 from backends.emulator.generation import Choice, Generation, new_sequence_id
 from backends.emulator.http import Exchange
 from backends.emulator.openai_fields import Rejected
+from backends.emulator.schemas import schema_answer
 from backends.emulator.text import (
     Answer,
     chat_text,
@@ -263,15 +264,21 @@ class VllmServer:
             wanted = limit
         else:
             wanted = max(job.wished_tokens or drawn_output_tokens(prompt.data, model, salt), job.min_tokens)
-        if job.as_json:
-            wanted = max(wanted, 2)  # the shortest answer that is an object
+        shaped = None
+        if job.as_json and job.tool is None:
+            shaped = (
+                json_answer(seed, max(wanted, 2))  # the shortest that is an object
+                if job.schema is None
+                else schema_answer(seed, wanted, job.schema)
+            )
+            wanted = shaped.tokens
         tokens = min(wanted, limit)
         finish: Finish = "stop" if wanted <= limit and not job.ignore_eos else "length"
         stop_reason: str | None = None
         if arguments is not None:
             answer = Answer(seed, tokens, [arguments[at : at + 4] for at in range(0, len(arguments), 4)])
-        elif job.as_json:
-            answer = json_answer(seed, wanted)
+        elif shaped is not None:
+            answer = shaped
             answer.tokens = tokens
         elif job.stops:
             answer, stop_reason = stopped_answer(seed, tokens, job.stops)

@@ -34,6 +34,7 @@ class Job:
     continuous_usage: bool = False
     stops: list[str] = field(default_factory=list)
     as_json: bool = False
+    schema: Mapping[str, Any] | None = None  # that the JSON must fit
     tool: Mapping[str, Any] | None = None
     tool_named: bool = False
     logprobs: int | None = None  # how many alternatives a token; None: not asked for
@@ -77,6 +78,10 @@ def parse_completion(body: Mapping[str, Any], names: list[str]) -> Job:
     """A job from the body of /v1/completions. Raises Rejected."""
     if "prompt" not in body or body["prompt"] is None:
         raise Rejected(400, "Either prompt or prompt_embeds must be provided and non-empty.", param="prompt")
+    if body.get("suffix"):
+        raise Rejected(
+            400, "suffix is only supported for models with FIM completion rendering", param="suffix"
+        )
     job = Job(chat=False, prompts=prompts_of(body["prompt"], "prompt"))
     _parse_common(body, job, names)
     if body.get("max_tokens", ...) is ...:
@@ -139,6 +144,7 @@ def _parse_common(body: Mapping[str, Any], job: Job, names: list[str]) -> None:
     if "" in job.stops:
         raise Rejected(400, "stop cannot contain an empty string.", param="stop")
     job.as_json = fields.wants_json(body)
+    job.schema = fields.wanted_schema(body)
     fields.number_between(body, "temperature", 0.0, 2.0)
     fields.number_between(body, "top_p", 0.0, 1.0)
     fields.number_between(body, "presence_penalty", -2.0, 2.0)

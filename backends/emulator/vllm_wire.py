@@ -56,29 +56,25 @@ class VllmWire:
     def opening(self) -> bytes:
         if not self._job.chat:
             return b""
-        events = []
-        for index in range(self._job.n):
-            delta: dict[str, Any] = {"role": "assistant", "content": ""}
-            if self._job.tool is not None:
-                delta = {
-                    "role": "assistant",
-                    "content": None,
-                    "tool_calls": [
-                        {
-                            "index": 0,
-                            "id": f"{self._tool_id}-{index}",
-                            "type": "function",
-                            "function": {"name": self._job.tool["name"], "arguments": ""},
-                        }
-                    ],
-                }
-            chunk = self._envelope(
-                [{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}]
-            )
-            if self._job.continuous_usage:
-                chunk["usage"] = self._usage(0)
-            events.append(_sse(chunk))
-        return b"".join(events)
+        deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+        if self._job.tool is not None:
+            call = {
+                "id": self._tool_id,
+                "type": "function",
+                "index": 0,
+                "function": {"name": self._job.tool["name"]},
+            }
+            deltas.append({"content": None, "tool_calls": [call]})
+        return b"".join(self._opening(delta, index) for delta in deltas for index in range(self._job.n))
+
+    def _opening(self, delta: dict[str, Any], index: int) -> bytes:
+        if "tool_calls" in delta:
+            call = delta["tool_calls"][0]
+            delta = {**delta, "tool_calls": [{**call, "id": f"{call['id']}-{index}"}]}
+        chunk = self._envelope([{"index": index, "delta": delta, "logprobs": None, "finish_reason": None}])
+        if self._job.continuous_usage:
+            chunk["usage"] = self._usage(0)
+        return _sse(chunk)
 
     def pieces(self, choice: Choice, start: int, stop: int, last: bool) -> bytes:
         if self._plain and not last:
@@ -181,7 +177,7 @@ class VllmWire:
             return _sse(chunk)
         delta: dict[str, Any] = {"content": text}
         if job.tool is not None:
-            delta = {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}
+            delta = {"content": None, "tool_calls": [{"index": 0, "function": {"arguments": text}}]}
         part: dict[str, Any] = {
             "index": choice.index,
             "delta": delta,

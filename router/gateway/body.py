@@ -35,7 +35,7 @@ _TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
     "dimensions": ((int,), "an integer"),
     "encoding_format": ((str,), "a string"),
 }
-_AT_LEAST_ONE = ("max_tokens", "max_completion_tokens", "n", "dimensions")
+_AT_LEAST_ONE = ("max_tokens", "max_completion_tokens", "n", "best_of", "dimensions")
 MAX_CHOICES = 128
 #: Levels of nesting; what is sent on must be written as JSON again, which has its own limit.
 MAX_DEPTH = 100
@@ -80,8 +80,9 @@ def check(api: str, body: Mapping[str, Any]) -> None:
         value = body.get(name)
         if value is not None and value < 1:
             raise invalid_request(f"{name} must be at least 1.", name)
-    if (body.get("n") or 1) > MAX_CHOICES:
-        raise invalid_request(f"n must be at most {MAX_CHOICES}.", "n")
+    for name in ("n", "best_of"):
+        if (body.get(name) or 1) > MAX_CHOICES:
+            raise invalid_request(f"{name} must be at most {MAX_CHOICES}.", name)
     options = body.get("stream_options")
     if options is not None:
         for name, value in options.items():

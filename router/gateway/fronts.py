@@ -16,7 +16,9 @@ _ERROR_TYPES = {
     403: "permission_error",
     404: "not_found_error",
     408: "invalid_request_error",
+    409: "invalid_request_error",
     413: "invalid_request_error",
+    422: "invalid_request_error",
     429: "rate_limit_error",
 }
 
@@ -54,13 +56,17 @@ class Front(Protocol):
         ...
 
 
-def openai_error(refusal: Refusal) -> bytes:
-    """OpenAI's error body."""
+def error_object(refusal: Refusal) -> dict[str, Any]:
+    """OpenAI's error object."""
     kind = _ERROR_TYPES.get(refusal.status, "api_error")
     if refusal.code == "insufficient_quota":
         kind = "insufficient_quota"
-    error = {"message": refusal.message, "type": kind, "param": refusal.param, "code": refusal.code}
-    return orjson.dumps({"error": error})
+    return {"message": refusal.message, "type": kind, "param": refusal.param, "code": refusal.code}
+
+
+def openai_error(refusal: Refusal) -> bytes:
+    """OpenAI's error body."""
+    return orjson.dumps({"error": error_object(refusal)})
 
 
 class OpenAIFront:

@@ -91,6 +91,37 @@ _MESSAGES = {
         "properties": {"role": {"type": "string"}, "content": {"type": "string"}},
     },
 }
+_RESPONSE_ITEM = {
+    "type": "object",
+    "description": "a message, a function_call, a function_call_output, or a reasoning item",
+    "properties": {
+        "type": {
+            "enum": ["message", "function_call", "function_call_output", "reasoning"],
+            "default": "message",
+        },
+        "role": {"enum": ["user", "assistant", "system", "developer"]},
+        "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]},
+    },
+}
+_RESPONSE_TOOL = {
+    "type": "object",
+    "required": ["type", "name"],
+    "properties": {
+        "type": {"const": "function"},
+        "name": {"type": "string"},
+        "description": {"type": "string"},
+        "parameters": {"type": "object"},
+    },
+}
+_RESPONSE_FORMAT = {
+    "type": "object",
+    "required": ["type"],
+    "properties": {
+        "type": {"enum": ["text", "json_object", "json_schema"]},
+        "name": {"type": "string"},
+        "schema": {"type": "object"},
+    },
+}
 
 #: path -> (summary, tag, required members, members)
 _PATHS: dict[str, tuple[str, str, list[str], dict[str, Any]]] = {
@@ -106,6 +137,33 @@ _PATHS: dict[str, tuple[str, str, list[str], dict[str, Any]]] = {
         "generation",
         ["model", "input"],
         {"model": _COMMON["model"], "input": _TEXTS, "routing": _COMMON["routing"]},
+    ),
+    "/v1/responses": (
+        "Respond (nothing is stored)",
+        "generation",
+        ["model", "input"],
+        {
+            "model": _COMMON["model"],
+            "input": {
+                "anyOf": [
+                    {"type": "string", "minLength": 1},
+                    {"type": "array", "items": _RESPONSE_ITEM, "minItems": 1},
+                ]
+            },
+            "instructions": {"type": "string"},
+            "stream": {"type": "boolean"},
+            "max_output_tokens": {"type": "integer", "minimum": 1},
+            "temperature": {"type": "number"},
+            "top_p": {"type": "number"},
+            "tools": {"type": "array", "items": _RESPONSE_TOOL},
+            "tool_choice": {"description": "`auto`, `none`, `required`, or a function by its name"},
+            "text": {"type": "object", "properties": {"format": _RESPONSE_FORMAT}},
+            "reasoning": {"type": "object", "properties": {"effort": {"type": "string"}}},
+            "top_logprobs": {"type": "integer", "minimum": 0, "maximum": 20},
+            "metadata": {"type": "object", "additionalProperties": {"type": "string"}},
+            "prompt_cache_key": _COMMON["prompt_cache_key"],
+            "routing": _COMMON["routing"],
+        },
     ),
     "/api/chat": ("Chat (Ollama)", "ollama", ["model"], _OLLAMA | {"messages": _MESSAGES}),
     "/api/generate": ("Generate (Ollama)", "ollama", ["model"], _OLLAMA | {"prompt": {"type": "string"}}),

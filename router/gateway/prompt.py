@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 from zlib import crc32
 
+import orjson
+
 from predictors.text import prompt_features
 from router.core.types import PREFIX_TOKENS, PromptFeatures
 
@@ -19,12 +21,17 @@ BYTES_PER_TOKEN = 4
 #: Upper bound of what a chat template adds for one message, and once.
 TEMPLATE_TOKENS_PER_MESSAGE = 16
 TEMPLATE_TOKENS = 64
-#: Tokens of one image: a usual value and an upper bound (large images in tiles).
+#: Tokens of one image. A usual value: Qwen2.5-VL takes one for 28 x 28 pixels, so about 1024 x 768. The upper bound:
+#: the 12845056 pixels (`max_pixels` of its preprocessor_config.json) to which it shrinks larger ones. Others take fewer:
+#: Llama 3.2 Vision 4 tiles of 1601, LLaVA-NeXT at most 2880, OpenAI's GPT-4o at most 1445.
 IMAGE_TOKENS = 1024
-IMAGE_TOKENS_BOUND = 16384
+IMAGE_TOKENS_BOUND = 12845056 // (28 * 28)
 #: Prefix hashes: one for each leading block of this many bytes, at most so many.
 PREFIX_BLOCK_BYTES = 1024
 MAX_PREFIX_BLOCKS = PREFIX_TOKENS * BYTES_PER_TOKEN // PREFIX_BLOCK_BYTES
+
+#: Members of a message that chat templates print beside its content.
+_ALSO_RENDERED = ("tool_calls", "function_call", "reasoning", "reasoning_content")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +53,19 @@ def prompt_facts(api: str, body: Mapping[str, Any]) -> PromptFacts:
     `input`."""
     if api == "chat":
         texts, images = chat_texts(body)
-        return _with_features(
+        facts = _with_features(
             texts, images, TEMPLATE_TOKENS + TEMPLATE_TOKENS_PER_MESSAGE * len(body["messages"])
         )
+        return _with_schemas(facts, body) if "tools" in body or "response_format" in body else facts
     prompt = body["prompt"] if api == "completions" else body["input"]
+    suffix = body.get("suffix")  # what the answer is to lead to is written into the prompt too
+    more = [suffix] if api == "completions" and isinstance(suffix, str) else []
     if isinstance(prompt, str):
         if api == "embeddings":
             return _facts([prompt], 0, 8)
-        return _with_features([prompt], 0, 8)
+        return _with_features([prompt, *more], 0, 8)
     if isinstance(prompt[0], str):
-        every = [_facts([text], 0, 8) for text in prompt]
+        every = [_facts([text, *more], 0, 8) for text in prompt]
         return PromptFacts(
             sum(facts.tokens for facts in every),
             sum(facts.tokens_bound for facts in every),
@@ -97,8 +107,9 @@ def chat_texts(body: Mapping[str, Any]) -> tuple[list[str], int]:
                     texts.append(text)
                 elif part.get("type", "text") != "text":
                     media += 1
-        if "tool_calls" in message:
-            texts.extend(_strings(message["tool_calls"]))
+        for name in _ALSO_RENDERED:
+            if name in message:
+                texts.extend(_strings(message[name]))
     if "tools" in body:
         texts.extend(_strings(body["tools"]))
     return texts, media
@@ -108,6 +119,31 @@ def _with_features(texts: list[str], images: int, template_tokens: int) -> Promp
     facts = _facts(texts, images, template_tokens)
     features = prompt_features(texts[0] if len(texts) == 1 else "\n".join(texts))
     return replace(facts, features=features)
+
+
+def _with_schemas(facts: PromptFacts, body: Mapping[str, Any]) -> PromptFacts:
+    """Add what is written around the strings of tools (they are counted as texts), and what a `response_format` takes.
+
+    Templates print tools as JSON, that of Llama 3.1 with an indent of 4. A response's schema only binds the sampling of
+    vLLM and Ollama, but is a part of the prompt of OpenAI's models and of gpt-oss: it stands in the bound only.
+    """
+    tokens, bound = facts.tokens, facts.tokens_bound
+    tools = body.get("tools")
+    if tools:
+        strings = sum(len(text.encode("utf-8", "surrogatepass")) for text in _strings(tools))
+        plain, printed = _json_bytes(tools)
+        tokens += max(0, plain - strings) // BYTES_PER_TOKEN
+        bound += max(0, printed - strings)
+    wanted = body.get("response_format")
+    if wanted:
+        bound += _json_bytes(wanted)[1]
+    return replace(facts, tokens=tokens, tokens_bound=bound)
+
+
+def _json_bytes(value: Any) -> tuple[int, int]:
+    """Bytes of a value as JSON: without a space, and at most with an indent of 4 (twice as much space as with 2)."""
+    plain, indented = len(orjson.dumps(value)), len(orjson.dumps(value, option=orjson.OPT_INDENT_2))
+    return plain, 2 * indented - plain
 
 
 def _facts(texts: list[str], images: int, template_tokens: int) -> PromptFacts:

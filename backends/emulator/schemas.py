@@ -1,0 +1,91 @@
+"""JSON that fits a schema, as an engine writes it whose sampling is bound by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import chain, repeat
+from typing import Any
+
+import orjson
+
+from backends.emulator.text import Answer
+
+_DEPTH = 12
+_MARK = "\0"
+_PIECE_CHARS = 4
+
+
+def example_json(schema: Any) -> str:
+    """JSON that fits the parts of a schema that say what there is: types, properties, enums, references."""
+    return orjson.dumps(_example(schema, schema, _DEPTH, repeat("emulated"))).decode()
+
+
+def schema_answer(seed: int, tokens: int, schema: Any) -> Answer:
+    """An answer that fits the schema. Its first free string is as long as it takes to make the answer this many tokens;
+    without one, or with fewer than the rest takes, the schema says how long it is."""
+    example = _example(schema, schema, _DEPTH, chain([_MARK], repeat("emulated")))
+    head, mark, tail = orjson.dumps(example).decode().partition("\\u0000")
+    before, after = _pieces(head), _pieces(tail)
+    inner = Answer(seed, tokens)
+    middle = [inner.piece(index) for index in range(tokens - len(before) - len(after))] if mark else []
+    pieces = [*before, *middle, *after]
+    return Answer(seed, len(pieces), pieces)
+
+
+def _pieces(text: str) -> list[str]:
+    return [text[at : at + _PIECE_CHARS] for at in range(0, len(text), _PIECE_CHARS)]
+
+
+def _example(schema: Any, root: Any, depth: int, strings: Iterator[str]) -> Any:
+    if not isinstance(schema, Mapping) or depth == 0:
+        return None if depth == 0 else next(strings)
+    target = _target(schema, root)
+    if target is not None:
+        return _example(target, root, depth - 1, strings)
+    if "const" in schema:
+        return schema["const"]
+    if isinstance(schema.get("enum"), list) and schema["enum"]:
+        return schema["enum"][0]
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        kind = next((one for one in kind if one != "null"), "null")
+    if kind == "object" or "properties" in schema:
+        properties = schema.get("properties")
+        properties = properties if isinstance(properties, Mapping) else {}
+        wanted = schema.get("required")
+        names = wanted if isinstance(wanted, list) else list(properties)
+        return {
+            name: _example(properties[name], root, depth - 1, strings)
+            for name in names
+            if isinstance(name, str) and isinstance(properties.get(name), Mapping)
+        }
+    if kind == "array":
+        least = schema.get("minItems")
+        count = min(least, 100) if isinstance(least, int) else 0
+        return [_example(schema.get("items"), root, depth - 1, strings) for _ in range(count)]
+    if kind in ("integer", "number"):
+        least = schema.get("minimum")
+        usual = 1 if kind == "integer" else 1.5
+        return max(usual, least) if isinstance(least, int | float) else usual
+    if kind in ("boolean", "null"):
+        return True if kind == "boolean" else None
+    if any(name in schema for name in ("maxLength", "pattern", "format")):  # no place for many words
+        most = schema.get("maxLength")
+        return "emulated"[: most if isinstance(most, int) and most >= 0 else None]
+    return next(strings)
+
+
+def _target(schema: Mapping[str, Any], root: Any) -> Any:
+    """What a schema refers to, or the first of its alternatives that is not null; None if it stands for itself."""
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#"):
+        found = root
+        for step in reference.split("/")[1:]:
+            found = found.get(step) if isinstance(found, Mapping) else None
+        return found
+    for name in ("anyOf", "oneOf", "allOf"):
+        choices = schema.get(name)
+        if isinstance(choices, list) and choices:
+            some = [one for one in choices if not (isinstance(one, Mapping) and one.get("type") == "null")]
+            return (some or choices)[0]
+    return None

@@ -1,0 +1,192 @@
+"""Objects of OpenAI's Responses API: the response, its items, its usage; and whole answers, translated from chats.
+
+What a model thinks is an item of its own (`reasoning_text`, as OpenAI has it for open-weight models), its text and
+refusal are one message, each tool call is an item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+#: Where engines put what a model thinks, the newer name first.
+THINKING = ("reasoning", "reasoning_content")
+_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+
+
+def ids_of(request_id: str) -> str:
+    """What the ids of a response and its items have in common, from the router's own request id."""
+    return request_id.removeprefix("req_")
+
+
+def item_id(prefix: str, ids: str, index: int) -> str:
+    """The id of the output item at `index`."""
+    return f"{prefix}_{ids}_{index}"
+
+
+def response_object(
+    ids: str,
+    created_at: int,
+    model: str,
+    echo: Mapping[str, Any],
+    *,
+    output: list[dict[str, Any]],
+    status: str = "in_progress",
+    finish_reason: str | None = None,
+    usage: Mapping[str, Any] | None = None,
+    completed_at: int | None = None,
+) -> dict[str, Any]:
+    """A response; `usage` is a chat's. Times in s since the epoch."""
+    reason = _INCOMPLETE.get(finish_reason or "") if status == "incomplete" else None
+    return {
+        "id": f"resp_{ids}",
+        "object": "response",
+        "created_at": created_at,
+        "status": status,
+        "completed_at": completed_at,
+        "error": None,
+        "incomplete_details": None if reason is None else {"reason": reason},
+        "model": model,
+        "output": output,
+        "usage": None if usage is None else usage_object(usage),
+        **echo,
+    }
+
+
+def status_of(finish_reason: str | None) -> str:
+    """How a response ended whose chat ended for this reason."""
+    return "incomplete" if finish_reason in _INCOMPLETE else "completed"
+
+
+def usage_object(usage: Mapping[str, Any]) -> dict[str, Any]:
+    """A chat's usage under the names of this API. Details that an engine does not tell are 0, as the API has no null
+    there."""
+    prompt, output = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
+    return {
+        "input_tokens": prompt,
+        "input_tokens_details": {
+            "cached_tokens": _count(usage.get("prompt_tokens_details"), "cached_tokens"),
+            "cache_write_tokens": 0,
+        },
+        "output_tokens": output,
+        "output_tokens_details": {
+            "reasoning_tokens": _count(usage.get("completion_tokens_details"), "reasoning_tokens")
+        },
+        "total_tokens": prompt + output,
+    }
+
+
+def _count(of: Any, name: str) -> int:
+    value = of.get(name) if isinstance(of, Mapping) else None
+    return value if type(value) is int else 0
+
+
+# --- items -------------------------------------------------------------------------------------------
+def text_part(text: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+
+
+def refusal_part(refusal: str) -> dict[str, Any]:
+    return {"type": "refusal", "refusal": refusal}
+
+
+def message_item(item: str, status: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"id": item, "type": "message", "status": status, "role": "assistant", "content": parts}
+
+
+def reasoning_item(item: str, status: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"id": item, "type": "reasoning", "status": status, "summary": [], "content": parts}
+
+
+def reasoning_part(text: str) -> dict[str, Any]:
+    return {"type": "reasoning_text", "text": text}
+
+
+def call_item(item: str, status: str, call_id: str, name: str, arguments: str) -> dict[str, Any]:
+    return {
+        "id": item,
+        "type": "function_call",
+        "status": status,
+        "call_id": call_id,
+        "name": name,
+        "arguments": arguments,
+    }
+
+
+def logprobs_of(given: Any) -> list[dict[str, Any]]:
+    """A chat's log probabilities, each with every member that this API's types ask for."""
+    listed = given.get("content") if isinstance(given, Mapping) else None
+    return [
+        {**_logprob(one), "top_logprobs": [_logprob(top) for top in one.get("top_logprobs") or ()]}
+        for one in (listed if isinstance(listed, list) else ())
+        if isinstance(one, Mapping)
+    ]
+
+
+def _logprob(given: Mapping[str, Any]) -> dict[str, Any]:
+    token = given.get("token")
+    token = token if isinstance(token, str) else ""
+    known = given.get("bytes")
+    return {
+        "token": token,
+        "logprob": given.get("logprob"),
+        "bytes": list(token.encode("utf-8", "surrogatepass")) if known is None else known,
+    }
+
+
+# --- a whole answer ----------------------------------------------------------------------------------
+def whole_response(
+    answer: Mapping[str, Any],
+    ids: str,
+    model: str,
+    created_at: int,
+    completed_at: int,
+    echo: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The response for a whole chat completion with its `usage`."""
+    choices = answer.get("choices")
+    choice: Mapping[str, Any] = choices[0] if choices else {}
+    reason = choice.get("finish_reason")
+    status = status_of(reason)
+    output = _output(choice, ids)
+    if output:
+        output[-1]["status"] = status  # what came before it was brought to its end
+    return response_object(
+        ids,
+        created_at,
+        model,
+        echo,
+        output=output,
+        status=status,
+        finish_reason=reason,
+        usage=answer.get("usage"),
+        completed_at=completed_at if status == "completed" else None,
+    )
+
+
+def _output(choice: Mapping[str, Any], ids: str) -> list[dict[str, Any]]:
+    said: Mapping[str, Any] = choice.get("message") or {}
+    output: list[dict[str, Any]] = []
+    thoughts = next((text for name in THINKING if (text := said.get(name))), None)
+    if thoughts:
+        item = item_id("rs", ids, 0)
+        output.append(reasoning_item(item, "completed", [reasoning_part(thoughts)]))
+    parts = []
+    if content := said.get("content"):
+        parts.append(text_part(content, logprobs_of(choice.get("logprobs"))))
+    if refusal := said.get("refusal"):
+        parts.append(refusal_part(refusal))
+    if parts:
+        output.append(message_item(item_id("msg", ids, len(output)), "completed", parts))
+    for call in said.get("tool_calls") or ():
+        function = call.get("function") or {}
+        index = len(output)
+        call_id = call.get("id") or item_id("call", ids, index)
+        arguments = function.get("arguments") or ""
+        if not isinstance(arguments, str):  # some engines give an object
+            arguments = orjson.dumps(arguments).decode()
+        item = item_id("fc", ids, index)
+        output.append(call_item(item, "completed", call_id, function.get("name") or "", arguments))
+    return output
