@@ -1,4 +1,5 @@
-"""The engines of `kind: emulated` instances: one child process for all that start together.
+"""The engines of `kind: emulated` instances: one child process for all that start together. Where a gateway has several
+workers their supervisor runs them, once for all.
 
 The child is told its instances on standard input and answers with their URLs on standard output. It ends
 when its standard input closes, so it never outlives the gateway, however that ends.
@@ -12,7 +13,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import orjson
 
@@ -23,10 +24,23 @@ START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
 
 
+class Engines(Protocol):
+    """Runs emulated engines: `EmulatedEngines` here, or those of a worker's supervisor."""
+
+    async def start(self, instances: Sequence[InstanceConfig]) -> None:
+        """Start these. Raises ConfigError if they do not start."""
+        ...
+
+    async def url(self, instance: InstanceConfig) -> str:
+        """Where an instance listens; it is started if it does not run as configured. Raises ConfigError."""
+        ...
+
+
 class EmulatedEngines:
     """Starts emulated engines and ends them on exit."""
 
     def __init__(self) -> None:
+        self._lock = asyncio.Lock()  # of two that ask for the same engine at once the second finds it running
         self._urls: dict[str, tuple[InstanceConfig, str, asyncio.subprocess.Process]] = {}
         self._children: list[asyncio.subprocess.Process] = []
 
@@ -47,11 +61,12 @@ class EmulatedEngines:
                 await child.wait()
 
     async def url(self, instance: InstanceConfig) -> str:
-        """Where an instance listens; it is started if it does not run as configured."""
-        known = self._urls.get(instance.name)
-        if known is None or _engine(known[0]) != _engine(instance) or known[2].returncode is not None:
-            await self.start([instance])
-        return self._urls[instance.name][1]
+        """Where an instance listens; it is started if it does not run as configured. Raises ConfigError."""
+        async with self._lock:
+            known = self._urls.get(instance.name)
+            if known is None or _engine(known[0]) != _engine(instance) or known[2].returncode is not None:
+                await self.start([instance])
+            return self._urls[instance.name][1]
 
     async def start(self, instances: Sequence[InstanceConfig]) -> None:
         """Start these in one child process. Raises ConfigError if they do not start."""

@@ -1,0 +1,50 @@
+"""Where a gateway has its fleet from: the file, and what its command line says in place of it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import policies
+from backends.engine import profiles
+from router import logs
+from router.config import FleetConfig, load
+
+
+@dataclass(frozen=True, slots=True)
+class FleetFile:
+    """What `headway serve` was told. `host` and `port` replace the file's."""
+
+    path: str
+    host: str | None = None
+    port: int | None = None
+    log_level: str = "info"
+
+    def read(self) -> FleetConfig:
+        """The fleet as the file says it now. Raises ConfigError."""
+        config = load(self.path, policies=tuple(policies.POLICIES), profiles=profiles.names())
+        update = {name: value for name in ("host", "port") if (value := getattr(self, name)) is not None}
+        return config.model_copy(update={"server": config.server.model_copy(update=update)})
+
+    def log(self, config: FleetConfig, worker: int | None = None) -> None:
+        """Begin to log as the fleet says; each line tells which worker wrote it, if there are several."""
+        logs.configure(config.observability.logs, self.log_level)
+        if worker is not None:
+            for handler in logging.getLogger().handlers:
+                handler.addFilter(partial(_mark, worker))
+
+    def as_dict(self) -> dict[str, Any]:
+        """For another process."""
+        return asdict(self)
+
+
+def _mark(worker: int, record: logging.LogRecord) -> bool:
+    record.fields = {"worker": worker, **getattr(record, "fields", {})}
+    return True
+
+
+def dump(config: FleetConfig) -> dict[str, Any]:
+    """A fleet as JSON for another process: what is unset stays unset. `FleetConfig.model_validate` reads it."""
+    return config.model_dump(mode="json", exclude_unset=True)

@@ -1,0 +1,271 @@
+"""Several workers of one gateway on one port: they are started, watched, told and ended together.
+
+The supervisor serves nothing itself. It holds the port, runs the emulated engines of the fleet, starts each worker as
+a fresh process (`router.worker`) with a link to it, starts one that dies again, and passes on what concerns all: signals,
+changed fleets, questions for metrics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from router.config import ConfigError, FleetConfig, InstanceConfig, Problem
+from router.emulated import EmulatedEngines
+from router.fleet_file import FleetFile, dump
+from router.link import Link, LinkError
+from router.listening import hold, url_of
+
+logger = logging.getLogger("headway")
+
+#: A worker that died is started again after the first pause, then after twice that, and so on; one that had lived
+#: for `STEADY_S` counts as well again.
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 30.0
+STEADY_S = 60.0
+#: Workers that do not end are killed: their drain takes 30 s at most, an end at once no more than this.
+DRAIN_LIMIT_S = 45.0
+END_LIMIT_S = 5.0
+#: For what a worker has at hand.
+ANSWER_TIMEOUT_S = 2.0
+
+
+def supervise(config: FleetConfig, file: FleetFile, *, on_ready: Callable[[str], None]) -> int:
+    """Serve with `config.server.workers` processes until SIGINT or SIGTERM; the exit code. `on_ready` is called with the
+    base URL once all of them accept connections.
+
+    Raises ConfigError when the fleet cannot be served.
+    """
+    import uvloop
+
+    holder = hold(config.server.host, config.server.port)
+    try:
+        port = holder.getsockname()[1]
+        file = FleetFile(file.path, config.server.host, port, file.log_level)
+        config = config.model_copy(update={"server": config.server.model_copy(update={"port": port})})
+        return uvloop.run(Supervisor(config, file, partial(on_ready, url_of(holder))).run())
+    finally:
+        holder.close()
+
+
+class _Slot:
+    """The place of one worker, whichever process holds it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.process: asyncio.subprocess.Process | None = None
+        self.link: Link | None = None
+        self.ready = False
+        self.failure: ConfigError | None = None  # what stopped the last start
+        self.restarts = 0
+
+    def signal(self, number: int) -> None:
+        if self.process is not None:
+            with suppress(ProcessLookupError):
+                self.process.send_signal(number)
+
+
+class Supervisor:
+    """Runs the workers of one gateway."""
+
+    def __init__(self, config: FleetConfig, file: FleetFile, on_ready: Callable[[], None]) -> None:
+        self._fleet = config  # as last known: what a worker begins with
+        self._file = file
+        self._on_ready = on_ready
+        self._slots = [_Slot(number) for number in range(config.server.workers)]
+        self._engines = EmulatedEngines()
+        self._tasks: set[asyncio.Task[None]] = set()  # tasks must be held somewhere
+        self._stopping = asyncio.Event()
+        self._serving = False  # all workers have accepted connections once
+        self._failed: int | None = None  # what the start failed with
+
+    async def run(self) -> int:
+        """Until all workers have ended; the exit code. Raises ConfigError when they cannot start."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.stop)
+        loop.add_signal_handler(signal.SIGHUP, self.hang_up)
+        async with self._engines:
+            await self._engines.start([each for each in self._fleet.instances if each.kind == "emulated"])
+            async with asyncio.TaskGroup() as group:
+                for slot in self._slots:
+                    group.create_task(self._keep(slot), name=f"worker {slot.number}")
+        if self._failed is None:
+            return 0
+        for slot in self._slots:
+            if slot.failure is not None:
+                raise slot.failure
+        return 1
+
+    def stop(self) -> None:
+        """Have all workers drain and end; asked again, end at once."""
+        limit_s = END_LIMIT_S if self._stopping.is_set() else DRAIN_LIMIT_S
+        self._stopping.set()
+        for slot in self._slots:
+            slot.signal(signal.SIGTERM)
+        asyncio.get_running_loop().call_later(limit_s, self._kill)
+
+    def _kill(self) -> None:
+        for slot in self._slots:
+            if slot.process is not None and slot.process.returncode is None:
+                logger.error("worker %d does not end: it is killed", slot.number)
+                slot.signal(signal.SIGKILL)
+
+    def hang_up(self) -> None:
+        """Have all workers read the fleet file again."""
+        task = asyncio.create_task(self._reload(), name="reload")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _reload(self) -> None:
+        """One worker is enough, since it tells the others through the shared state, unless that does not answer."""
+        for slot in sorted(self._slots, key=lambda each: not each.ready):
+            if slot.link is None:
+                continue
+            try:
+                reloaded = await slot.link.ask("reload")
+            except LinkError:
+                continue  # the next one then
+            if not reloaded["good"] or not reloaded["alone"]:
+                return
+
+    async def _newest_fleet(self) -> dict[str, Any]:
+        """The fleet file as the others serve by it: it may have been read again since the start, and may have been
+        changed since it was read."""
+        for slot in self._slots:
+            if slot.link is not None and slot.ready:
+                with suppress(LinkError, TimeoutError):
+                    self._fleet = FleetConfig.model_validate(
+                        await slot.link.ask("fleet", timeout_s=ANSWER_TIMEOUT_S)
+                    )
+                    break
+        return dump(self._fleet)
+
+    # --- one worker ----------------------------------------------------------------------------------
+    async def _keep(self, slot: _Slot) -> None:
+        """Run one worker, again and again until the gateway stops."""
+        loop = asyncio.get_running_loop()
+        pause_s = FIRST_PAUSE_S
+        while not self._stopping.is_set():
+            began = loop.time()
+            code = await self._run(slot)
+            if self._stopping.is_set():
+                return
+            how = f"exit code {code}" if slot.failure is None else str(slot.failure)
+            if not self._serving:  # the start is all or nothing
+                if slot.failure is None:
+                    logger.error("worker %d did not start: %s", slot.number, how)
+                self._failed = code
+                self.stop()
+                return
+            if loop.time() - began > STEADY_S:
+                pause_s = FIRST_PAUSE_S
+            logger.error("worker %d has ended (%s): it is started again in %g s", slot.number, how, pause_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._stopping.wait()
+            pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
+            slot.restarts += 1
+
+    async def _run(self, slot: _Slot) -> int:
+        """One life of a worker; its exit code, negative for a signal."""
+        ours, theirs = socket.socketpair()
+        slot.failure = None
+        with theirs:
+            slot.link = link = await Link.open(ours, partial(self._answer, slot))
+            try:
+                slot.process = await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    "-m",
+                    "router.worker",
+                    str(theirs.fileno()),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,  # Ctrl-C is for the supervisor, which has all of them drain
+                )
+            except OSError as error:
+                logger.error("no process can be started: %s", error.strerror)
+                slot.link = None
+                await link.aclose()
+                return 1
+        try:
+            if self._stopping.is_set():
+                slot.signal(signal.SIGTERM)
+            code = await slot.process.wait()
+            await link.ended()  # what it said last has been read then
+            return code
+        finally:
+            slot.ready = False
+            slot.process = slot.link = None
+            await link.aclose()
+
+    async def _answer(self, slot: _Slot, what: str, content: Any) -> Any:
+        """What a worker asks or tells."""
+        match what:
+            case "begin":
+                fleet = await self._newest_fleet()
+                return {"number": slot.number, "file": self._file.as_dict(), "fleet": fleet}
+            case "ready":
+                self._ready(slot)
+            case "failed":
+                source, problems = content
+                slot.failure = ConfigError(
+                    source, [Problem(tuple(path), reason, line) for path, reason, line in problems]
+                )
+            case "url":
+                try:
+                    return await self._engines.url(InstanceConfig.model_validate(content))
+                except ConfigError as error:
+                    raise LinkError("; ".join(problem.reason for problem in error.problems)) from error
+            case "scrape":
+                return await self._scrape(slot)
+            case _:
+                raise LinkError(f"the supervisor does not know {what!r}")
+        return None
+
+    def _ready(self, slot: _Slot) -> None:
+        slot.ready = True
+        if not self._serving and all(each.ready for each in self._slots):
+            self._serving = True
+            self._on_ready()
+
+    async def _scrape(self, asking: _Slot) -> dict[str, Any]:
+        """The pages of the other workers, as far as they answer in time, and the supervisor's own."""
+
+        async def page(slot: _Slot) -> tuple[int, str] | None:
+            if slot.link is None or not slot.ready:
+                return None
+            try:
+                return slot.number, await slot.link.ask("scrape", timeout_s=ANSWER_TIMEOUT_S)
+            except (LinkError, TimeoutError):
+                return None
+
+        others = [slot for slot in self._slots if slot is not asking]
+        pages = [found for found in await asyncio.gather(*map(page, others)) if found is not None]
+        answering = {asking.number, *(number for number, _ in pages)}
+        return {
+            "pages": pages,
+            "supervisor": "".join(
+                [
+                    "# HELP headway_worker_up 1 if the worker's metrics are on this page.\n",
+                    "# TYPE headway_worker_up gauge\n",
+                    *(
+                        f'headway_worker_up{{worker="{slot.number}"}} {int(slot.number in answering)}\n'
+                        for slot in self._slots
+                    ),
+                    "# HELP headway_worker_restarts_total Times that a worker which had ended was started again.\n",
+                    "# TYPE headway_worker_restarts_total counter\n",
+                    *(
+                        f'headway_worker_restarts_total{{worker="{slot.number}"}} {slot.restarts}\n'
+                        for slot in self._slots
+                    ),
+                ]
+            ),
+        }

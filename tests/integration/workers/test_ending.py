@@ -1,0 +1,96 @@
+"""How several workers start and end: drained, at once, without their supervisor, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from contextlib import AsyncExitStack
+
+import aiohttp
+import pytest
+
+from tests.integration.workers.running import (
+    CHAT,
+    ended,
+    engine_at,
+    lines,
+    serving,
+    start,
+    until,
+    write_fleet,
+)
+
+
+@pytest.mark.parametrize("how", ["drained", "at once", "without supervisor"])
+async def test_streams_under_way(tmp_path, redis_url, how):
+    async with engine_at(2.0) as engine, AsyncExitStack() as stack:
+        gw = await stack.enter_async_context(serving(write_fleet(tmp_path, redis_url, engine)))
+        body = CHAT | {"stream": True, "max_tokens": 4000 if how == "at once" else 80}
+        streams = [
+            await stack.enter_async_context(gw.http.post(f"{gw.url}/v1/chat/completions", json=body))
+            for _ in range(10)
+        ]
+        assert [each.status for each in streams] == [200] * 10
+        workers = gw.workers()
+        if how == "at once":
+            gw.process.send_signal(signal.SIGTERM)
+            await unready(gw)
+            assert await gw.end(signal.SIGTERM) == 0
+            for each in streams:
+                with pytest.raises(aiohttp.ClientPayloadError):
+                    await lines(each)
+        else:
+            ending = asyncio.create_task(
+                gw.end(signal.SIGTERM if how == "drained" else signal.SIGKILL), name="end"
+            )
+            assert [(await lines(each))[-1] for each in streams] == ["[DONE]"] * 10
+            assert await ending == (0 if how == "drained" else -signal.SIGKILL)
+        await until(lambda: all(map(ended, workers)))
+        assert gw.process.stdout is not None
+        assert await gw.process.stdout.read() == b""  # it said once that it listens
+
+
+async def unready(gw) -> None:
+    """Wait until a worker drains (or none takes connections any more)."""
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                async with gw.http.get(f"{gw.url}/readyz") as response:
+                    if response.status == 503:
+                        return
+            except aiohttp.ClientConnectionError:
+                return
+
+
+async def refused(file) -> str:
+    """What `headway serve` says when it does not start."""
+    process = await start(file)
+    async with asyncio.timeout(60):
+        out, _ = await process.communicate()
+    said = (file.parent / "serve.log").read_text()
+    assert (process.returncode, out) == (2, b""), said
+    assert len(said.splitlines()) == 1, said
+    return said
+
+
+async def test_what_no_worker_can_serve_is_one_line(tmp_path, redis_url):
+    store = {"url": f"sqlite+aiosqlite:///{tmp_path / 'absent' / 'headway.db'}"}
+    assert "cannot open the store" in await refused(write_fleet(tmp_path, redis_url, more={"store": store}))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_a_port_that_somebody_has_is_not_shared(tmp_path, redis_url, shared):
+    with socket.socket() as other:
+        if shared:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        file = write_fleet(tmp_path, redis_url, more={"server": {"port": port, "workers": 2}})
+        assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in await refused(file)
+
+
+async def test_memory_is_not_shared(tmp_path):
+    file = write_fleet(tmp_path, "memory://")
+    assert "server.workers: several workers share limits" in await refused(file)

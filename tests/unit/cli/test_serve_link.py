@@ -1,0 +1,78 @@
+"""Two processes ask each other; neither waits for one that has gone."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import asynccontextmanager
+
+import pytest
+
+from router.link import Link, LinkError
+
+
+@asynccontextmanager
+async def linked(answer):
+    """Two ends; the second answers."""
+
+    async def nothing(what, content):
+        raise LinkError(f"not {what}")
+
+    one, other = socket.socketpair()
+    first, second = await Link.open(one, nothing), await Link.open(other, answer)
+    try:
+        yield first, second
+    finally:
+        await first.aclose()
+        await second.aclose()
+
+
+async def test_answers_find_who_asked():
+    """A long one is overtaken by a short one, and both sides ask at once."""
+    go_on = asyncio.Event()
+
+    async def answer(what, content):
+        if what == "long":
+            await go_on.wait()
+        return [what, content]
+
+    async with linked(answer) as (first, second):
+        long = asyncio.create_task(first.ask("long", "x" * 300_000))
+        assert await first.ask("short", {"a": None}) == ["short", {"a": None}]
+        with pytest.raises(LinkError, match="not this"):
+            await second.ask("this")
+        go_on.set()
+        assert await long == ["long", "x" * 300_000]
+
+
+async def test_what_fails_there_is_told_here(caplog):
+    async def answer(what, content):
+        raise ValueError("a fault")
+
+    async with linked(answer) as (first, _):
+        with pytest.raises(LinkError, match="it failed"):
+            await first.ask("anything")
+    assert "a question between processes failed: anything" in caplog.text
+
+
+async def test_nobody_waits_for_who_is_slow_or_gone():
+    told = []
+
+    async def answer(what, content):
+        told.append(content)
+        await asyncio.Event().wait()
+
+    async with linked(answer) as (first, second):
+        with pytest.raises(TimeoutError):
+            await first.ask("slow", 1, timeout_s=0.01)
+        waiting = asyncio.create_task(first.ask("slow", 2))
+        async with asyncio.timeout(5):
+            while told != [1, 2]:  # noqa: ASYNC110 (a test may poll)
+                await asyncio.sleep(0)
+        await second.aclose()
+        with pytest.raises(LinkError, match="has ended"):
+            await waiting
+        await first.ended()
+        with pytest.raises(LinkError, match="has ended"):
+            await first.ask("too late")
+        first.tell("too late")
