@@ -6,10 +6,7 @@ import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from router.store.state import Bucket, Budget
-
-#: The period of a budget that holds for a key's whole life.
-TOTAL = "total"
+from router.store.state import TOTAL, Bucket, Budget
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from router.config import FleetConfig
 from router.core.types import Request
+from router.gateway.accounts import Account
 from router.gateway.keys import KeyRing
 from router.gateway.prompt import PromptFacts
+from router.gateway.tenants import Tenants
 from router.gateway.wish import Defaults, KeyTerms, ModelNames, Wish, WishRules
+from router.store.keys import StoredKey
 from router.store.state import State
+
+logger = logging.getLogger("headway")
 
 
 def session_id(key: str | None, told: str) -> str:
@@ -24,29 +31,40 @@ def session_id(key: str | None, told: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """`terms` and `budgets` (USD a day) are by key name, `fallbacks` by model; `created` is when the fleet was
-    read (seconds since the epoch), `least_context_tokens` the shortest context of any candidate."""
+    """`terms` are by the name of a key that works. `accounts` are by the name of any key that is known: what a dead one
+    spent counts for those that made it. `fallbacks` are by model; `created` is when the fleet was read (seconds since the
+    epoch), `least_context_tokens` the shortest context of any candidate. `stored` are the keys that are not of the fleet
+    file, `state` knows what is left of limits and budgets."""
 
     config: FleetConfig
     names: ModelNames
     wishes: WishRules
+    state: State
+    stored: Sequence[StoredKey]
+    tenants: Tenants
     keys: KeyRing
     terms: dict[str, KeyTerms]
-    budgets: dict[str, float]
+    accounts: Mapping[str, Account]
     fallbacks: dict[str, tuple[str, ...]]
     created: int
     least_context_tokens: int | None
 
     @classmethod
-    def of(cls, config: FleetConfig, policies: tuple[str, ...], state: State) -> Self:
-        """The rules of a fleet. `policies` are the known names; `state` holds the rate limits, which a change
-        of the fleet must not refill."""
+    def of(
+        cls,
+        config: FleetConfig,
+        policies: tuple[str, ...],
+        state: State,
+        stored: Sequence[StoredKey] = (),
+    ) -> Self:
+        """The rules of a fleet. `policies` are the known names; `state` knows what is left of the keys' limits, which a
+        change of the fleet must not refill. `stored` are the keys that were made while the gateway ran."""
         names = ModelNames(
             [model.name for model in config.models],
             {alias: model.name for model in config.models for alias in model.aliases},
             policies,
         )
-        defaults, keys = config.defaults, config.auth.keys
+        defaults = config.defaults
         server = Defaults(defaults.policy, defaults.slo.slo() if defaults.slo else None, defaults.on_miss)
         contexts = [
             candidate.context_tokens
@@ -62,18 +80,19 @@ class Rules:
                 server,
                 {model.name: Defaults(slo=model.slo.slo()) for model in config.models if model.slo},
             ),
-            keys=KeyRing(keys, state),
-            terms={
-                key.name: KeyTerms(
-                    key.name, key.policy, key.locked, key.max_cost_usd, key.min_quality, key.max_priority
-                )
-                for key in keys
-            },
-            budgets={key.name: key.budget_usd_per_day for key in keys if key.budget_usd_per_day is not None},
+            state=state,
+            stored=stored,
+            **_keys(config, names, stored),
             fallbacks={model.name: model.fallbacks for model in config.models},
             created=int(time.time()),
             least_context_tokens=min(contexts, default=None),
         )
+
+    def with_keys(self, stored: Sequence[StoredKey]) -> Self:
+        """The same rules with other keys beside those of the fleet file."""
+        if stored is self.stored:
+            return self
+        return replace(self, stored=stored, **_keys(self.config, self.names, stored, self.tenants.left_out))
 
     def request(
         self,
@@ -92,8 +111,15 @@ class Rules:
         """What the scheduler gets of a request; `arrived_at` in seconds on the runner's clock. `session` is the
         client's own word for the conversation."""
         models = wish.models
+        terms = None if key is None else self.terms.get(key)
+        allowed = None if terms is None else terms.models
         fallbacks = tuple(
-            dict.fromkeys(name for model in models for name in self.fallbacks[model] if name not in models)
+            dict.fromkeys(
+                name
+                for model in models
+                for name in self.fallbacks[model]
+                if name not in models and (allowed is None or name in allowed)
+            )
         )
         return Request(
             id=request_id,
@@ -120,3 +146,35 @@ class Rules:
             prefix=facts.prefix,
             features=facts.features,
         )
+
+
+def _keys(
+    config: FleetConfig, names: ModelNames, stored: Sequence[StoredKey], told: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The members of `Rules` that say who may ask, and for what. `told` has been logged before."""
+    tenants = Tenants(config.auth.keys, stored, names.name_of)
+    for reason in tenants.left_out:
+        if reason not in told:
+            logger.warning("%s", reason)
+    live = [tenants.effective(tenant.name) for tenant in tenants if tenants.alive(tenant.name)]
+    terms = {}
+    for key in live:
+        policy = key.policy
+        if policy is not None and policy not in names.policies:
+            logger.warning("key %s: there is no policy %s; the default holds", key.name, policy)
+            policy = None
+        terms[key.name] = KeyTerms(
+            key.name,
+            policy,
+            key.locked,
+            key.max_cost_usd,
+            key.min_quality,
+            key.max_priority,
+            None if key.models is None else frozenset(key.models),
+        )
+    return {
+        "tenants": tenants,
+        "keys": KeyRing(live, closed=bool(config.auth.keys or stored)),
+        "terms": terms,
+        "accounts": {tenant.name: tenants.account(tenant.name) for tenant in tenants},
+    }

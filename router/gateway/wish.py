@@ -66,7 +66,8 @@ class KeyTerms:
     """A client key's default policy and caps. One object for one key: it is compared by identity.
 
     `locked` takes the choice of the policy from the client (the key's, else the model's or the server's
-    default holds). `max_cost_usd`, `min_quality` and `max_priority` are caps that a client may tighten.
+    default holds). `max_cost_usd`, `min_quality` and `max_priority` are caps that a client may tighten. `models` are
+    the fleet's names that it may use (None: all): for it there are no others.
     """
 
     name: str | None = None
@@ -75,6 +76,7 @@ class KeyTerms:
     max_cost_usd: float | None = None
     min_quality: float | None = None
     max_priority: int | None = None
+    models: frozenset[str] | None = None
 
 
 # --- model names -------------------------------------------------------------------------------------
@@ -93,6 +95,8 @@ class ModelNames:
         generation: Iterable[str] | None = None,
     ) -> None:
         self.policies = tuple(policies)
+        self._aliases = dict(aliases)
+        self._none_left = False
         names = tuple(models)
         # First come, first served: exact names, aliases, Ollama's default tag, `auto`, then suffixes.
         plain: dict[str, tuple[str, ...]] = {name: (name,) for name in names}
@@ -103,6 +107,7 @@ class ModelNames:
             plain.setdefault(asked.removesuffix(":latest"), found)
         self._single = {asked: found[0] for asked, found in plain.items()}
         every = names if generation is None else tuple(generation)
+        self._names, self._generation = names, every
         if every:
             plain.setdefault(AUTO, every)
         self._known: dict[str, tuple[tuple[str, ...], str | None]] = {
@@ -133,13 +138,26 @@ class ModelNames:
                     f"known: {', '.join(self.policies)}",
                     "model",
                 )
-        raise Refusal(
-            404,
-            "model_not_found",
-            f"The model {shown(asked)} does not exist",
-            Outcome.REJECTED_INVALID,
-            param="model",
+        message = f"The model {shown(asked)} does not exist"
+        if self._none_left:
+            message += ": the fleet has none of the models that this key may use"
+        raise Refusal(404, "model_not_found", message, Outcome.REJECTED_INVALID, param="model")
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """All names that are no alias."""
+        return self._names
+
+    def only(self, models: frozenset[str]) -> ModelNames:
+        """The names of some models, as if there were no others: `auto` means those of them that generate text."""
+        few = ModelNames(
+            (name for name in self._names if name in models),
+            {alias: name for alias, name in self._aliases.items() if name in models},
+            self.policies,
+            (name for name in self._generation if name in models),
         )
+        few._none_left = not few._names
+        return few
 
     def name_of(self, asked: str) -> str | None:
         """The fleet's name for one exact name or alias, without policy suffixes; None if there is none."""
@@ -150,6 +168,7 @@ class ModelNames:
 _SILENT = RoutingWish()
 _OPEN = KeyTerms()
 _CACHED = 10_000
+_CACHED_NAMES = 1_000
 
 
 class WishRules:
@@ -169,6 +188,19 @@ class WishRules:
         self._models = dict(models or {})
         self._joint: dict[tuple[str, ...], Defaults] = {}
         self._unasked: dict[tuple[KeyTerms, object], Wish] = {}
+        self._only: dict[frozenset[str], ModelNames] = {}
+
+    def names_for(self, key: KeyTerms | None) -> ModelNames:
+        """The names that there are for a key."""
+        models = None if key is None else key.models
+        if models is None:
+            return self.names
+        names = self._only.get(models)
+        if names is None:
+            if len(self._only) >= _CACHED_NAMES:
+                self._only.clear()
+            names = self._only[models] = self.names.only(models)
+        return names
 
     def merge(
         self,
@@ -194,12 +226,13 @@ class WishRules:
         return self._merge(model, terms, body or _SILENT, headers or _SILENT)
 
     def _merge(self, model: object, key: KeyTerms, body: RoutingWish, headers: RoutingWish) -> Wish:
-        models, suffix = self.names.resolve(model)
+        names = self.names_for(key)
+        models, suffix = names.resolve(model)
         # Both spellings are checked, also the one that another outranks.
         self._check_policy(body.policy, "routing.policy")
         self._check_policy(headers.policy, "x-headway-policy")
-        header_models = self._named(headers.models, "x-headway-models")
-        models = self._named(body.models, "routing.models") or header_models or models
+        header_models = _named(names, headers.models, "x-headway-models")
+        models = _named(names, body.models, "routing.models") or header_models or models
 
         default = self._defaults(models)
         policy = key.policy or default.policy or self._server_policy
@@ -233,17 +266,6 @@ class WishRules:
             known = ", ".join(self.names.policies)
             raise invalid_request(f"unknown policy {shown(policy)}; known: {known}", param)
 
-    def _named(self, asked: tuple[str, ...] | None, param: str) -> tuple[str, ...] | None:
-        if asked is None:
-            return None
-        found: dict[str, None] = {}  # a set that keeps the order
-        for name in asked:
-            known = self.names.name_of(name)
-            if known is None:
-                raise invalid_request(f"unknown model {shown(name)} in {param}", param)
-            found[known] = None
-        return tuple(found)
-
     def _defaults(self, models: tuple[str, ...]) -> Defaults:
         """What holds for a request that any of `models` may serve: a policy or `on_miss` that all of them
         share, and of each SLO target the loosest, so that no model is held to another one's promise."""
@@ -266,6 +288,18 @@ class WishRules:
                 self._joint.clear()
             self._joint[models] = joint
         return joint
+
+
+def _named(names: ModelNames, asked: tuple[str, ...] | None, param: str) -> tuple[str, ...] | None:
+    if asked is None:
+        return None
+    found: dict[str, None] = {}  # a set that keeps the order
+    for name in asked:
+        known = names.name_of(name)
+        if known is None:
+            raise invalid_request(f"unknown model {shown(name)} in {param}", param)
+        found[known] = None
+    return tuple(found)
 
 
 def _loosest(targets: Iterable[float | None]) -> float | None:

@@ -1,0 +1,174 @@
+"""Keys that are made while the gateway runs: following the table that all replicas share, making and revoking."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from router.config import ConfigError, FleetConfig, Problem
+from router.gateway.keys import new_key
+from router.gateway.tenants import BadKey, NameUsed, Tenant, Tenants, key_of
+from router.store.database import StoreError
+from router.store.keys import KeyTable, NameTaken, StoredKey, Version
+
+logger = logging.getLogger("headway")
+
+#: The table is looked at this often.
+FOLLOW_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class MadeKey:
+    """A key that has just been made. `text` is the key itself, which is told once and kept nowhere."""
+
+    text: str
+    stored: StoredKey
+
+    def __repr__(self) -> str:
+        return f"MadeKey({self.stored.name!r})"  # never the key: this may end in a log
+
+
+async def make(
+    table: KeyTable,
+    tenants: Tenants,
+    policies: Collection[str],
+    name: object,
+    given: Mapping[str, Any],
+    maker: str | None = None,
+) -> MadeKey:
+    """Make a key with the settings of `given` (the fleet file's words; null is not given), below `maker` or, without
+    one, below nobody. Raises BadKey, and StoreError."""
+    given = {field: value for field, value in given.items() if value is not None}
+    text, sha256 = new_key()
+    key = key_of(name, sha256, given)
+    if key.policy is not None and key.policy not in policies:
+        raise BadKey("policy", f"there is no such policy; known: {', '.join(policies)}")
+    tenants.check(given, key, maker)
+    stored = StoredKey(key.name, sha256, maker, json.dumps(given, sort_keys=True), time.time())
+    try:
+        await table.add(stored)
+    except NameTaken:
+        raise NameUsed(key.name) from None
+    return MadeKey(text, stored)
+
+
+async def revoke(table: KeyTable, tenants: Tenants, tenant: Tenant) -> Sequence[str]:
+    """Revoke a key of the table and all that it made; the names of those that were not revoked before. Raises BadKey
+    for a key of the fleet file, and StoreError."""
+    if tenant.stored is None:
+        raise BadKey("name", f"{tenant.name} stands in the fleet file: take it out there and reload")
+    return await table.revoke([tenant.name, *tenants.made_by(tenant.name)], time.time())
+
+
+def refuse_admin_key(config: FleetConfig, stored: Sequence[StoredKey], admin_key: str | None) -> None:
+    """Raise ConfigError if a client has the admin key."""
+    if admin_key is None:
+        return
+    digest = hashlib.sha256(admin_key.encode()).hexdigest()
+    for position, key in enumerate(config.auth.keys):
+        if key.sha256 == digest:
+            raise ConfigError(
+                "auth", [Problem(("keys", position, "sha256"), f"key {key.name} is the admin key")]
+            )
+    for row in stored:
+        if row.sha256 == digest and row.revoked_at is None:
+            raise ConfigError(
+                "auth", [Problem(("admin_key_env",), f"the admin key is that of client {row.name}")]
+            )
+
+
+class ClientKeys:
+    """The rows of the table as this gateway knows them, at most `FOLLOW_S` and a query old. While the database is away
+    those that are known go on. `apply` is called whenever they have changed."""
+
+    def __init__(
+        self, table: KeyTable, admin_key: str | None, apply: Callable[[Sequence[StoredKey]], None]
+    ) -> None:
+        self.table = table
+        self.stored: Sequence[StoredKey] = ()
+        self._admin_key = admin_key
+        self._apply = apply
+        self._version: Version | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._lock = asyncio.Lock()
+
+    async def start(self, config: FleetConfig) -> None:
+        """Read the keys and begin to follow them. Raises ConfigError if a client has the admin key, StoreError."""
+        await self.refresh()
+        refuse_admin_key(config, self.stored, self._admin_key)
+        if not config.auth.keys and not self.stored:
+            logger.warning("there are no keys: anyone who reaches the port may use the models")
+        self._task = asyncio.create_task(self._follow(), name="client-keys")
+
+    def check(self, config: FleetConfig) -> None:
+        """Raise ConfigError if the fleet file gives a client the admin key."""
+        refuse_admin_key(config, self.stored, self._admin_key)
+
+    async def stop(self) -> None:
+        """Follow no longer."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    async def refresh(self) -> None:
+        """Take over what has changed. Raises StoreError."""
+        async with self._lock:  # an older answer must not come after a newer one
+            version = await self.table.version()
+            if version == self._version:
+                return
+            self.stored = await self.table.rows()
+            self._apply(self.stored)
+            # The one from before the rows: what changed in between is read again the next time.
+            self._version = version
+
+    async def make(
+        self,
+        tenants: Tenants,
+        policies: Collection[str],
+        name: object,
+        given: Mapping[str, Any],
+        maker: str | None = None,
+    ) -> MadeKey:
+        """`make`, known here when it returns. Raises BadKey, StoreError."""
+        made = await make(self.table, tenants, policies, name, given, maker)
+        await self._refresh_soon()
+        return made
+
+    async def revoke(self, tenants: Tenants, tenant: Tenant) -> Sequence[str]:
+        """`revoke`, known here when it returns. Raises BadKey, StoreError."""
+        revoked = await revoke(self.table, tenants, tenant)
+        await self._refresh_soon()
+        return revoked
+
+    async def _refresh_soon(self) -> None:
+        """What was asked for is done: that it cannot be read now must not be told as its failure."""
+        try:
+            await self.refresh()
+        except StoreError as error:
+            logger.warning("the keys are known later: %s", error)
+
+    async def _follow(self) -> None:
+        away = False
+        while True:
+            await asyncio.sleep(FOLLOW_S)
+            try:
+                await self.refresh()
+            except StoreError as error:
+                if not away:
+                    logger.warning("the keys are not followed: %s; those that are known go on", error)
+                away = True
+            except Exception:
+                logger.exception("the keys could not be followed")
+            else:
+                if away:
+                    logger.info("the keys are followed again")
+                away = False

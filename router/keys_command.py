@@ -1,0 +1,271 @@
+"""`headway keys`: make, list and revoke clients' keys in the fleet's database, while gateways run or before."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from policies import POLICIES
+from router.config import FleetConfig, load
+from router.gateway.client_keys import make, revoke
+from router.gateway.spend_report import day, spend_report
+from router.gateway.tenants import BadKey, Tenant, Tenants
+from router.store.database import StoreError
+from router.store.keys import KeyTable
+from router.store.queries import Store
+from router.wiring import store_url
+
+
+# --- arguments ----------------------------------------------------------------------------------------
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `headway keys`."""
+    actions = parser.add_subparsers(dest="action", metavar="create|list|revoke", required=True)
+    fleet = argparse.ArgumentParser(add_help=False)
+    fleet.add_argument("--config", required=True, metavar="FLEET", help="the fleet file (YAML)")
+
+    about = "Make a key. It is printed once, alone on stdout; only its hash is kept."
+    create = actions.add_parser("create", parents=[fleet], help="make a key", description=about)
+    create.add_argument("--name", required=True, help="what the key is called in records and reports")
+    create.add_argument(
+        "--maker", metavar="NAME", help="the key that it is below: it never has more than that one"
+    )
+    create.add_argument("--policy", help="policy of requests that name none")
+    create.add_argument("--locked", action="store_true", help="its holder may not choose another policy")
+    create.add_argument("--models", metavar="A,B", help="the only models that there are for it")
+    for option, kind, text in (
+        ("--max-priority", int, "largest priority of its requests (default 0)"),
+        ("--min-quality", float, "least predicted quality of each answer, 0 to 1"),
+        ("--quality", float, "wished mean quality, 0 to 1"),
+        ("--attainment", float, "wished share of SLOs kept, 0 to 1"),
+        ("--budget-usd-per-day", float, "USD that it may spend in a day (UTC)"),
+        ("--budget-usd", float, "USD that it may ever spend"),
+        ("--requests-per-minute", int, "requests in a minute"),
+        ("--tokens-per-minute", int, "tokens in a minute, prompts and answers"),
+        ("--max-cost-usd", float, "USD that one request may cost"),
+    ):
+        create.add_argument(option, type=kind, metavar="N", help=text)
+    create.add_argument("--makes-keys", action="store_true", help="its holder may make keys below it")
+
+    about = "List all keys with their limits and what they and those below them have spent."
+    listing = actions.add_parser("list", parents=[fleet], help="list keys", description=about)
+    listing.add_argument("--json", action="store_true", help="machine-readable output")
+
+    about = "Revoke a key and all that it made, for good."
+    revoking = actions.add_parser("revoke", parents=[fleet], help="revoke a key", description=about)
+    revoking.add_argument("name", metavar="NAME", help="the key's name")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Make, list or revoke; the exit code. Raises ConfigError for a bad fleet file."""
+    config = load(args.config, policies=tuple(POLICIES))
+    actions: Mapping[str, Callable[[FleetConfig, str, argparse.Namespace], Awaitable[int]]] = {
+        "create": _create,
+        "list": _list,
+        "revoke": _revoke,
+    }
+
+    async def act() -> int:
+        return await actions[args.action](config, store_url(config, os.environ), args)
+
+    try:
+        return asyncio.run(act())
+    except (BadKey, StoreError) as error:
+        _say(f"headway keys: {error}")
+        return 2
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+async def left_out(config: FleetConfig, url: str, timeout_s: float) -> list[str]:
+    """Which keys of the database do not hold beside those of the fleet file, and why. Raises StoreError,
+    TimeoutError."""
+    async with asyncio.timeout(timeout_s):
+        table = await KeyTable.open(url)
+        try:
+            return (await _known(config, table)).left_out
+        finally:
+            await table.aclose()
+
+
+async def _known(config: FleetConfig, table: KeyTable) -> Tenants:
+    def model_name(asked: str) -> str | None:
+        model = config.model(asked)
+        return None if model is None else model.name
+
+    return Tenants(config.auth.keys, await table.rows(), model_name)
+
+
+async def _tenants(config: FleetConfig, table: KeyTable) -> Tenants:
+    tenants = await _known(config, table)
+    for reason in tenants.left_out:
+        _say(f"warning: {reason}")
+    return tenants
+
+
+# --- create -------------------------------------------------------------------------------------------
+#: Options that are settings of a key as they stand.
+_SETTINGS = (
+    "policy",
+    "max_priority",
+    "min_quality",
+    "quality",
+    "attainment",
+    "budget_usd_per_day",
+    "budget_usd",
+    "requests_per_minute",
+    "tokens_per_minute",
+    "max_cost_usd",
+)
+
+
+def _given(args: argparse.Namespace) -> dict[str, Any]:
+    given = {name: value for name in _SETTINGS if (value := getattr(args, name)) is not None}
+    if args.models is not None:
+        given["models"] = [name.strip() for name in args.models.split(",") if name.strip()]
+    return given | {name: True for name in ("locked", "makes_keys") if getattr(args, name)}
+
+
+async def _create(config: FleetConfig, url: str, args: argparse.Namespace) -> int:
+    table = await KeyTable.open(url, create=True)
+    try:
+        tenants = await _tenants(config, table)
+        made = await make(table, tenants, tuple(POLICIES), args.name, _given(args), args.maker)
+        first = not config.auth.keys and len(await table.rows()) == 1
+    finally:
+        await table.aclose()
+    below = "" if args.maker is None else f", below {args.maker}"
+    _say(f"The key {made.stored.name} is made{below}. It is shown this once:")
+    print(made.text, flush=True)
+    _say("Gateways over this database know it within two seconds.")
+    if first:
+        _say("It is the first: they were open to all until now, and need a key from now on.")
+    return 0
+
+
+# --- revoke -------------------------------------------------------------------------------------------
+async def _revoke(config: FleetConfig, url: str, args: argparse.Namespace) -> int:
+    table = await KeyTable.open(url)
+    try:
+        tenants = await _tenants(config, table)
+        tenant = tenants.get(args.name)
+        if tenant is None:
+            raise BadKey(None, f"there is no key {args.name!r}")
+        if tenant.stored is not None:
+            made = [name for name in tenants.made_by(args.name) if tenants.alive(name)]
+            _say(f"Keys that it made, revoked with it: {', '.join(made) or 'none'}.")
+        revoked = await revoke(table, tenants, tenant)
+        tenants = await _tenants(config, table)
+    finally:
+        await table.aclose()
+    if not revoked:
+        _say(f"{args.name} was revoked before.")
+        return 0
+    print("\n".join(revoked), flush=True)
+    _say("Gateways over this database refuse them within two seconds.")
+    if not any(tenants.alive(each.name) for each in tenants):
+        _say("No key is left: gateways stay closed, and answer 401, until another one is made.")
+    return 0
+
+
+# --- list ---------------------------------------------------------------------------------------------
+async def _list(config: FleetConfig, url: str, args: argparse.Namespace) -> int:
+    store = await Store.open_readonly(url)
+    try:
+        tenants = await _tenants(config, store.keys)
+        today = await _spent_usd(store, day("today", time.time()))
+        total = await _spent_usd(store, None)
+    finally:
+        await store.close()
+    rows = [_row(tenants, tenant, today, total) for tenant in tenants]
+    if args.json:
+        print(json.dumps({"keys": rows}, indent=2))
+        return 0
+    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 240)
+    console.print(_table(rows))
+    return 0
+
+
+async def _spent_usd(store: Store, since: str | None) -> dict[str, float]:
+    report = await spend_report(store, ["key"], since)
+    return {row["key"]: row["cost_usd"] for row in report.rows}
+
+
+def _row(
+    tenants: Tenants, tenant: Tenant, today: Mapping[str, float], total: Mapping[str, float]
+) -> dict[str, Any]:
+    held = tenants.effective(tenant.name)
+    family = [tenant.name, *tenants.made_by(tenant.name)]
+    stored = tenant.stored
+    return {
+        "name": tenant.name,
+        "state": "works" if tenants.alive(tenant.name) else "revoked" if tenant.revoked else "maker gone",
+        "source": "table" if stored else "fleet",
+        "maker": tenant.maker,
+        "created_at": stored.created_at if stored else None,
+        "revoked_at": stored.revoked_at if stored else None,
+        "spent_today_usd": sum(today.get(name, 0.0) for name in family),
+        "spent_total_usd": sum(total.get(name, 0.0) for name in family),
+        **held.model_dump(mode="json", exclude={"name", "sha256"}),
+    }
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in ("key", "state", "maker", "made"):
+        table.add_column(column, overflow="fold")
+    for column in ("USD today", "of", "USD in total", "of", "requests/min", "tokens/min"):
+        table.add_column(column, justify="right")
+    table.add_column("other terms", overflow="fold")
+    for row in rows:
+        made = row["created_at"]
+        table.add_row(
+            row["name"],
+            row["state"],
+            row["maker"] or "",
+            "fleet file" if made is None else datetime.fromtimestamp(made, UTC).strftime("%Y-%m-%d %H:%M"),
+            f"{row['spent_today_usd']:.4f}",
+            _amount(row["budget_usd_per_day"]),
+            f"{row['spent_total_usd']:.4f}",
+            _amount(row["budget_usd"]),
+            _amount(row["requests_per_minute"]),
+            _amount(row["tokens_per_minute"]),
+            _other(row),
+        )
+    return table
+
+
+def _amount(value: float | None) -> str:
+    return "-" if value is None else f"{value:.10g}"
+
+
+def _other(row: Mapping[str, Any]) -> str:
+    told = []
+    if row["policy"] is not None:
+        told.append(f"{'locked to ' if row['locked'] else 'policy '}{row['policy']}")
+    if row["models"] is not None:
+        told.append(f"models {','.join(row['models']) or 'none'}")
+    if row["max_priority"]:
+        told.append(f"priority <= {row['max_priority']}")
+    for name, words in (
+        ("min_quality", "quality >="),
+        ("quality", "mean quality"),
+        ("attainment", "attainment"),
+        ("max_cost_usd", "USD a request <="),
+    ):
+        if row[name] is not None:
+            told.append(f"{words} {row[name]:g}")
+    if row["makes_keys"]:
+        told.append("makes keys")
+    return "; ".join(told)

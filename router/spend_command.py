@@ -1,0 +1,98 @@
+"""`headway spend`: what was spent, by day, key, policy and model, with totals."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import csv
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from router.config import load
+from router.gateway.spend_report import AMOUNTS, DIMENSIONS, SpendReport, day, dimensions, spend_report
+from router.store.database import StoreError
+from router.store.queries import Store
+from router.wiring import store_url
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `headway spend`."""
+    parser.add_argument("--config", required=True, metavar="FLEET", help="the fleet file (YAML)")
+    parser.add_argument(
+        "--by", default="day,key", metavar="A,B", help=f"any of {', '.join(DIMENSIONS)} (default: day,key)"
+    )
+    parser.add_argument(
+        "--since", metavar="DAY", help="first day (UTC): 2026-11-22, today, or 7d: the last seven"
+    )
+    parser.add_argument("--until", metavar="DAY", help="last day (UTC)")
+    parser.add_argument("--key", action="append", metavar="NAME", help="this key only (may be given again)")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="machine-readable output")
+    form.add_argument("--csv", action="store_true", help="comma-separated values, without totals")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the report; the exit code. Raises ConfigError for a bad fleet file."""
+    config = load(args.config)
+    now = time.time()
+    try:
+        by = dimensions(args.by)
+        since, until = (None if text is None else day(text, now) for text in (args.since, args.until))
+    except ValueError as error:
+        return _refused(error)
+    try:
+        report = asyncio.run(_report(store_url(config, os.environ), by, since, until, args.key))
+    except StoreError as error:
+        return _refused(error)
+    if args.json:
+        print(json.dumps(report.as_dict(), indent=2))
+    elif args.csv:
+        _write_csv(report)
+    else:
+        # A file or a pipe has no width to fit.
+        width = None if sys.stdout.isatty() else 240
+        Console(highlight=False, soft_wrap=True, width=width).print(_table(report))
+    return 0
+
+
+def _refused(error: Exception) -> int:
+    print(f"headway spend: {error}", file=sys.stderr)
+    return 2
+
+
+async def _report(
+    url: str, by: Sequence[str], since: str | None, until: str | None, keys: Sequence[str] | None
+) -> SpendReport:
+    store = await Store.open_readonly(url)
+    try:
+        return await spend_report(store, by, since, until, keys)
+    finally:
+        await store.close()
+
+
+def _write_csv(report: SpendReport) -> None:
+    columns = (*report.by, *AMOUNTS)
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([row[name] for name in columns] for row in report.rows)
+
+
+def _table(report: SpendReport) -> Table:
+    table = Table(box=None, pad_edge=False, show_footer=True)
+    for position, name in enumerate(report.by):
+        table.add_column(name, "total" if position == 0 else "", overflow="fold")
+    for name in AMOUNTS:
+        table.add_column(name.replace("_", " "), _amount(name, report.total[name]), justify="right")
+    for row in report.rows:
+        table.add_row(*(row[name] or "(none)" for name in report.by), *(_amount(n, row[n]) for n in AMOUNTS))
+    return table
+
+
+def _amount(name: str, value: float) -> str:
+    return f"{value:.6f}" if name == "cost_usd" else f"{value:.0f}"

@@ -1,0 +1,278 @@
+"""`headway keys` and `headway spend`, on the database of a running gateway or of none."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+import re
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from sqlalchemy.engine import make_url
+
+from router.cli import main
+from tests.integration.gateway.live import MODELS, bearer, key, live, vllm
+
+
+@dataclass
+class Done:
+    """A command that has ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def process(*arguments: str) -> Done:
+    """The command as a process of its own."""
+    command = [sys.executable, "-m", "router.cli", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+Command = Callable[..., Done]
+
+
+@pytest.fixture
+def headway(capsys: pytest.CaptureFixture[str]) -> Command:
+    """The command in this process, which has imported everything already."""
+
+    def run(*arguments: str) -> Done:
+        capsys.readouterr()
+        code = main(arguments)
+        return Done(code, *capsys.readouterr())
+
+    return run
+
+
+def fleet_file(directory: Path, **sections: Any) -> str:
+    """A fleet file beside the database that `live` uses there."""
+    path = directory / "fleet.yaml"
+    fleet = {"store": {"url": f"sqlite+aiosqlite:///{directory / 'headway.db'}"}, "models": MODELS} | sections
+    path.write_text(yaml.safe_dump(fleet), encoding="utf-8")
+    return str(path)
+
+
+def made(done: Done) -> str:
+    """A new key, as a script would take it."""
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"hw-[A-Za-z0-9_-]{43}\n", done.stdout)
+    assert done.stdout.strip() not in done.stderr
+    return done.stdout.strip()
+
+
+def listed(done: Done) -> dict[str, dict[str, Any]]:
+    """What `keys list --json` told, by name."""
+    assert done.returncode == 0, done.stderr
+    return {each["name"]: each for each in json.loads(done.stdout)["keys"]}
+
+
+async def test_a_running_gateway_follows_the_command(tmp_path, headway):
+    config = fleet_file(tmp_path)
+
+    async def beside(*arguments: str) -> Done:
+        return await asyncio.to_thread(headway, *arguments)
+
+    async with live(tmp_path, vllm("a"), vllm("b", "qwen2.5-7b")) as gw:
+        assert (await gw.chat())[0] == 200
+        done = await asyncio.to_thread(
+            process,
+            "keys",
+            "create",
+            "--config",
+            config,
+            *("--name", "team-a", "--makes-keys", "--models", "small"),
+        )
+        assert "they were open to all until now" in done.stderr
+        first = made(done)
+        await gw.until(lambda: not gw.gateway.rules.keys.open)
+        assert (await gw.chat())[0] == 401
+        below = made(
+            await beside(
+                "keys",
+                "create",
+                "--config",
+                config,
+                "--name",
+                "bot",
+                "--maker",
+                "team-a",
+                "--budget-usd",
+                "1",
+            )
+        )
+        await gw.until(lambda: "bot" in gw.gateway.rules.terms)
+        for secret in (first, below, below):
+            assert (await gw.chat(headers=bearer(secret)))[0] == 200
+        assert (await gw.chat(headers=bearer(below), model="qwen2.5-7b"))[0] == 404
+        rows = await gw.rows()
+        spent = {
+            name: sum(r["cost_usd"] or 0.0 for r in rows if r["key_name"] == name)
+            for name in ("team-a", "bot")
+        }
+        told = listed(await beside("keys", "list", "--config", config, "--json"))
+        assert told["bot"]["spent_total_usd"] == pytest.approx(spent["bot"])
+        assert told["team-a"]["spent_today_usd"] == pytest.approx(spent["bot"] + spent["team-a"])
+        done = await beside("keys", "revoke", "--config", config, "team-a")
+        assert (done.returncode, done.stdout) == (0, "bot\nteam-a\n")
+        assert done.stderr.startswith("Keys that it made, revoked with it: bot.\n")
+        assert "No key is left" in done.stderr
+        await gw.until(lambda: not gw.gateway.rules.terms)
+        for secret in (first, below):
+            assert (await gw.chat(headers=bearer(secret)))[0] == 401
+        assert (await gw.chat())[0] == 401
+        # What was spent is still told, and adds up to the rows.
+        rows = await gw.rows()
+        report = json.loads((await beside("spend", "--config", config, "--by", "key,model", "--json")).stdout)
+        by_key: dict[str, float] = {}
+        for row in report["rows"]:
+            by_key[row["key"]] = by_key.get(row["key"], 0.0) + row["cost_usd"]
+        assert by_key["bot"] == pytest.approx(spent["bot"])
+        assert report["total"]["requests"] == len(rows)
+        assert report["total"]["cost_usd"] == pytest.approx(sum(row["cost_usd"] or 0.0 for row in rows))
+        assert report["total"]["output_tokens"] == sum(row["output_tokens"] or 0 for row in rows)
+
+
+def test_spend_as_a_table_and_for_a_spreadsheet(tmp_path, headway):
+    config = fleet_file(tmp_path)
+
+    async def spend() -> float:
+        async with live(tmp_path, vllm("a"), auth={"keys": [key("team-a"), key("team-b")]}) as gw:
+            for secret in ("team-a", "team-b", "team-b"):
+                await gw.chat(headers=bearer(secret), max_tokens=8)
+            return sum(row["cost_usd"] for row in await gw.rows())
+
+    cost_usd = asyncio.run(spend())
+    done = headway("spend", "--config", config, "--by", "day,key", "--since", "7d")
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert lines[0][:2] == ["day", "key"]
+    assert [line[1:3] for line in lines[1:3]] == [["team-a", "1"], ["team-b", "2"]]
+    assert lines[-1][:2] == ["total", "3"]
+    assert float(lines[-1][-1]) == pytest.approx(cost_usd, abs=1e-6)
+    done = headway("spend", "--config", config, "--by", "key,policy", "--csv", "--key", "team-b")
+    found = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert [(row["key"], row["policy"], row["requests"]) for row in found] == [("team-b", "latency", "2")]
+    done = headway("spend", "--config", config, "--until", "2020-01-01", "--json")
+    assert json.loads(done.stdout)["total"] == {
+        "requests": 0, "prompt_tokens": 0, "output_tokens": 0, "cost_usd": 0
+    }  # fmt: skip
+    for arguments, told in (
+        (("--by", "colour"), "unknown dimension 'colour'"),
+        (("--since", "last week"), "'last week' is no day"),
+        (("--until", "2026-02-30"), "'2026-02-30' is no day"),
+    ):
+        done = headway("spend", "--config", config, *arguments)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert told in done.stderr
+
+
+def test_keys_are_made_before_any_gateway_runs(tmp_path, headway):
+    config = fleet_file(tmp_path, auth={"keys": [key("team-a", budget_usd=1.0, makes_keys=True)]})
+    done = headway("keys", "list", "--config", config)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no database at" in done.stderr
+    done = headway(
+        *("keys", "create", "--config", config, "--name", "bot"),
+        *("--maker", "team-a", "--policy", "cost", "--locked", "--models", "small", "--max-priority", "-1"),
+        *("--min-quality", "0.5", "--quality", "0.55", "--attainment", "0.9", "--budget-usd-per-day", "0.25"),
+        *("--requests-per-minute", "60", "--tokens-per-minute", "6000", "--max-cost-usd", "0.01"),
+    )
+    secret = made(done)
+    told = listed(headway("keys", "list", "--config", config, "--json"))
+    assert told["bot"] | {"created_at": None} == {
+        "name": "bot",
+        "state": "works",
+        "source": "table",
+        "maker": "team-a",
+        "created_at": None,
+        "revoked_at": None,
+        "spent_today_usd": 0,
+        "spent_total_usd": 0,
+        "policy": "cost",
+        "locked": True,
+        "models": ["llama-3.1-8b"],
+        "max_priority": -1,
+        "min_quality": 0.5,
+        "quality": 0.55,
+        "attainment": 0.9,
+        "budget_usd_per_day": 0.25,
+        "budget_usd": 1.0,  # its maker's
+        "requests_per_minute": 60,
+        "tokens_per_minute": 6000,
+        "max_cost_usd": 0.01,
+        "makes_keys": False,
+    }
+    table = headway("keys", "list", "--config", config).stdout
+    assert "locked to cost; models llama-3.1-8b" in table
+    assert "team-a" in table
+    assert secret not in table
+    with closing(sqlite3.connect(tmp_path / "headway.db")) as database:
+        assert secret not in "\n".join(database.iterdump())
+
+
+def test_what_is_wrong_is_one_clear_line(tmp_path, headway):
+    config = fleet_file(tmp_path, auth={"keys": [key("team-a", budget_usd=1.0)]})
+    made(headway("keys", "create", "--config", config, "--name", "bot", "--maker", "team-a"))
+    for arguments, told in (
+        (("create", "--name", "bot"), "name: the name 'bot' is taken"),
+        (("create", "--name", "team-a"), "name: the name 'team-a' is taken"),
+        (("create", "--name", "a b"), "name: "),
+        (
+            ("create", "--name", "x", "--maker", "team-a", "--budget-usd", "2"),
+            "budget_usd: 2 is more than the 1",
+        ),
+        (("create", "--name", "x", "--maker", "nobody"), "maker: there is no key 'nobody'"),
+        (("create", "--name", "x", "--models", "gpt-9"), "models: the model 'gpt-9' does not exist"),
+        (("create", "--name", "x", "--policy", "best"), "policy: there is no such policy; known: "),
+        (("create", "--name", "x", "--locked"), "locked needs the policy"),
+        (("create", "--name", "x", "--budget-usd", "nan"), "budget_usd: "),
+        (("create", "--name", "x", "--requests-per-minute", "0"), "requests_per_minute: "),
+        (("revoke", "nobody"), "there is no key 'nobody'"),
+        (("revoke", "team-a"), "team-a stands in the fleet file: take it out there and reload"),
+    ):
+        action, *rest = arguments
+        done = headway("keys", action, "--config", config, *rest)
+        assert (done.returncode, done.stdout) == (2, ""), arguments
+        assert done.stderr.startswith("headway keys: "), arguments
+        assert told in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+    assert set(listed(headway("keys", "list", "--config", config, "--json"))) == {"team-a", "bot"}
+
+
+def test_the_password_of_the_database_comes_from_the_environment(
+    tmp_path, postgres_url, headway, monkeypatch
+):
+    url = make_url(postgres_url)
+    where = {"url": url._replace(password=None).render_as_string(), "password_env": "STORE_PASSWORD"}
+    config = fleet_file(tmp_path, store=where)
+    done = headway("keys", "create", "--config", config, "--name", "bot")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "STORE_PASSWORD is not set" in done.stderr
+    monkeypatch.setenv("STORE_PASSWORD", "hunter2")
+    done = headway("keys", "create", "--config", config, "--name", "bot")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "hunter2" not in done.stderr
+    monkeypatch.setenv("STORE_PASSWORD", url.password)
+    made(headway("keys", "create", "--config", config, "--name", "bot"))
+    assert set(listed(headway("keys", "list", "--config", config, "--json"))) == {"bot"}
+
+
+def test_check_warns_of_a_key_that_is_in_the_file_and_in_the_table(tmp_path, headway):
+    config = fleet_file(tmp_path)
+    made(headway("keys", "create", "--config", config, "--name", "team-a"))
+    assert "team-a" not in headway("check", "--config", config).stdout
+    config = fleet_file(tmp_path, auth={"keys": [key("team-a")]})
+    told = headway("check", "--config", config).stdout
+    assert "warning: key team-a is in the fleet file and in the table" in told
+    done = headway("keys", "create", "--config", config, "--name", "other")
+    assert "warning: key team-a is in the fleet file" in done.stderr

@@ -1,0 +1,155 @@
+"""Requests and tokens a minute, of a key and of those that made it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import pytest
+
+from router.core.errors import Refusal
+from router.core.types import EndedHow, Outcome
+from router.gateway.budgets import Till
+from router.gateway.lease import Lease
+from router.gateway.tenants import Tenants, key_of
+from router.store.keys import StoredKey
+from router.store.records import AttemptRecord, RequestRecord
+from router.store.state import MemoryState
+
+
+class Limited:
+    """A key `team-a` of the fleet file and, below it, `made` of the table."""
+
+    def __init__(
+        self, *, made: dict[str, Any] | None = None, state: MemoryState | None = None, **settings: Any
+    ):
+        digest = hashlib.sha256(b"a").hexdigest()
+        row = StoredKey("made", hashlib.sha256(b"b").hexdigest(), "team-a", json.dumps(made or {}), 1.0)
+        self._tenants = Tenants([key_of("team-a", digest, settings)], [row])
+        self._now = 0.0
+        self._till = Till(state or MemoryState(), lambda: self._now)
+
+    async def admit(
+        self, now: float, tokens: float = 0.0, name: str = "team-a"
+    ) -> tuple[Lease, dict[str, str]]:
+        self._now = now
+        headers: list[tuple[bytes, bytes]] = []
+        try:
+            lease = await self._till.open(self._tenants.account(name), now, tokens, None, headers)
+        finally:
+            self.headers = {name.decode(): value.decode() for name, value in headers}
+        return lease, self.headers
+
+    async def refused(
+        self, now: float, tokens: float = 0.0, name: str = "team-a"
+    ) -> tuple[Refusal, dict[str, str]]:
+        with pytest.raises(Refusal) as refusal:
+            await self.admit(now, tokens, name)
+        return refusal.value, self.headers
+
+
+def used(prompt_tokens: int, output_tokens: int) -> RequestRecord:
+    record = RequestRecord(
+        "req", 0.0, key_name="team-a", prompt_tokens=prompt_tokens, output_tokens=output_tokens
+    )
+    attempt = AttemptRecord(1, "gpu", "llama", 0.0, 0.1, 0.2, output_tokens, 0.0, EndedHow.OK)
+    record.attempts, record.attempt_records = 1, [attempt]
+    return record
+
+
+async def test_three_a_minute_are_three_at_once() -> None:
+    key = Limited(requests_per_minute=3)
+    for remaining, reset in ((2, "20s"), (1, "40s"), (0, "1m0s")):
+        _, headers = await key.admit(100.0)
+        assert headers == {
+            "x-ratelimit-limit-requests": "3",
+            "x-ratelimit-remaining-requests": str(remaining),
+            "x-ratelimit-reset-requests": reset,
+        }
+    refusal, headers = await key.refused(100.0)
+    assert (refusal.status, refusal.code, refusal.outcome) == (
+        429,
+        "rate_limit_exceeded",
+        Outcome.REJECTED_RATE,
+    )
+    assert refusal.retry_after_s == pytest.approx(20.0)
+    assert headers["x-ratelimit-remaining-requests"] == "0"
+    for _ in range(5):  # refused ones cost nothing
+        refusal, _ = await key.refused(119.0)
+    assert refusal.retry_after_s == pytest.approx(1.0)
+    await key.admit(120.0)
+    await key.refused(120.0)
+
+
+async def test_tokens_are_reserved_and_settled() -> None:
+    key = Limited(tokens_per_minute=600)
+    lease, headers = await key.admit(0.0, tokens=500)
+    assert headers["x-ratelimit-remaining-tokens"] == "100"
+    assert headers["x-ratelimit-reset-tokens"] == "50s"
+    refusal, _ = await key.refused(0.0, tokens=200)
+    assert refusal.retry_after_s == pytest.approx(10.0)
+    lease.settle(used(50, 50))
+    lease.settle(used(50, 50))  # only once
+    _, headers = await key.admit(0.0, tokens=200)
+    assert headers["x-ratelimit-remaining-tokens"] == "300"
+
+
+async def test_a_request_that_was_never_sent_costs_no_tokens() -> None:
+    key = Limited(tokens_per_minute=600)
+    lease, _ = await key.admit(0.0, tokens=600)
+    lease.settle(RequestRecord("req", 0.0, prompt_tokens=400))
+    _, headers = await key.admit(0.0, tokens=0)
+    assert headers["x-ratelimit-remaining-tokens"] == "600"
+
+
+async def test_more_than_was_reserved_is_a_debt() -> None:
+    key = Limited(tokens_per_minute=600)
+    lease, _ = await key.admit(0.0, tokens=100)
+    lease.settle(used(100, 900))
+    refusal, headers = await key.refused(0.0, tokens=20)
+    assert refusal.retry_after_s == pytest.approx(42.0)
+    assert headers["x-ratelimit-remaining-tokens"] == "0"
+    await key.admit(42.0, tokens=20)
+
+
+async def test_an_estimate_beyond_the_capacity_takes_all_of_it() -> None:
+    key = Limited(tokens_per_minute=600)
+    _, headers = await key.admit(0.0, tokens=1e9)
+    assert headers["x-ratelimit-remaining-tokens"] == "0"
+    refusal, _ = await key.refused(0.0, tokens=1)
+    assert refusal.retry_after_s == pytest.approx(0.1)
+
+
+async def test_a_request_refused_for_tokens_takes_no_request() -> None:
+    key = Limited(requests_per_minute=2, tokens_per_minute=60)
+    await key.admit(0.0, tokens=60)
+    refusal, headers = await key.refused(0.0, tokens=30)
+    assert "tokens" in refusal.message
+    assert refusal.retry_after_s == pytest.approx(30.0)
+    assert headers["x-ratelimit-remaining-requests"] == "1"
+    _, headers = await key.admit(0.0, tokens=0)
+    assert headers["x-ratelimit-remaining-requests"] == "0"
+
+
+async def test_a_made_key_takes_from_its_maker_and_never_more_than_its_own() -> None:
+    key = Limited(requests_per_minute=3, made={"requests_per_minute": 2})
+    for _ in range(2):
+        await key.admit(0.0, name="made")
+    refusal, headers = await key.refused(0.0, name="made")
+    assert headers["x-ratelimit-limit-requests"] == "2"
+    assert refusal.retry_after_s == pytest.approx(30.0)
+    _, headers = await key.admit(0.0)
+    assert headers["x-ratelimit-remaining-requests"] == "0"
+    await key.refused(0.0)
+    # Its own limit has room again at 30 s; its maker's has had since 20 s, and gives the last of it away.
+    await key.admit(30.0)
+    await key.refused(30.0, name="made")
+
+
+async def test_new_settings_of_a_key_refill_nothing() -> None:
+    state = MemoryState()
+    await Limited(requests_per_minute=1, state=state).admit(0.0)
+    await Limited(requests_per_minute=1, state=state).refused(0.0)
+    _, headers = await Limited(state=state).admit(0.0)  # no limit any more
+    assert headers == {}
