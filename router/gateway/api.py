@@ -11,19 +11,25 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from router.core import hedging
 from router.core.errors import Refusal, invalid_request
 from router.core.types import Outcome, Request
 from router.gateway import body as bodies
 from router.gateway.answer import respond_refusal
 from router.gateway.fronts import Front, OpenAIFront, openai_error
+from router.gateway.lease import Lease
 from router.gateway.ollama_endpoint import OLLAMA_ROUTES, OllamaFront, OllamaRoute, load_answer
 from router.gateway.ollama_front import refusal_body
 from router.gateway.prompt import PromptFacts, prompt_facts, prompt_texts
+from router.gateway.quote import quote
 from router.gateway.relay import Exchange, Relay
+from router.gateway.responses_front import ResponsesFront
+from router.gateway.responses_request import responses_to_chat
 from router.gateway.rules import Rules
 from router.gateway.server import Responder
 from router.gateway.service import Gateway
 from router.gateway.wish import KeyTerms, Wish, from_body, from_headers
+from router.logs import current_request
 from router.store.records import RequestRecord
 
 logger = logging.getLogger("headway")
@@ -48,6 +54,7 @@ ROUTES: dict[str, OpenAIRoute | OllamaRoute] = {
     "/v1/chat/completions": OpenAIRoute("chat"),
     "/v1/completions": OpenAIRoute("completions"),
     "/v1/embeddings": OpenAIRoute("embeddings"),
+    "/v1/responses": OpenAIRoute("responses"),
     **OLLAMA_ROUTES,
 }
 
@@ -86,11 +93,20 @@ class Api:
         record = RequestRecord(
             id=gateway.new_request_id(), received_at=time.time(), api=route.name, arrived_at=arrived_at
         )
-        gateway.store.writer.arrived()
+        current_request.set(record.id)
         headers: dict[bytes, bytes] = dict(scope["headers"])
+        if gateway.tracing is not None:
+            record.trace = gateway.tracing.begin(headers)
         front: Front = OpenAIFront(False) if isinstance(route, OpenAIRoute) else OllamaFront(route.kind, "")
         responder = Responder(send)
         extra: list[tuple[bytes, bytes]] = []
+        if rules.config.store.when_full == "refuse" and gateway.store.full:
+            refusal = unrecorded()
+            record.outcome, record.error_code = refusal.outcome, refusal.code
+            gateway.metrics.record(record)  # what room there is for rows is for those under way
+            respond_refusal(responder, front, refusal, record.id, extra)
+            return
+        gateway.store.writer.arrived()
         try:
             terms = self._authenticate(rules, headers, record)
             if gateway.draining:
@@ -99,7 +115,11 @@ class Api:
             body = bodies.parse_json(data)
             asked = body.get("model")
             record.model_requested = asked if isinstance(asked, str) else None
-            if isinstance(route, OpenAIRoute):
+            if route.name == "responses":
+                asked_response = responses_to_chat(body)
+                front = ResponsesFront(asked_response, record.id)
+                body, stream, api = asked_response.body, asked_response.stream, "chat"
+            elif isinstance(route, OpenAIRoute):
                 api = route.api
                 stream = body.get("stream") is True and api != "embeddings"
                 options = body.get("stream_options")
@@ -110,17 +130,14 @@ class Api:
                 translated = route.translate(body)
                 body, stream, api = translated.body, translated.stream, translated.api
                 if translated.load is not None:
-                    rules.names.resolve(body["model"])
+                    rules.wishes.names_for(terms).resolve(body["model"])
                     record.e2e_s = gateway.runner.clock() - arrived_at
                     gateway.finish(record)
                     lines = b"content-type: application/json\r\nx-request-id: %b\r\n" % record.id.encode()
                     responder.whole(200, lines, load_answer(route, translated))
                     return
             request, whole = await self._request(rules, terms, headers, api, body, stream, record)
-            if terms is not None and terms.name is not None:
-                gateway.spend.check(terms.name, rules.budgets.get(terms.name), record.received_at)
-            tokens = request.prompt_tokens + (request.max_tokens or 0) * request.choices
-            await rules.keys.admit(record, tokens, gateway.runner.clock(), extra)
+            lease = await self._admit(rules, request, whole, record, extra)
         except Refusal as refusal:
             record.outcome, record.error_code = refusal.outcome, refusal.code
             record.e2e_s = gateway.runner.clock() - arrived_at
@@ -140,9 +157,13 @@ class Api:
             record.e2e_s = gateway.runner.clock() - arrived_at
             gateway.finish(record)
             raise
-        exchange = Exchange(api, body, front, stream, whole, request, record, extra)
+        exchange = Exchange(api, body, front, stream, whole, request, record, extra, lease)
         try:
-            await Relay(gateway, exchange, responder).run(scope["state"]["connection"])
+            try:
+                await Relay(gateway, exchange, responder).run(scope["state"]["connection"])
+            finally:
+                if lease is not None:
+                    lease.settle(record)
         except Exception:
             logger.exception("request %s failed inside the gateway", record.id)
             if responder.started:
@@ -191,6 +212,34 @@ class Api:
         if rules.config.store.keep_prompts:
             record.prompt = "\n".join(prompt_texts(api, body))
         return request, whole
+
+    async def _admit(
+        self,
+        rules: Rules,
+        request: Request,
+        whole: bool,
+        record: RequestRecord,
+        headers: list[tuple[bytes, bytes]],
+    ) -> Lease | None:
+        """Take a request from the limits and budgets of its key; None without a key. Raises the 429s."""
+        if record.key_name is None:
+            return None
+        gateway = self._gateway
+        account = rules.accounts[record.key_name]
+        quoted = None
+        if account.budgeted:
+            scheduler = gateway.runner.scheduler
+            quoted = quote(
+                request,
+                gateway.tariffs.of(request),
+                scheduler.usual_tokens,
+                whole=whole,
+                hedged=scheduler.settings.hedge_share > 0 and hedging.may(request),
+            )
+        tokens = request.prompt_tokens + (request.max_tokens or 0) * request.choices
+        lease = await gateway.till.open(account, record.received_at, tokens, quoted, headers)
+        request.left_usd = lease.left_usd
+        return lease
 
 
 def needs_whole(body: Mapping[str, Any]) -> bool:
@@ -248,6 +297,17 @@ def draining() -> Refusal:
     """What a new request is told while the gateway shuts down."""
     return Refusal(
         503, "no_instance", "The gateway is shutting down.", Outcome.REJECTED_NO_INSTANCE, retry_after_s=5
+    )
+
+
+def unrecorded() -> Refusal:
+    """What a new request is told while its record could not be kept."""
+    return Refusal(
+        503,
+        "server_overloaded",
+        "The database is away, and no more records can be kept until it is back.",
+        Outcome.REJECTED_OVERLOAD,
+        retry_after_s=5,
     )
 
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from router.core.errors import UpstreamError
 from router.core.events import Dispatch
 from router.core.interfaces import Backend, Batch, Call, Stream
 from router.core.types import EndedHow
@@ -24,14 +25,17 @@ if TYPE_CHECKING:
 
 
 class _Cut(Exception):
-    """The answer has reached what its money cap pays for."""
+    """The answer has reached what its money pays for."""
 
 
 class Attempt:
     """What one `Dispatch` sets going; `await run(...)` once, or `took_whole` for an answer in one piece.
 
     Times are on the runner's clock in seconds. `lost` says that it was given up: whatever it still raises or
-    returns is of no interest. `cut` says that the money cap ended it.
+    returns is of no interest. `cut` says that its money ended it.
+
+    The engine's stream is paused while the client is slower than the engine, and while an event waits for money; it
+    goes on when neither holds any more.
     """
 
     __slots__ = (
@@ -43,8 +47,11 @@ class Attempt:
         "_last_at",
         "_paid",
         "_passing",
+        "_paying",
         "_relay",
         "_responder",
+        "_sent",
+        "_stopped",
         "_stream",
         "cut",
         "dispatch",
@@ -70,6 +77,9 @@ class Attempt:
         self._passing = False  # the response has begun with it
         self._paid: PaidTokens | None = None
         self._catching_up: asyncio.Future[None] | None = None
+        self._paying: asyncio.Future[None] | None = None
+        self._sent = False
+        self._stopped: Exception | None = None  # what ended it while it was paused
         self._last_at = 0.0
         self.task = task
         self.dispatch = dispatch
@@ -94,17 +104,28 @@ class Attempt:
         if not exchange.stream:
             self._assembler = Assembler("chat" if exchange.api == "chat" else "completions")
         self._paid = paid
+        self._sent = True
         stream = self._stream = await backend.stream(call)
         try:
             await stream.pump(self._take if paid is None else self._take_paid)
         except _Cut:
-            self.cut = True
-            self.finish_reason = "length"
+            self._end_here()
+        except UpstreamError:
+            if self._stopped is None:
+                raise
+            if not isinstance(self._stopped, _Cut):
+                raise self._stopped from None
+            self._end_here()
         finally:
             self._stream = None
             stream.abort()  # does nothing after a clean end
-            if self._catching_up is not None:
-                self._catching_up.cancel()
+            for pause in (self._catching_up, self._paying):
+                if pause is not None:
+                    pause.cancel()
+
+    def _end_here(self) -> None:
+        self.cut = True
+        self.finish_reason = "length"
 
     def _take(self, batch: Batch) -> bool:
         """Pass one batch on in the moment it arrives; True if the client is too slow to take more now."""
@@ -138,7 +159,8 @@ class Attempt:
         if first:  # told after it is on its way
             self._relay.first_token(self)
         if responder.paused:
-            self._catching_up = asyncio.ensure_future(self._catch_up())
+            if self._catching_up is None:
+                self._catching_up = asyncio.ensure_future(self._catch_up())
             return True
         return False
 
@@ -146,12 +168,38 @@ class Attempt:
         """The same as far as the money reaches."""
         paid = self._paid
         assert paid is not None  # noqa: S101 (it is the sink for nothing else)
-        kept = paid.take(batch)
+        return self._pass_paid(paid, paid.take(batch))
+
+    def _pass_paid(self, paid: PaidTokens, kept: Batch) -> bool:
         pause = self._take(kept) if kept.data or kept.usage is not None else False
         self.tokens, self.usage = paid.tokens, paid.usage
         if paid.spent:
             raise _Cut
+        if paid.waiting:
+            self._paying = asyncio.ensure_future(self._pay(paid))
+            return True
         return pause
+
+    async def _pay(self, paid: PaidTokens) -> None:
+        """Wait for the money of what was kept back; then the stream goes on, or ends."""
+        lease = self._relay.exchange.lease
+        assert lease is not None  # noqa: S101 (nothing waits without one)
+        covered = await lease.cover(self.dispatch.attempt, paid.needs_usd)
+        self._paying = None
+        if self.lost or self._stream is None:
+            return
+        try:
+            pause = self._pass_paid(paid, paid.go_on(covered))
+        except Exception as error:  # noqa: BLE001 (raised again by `run`, whose task it belongs to)
+            self._stopped = error
+            self._stream.abort()
+            return
+        if not pause:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if self._stream is not None and self._catching_up is None and self._paying is None:
+            self._stream.resume()
 
     def begin(self, last: bytes) -> None:
         """Begin the response with what was held back, and `last`."""
@@ -165,8 +213,8 @@ class Attempt:
                 await self._responder.drain()
         except TimeoutError:
             self._responder.abort()  # it has stopped reading; its connection's end ends the request
-        if self._stream is not None:
-            self._stream.resume()
+        self._catching_up = None
+        self._go_on()
 
     def took_whole(self, answer: Mapping[str, Any]) -> None:
         """Take over what an answer in one piece says."""
@@ -220,8 +268,14 @@ class Attempt:
         prompt, output = self._relay.exchange.request.prompt_tokens, self.tokens
         return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
 
+    @property
+    def cost_usd(self) -> float:
+        """What its prompt and the tokens so far cost."""
+        prompt_tokens = self.prompt_tokens or self._relay.exchange.request.prompt_tokens
+        return self.dispatch.candidate.price.cost_usd(prompt_tokens, self.output_tokens)
+
     def settle(self, how: EndedHow, error: str | None) -> None:
-        """Close its record: tokens and what they cost. An engine that was given the prompt of a hedge that lost is
+        """Close its record: tokens and what they cost its key. An engine that was given the prompt of a hedge that lost is
         paid for it, as nobody knows how far it came."""
         if self.settled:
             return
@@ -231,7 +285,7 @@ class Attempt:
         record.ended_how = how
         record.error = error
         record.output_tokens = output_tokens
-        billed = how in (EndedHow.OK, EndedHow.HEDGE_LOST) or output_tokens > 0
-        prompt_tokens = self.prompt_tokens or self._relay.exchange.request.prompt_tokens
-        price = self.dispatch.candidate.price
-        record.cost_usd = price.cost_usd(prompt_tokens, output_tokens) if billed else 0.0
+        billed = how is EndedHow.OK or (how is EndedHow.HEDGE_LOST and self._sent) or output_tokens > 0
+        cost_usd = self.cost_usd if billed else 0.0
+        lease = self._relay.exchange.lease
+        record.cost_usd = cost_usd if lease is None else lease.bill(self.dispatch.attempt, cost_usd)

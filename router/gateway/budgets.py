@@ -1,63 +1,135 @@
-"""What each key has spent today (UTC), against its `budget_usd_per_day`.
+"""A request's admission to what its key, and the keys that made it, may still take.
 
-A request is refused once the day's budget is spent. What is under way is not reserved, so requests that run
-side by side may pass the budget by what they cost together.
+Rate limits and budgets are taken in one step of the state, all or nothing, so that whatever runs side by side, what is
+spent and held never passes a budget, and a request that is refused takes nothing. A key without limits and budgets
+takes nothing either; what it spends is counted at the end all the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import UTC, datetime
+import asyncio
+import math
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
 
 from router.core.errors import Refusal
+from router.core.refusals import insufficient_quota
 from router.core.types import Outcome
-from router.store.records import RequestRecord
+from router.gateway.accounts import Account
+from router.gateway.keys import Headers, duration
+from router.gateway.lease import Lease
+from router.gateway.quote import Quote
+from router.store.state import TOTAL, Bucket, Budget, Grant, State, Want
+
+#: USD by (key, period) and run, as a store tells what was spent.
+Spent = Mapping[tuple[str, str], Mapping[str, float]]
+
+_DAY_S = 86_400
+#: More is never held for a request whose answer nothing bounds.
+_MOST_USD = 1e9
 
 
-class DailySpend:
-    """Spend by key since midnight. One a process; it outlives changes of the fleet file."""
+class Till:
+    """Hands out the leases of all requests. One a process; it outlives changes of the fleet file. `clock` gives
+    seconds since the epoch."""
 
-    def __init__(self) -> None:
-        self._day = 0
-        self._spent_usd: dict[str, float] = {}
+    def __init__(self, state: State, clock: Callable[[], float] = time.time) -> None:
+        self.state = state
+        self.clock = clock
+        self._tasks: set[asyncio.Task[None]] = set()  # tasks must be held somewhere
+        self._day = 0  # of what follows, since the epoch
+        self._budgets: dict[str, tuple[Account, Sequence[Budget]]] = {}  # by key, as they were made for it
 
-    def load(self, spent_usd: Mapping[str, float], now: float) -> None:
-        """Begin with what the store knows of today. `now` in seconds since the epoch."""
-        self._day = _day(now)
-        self._spent_usd = dict(spent_usd)
+    async def open(
+        self, account: Account, arrived_at: float, tokens: float, quote: Quote | None, headers: Headers
+    ) -> Lease:
+        """Take one request and its estimated `tokens` (prompt and output) from the account's limits, and hold money
+        for it as quoted (None for an account that is not `budgeted`).
 
-    def check(self, key_name: str, budget_usd: float | None, now: float) -> None:
-        """Raise the 429 if the key has spent its budget of today."""
-        if budget_usd is None:
-            return
-        self._turn(now)
-        spent_usd = self._spent_usd.get(key_name, 0.0)
-        if spent_usd >= budget_usd:
-            raise Refusal(
-                429,
-                "insufficient_quota",
-                f"The key has spent its budget of {budget_usd:g} USD for today (UTC).",
-                Outcome.REJECTED_BUDGET,
-                should_retry=False,
-            )
+        The day of `arrived_at` (seconds since the epoch) is the request's for its whole life. The `x-ratelimit-*`
+        headers to send are appended to `headers`, also when the answer is the 429 that is raised. An estimate beyond
+        what a bucket ever holds takes all of it: an upper bound must not shut a request out for good."""
+        budgets = self._budgets_of(account, arrived_at)
+        if quote is None and not account.requests and not account.tokens:
+            return Lease(self, budgets)
+        wanted_tokens = [(each, min(max(0.0, tokens), each.capacity)) for each in account.tokens]
+        takes = [*((each, 1.0) for each in account.requests), *wanted_tokens]
+        want = Want(takes)
+        if quote is not None:
+            want = Want(takes, budgets, min(quote.first_usd, _MOST_USD), quote.least_usd)
+        grant = await self.state.take(want, self.clock())
+        _told(account, takes, grant, headers)
+        return Lease(self, budgets, wanted_tokens, quote, None if quote is None else grant)
 
-    def charge(self, record: RequestRecord) -> None:
-        """Count a finished request."""
-        if record.key_name is not None and record.cost_usd:
-            self._turn(record.received_at)
-            self._spent_usd[record.key_name] = self._spent_usd.get(record.key_name, 0.0) + record.cost_usd
+    def _budgets_of(self, account: Account, now: float) -> Sequence[Budget]:
+        if now // _DAY_S != self._day:
+            self._day = int(now // _DAY_S)
+            self._budgets.clear()
+        known = self._budgets.get(account.name)
+        if known is None or known[0] is not account:
+            known = self._budgets[account.name] = account, account.budgets(now)
+        return known[1]
 
-    def _turn(self, now: float) -> None:
-        day = _day(now)
-        if day > self._day:
-            self._day = day
-            self._spent_usd.clear()
+    def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run what must come to its end, whoever has given up waiting for it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def aclose(self) -> None:
+        """Wait for what still runs."""
+        await asyncio.gather(*self._tasks)
 
 
-def _day(now: float) -> int:
-    return int(now // 86_400)
+def _told(account: Account, takes: list[tuple[Bucket, float]], grant: Grant, headers: Headers) -> None:
+    """Say what a grant says: of several limits the header tells the one with the least left. Raises the 429."""
+    levels = [(bucket, level) for (bucket, _), level in zip(takes, grant.levels, strict=True)]
+    wait_s, exhausted = 0.0, ""
+    for what, some in (
+        ("requests", levels[: len(account.requests)]),
+        ("tokens", levels[len(account.requests) :]),
+    ):
+        if not some:
+            continue
+        bucket, least = min(some, key=lambda each: each[1].level)
+        headers += (
+            (f"x-ratelimit-limit-{what}".encode(), f"{bucket.capacity:.0f}".encode()),
+            (f"x-ratelimit-remaining-{what}".encode(), b"%d" % max(0, math.floor(least.level + 1e-9))),
+            (f"x-ratelimit-reset-{what}".encode(), duration(least.full_after_s).encode()),
+        )
+        for bucket, level in some:
+            if level.wait_s > wait_s:
+                whose = "The key's" if bucket.name == f"{account.name}/{what}" else "Its maker's"
+                wait_s, exhausted = level.wait_s, f"{whose} {what} per minute are used up"
+    if grant.short is not None:
+        raise insufficient_quota(_spent(account, grant.short))
+    if exhausted:
+        message = f"{exhausted}; try again in {duration(wait_s)}."
+        raise Refusal(429, "rate_limit_exceeded", message, Outcome.REJECTED_RATE, retry_after_s=wait_s)
 
 
-def midnight(now: float) -> float:
-    """The beginning of the day (UTC) in seconds since the epoch."""
-    return datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
+def _spent(account: Account, short: Budget) -> str:
+    when = "" if short.period == TOTAL else " for today (UTC)"
+    if short.key == account.name:
+        whose = f"The key's budget of {short.limit_usd:g} USD"
+    else:
+        whose = "The budget of the key that made this key"
+    return f"{whose}{when} is spent, or held by requests under way."
+
+
+def rolled_up(spent: Spent, accounts: Mapping[str, Account]) -> dict[tuple[str, str], dict[str, float]]:
+    """What was spent of each budget, from what each key spent itself (what was spent without a key stands under "", and
+    counts nowhere): a key's spend counts for its makers too."""
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for (key, period), by_run in spent.items():
+        if not key:
+            continue
+        account = accounts.get(key)
+        counted = (key,) if account is None else tuple(each.key for each in account.purses) or (key,)
+        for name in counted:
+            held = found.setdefault((name, period), {})
+            for run, usd in by_run.items():
+                held[run] = held.get(run, 0.0) + usd
+    return found

@@ -1,5 +1,10 @@
 """How far an answer goes for its money: tokens counted event by event, and no event let through that is not paid for.
 
+Two moneys bound an answer. A cap on the request (`Dispatch.paid_tokens`) is known from the start. What is held of its
+key's budgets (`router.gateway.lease`) grows while it streams: an event that is not covered waits for more. There the
+next event has to be covered too, taken for as large as the largest so far, so that the answer can be ended before a
+budget is passed.
+
 An engine may take no notice of the bound that it was given, and may put several tokens into one event. Of an event,
 the count is, the first that is there: the engine's own usage so far (a vLLM is asked for it), its list of log
 probabilities or token ids, else what the text shows (`tokens_of_text`). The event that goes beyond what is paid for
@@ -9,7 +14,8 @@ cut into reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -38,29 +44,47 @@ def tokens_of_text(text: str) -> int:
 
 
 class PaidTokens:
-    """Meters one attempt's stream against `Dispatch.paid_tokens`.
+    """Meters one attempt's stream.
 
     `left_usd` tells what the request's other attempts have left of its cap: needed where the engine counts a longer
-    prompt than its bound was. `hide_usage` takes the usage that only the router asked for out of the events.
-    `tokens` and `usage` are what was counted so far, `spent` says that the answer ends here.
+    prompt than its bound was. `pays` says whether so many USD are held for the attempt (None: no budget bounds it).
+    `hide_usage` takes the usage that only the router asked for out of the events. `tokens` and `usage` are what was
+    counted so far, `spent` says that the answer ends here, `waiting` that the rest waits until `needs_usd` are
+    held: `go_on` then gives it.
     """
 
     def __init__(
-        self, dispatch: Dispatch, request: Request, left_usd: Callable[[], float], *, hide_usage: bool
+        self,
+        dispatch: Dispatch,
+        request: Request,
+        left_usd: Callable[[], float],
+        *,
+        hide_usage: bool,
+        pays: Callable[[float], bool] | None = None,
     ) -> None:
-        paid, bound = dispatch.paid_tokens, dispatch.max_output_tokens
-        assert paid is not None  # noqa: S101 (made for dispatches with a cap only)
+        paid: float | None = dispatch.paid_tokens
+        bound, wished = dispatch.max_output_tokens, request.max_tokens
+        self._capped = paid is not None
+        if paid is None:
+            paid = math.inf if wished is None else wished * request.choices
         self._paid = paid
         self._price = dispatch.candidate.price
         self._bound_tokens = request.bound_tokens(dispatch.candidate.model)
         self._request = request
         self._left_usd = left_usd
+        self._pays = pays
         self._hide_usage = hide_usage
         #: An engine that keeps its bound ends by itself: only one token more shows that it does not.
         self._told = bound is not None and bound * request.choices <= paid
         self._prompt_tokens: int | None = None
         self._by_choice: dict[int, int] = {}
         self._events: dict[int, int] = {}  # with tokens in them, by choice
+        self._ended: set[int] = set()  # choices that have come to their end
+        self._widest = 1  # most tokens that one event brought
+        self._passed = 0  # tokens let through
+        self._rest: tuple[Batch, Sequence[bytes], object] | None = None  # what waits for money
+        self._out_of_budget = False
+        self.needs_usd = 0.0
         self.tokens = 0
         self.usage: Mapping[str, Any] | None = None
         self.spent = False
@@ -69,14 +93,46 @@ class PaidTokens:
     def by_money(self) -> bool:
         """Whether it is the money that ends the answer here, not the client's own bound."""
         wished = self._request.max_tokens
-        return wished is None or self._limit() < wished * self._request.choices
+        return self._out_of_budget or wished is None or self._limit() < wished * self._request.choices
+
+    @property
+    def waiting(self) -> bool:
+        """Whether an event waits for money."""
+        return self._rest is not None
+
+    def _ahead_usd(self) -> float:
+        """What has to be held for the answer to go on: what it has cost so far, and the next event."""
+        ahead = 0 if len(self._ended) >= self._request.choices else self._widest
+        return self._cost_usd(self.tokens + ahead)
+
+    def _cost_usd(self, tokens: int) -> float:
+        prompt_tokens = self._bound_tokens if self._prompt_tokens is None else self._prompt_tokens
+        return self._price.cost_usd(prompt_tokens, tokens)
+
+    def _told_usd(self, usage: Mapping[str, Any]) -> float:
+        """What the engine's own count of the whole answer comes to."""
+        prompt, output = usage.get("prompt_tokens"), usage.get("completion_tokens")
+        prompt_tokens = prompt if type(prompt) is int and prompt > 0 else self._bound_tokens
+        return self._price.cost_usd(prompt_tokens, output if type(output) is int else self.tokens)
 
     def take(self, batch: Batch) -> Batch:
         """What of a batch is paid for."""
+        return self._take(batch, batch.data.split(b"\n\n"), None)
+
+    def go_on(self, paid: bool) -> Batch:
+        """What waited, as far as it is paid for; unless `paid` the answer ends with the first event of it, which is
+        given if it is covered itself."""
+        assert self._rest is not None  # noqa: S101 (asked for by who saw `waiting`)
+        (batch, events, told), self._rest = self._rest, None
+        self._out_of_budget = not paid
+        return self._take(batch, events, told, counted=True)
+
+    def _take(self, batch: Batch, events: Sequence[bytes], told: object, *, counted: bool = False) -> Batch:
+        """`told` is the usage in the last event, `counted` says that the first of `events` has been counted."""
         kept: list[bytes] = []
-        before = passed = self.tokens
-        told: object = None  # the usage in the last event
-        for event in batch.data.split(b"\n\n"):
+        before = self._passed
+        pays = self._pays
+        for at, event in enumerate(events):
             payload = _object(event)
             if payload is None:
                 if event:
@@ -84,12 +140,23 @@ class PaidTokens:
                 continue
             usage = payload.get("usage")
             told = usage if isinstance(usage, dict) else told
-            finished = self._count(payload)
+            if at or not counted:
+                seen = self.tokens
+                self._count(payload)
+                self._widest = max(self._widest, self.tokens - seen)
+            finished = self._request.choices == 1 and bool(_ended(payload))
             limit = self._limit()
             if self.tokens > limit:
                 self.spent = True
                 break
-            passed = self.tokens
+            if pays is not None and not pays(ahead_usd := self._ahead_usd()):
+                if not self._out_of_budget:
+                    self._rest, self.needs_usd = (batch, events[at:], told), ahead_usd
+                    break
+                self.spent = True
+                if not pays(self._cost_usd(self.tokens)):
+                    break
+            self._passed = self.tokens
             if usage is not None and self._hide_usage:
                 del payload["usage"]
                 kept.append(b"data: " + orjson.dumps(payload))
@@ -97,9 +164,13 @@ class PaidTokens:
                 kept.append(event)
             if self.tokens >= limit and not (finished or (self._told and limit == self._paid)):
                 self.spent = True
+            if self.spent:
                 break
-        if batch.usage is not None and batch.usage != told and not self.spent:
+        if batch.usage is not None and batch.usage != told and not self.spent and self._rest is None:
             self.usage = batch.usage  # of the whole answer
+            told_usd = self._told_usd(batch.usage)
+            if pays is not None and not self._out_of_budget and not pays(told_usd):
+                self._rest, self.needs_usd = (batch, (), told), told_usd  # it was more than could be seen
         elif self._prompt_tokens is not None:
             self.usage = {
                 "prompt_tokens": self._prompt_tokens,
@@ -107,33 +178,29 @@ class PaidTokens:
                 "total_tokens": self._prompt_tokens + self.tokens,
             }
         data = b"\n\n".join([*kept, b""]) if kept else b""
-        if self.spent:
-            return Batch(data, passed - before)
-        return Batch(data, passed - before, batch.usage, batch.finish_reason)
+        passed = self._passed - before
+        if self.spent or self._rest is not None:
+            return Batch(data, passed)
+        return Batch(data, passed, batch.usage, batch.finish_reason)
 
-    def _limit(self) -> int:
+    def _limit(self) -> float:
         prompt_tokens = self._prompt_tokens
-        if prompt_tokens is None or prompt_tokens <= self._bound_tokens:
+        if not self._capped or prompt_tokens is None or prompt_tokens <= self._bound_tokens:
             return self._paid
         affordable = self._price.affordable_output_tokens(prompt_tokens, self._left_usd())
         return self._paid if affordable is None else min(self._paid, affordable)
 
-    def _count(self, payload: Mapping[str, Any]) -> bool:
-        """Count one event; True if it ends the answer."""
+    def _count(self, payload: Mapping[str, Any]) -> None:
+        """Count one event."""
         usage = payload.get("usage")
         usage = usage if isinstance(usage, dict) else {}
         prompt, output = usage.get("prompt_tokens"), usage.get("completion_tokens")
         if type(prompt) is int and prompt > 0:
             self._prompt_tokens = prompt
-        choices = payload.get("choices")
-        choices = choices if isinstance(choices, list) else []
-        finished = False
+        self._ended |= _ended(payload)
+        choices = _choices(payload)
         for choice in choices:
-            if not isinstance(choice, dict):
-                continue
-            finished = self._request.choices == 1 and isinstance(choice.get("finish_reason"), str)
-            index = choice.get("index")
-            at = index if type(index) is int else 0
+            at = _index(choice)
             made = _tokens_of(choice)
             count = self._by_choice.get(at, 0) + made
             if made:
@@ -142,13 +209,28 @@ class PaidTokens:
                 count = max(output, self._events.get(at, 0))
             self._by_choice[at] = count
         self.tokens = sum(self._by_choice.values())
-        return finished
 
 
 def _object(event: bytes) -> dict[str, Any] | None:
     """The object of an event; None for a comment or nothing. Raises UpstreamError for what is no JSON object."""
     payload = event_payload(event)
     return None if payload is None else parse_event(payload)
+
+
+def _choices(payload: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What an event says of each choice."""
+    choices = payload.get("choices")
+    return [each for each in choices if isinstance(each, dict)] if isinstance(choices, list) else []
+
+
+def _index(choice: Mapping[str, Any]) -> int:
+    index = choice.get("index")
+    return index if type(index) is int else 0
+
+
+def _ended(payload: Mapping[str, Any]) -> set[int]:
+    """The choices that an event ends."""
+    return {_index(each) for each in _choices(payload) if isinstance(each.get("finish_reason"), str)}
 
 
 def _tokens_of(choice: Mapping[str, Any]) -> int:

@@ -16,19 +16,23 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from router.core.errors import Refusal, UpstreamError, UpstreamRejected
 from router.core.events import Cancel, Dispatch, Ended, FirstToken, Refuse
 from router.core.interfaces import Call
 from router.core.outcome import answered, tpot_s
+from router.core.refusals import insufficient_quota
 from router.core.types import EndedHow, Outcome, Request
 from router.gateway.answer import header_lines, headway_object, length_event, respond_refusal
 from router.gateway.attempt import Attempt
 from router.gateway.fronts import Front
+from router.gateway.lease import Lease
 from router.gateway.paid import PaidTokens
 from router.gateway.runner import Ticket
 from router.gateway.server import Responder
+from router.gateway.tracing import new_span_id
 from router.store.records import RequestRecord
 
 if TYPE_CHECKING:
@@ -40,7 +44,8 @@ class Exchange:
     """One request on its way: what the client sent and how to answer it.
 
     `api` is "chat", "completions" or "embeddings"; `body` is OpenAI-shaped, without `routing`; `whole`
-    says that the engine cannot stream this one. `headers` are extra response headers.
+    says that the engine cannot stream this one. `headers` are extra response headers, `lease` what it holds of its
+    key's budgets (None: no key).
     """
 
     api: str
@@ -51,6 +56,7 @@ class Exchange:
     request: Request
     record: RequestRecord
     headers: list[tuple[bytes, bytes]]
+    lease: Lease | None = None
 
 
 #: Statuses that say something of the request or of the load, not of the instance's health.
@@ -178,11 +184,23 @@ class Relay:
         """One attempt to its end: True if it gave the answer, False if the request goes on without it. Raises
         Refusal where nothing more can be done."""
         dispatch, exchange = attempt.dispatch, self.exchange
+        lease = exchange.lease
+        pays = None
+        if lease is not None and lease.budgeted:
+            pays = partial(lease.pays, dispatch.attempt)
         paid = None
-        if dispatch.paid_tokens is not None and not exchange.whole:
+        if (dispatch.paid_tokens is not None or pays is not None) and not exchange.whole:
             paid = PaidTokens(
-                dispatch, self._request, self._left_usd, hide_usage=not self._wants_each_usage()
+                dispatch,
+                self._request,
+                self._left_usd,
+                hide_usage=not self._wants_each_usage(),
+                pays=pays,
             )
+        traceparent, trace = None, self._record.trace
+        if trace is not None:
+            attempt.record.span_id = new_span_id()
+            traceparent = trace.parent_of(attempt.record.span_id)
         call = Call(
             exchange.api,
             exchange.body,
@@ -190,12 +208,20 @@ class Relay:
             self._request.id,
             dispatch.max_output_tokens,
             paid is not None,
+            traceparent,
         )
         answer = None
         try:
+            if lease is not None and not await self._covered(lease, dispatch):
+                if not attempt.lost:
+                    self._unpaid(attempt)
+                return False
             backend = self.gateway.backend(dispatch.candidate.instance)
             if exchange.whole:
                 answer = await backend.complete(call)
+                attempt.took_whole(answer)
+                if lease is not None and lease.budgeted:  # it may have been more than it was asked for
+                    await lease.cover(dispatch.attempt, attempt.cost_usd)
             else:
                 await attempt.run(backend, call, paid)
         except UpstreamError as error:
@@ -211,6 +237,18 @@ class Relay:
             return False
         self._finish(attempt, answer)
         return True
+
+    async def _covered(self, lease: Lease, dispatch: Dispatch) -> bool:
+        """Whether an attempt may begin: money is held for its prompt and a token, or for all of what nobody can end
+        half-way."""
+        if not lease.budgeted:
+            return True
+        request, candidate = self._request, dispatch.candidate
+        tokens = request.choices if request.decodes else 0
+        if self.exchange.whole:
+            tokens *= dispatch.max_output_tokens or candidate.context_tokens or 1
+        cost_usd = candidate.price.cost_usd(request.bound_tokens(candidate.model), tokens)
+        return await lease.cover(dispatch.attempt, cost_usd)
 
     def _wants_each_usage(self) -> bool:
         options = self.exchange.body.get("stream_options")
@@ -241,7 +279,6 @@ class Relay:
             last = length_event(self.exchange.api, dispatch.candidate.model, self._request)
         if whole is not None:
             whole["model"] = dispatch.candidate.model
-            attempt.took_whole(whole)
         else:
             whole = attempt.assembled(last)
         if whole is not None:
@@ -303,6 +340,8 @@ class Relay:
         if isinstance(error, UpstreamRejected):  # its words are for the client: they may quote the request
             told = f"the engine refused the request ({status})"
         attempt.settle(EndedHow.FAILED, told)
+        if self.exchange.lease is not None:  # it may have learned that there is less than at first, or more
+            self._request.left_usd = self.exchange.lease.left_usd
         self._runner.apply(
             Ended(
                 self._request.id,
@@ -323,6 +362,20 @@ class Relay:
         attempt.first_at = None  # the client has seen nothing of it
         if self._live:
             self._attempt = self._live[-1]
+
+    def _unpaid(self, attempt: Attempt) -> None:
+        """The key's budgets do not pay an attempt's prompt: it is not begun. Another one under way goes on; without
+        one the request ends, and Refusal is raised."""
+        self._live.remove(attempt)
+        attempt.settle(EndedHow.CANCELLED, "the key's budgets do not pay it")
+        others = bool(self._live)
+        self._runner.apply(
+            Ended(self._request.id, attempt.dispatch.attempt, EndedHow.FAILED, restartable=others),
+            self._ticket,
+        )
+        if not others:
+            raise insufficient_quota("The key's budgets, or those of the keys that made it, are spent.")
+        self._attempt = self._live[-1]
 
     def _lose(self, attempt: Attempt) -> None:
         """Another attempt was faster."""

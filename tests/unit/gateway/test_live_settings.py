@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from router.config import loads
+from router.config import KeyConfig, loads
 from router.core.interfaces import TextEstimates
 from router.core.types import PromptFeatures
 from router.gateway.fleet import scheduler_settings
@@ -50,6 +50,20 @@ def test_targets_of_the_file_and_changed_ones() -> None:
     assert (live.changed(None), live.changed("k"), live.changed("gone")) == (True, True, False)
     live.use(loads("models: [{name: m}]"))
     assert (live("k").quality, live("k").attainment, live.changed(None)) == (None, 0.95, False)
+
+
+def test_targets_of_keys_that_are_not_of_the_file() -> None:
+    live = LiveTargets(loads("models: [{name: m}]"))
+    made = KeyConfig(name="made", sha256="0" * 64, quality=0.7)
+    live.use_keys([made])
+    assert (live("made").quality, live("made").attainment, live(None).quality) == (0.7, 0.95, None)
+    live.change("made", {"attainment": 0.5})
+    live.use_keys([made, made.model_copy(update={"name": "more"})])
+    assert (live("made").quality, live("made").attainment, live("more").attainment) == (0.7, 0.5, 0.95)
+    live.use(loads("models: [{name: m}]"))
+    assert (live("made").quality, live("made").attainment) == (0.7, 0.95)
+    live.use_keys([])
+    assert set(live.scopes) == {None}
 
 
 def test_text_estimators_follow_the_artifact_in_use() -> None:

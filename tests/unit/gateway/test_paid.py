@@ -178,3 +178,85 @@ def test_the_same_however_the_bytes_were_cut(
     passed = meter(10**6)
     passed.take(Batch(whole[0]))
     assert passed.tokens <= max(paid, 0)  # what the client has is paid for
+
+
+@given(EVENTS, st.integers(1, 60), st.integers(1, 30), st.lists(st.integers(0, 4000), max_size=6))
+def test_what_is_held_grows_and_the_outcome_is_the_same_however_the_bytes_were_cut(
+    written: list[tuple[str, int | None]], most: int, step: int, cuts: list[int]
+) -> None:
+    """`most` tokens could be held, `step` at a time: each that is missing is waited for, and the last ones refused."""
+    count, events = 0, [event({"role": "assistant"})]
+    for text, more in written:
+        count += more or 0
+        usage = {"prompt_tokens": BOUND, "completion_tokens": count}
+        events.append(said(text) if more is None else said(text, usage=usage))
+    events.append(event({}, "stop"))
+    data = b"".join(events) + b"data: [DONE]\n\n"
+
+    def outcome(places: list[int]) -> tuple[bytes, int, bool, str | None]:
+        held = [min(step, most)]
+        asked = Request("r", 0.0, "p", ("m",), prompt_tokens_bound=BOUND)
+        dispatch = Dispatch(
+            "r",
+            1,
+            Candidate("i", "m", "m", PRICE),
+            None,
+            False,
+            Prediction(),
+            Decision("p", 0, 0, (), None, ()),
+        )
+
+        def pays(usd: float) -> bool:
+            return usd <= PRICE.cost_usd(BOUND, held[0]) + 1e-12
+
+        counted = PaidTokens(dispatch, asked, lambda: 0.0, hide_usage=False, pays=pays)
+        scanner, out, finish = SseScanner("m"), b"", None
+        for start, stop in pairwise([0, *sorted(places), len(data)]):
+            batch = scanner.feed(data[start:stop]) if stop > start and not scanner.done else None
+            kept = None if batch is None else counted.take(batch)
+            while kept is not None:
+                out += kept.data
+                finish = kept.finish_reason or finish
+                kept = None
+                if counted.waiting:
+                    assert not pays(counted.needs_usd)
+                    while held[0] < most and not pays(counted.needs_usd):
+                        held[0] = min(most, held[0] + step)
+                    kept = counted.go_on(pays(counted.needs_usd))
+            if counted.spent:
+                assert counted.by_money
+                break
+        return out, counted.tokens, counted.spent, finish
+
+    whole = outcome([])
+    assert outcome([cut % len(data) for cut in cuts]) == whole
+    assert outcome(list(range(0, len(data), 7))) == whole
+    passed = meter(10**6)
+    passed.take(Batch(whole[0]))
+    assert passed.tokens <= most  # what the client has is paid for
+    if not whole[2]:
+        assert (whole[0] + b"data: [DONE]\n\n", whole[3]) == (data, "stop")
+
+
+def test_more_at_the_end_than_could_be_seen_is_asked_for_before_it_ends() -> None:
+    asked = Request("r", 0.0, "p", ("m",), prompt_tokens_bound=BOUND)
+    dispatch = Dispatch(
+        "r", 1, Candidate("i", "m", "m", PRICE), None, False, Prediction(), Decision("p", 0, 0, (), None, ())
+    )
+    usage = {"prompt_tokens": BOUND + 5, "completion_tokens": 40, "total_tokens": BOUND + 45}
+    for held in (40, 10):
+        covered = [PRICE.cost_usd(BOUND + 5, 10)]
+        counted = PaidTokens(
+            dispatch,
+            asked,
+            lambda: 0.0,
+            hide_usage=False,
+            pays=lambda usd, covered=covered: usd <= covered[0],
+        )
+        kept = counted.take(Batch(said("x") + event({}, "stop"), 1, usage, "stop"))
+        assert (kept.finish_reason, kept.usage, counted.waiting) == (None, None, True)
+        assert counted.needs_usd == PRICE.cost_usd(BOUND + 5, 40)
+        covered[0] = PRICE.cost_usd(BOUND + 5, held)
+        kept = counted.go_on(held == 40)
+        assert (kept.data, kept.finish_reason, kept.usage) == (b"", "stop", usage)
+        assert not counted.spent

@@ -330,3 +330,57 @@ def test_unasked_wishes_are_settled_once_for_each_key() -> None:
 def test_the_server_must_name_a_policy() -> None:
     with pytest.raises(ValueError, match="policy"):
         WishRules(NAMES, Defaults())
+
+
+# --- a key's models ----------------------------------------------------------------------------------
+QWEN = KeyTerms("k", models=frozenset({"qwen:7b", "embedder"}))
+NONE = KeyTerms("n", models=frozenset())
+
+
+def test_for_a_key_with_models_auto_means_those_of_its_own_that_generate() -> None:
+    assert settle("auto", key=QWEN).models == ("qwen:7b",)
+    assert settle("auto:slo", key=QWEN).models == ("qwen:7b",)
+    assert settle("qwen:7b", key=QWEN).models == ("qwen:7b",)
+    assert settle("embedder", key=QWEN).models == ("embedder",)
+
+
+@pytest.mark.parametrize("asked", ["llama", "llama:latest", "llama:slo", "small", "tagged", "tagged:latest"])
+def test_other_models_do_not_exist_for_a_key(asked: str) -> None:
+    def told(key: KeyTerms | None, name: str) -> tuple[object, ...]:
+        with pytest.raises(Refusal) as caught:
+            settle(name, key=key)
+        error = caught.value
+        return error.status, error.code, error.param, error.message.replace(name, "?")
+
+    assert told(QWEN, asked) == told(QWEN, "nowhere") == told(None, "nowhere")
+    assert told(QWEN, asked)[:2] == (404, "model_not_found")
+
+
+def test_an_alias_counts_as_its_model() -> None:
+    key = KeyTerms("k", models=frozenset({"llama"}))
+    assert settle("small", key=key).models == ("llama",)
+    assert settle("auto", key=key, body=RoutingWish(models=("small",))).models == ("llama",)
+
+
+@pytest.mark.parametrize("name", ["llama", "small", "nowhere"])
+def test_other_models_cannot_be_listed_either(name: str) -> None:
+    for asked in ({"body": RoutingWish(models=("qwen:7b", name))}, {"headers": RoutingWish(models=(name,))}):
+        with pytest.raises(Refusal) as caught:
+            settle("auto", key=QWEN, **asked)
+        assert caught.value.status == 400
+        assert caught.value.message.startswith(f"unknown model '{name}' in ")
+
+
+@pytest.mark.parametrize("asked", ["auto", "llama", "nowhere", "auto:slo"])
+def test_a_key_without_any_model_left_is_told_so(asked: str) -> None:
+    with pytest.raises(Refusal) as caught:
+        settle(asked, key=NONE)
+    assert (caught.value.status, caught.value.code) == (404, "model_not_found")
+    assert "none of the models that this key may use" in caught.value.message
+
+
+def test_names_of_a_key_are_settled_once_for_each_set_of_models() -> None:
+    rules = WishRules(NAMES, Defaults("random"))
+    assert rules.names_for(None) is rules.names_for(KeyTerms()) is NAMES
+    assert rules.names_for(QWEN) is rules.names_for(KeyTerms("other", models=QWEN.models))
+    assert rules.names_for(QWEN).models == ("qwen:7b", "embedder")

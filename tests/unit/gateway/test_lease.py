@@ -1,0 +1,262 @@
+"""A lease: it grows ahead of the need, waits where it must, and is settled once, whatever still runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+import pytest_asyncio
+
+from router.core.errors import Refusal
+from router.core.types import EndedHow
+from router.gateway.accounts import TOTAL, Account, Purse
+from router.gateway.budgets import Till, rolled_up
+from router.gateway.lease import Lease
+from router.gateway.quote import Quote
+from router.store.records import AttemptRecord, RequestRecord
+from router.store.state import Bucket
+from tests.integration.budgets.audit import Audited
+
+NOW = 1_800_000_000.0
+QUOTE = Quote(least_usd=1.0, first_usd=4.0, step_usd=3.0, most_usd=100.0)
+
+
+@dataclass
+class World:
+    """One till, with a clock that stands still."""
+
+    state: Audited
+    till: Till
+
+    async def lease(self, budget_usd: float = 100.0, quote: Quote = QUOTE) -> Lease:
+        account = Account("k", purses=(Purse("k", total_usd=budget_usd),))
+        return await self.till.open(account, NOW, 10, quote, [])
+
+    @property
+    def held_usd(self) -> float:
+        return self.state.reserved.get(("k", TOTAL), 0.0)
+
+    @property
+    def spent_usd(self) -> float:
+        return self.state.spent_usd("k", TOTAL)
+
+
+@pytest_asyncio.fixture
+async def world() -> AsyncIterator[World]:
+    state = Audited()
+    till = Till(state, lambda: NOW)
+    yield World(state, till)
+    await till.aclose()
+    assert not state.reserved
+    assert not state.broken
+
+
+def ended(cost_usd: float = 0.0, prompt: int = 0, output: int = 0) -> RequestRecord:
+    record = RequestRecord("r", NOW, cost_usd=cost_usd, prompt_tokens=prompt, output_tokens=output)
+    record.attempt_records.append(AttemptRecord(1, "i", "m", NOW, output_tokens=output))
+    return record
+
+
+async def test_it_grows_before_it_is_used_up(world: World) -> None:
+    lease = await world.lease()
+    assert (lease.reserved_usd, lease.left_usd) == (4.0, 100.0)
+    assert lease.pays(1, 2.5)
+    await asyncio.sleep(0)
+    assert world.held_usd == 4.0  # half a step is left
+    assert lease.pays(1, 3.5)
+    await asyncio.sleep(0)
+    assert world.held_usd == lease.reserved_usd == 7.0
+    assert lease.pays(1, 6.5)
+    await asyncio.sleep(0)
+    assert world.held_usd == 13.0  # twice the step
+    lease.settle(ended(5.5))
+    assert (world.held_usd, world.spent_usd) == (0.0, 5.5)
+
+
+async def test_it_asks_for_no_more_than_the_request_can_cost(world: World) -> None:
+    lease = await world.lease(quote=Quote(1.0, 4.0, 3.0, 5.0))
+    assert lease.pays(1, 4.0)
+    await asyncio.sleep(0)
+    assert world.held_usd == 5.0
+    assert lease.pays(1, 5.0)
+    await asyncio.sleep(0)
+    assert (world.held_usd, world.state.takes) == (5.0, 2)
+    assert await lease.cover(1, 5.5)  # an engine that does not keep to what was asked of it
+    assert world.held_usd > 6.0
+    lease.settle(ended(5.5))
+
+
+async def test_what_the_budget_does_not_have_is_refused(world: World) -> None:
+    lease = await world.lease(5.0)
+    assert lease.pays(1, 4.0)
+    assert not lease.pays(1, 4.5)
+    assert await lease.cover(1, 4.5)
+    assert world.held_usd == 5.0
+    assert not await lease.cover(1, 5.5)
+    takes = world.state.takes
+    assert lease.pays(1, 5.0)
+    assert lease.left_usd == 5.0
+    await asyncio.sleep(0)
+    assert world.state.takes == takes  # it does not ask at every event
+    lease.settle(ended(5.0))
+    with pytest.raises(Refusal, match="spent, or held") as caught:
+        await world.lease(5.0)
+    assert (caught.value.code, caught.value.should_retry) == ("insufficient_quota", False)
+
+
+async def test_it_asks_again_when_it_must(world: World) -> None:
+    """What others held may have come back."""
+    lease, other = await world.lease(8.0), await world.lease(8.0)
+    assert not await lease.cover(1, 5.0)
+    other.settle(ended(1.0))
+    assert await lease.cover(1, 5.0)
+    lease.settle(ended(7.0))
+    assert world.spent_usd == 8.0
+
+
+async def test_attempts_are_paid_out_of_one_lease(world: World) -> None:
+    lease = await world.lease(5.0)
+    assert await lease.cover(1, 2.0)
+    assert await lease.cover(2, 2.5)
+    assert not await lease.cover(3, 1.0)
+    assert lease.bill(1, 0.0) == 0.0
+    assert await lease.cover(3, 1.0)
+    assert (lease.bill(3, 1.0), lease.bill(2, 9.0)) == (1.0, 4.0)  # no more than is held
+    lease.settle(ended(5.0))
+
+
+async def test_it_is_settled_once(world: World) -> None:
+    lease = await world.lease()
+    lease.settle(ended(2.0))
+    lease.settle(ended(2.0))
+    assert world.spent_usd == 2.0
+
+
+@pytest.mark.parametrize("waited_for", [False, True])
+async def test_an_answer_that_comes_too_late_is_given_back(world: World, waited_for: bool) -> None:
+    lease = await world.lease()
+    world.state.delay_s = 0.02
+    waiting = asyncio.create_task(lease.cover(1, 6.0)) if waited_for else None
+    assert lease.pays(1, 3.9)
+    await asyncio.sleep(0.015)  # decided, and on its way
+    assert world.held_usd > 4.0
+    lease.settle(ended(3.0))
+    if waiting is not None:
+        waiting.cancel()
+    await world.till.aclose()
+    assert (world.held_usd, world.spent_usd) == (0.0, 3.0)
+    assert not lease.pays(1, 50.0)
+    assert not await lease.cover(1, 50.0)
+
+
+async def test_who_waits_may_give_up_alone(world: World) -> None:
+    lease = await world.lease()
+    world.state.delay_s = 0.01
+    waiting = [asyncio.create_task(lease.cover(number, 3.0)) for number in (1, 2, 3)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    assert await waiting[1]
+    assert await waiting[2]
+    lease.settle(ended(9.0))
+
+
+async def test_a_state_that_fails_pays_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = await world.lease()
+
+    async def broken(*_: object) -> None:
+        raise RuntimeError("broken")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.state, "take", broken)
+        assert not await lease.cover(1, 4.5)
+    assert await lease.cover(1, 4.5)
+    lease.settle(ended(4.5))
+
+
+async def test_limits_and_budgets_are_taken_together(world: World) -> None:
+    """All or nothing, of the key and of the keys that made it."""
+    requests = (Bucket("k/requests", 4, 0.5), Bucket("m/requests", 5, 0.5))
+    tokens = (Bucket("k/tokens", 50, 1.0), Bucket("m/tokens", 1000, 1.0))
+    account = Account("k", requests, tokens, (Purse("k"), Purse("m", per_day_usd=9.0)))
+    told: list[tuple[bytes, bytes]] = []
+    first = await world.till.open(account, NOW, 70, QUOTE, told)
+    assert dict(told)[b"x-ratelimit-remaining-requests"] == b"3"
+    assert (
+        dict(told)[b"x-ratelimit-remaining-tokens"] == b"0"
+    )  # an estimate beyond the bucket takes all of it
+    assert world.state.reserved == {
+        (key, period): 4.0 for key in ("k", "m") for period in ("2027-01-15", TOTAL)
+    }
+    told.clear()
+    with pytest.raises(Refusal, match="The key's tokens per minute") as caught:
+        await world.till.open(account, NOW, 70, QUOTE, told)
+    assert (caught.value.code, caught.value.retry_after_s) == ("rate_limit_exceeded", pytest.approx(50.0))
+    assert dict(told)[b"x-ratelimit-remaining-requests"] == b"3"  # refused, it has taken nothing
+    assert set(world.state.reserved.values()) == {4.0}
+    first.settle(ended(8.5, prompt=5, output=15))
+    again = await world.till.open(account, NOW, 0, Quote(0.1, 0.1, 0.1, 0.1), told)
+    with pytest.raises(Refusal, match="made this key for today") as caught:
+        await world.till.open(account, NOW, 0, QUOTE, told)
+    assert caught.value.code == "insufficient_quota"
+    again.settle(ended())
+    told.clear()
+    (await world.till.open(account, NOW, 0, Quote(0.1, 0.1, 0.1, 0.1), told)).settle(ended())
+    assert dict(told)[b"x-ratelimit-remaining-tokens"] == b"30"  # 20 of 50 were used
+
+
+async def test_tokens_of_a_request_that_nobody_answered_come_back(world: World) -> None:
+    bucket = Bucket("k/tokens", 100, 1.0)
+    account = Account("k", tokens=(bucket,), purses=(Purse("k"),))
+    for how, output, left in ((EndedHow.FAILED, 0, 100), (EndedHow.OK, 0, 90), (EndedHow.FAILED, 5, 75)):
+        lease = await world.till.open(account, NOW, 60, None, [])
+        record = ended(prompt=10, output=output)
+        record.attempt_records[0].ended_how = how
+        lease.settle(record)
+        told: list[tuple[bytes, bytes]] = []
+        (await world.till.open(account, NOW, 0, None, told)).settle(ended())
+        assert dict(told)[b"x-ratelimit-remaining-tokens"] == b"%d" % left
+
+
+async def test_without_limits_nothing_is_taken_but_spend_is_counted(world: World) -> None:
+    lease = await world.till.open(Account("k", purses=(Purse("k"), Purse("m"))), NOW, 10, None, [])
+    assert (world.state.takes, lease.budgeted, lease.left_usd) == (0, False, None)
+    lease.settle(ended(2.0))
+    assert world.state.spent_usd("k", TOTAL) == world.state.spent_usd("m", "2027-01-15") == 2.0
+
+
+async def test_a_day_is_the_requests_whole_life(world: World) -> None:
+    """Who arrives before midnight spends of that day's budget, whenever it ends."""
+    now = [1_799_971_199.0]  # a second before midnight
+    world.till.clock = lambda: now[0]
+    account = Account("k", purses=(Purse("k", per_day_usd=10.0),))
+    late = await world.till.open(account, now[0], 0, QUOTE, [])
+    now[0] += 2
+    early = await world.till.open(account, now[0], 0, QUOTE, [])
+    assert await late.cover(1, 9.0)
+    assert await early.cover(1, 9.0)
+    late.settle(ended(9.0))
+    assert world.state.spent_usd("k", "2027-01-14") == 9.0
+    assert world.state.spent_usd("k", "2027-01-15") == 0.0
+    early.settle(ended(8.0))
+    assert world.state.spent_usd("k", "2027-01-15") == 8.0
+    assert world.state.spent_usd("k", TOTAL) == 17.0
+
+
+def test_what_a_key_spent_counts_for_those_that_made_it() -> None:
+    accounts = {
+        "a": Account("a", purses=(Purse("a"),)),
+        "b": Account("b", purses=(Purse("b"), Purse("a"))),
+    }
+    spent = {
+        ("a", TOTAL): {"x": 1.0},
+        ("b", TOTAL): {"x": 2.0, "y": 4.0},
+        ("gone", TOTAL): {"x": 8.0},
+        ("", TOTAL): {"x": 9.0},
+    }
+    assert rolled_up(spent, accounts) == {
+        ("a", TOTAL): {"x": 3.0, "y": 4.0},
+        ("b", TOTAL): {"x": 2.0, "y": 4.0},
+        ("gone", TOTAL): {"x": 8.0},
+    }

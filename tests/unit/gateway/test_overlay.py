@@ -1,0 +1,113 @@
+"""What operators changed, laid over a fleet file."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from router.config import ConfigError, InstanceConfig, loads, parse_instance
+from router.gateway.overlay import Overlay, OverlayError
+
+FILE = loads(
+    "models: [{name: m}, {name: n}]\n"
+    "instances:\n"
+    "  - {name: a, kind: vllm, url: 'http://h:1', serves: {m: x}}\n"
+    "  - {name: b, kind: vllm, url: 'http://h:2', serves: {m: x}}\n"
+)
+
+
+def an_instance(name: str, **members: Any) -> InstanceConfig:
+    return parse_instance(
+        {"name": name, "kind": "vllm", "url": "http://h:9", "serves": {"m": "x"}, "max_concurrency": 3}
+        | members
+    )
+
+
+def names(overlay: Overlay) -> str:
+    return "".join(each.name for each in overlay.over(FILE).instances)
+
+
+def test_instances_come_and_go() -> None:
+    overlay = Overlay()
+    assert overlay.over(FILE) is FILE
+    overlay = overlay.adding(an_instance("c"))
+    assert names(overlay) == "abc"
+    overlay = overlay.removing("a", FILE)
+    assert names(overlay) == "bc"
+    overlay = overlay.removing("c", FILE)
+    assert (names(overlay), overlay.removed) == ("b", {"a"})
+    again = overlay.adding(an_instance("a", url="http://h:7"))
+    assert names(again) == "ba"
+    found = again.over(FILE).instance("a")
+    assert found is not None
+    assert found.url == "http://h:7"
+    assert names(again.removing("a", FILE)) == "b"
+    assert names(again.reloaded()) == "ab"
+    assert (again.revision, again.reloaded().revision, again.reloaded().reloads) == (4, 5, 1)
+
+
+def test_who_has_left_drains_no_more() -> None:
+    overlay = Overlay().drained("a").drained("b")
+    assert overlay.draining == {"a", "b"}
+    assert overlay.removing("a", FILE).draining == {"b"}
+    assert overlay.reloaded().draining == frozenset()
+
+
+def test_targets_are_kept_by_key() -> None:
+    overlay = Overlay().targeting(None, {"quality": 0.5}).targeting("k", {"attainment": 0.9})
+    overlay = overlay.targeting(None, {"attainment": 0.8}).targeting("k", {"quality": None})
+    assert overlay.targets == {
+        None: {"quality": 0.5, "attainment": 0.8},
+        "k": {"attainment": 0.9, "quality": None},
+    }
+
+
+def test_it_comes_back_from_its_document() -> None:
+    overlay = (
+        Overlay()
+        .reloaded()
+        .adding(an_instance("c", api_key_env="SECRET"))
+        .removing("a", FILE)
+        .drained("b")
+        .targeting(None, {"quality": 0.5})
+        .targeting("k", {"quality": None})
+    )
+    document = json.loads(json.dumps(overlay.document()))
+    assert Overlay.of(document) == overlay
+    assert Overlay.of({}) == Overlay()
+    assert Overlay.of(Overlay().document()) == Overlay()
+
+
+def test_what_does_not_fit_the_file_is_refused() -> None:
+    with pytest.raises(ConfigError, match="unknown"):
+        Overlay().adding(an_instance("c", serves={"unknown": "x"})).over(FILE)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"revision": 1},
+        {"revision": 1, "reloads": 0, "added": 5, "removed": [], "draining": [], "targets": {"fleet": {}, "keys": {}}},
+        {"revision": 1, "reloads": 0, "added": [], "removed": [], "draining": [], "targets": []},
+        {"revision": "x", "reloads": 0, "added": [], "removed": [], "draining": [], "targets": {"fleet": {}, "keys": {}}},
+        {
+            "revision": 1,
+            "reloads": 0,
+            "added": [],
+            "removed": [],
+            "draining": [],
+            "targets": {"fleet": {"quality": "high"}, "keys": {}},
+        },
+    ],
+)  # fmt: skip
+def test_another_versions_document_is_told_as_such(document: dict[str, Any]) -> None:
+    with pytest.raises(OverlayError, match="cannot be read"):
+        Overlay.of(document)
+
+
+def test_an_instance_that_does_not_validate_is_named() -> None:
+    document = Overlay().document() | {"revision": 1, "added": [{"name": "c", "kind": "steam"}]}
+    with pytest.raises(ConfigError, match="kind"):
+        Overlay.of(document)

@@ -1,0 +1,168 @@
+"""What a gateway tells other replicas, and what it makes of what they tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+import pytest
+
+from policies.round_robin import RoundRobin
+from predictors.lessons import Prompt, write
+from predictors.serving import PhysicalPredictor
+from router.core.events import Arrived, Ended, FirstToken, LoadReported, PeersTold, Probed
+from router.core.scheduler import Scheduler, SchedulerSettings
+from router.core.state import Work
+from router.core.types import EndedHow, LoadReport
+from router.gateway.peers import PeerLink
+from router.gateway.runner import Runner
+from router.gateway.scaling import scaling
+from router.store.state import MemoryState, Peers, StateHealth, View
+from tests.unit.core.worlds import instance, request
+
+
+class Shared(MemoryState):
+    """Calls itself shared, and keeps what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[bytes] = []
+        self.pokes = 0
+
+    @property
+    def health(self) -> StateHealth:
+        return StateHealth(shared=True, replicas=2)
+
+    def tell(self, lesson: bytes) -> None:
+        self.told.append(lesson)
+
+    def poke(self) -> None:
+        self.pokes += 1
+
+
+class World:
+    """A link over a scheduler with two instances, and the events that reach it."""
+
+    def __init__(self, state: MemoryState) -> None:
+        self.predictor = PhysicalPredictor()
+        instances = [instance("a", slots=2), instance("b", slots=2)]
+        self.scheduler = Scheduler(
+            instances,
+            {"round_robin": RoundRobin()},
+            self.predictor,
+            SchedulerSettings(eject_after=1, return_after=1),
+            Random(0),
+        )
+        self.runner = Runner(self.scheduler)
+        self.link = PeerLink(self.runner, state, self.predictor.sharing)
+        self.events: list[Any] = []
+        apply = self.runner.apply
+
+        def kept(event: Any, origin: Any = None) -> None:
+            self.events.append(event)
+            apply(event, origin)
+
+        self.runner.apply = kept  # type: ignore[method-assign]
+
+    def arrive(self, *ids: str) -> None:
+        now = self.runner.clock()
+        for id_ in ids:
+            self.runner.apply(Arrived(request(id_, at=now, policy="round_robin", prompt_tokens=50)))
+
+
+@pytest.fixture
+async def state() -> Shared:
+    return Shared()
+
+
+@pytest.fixture
+async def world(state: Shared):
+    world = World(state)
+    await world.link.start()
+    yield world
+    world.runner.stop()
+
+
+async def test_what_is_told(world: World, state: Shared) -> None:
+    assert world.link.view() == View()
+    world.arrive("r1", "r2", "r3", "r4", "r5")
+    told = world.link.view()
+    assert told.work == {"a": Work(2, 2, 100, 0), "b": Work(2, 2, 100, 0)}
+    assert told.queued == {"m": 1}
+    assert told.turns == {'round_robin:["m"]': ("b", "m")}
+    assert world.link.view().turns == {}  # once
+    # Others' work is not told as our own.
+    world.link.hear(Peers(2, {"a": Work(5)}))
+    assert world.link.view().work["a"] == Work(2, 2, 100, 0)
+    world.runner.apply(Probed("b", False))
+    assert world.link.view().ejections == {"b": 1}
+    world.runner.apply(FirstToken("r1", 1))
+    world.runner.apply(Ended("r1", 1, EndedHow.OK, output_tokens=9, prompt_tokens=55))
+    world.link.view()
+    assert len(state.told) == 1  # all that was learned since, in one
+
+
+async def test_others_are_told_soon_of_what_changes_work_here(world: World, state: Shared) -> None:
+    world.runner.apply(LoadReported("a", LoadReport(running=1)))
+    world.runner.apply(Probed("a", True))
+    assert state.pokes == 0
+    world.arrive("r1")
+    assert state.pokes == 1
+    world.runner.apply(Ended("r1", 1, EndedHow.OK))
+    assert state.pokes == 2
+
+
+async def test_alone_nothing_is_kept_to_be_told() -> None:
+    alone = World(MemoryState())
+    await alone.link.start()
+    alone.arrive("r1")
+    alone.runner.apply(FirstToken("r1", 1))
+    alone.runner.apply(Ended("r1", 1, EndedHow.OK, output_tokens=9, prompt_tokens=55))
+    assert alone.runner.on_work is None
+    assert alone.predictor.sharing.news(0.0, 2) is None
+    alone.runner.stop()
+
+
+async def test_the_scheduler_hears_of_changes_only(world: World) -> None:
+    for work in ({}, {"a": Work(1)}, {"a": Work(1)}, {"a": Work(2)}, {}):
+        world.link.hear(Peers(2, work))
+    world.link.hear(Peers(2, {}, frozenset({"b"})))
+    world.link.hear(Peers(2, {}))
+    told = [event for event in world.events if isinstance(event, PeersTold)]
+    assert [dict(event.work) for event in told] == [{}, {"a": Work(1)}, {"a": Work(2)}, {}, {}]
+    assert not world.scheduler.instances["b"].healthy
+
+
+async def test_an_instance_that_comes_later_has_others_work_too(world: World) -> None:
+    world.link.hear(Peers(2, {"c": Work(3)}))
+    world.scheduler.set_instances([*world.scheduler.instances.values(), instance("c")])
+    world.link.tell_again()
+    assert world.scheduler.instances["c"].elsewhere.in_flight == 3
+
+
+async def test_turns_and_lessons_and_documents_go_where_they_belong(world: World) -> None:
+    world.link.hear(
+        Peers(2, {}, turns={'round_robin:["m"]': ("a", "m"), "gone:x": ("a", "m"), "": ("a", "m")})
+    )
+    world.arrive("r1")
+    assert world.link.view().work == {"b": Work(1, 1, 50, 0)}
+    world.link.hear_lessons([write("physical", [Prompt("a", "m", 100, 200)]), b"nonsense"])
+    assert world.predictor.sharing.counts[2:4] == (1, 1)
+    assert world.predictor.lengths.of("m").prompt_ratio > 1.0
+    heard: list[Mapping[str, Any]] = []
+    world.link.followers["fleet"] = heard.append
+    world.link.changed("fleet", {"revision": 1})
+    world.link.changed("another", {"revision": 2})
+    assert heard == [{"revision": 1}]
+
+
+async def test_all_replicas_want_as_many_instances(world: World) -> None:
+    world.arrive("r1", "r2", "r3", "r4", "r5")
+    other = World(Shared())
+    other.link.hear(Peers(2, world.link.view().work, queued=world.link.view().queued))
+    (mine,) = scaling(world.scheduler, ["m"], world.link.queued_elsewhere)
+    (theirs,) = scaling(other.scheduler, ["m"], other.link.queued_elsewhere)
+    assert mine == theirs
+    assert (mine.in_flight, mine.queued, mine.desired_replicas) == (4, 1, 4)  # 5 / (0.7 x 2)
+    other.runner.stop()
