@@ -26,7 +26,7 @@ class BestSingle:
 
     def __init__(self, settings: PolicySettings) -> None:
         self._estimator = settings.text.get("mean")
-        self._turns = Turns()
+        self.turns = Turns()
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
         found = offers(request, options, self._estimator)
@@ -36,8 +36,8 @@ class BestSingle:
             price = options[found[at].at[0]].candidate.price
             return scores[at], price.output_usd_per_mtok, price.input_usd_per_mtok, found[at].model
 
-        return in_turn(options, found, scores, found[min(range(len(found)), key=rank)], self._turns)
+        return in_turn(options, found, scores, found[min(range(len(found)), key=rank)], self.turns)
 
     def taken(self, request: Request, option: Option) -> None:
         """The turn passes on."""
-        self._turns.passed(option.candidate.model, option)
+        self.turns.passed(option.candidate.model, option)

@@ -53,7 +53,7 @@ class BudgetOnline:
         self._estimator = settings.text.get("knn")
         self._targets = settings.targets
         self._scopes: Scopes[str | None, _Scope] = Scopes()
-        self._turns = Turns()
+        self.turns = Turns()
         self._memo = Memo()
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
@@ -63,17 +63,17 @@ class BudgetOnline:
         if scope is None or scope.gamma is None:
             draw = (rng if request.seed is None else Random(request.seed)).random()
             picked = found[int(draw * len(found))]
-            return in_turn(options, found, None, picked, self._turns, 1.0 / len(found))
+            return in_turn(options, found, None, picked, self.turns, 1.0 / len(found))
         if scope.left_usd < 0.0:
             scores = [offer.cost_usd for offer in found]
         else:
             scores = [scope.gamma * offer.cost_usd - ALPHA * offer.quality for offer in found]
-        return in_turn(options, found, scores, least(found, scores), self._turns)
+        return in_turn(options, found, scores, least(found, scores), self.turns)
 
     def taken(self, request: Request, option: Option) -> None:
         """The request is observed, or paid for; the turn passes on."""
         model = option.candidate.model
-        self._turns.passed(model, option)
+        self.turns.passed(model, option)
         row = self._memo.row(request, model)
         if row is None:
             return

@@ -56,7 +56,7 @@ class Eccos:
         self._estimator = settings.text.get(estimator)
         self._targets = settings.targets
         self._scopes: Scopes[str | None, _Duals] = Scopes()
-        self._turns = Turns()
+        self.turns = Turns()
         self._memo = Memo()
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
@@ -66,12 +66,12 @@ class Eccos:
         scores = [
             offer.cost_usd - duals.price * offer.quality + duals.toll.get(offer.model, 0.0) for offer in found
         ]
-        return in_turn(options, found, scores, least(found, scores), self._turns)
+        return in_turn(options, found, scores, least(found, scores), self.turns)
 
     def taken(self, request: Request, option: Option) -> None:
         """The request joins its scope's batch, and the turn passes on."""
         model = option.candidate.model
-        self._turns.passed(model, option)
+        self.turns.passed(model, option)
         row = self._memo.row(request, model)
         if row is None:
             return

@@ -51,7 +51,7 @@ class LLMRouter:
         self._targets = settings.targets
         self._thresholds: Scopes[tuple[str | None, _Pair], _Threshold] = Scopes()
         self._prices = QualityPrices()
-        self._turns = Turns()
+        self.turns = Turns()
         self._memo = Memo()
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
@@ -62,12 +62,12 @@ class LLMRouter:
         else:
             price_usd = self._prices.usd(request.key)
             scores = [offer.cost_usd - price_usd * offer.quality for offer in found]
-        return in_turn(options, found, scores, least(found, scores), self._turns)
+        return in_turn(options, found, scores, least(found, scores), self.turns)
 
     def taken(self, request: Request, option: Option) -> None:
         """The request joins its scope's window, and the turn passes on."""
         model = option.candidate.model
-        self._turns.passed(model, option)
+        self.turns.passed(model, option)
         row = self._memo.row(request, model)
         if row is None:
             return

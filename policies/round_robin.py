@@ -21,10 +21,10 @@ class RoundRobin:
     predicts = False
 
     def __init__(self) -> None:
-        self._turns = Turns()
+        self.turns = Turns()
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
-        index = self._turns.next(_turn(request, options[0].candidate.model), options)
+        index = self.turns.next(_turn(request, options[0].candidate.model), options)
         size = len(options)
         reasons: list[str | None] = ["not its turn"] * size
         reasons[index] = None
@@ -32,7 +32,7 @@ class RoundRobin:
 
     def taken(self, request: Request, option: Option) -> None:
         """The turn passes on."""
-        self._turns.passed(_turn(request, option.candidate.model), option)
+        self.turns.passed(_turn(request, option.candidate.model), option)
 
 
 def _turn(request: Request, model: str) -> tuple[str, ...]:

@@ -148,7 +148,7 @@ class PricedPicker:
         self._estimator = settings.text.get(estimator)
         self._targets = settings.targets
         self._prices = QualityPrices()
-        self._turns = Turns()
+        self.turns = Turns()
         self._memo = Memo()
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
@@ -156,12 +156,12 @@ class PricedPicker:
         self._memo.keep(request, found)
         price_usd = self._prices.usd(request.key)
         scores = [offer.cost_usd - price_usd * offer.quality for offer in found]
-        return in_turn(options, found, scores, least(found, scores), self._turns)
+        return in_turn(options, found, scores, least(found, scores), self.turns)
 
     def taken(self, request: Request, option: Option) -> None:
         """The request joins its scope's window, and the turn passes on."""
         model = option.candidate.model
-        self._turns.passed(model, option)
+        self.turns.passed(model, option)
         row = self._memo.row(request, model)
         if row is not None:
             self._prices.took(request.key, row, model, self._targets(request.key))

@@ -1,20 +1,37 @@
 """What the serving predictor has seen: every attempt and report is told here, and learned from in its turn.
 
 An attempt's TTFT is learned in order of dispatch, each as soon as it is known or overdue (those that come first are
-the quick ones); its TPOT and its length when it ends. All that is kept of a (model, instance) is its `Pair`.
+the quick ones); its TPOT and its length when it ends. All that is kept of a (model, instance) is its `Pair`. What is
+learned is handed to `tell` too, where other replicas of the router are to learn it (`predictors.sharing`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from math import exp, log
 
 from predictors.calibration import GroupCalibration, Trust
 from predictors.coverage import Coverage
 from predictors.latency.features import Track
+from predictors.lessons import (
+    Answer,
+    Began,
+    Corrected,
+    Finished,
+    Held,
+    Judged,
+    Lesson,
+    Lost,
+    Prompt,
+    Sent,
+    Tpot,
+    Tree,
+    Ttft,
+)
 from predictors.model_lengths import LearnedLengths, Lengths
 from predictors.models import Models
 from predictors.outlook import Outlook
-from predictors.pair import P50, P95, Open, Pair
+from predictors.pair import Open, Pair
 from predictors.physical import PrefillRate
 from predictors.prediction import PhysicalPrediction
 from predictors.prefix_index import PrefixIndex
@@ -35,6 +52,8 @@ class Observations:
 
     def __init__(self, models: Models, prefix_blocks: int) -> None:
         self.models = models
+        #: Hears what is learned here (None: nobody does).
+        self.tell: Callable[[Lesson], None] | None = None
         self.lengths = Lengths()
         self.prefixes = PrefixIndex(prefix_blocks)
         self.sessions = SessionIndex()
@@ -81,6 +100,7 @@ class Observations:
         self.qualities.serves(candidate)
         group = candidate.model, instance.hardware or instance.name
         return Pair(
+            (instance.name, candidate.model),
             instance.profiles.get(candidate.model),
             instance.kind,
             instance.speed,
@@ -153,6 +173,17 @@ class Observations:
         pair.open.append(entry)
         if pair.track is not None:
             pair.track.dispatched(instance, known, now)
+            if self.tell is not None:
+                self.tell(
+                    Sent(
+                        *pair.name,
+                        known.ttft_s,
+                        known.ttft_bias,
+                        known.prompt_tokens,
+                        known.cached_tokens,
+                        known.step_s,
+                    )
+                )
         self._settle(pair, now)
 
     def observe_ttft(
@@ -168,17 +199,19 @@ class Observations:
         opened = self.open.pop((request.id, candidate.instance), None)
         if opened is None:  # another predictor's, or the instance has been forgotten
             return
-        self._holds(request, candidate.instance)
+        self.hold(candidate.instance, request.prefix, request.session, request.prompt_tokens)
         pair, entry = opened
         known = entry.prediction.estimate
         engine_ttft_s = max(engine_ttft_s, _LEAST_S)
         entry.actual = residual = log(engine_ttft_s / known.ttft_s)
-        learn_ttft(entry.prediction.trees, engine_ttft_s)
+        tree_error = learn_ttft(entry.prediction.trees, engine_ttft_s)
         pair.prefills.add(known.prompt_tokens - known.cached_tokens, now)
         if pair.track is not None:
             pair.track.first_token(instance, known, engine_ttft_s, now)
         if entry.taken is not None:
             pair.ttft.correct(known.ttft_stratum, entry.taken, residual)
+        if self.tell is not None:
+            self._tell_first_token(request, pair, entry, engine_ttft_s, tree_error)
         self._settle(pair, now)
 
     def observe_end(
@@ -201,22 +234,39 @@ class Observations:
         if mine is not None and tpot_s is not None and tpot_s > 0.0:
             error = log(tpot_s / mine.estimate.tpot_s)
         if pair is not None and request.decodes:
-            each_tokens = output_tokens / max(request.choices, 1)
-            self._holds(request, candidate.instance, each_tokens / lengths.prompt_ratio)
+            each_tokens = output_tokens / max(request.choices, 1) / lengths.prompt_ratio
+            self._holds_answer(request, candidate.instance, each_tokens)
         if opened is not None:  # an answer without a first token
             opened[1].void = True
-            if opened[0].track is not None:
-                opened[0].track.lost(instance, now - opened[1].dispatched_at, False, now)
+            self._lost(opened[0], instance, now - opened[1].dispatched_at, False, now)
             self._settle(opened[0], now)
         elif pair is not None and pair.track is not None and mine is not None:
             pair.track.ended(instance, mine.estimate, output_tokens, tpot_s, now)
+            if self.tell is not None:
+                of = mine.estimate
+                self.tell(
+                    Finished(
+                        *pair.name,
+                        output_tokens,
+                        tpot_s,
+                        of.tpot_s,
+                        of.tpot_bias,
+                        of.prompt_tokens,
+                        of.cached_tokens,
+                    )
+                )
+        name = candidate.instance, candidate.model
         if prompt_tokens is not None:
             lengths.observe_prompt(request.prompt_tokens, prompt_tokens)
+            if self.tell is not None:
+                self.tell(Prompt(*name, request.prompt_tokens, prompt_tokens))
         if not request.decodes or output_tokens < 1:
             return
         outlook: Outlook | None = request.outlook
         predicted = None if outlook is None else outlook.predicted.get(candidate.model)
         lengths.observe_output(output_tokens, request.max_tokens, request.choices, predicted)
+        if self.tell is not None:
+            self.tell(Answer(*name, output_tokens, request.max_tokens, max(request.choices, 1), predicted))
         if pair is None:
             return
         if prediction.output_tokens_p90 is not None:
@@ -224,11 +274,13 @@ class Observations:
         if mine is None or tpot_s is None or error is None:
             return
         stratum = mine.estimate.tpot_stratum
-        if mine.quantiles is not None and pair.tpot_told(mine.estimate):
-            pair.group.tpot.learn(mine.quantiles[1], error)
-        pair.tpot.observe(stratum, error)
-        learn_tpot(mine.trees, tpot_s)
-        pair.shrinkage.observe(mine.raw_tpot_s, tpot_s)
+        told = mine.quantiles[1] if mine.quantiles is not None and pair.tpot_told(mine.estimate) else None
+        pair.learn_tpot(stratum, error, mine.raw_tpot_s, tpot_s, told)
+        tree_error = learn_tpot(mine.trees, tpot_s)
+        if self.tell is not None:
+            self.tell(Tpot(*name, stratum, error, mine.raw_tpot_s, tpot_s, tuple(told or ())))
+            if tree_error is not None and mine.trees is not None:
+                self.tell(Tree(*name, 1, mine.trees.queued, tree_error))
         if prediction.tpot_s is not None:
             pair.coverage.saw_tpot(log(tpot_s / prediction.tpot_s))
 
@@ -248,12 +300,13 @@ class Observations:
         pair = opened[0] if opened is not None else self.pairs.get((candidate.instance, candidate.model))
         if pair is None:
             return
-        if pair.track is not None:
-            pair.track.lost(instance, waited_s, decoding, now)
+        self._lost(pair, instance, waited_s, decoding, now)
         if opened is not None:
             entry = opened[1]
             entry.lost = True
-            learn_no_ttft(entry.prediction.trees, waited_s)
+            tree_error = learn_no_ttft(entry.prediction.trees, waited_s)
+            if tree_error is not None:
+                self._tell_tree(pair, entry, tree_error)
             entry.overdue_at = min(now, entry.overdue_at)
             self._settle(pair, now)
 
@@ -266,16 +319,62 @@ class Observations:
             if pair is not None:
                 self._settle(pair, now)
 
-    def observe_quality(self, model: str, features: PromptFeatures, quality: float) -> None:
-        """Feedback: an answer of `model` to such a prompt was judged `quality`, 0 to 1."""
+    def observe_quality(
+        self, model: str, features: PromptFeatures, quality: float, *, recorded: bool = False
+    ) -> None:
+        """Feedback: an answer of `model` to such a prompt was judged `quality`, 0 to 1. `recorded`: it comes from the
+        records, where every replica finds it."""
         self.qualities.observe(model, features, quality)
+        if self.tell is not None and not recorded:
+            self.tell(Judged(model, *features, quality))
 
-    def _holds(self, request: Request, instance: str, answer_tokens: float = 0.0) -> None:
-        """The instance holds the request's prompt, and so much of an answer (in tokens as prompts are estimated)."""
-        if request.prefix:
-            self.prefixes.add(instance, request.prefix)
-        if request.session is not None:
-            self.sessions.add(instance, request.session, request.prompt_tokens + answer_tokens)
+    def hold(self, instance: str, prefix: Sequence[int], session: str | None, tokens: float) -> None:
+        """The instance holds a prompt with these leading blocks, and so many tokens of a session (as prompts are
+        estimated)."""
+        if prefix:
+            self.prefixes.add(instance, prefix)
+        if session is not None:
+            self.sessions.add(instance, session, tokens)
+
+    def _holds_answer(self, request: Request, instance: str, answer_tokens: float) -> None:
+        tokens = request.prompt_tokens + answer_tokens
+        self.hold(instance, request.prefix, request.session, tokens)
+        if self.tell is not None and request.session is not None:
+            self.tell(Held(instance, (), request.session, tokens))  # the prefix has been told
+
+    def _lost(self, pair: Pair, instance: Instance, waited_s: float, decoding: bool, now: float) -> None:
+        if pair.track is not None:
+            pair.track.lost(instance, waited_s, decoding, now)
+            if self.tell is not None:
+                self.tell(Lost(*pair.name, waited_s, decoding))
+
+    def _tell_first_token(
+        self, request: Request, pair: Pair, entry: Open, engine_ttft_s: float, tree_error: float | None
+    ) -> None:
+        tell, known = self.tell, entry.prediction.estimate
+        if tell is None:
+            return
+        if request.prefix or request.session is not None:
+            tell(Held(pair.name[0], tuple(request.prefix), request.session, request.prompt_tokens))
+        tell(
+            Began(
+                *pair.name,
+                engine_ttft_s,
+                known.ttft_s,
+                known.ttft_bias,
+                known.prompt_tokens,
+                known.cached_tokens,
+            )
+        )
+        if entry.taken is not None and entry.actual is not None:
+            tell(Corrected(*pair.name, known.ttft_stratum, entry.taken, entry.actual))
+        if tree_error is not None:
+            self._tell_tree(pair, entry, tree_error)
+
+    def _tell_tree(self, pair: Pair, entry: Open, error: float) -> None:
+        trees = entry.prediction.trees
+        if self.tell is not None and trees is not None:
+            self.tell(Tree(*pair.name, 0, trees.queued, error))
 
     def _settle(self, pair: Pair, now: float) -> None:
         """Learn from attempts in order of dispatch: those with a first token, and those that are overdue, which
@@ -302,14 +401,9 @@ class Observations:
                 return
 
     def _learn(self, pair: Pair, entry: Open, residual: float, *, within: bool) -> None:
-        stratum = entry.prediction.estimate.ttft_stratum
-        pair.ttft.observe(stratum, residual)
-        served = entry.physical
-        quantiles = entry.prediction.quantiles
-        if quantiles is not None and pair.ttft_told(entry.prediction.estimate):
-            pair.group.ttft.learn(quantiles[0], residual)
-            learned = quantiles[0][P50], quantiles[0][P95]
-            if pair.group.trust.believed:
-                served = learned
-            pair.group.trust.saw(residual, learned, entry.physical)
+        known, quantiles = entry.prediction.estimate, entry.prediction.quantiles
+        told = quantiles[0] if quantiles is not None and pair.ttft_told(known) else None
+        served = pair.learn_ttft(known.ttft_stratum, residual, entry.physical, told)
+        if self.tell is not None:
+            self.tell(Ttft(*pair.name, known.ttft_stratum, residual, *entry.physical, tuple(told or ())))
         pair.coverage.saw_ttft(residual <= served[0], residual <= served[1], residual - served[0])

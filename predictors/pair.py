@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from math import exp
 
 from predictors.calibration import GroupCalibration, LogError
@@ -64,12 +65,13 @@ class Pair:
     """What is kept for one (instance, model)."""
 
     __slots__ = (
-        "costs", "coverage", "group", "group_name", "lengths", "open", "prefills", "profile", "shrinkage", "tpot", "tpot_bias",
+        "costs", "coverage", "group", "group_name", "lengths", "name", "open", "prefills", "profile", "shrinkage", "tpot", "tpot_bias",
         "track", "ttft", "ttft_bias",
     )  # fmt: skip
 
     def __init__(
         self,
+        name: tuple[str, str],
         profile: EngineProfile | None,
         kind: str,
         speed: float,
@@ -80,6 +82,7 @@ class Pair:
         group_name: tuple[str, str],
         group: GroupCalibration,
     ) -> None:
+        self.name = name  # instance and model
         self.profile = profile
         self.costs = StepCosts(profile or GENERIC_PROFILE, kind, speed)
         self.lengths = lengths
@@ -93,6 +96,30 @@ class Pair:
         self.group_name = group_name  # model and hardware
         self.group = group  # what is learned of them
         self.open: deque[Open] = deque()  # without a first token, in order of dispatch
+
+    def learn_ttft(
+        self, stratum: int, residual: float, physical: tuple[float, float], told: Sequence[float] | None
+    ) -> tuple[float, float]:
+        """Learn one log error of the physical TTFT. `physical` are its median and 95 % quantile as foretold, `told` the
+        latency model's quantiles (None: not asked, or it had not seen enough). The two quantiles that served."""
+        self.ttft.observe(stratum, residual)
+        served = physical
+        if told is not None:
+            self.group.ttft.learn(told, residual)
+            learned = told[P50], told[P95]
+            if self.group.trust.believed:
+                served = learned
+            self.group.trust.saw(residual, learned, physical)
+        return served
+
+    def learn_tpot(
+        self, stratum: int, residual: float, raw_s: float, actual_s: float, told: Sequence[float] | None
+    ) -> None:
+        """Learn one log error of the physical TPOT, which was `raw_s` before shrinking; `told` as above."""
+        if told is not None:
+            self.group.tpot.learn(told, residual)
+        self.tpot.observe(stratum, residual)
+        self.shrinkage.observe(raw_s, actual_s)
 
     def ttft_told(self, known: Estimate) -> bool:
         """Whether enough was seen here for the latency model to say more of TTFT than the physical estimate: before

@@ -40,6 +40,7 @@ from predictors.outlook import Outlook
 from predictors.pair import Pair
 from predictors.prediction import PhysicalPrediction, Quantiles
 from predictors.residuals import ResidualWindow
+from predictors.sharing import Sharing
 from predictors.sketch import Sketch, sketch
 from router.core.interfaces import Option
 from router.core.state import Instance
@@ -70,6 +71,8 @@ class PhysicalPredictor:
 
     def __init__(self, models: Models = UNTRAINED, prefix_blocks: int = 8192) -> None:
         self._seen = seen = Observations(models, prefix_blocks)
+        #: What other replicas of the router are told of this, and tell it.
+        self.sharing = Sharing(seen)
         # What is observed is learned there, and described there.
         self.use = seen.use
         self.observe_dispatch = seen.observe_dispatch

@@ -278,9 +278,7 @@ class TreeTimes:
             options, predictions, pairs, logs.tolist(), strict=True
         ):
             instance = option.instance
-            group = self._groups.get(pair.group_name)
-            if group is None:
-                group = self._groups[pair.group_name] = TreeGroup()
+            group = self.group(pair.group_name)
             queued = instance.awaiting_first_token > 0
             ttft_s = exp(ttft + group.value(0, queued))
             if is_unloaded(instance, option.candidate.upstream_model):
@@ -292,24 +290,40 @@ class TreeTimes:
             found.append((waited_s + ttft_s, exp(tpot + group.value(1, queued))))
         return found
 
+    def group(self, name: tuple[str, str]) -> TreeGroup:
+        """The offsets of a (model, hardware)."""
+        group = self._groups.get(name)
+        if group is None:
+            group = self._groups[name] = TreeGroup()
+        return group
+
     def keep(self, used: Container[tuple[str, str]]) -> None:
         """Forget what was learned of every other (model, hardware)."""
         self._groups = {name: group for name, group in self._groups.items() if name in used}
 
 
-def learn_ttft(forecast: TreeForecast | None, engine_ttft_s: float) -> None:
-    """The first token came so many seconds after the dispatch that this was foretold for."""
-    if forecast is not None and engine_ttft_s > 0.0:
-        forecast.group.observe(0, forecast.queued, log(engine_ttft_s) - forecast.ttft)
+def learn_ttft(forecast: TreeForecast | None, engine_ttft_s: float) -> float | None:
+    """The first token came so many seconds after the dispatch that this was foretold for. The error that was learned,
+    here and below; None if there was nothing to learn."""
+    if forecast is None or engine_ttft_s <= 0.0:
+        return None
+    return _learn(forecast, 0, log(engine_ttft_s) - forecast.ttft)
 
 
-def learn_tpot(forecast: TreeForecast | None, tpot_s: float | None) -> None:
+def learn_tpot(forecast: TreeForecast | None, tpot_s: float | None) -> float | None:
     """A whole answer took so many seconds a token."""
-    if forecast is not None and tpot_s is not None and tpot_s > 0.0:
-        forecast.group.observe(1, forecast.queued, log(tpot_s) - forecast.tpot)
+    if forecast is None or tpot_s is None or tpot_s <= 0.0:
+        return None
+    return _learn(forecast, 1, log(tpot_s) - forecast.tpot)
 
 
-def learn_no_ttft(forecast: TreeForecast | None, waited_s: float) -> None:
+def learn_no_ttft(forecast: TreeForecast | None, waited_s: float) -> float | None:
     """No first token came in so many seconds: that tells something where it was foretold sooner."""
-    if forecast is not None and waited_s > 0.0 and (error := log(waited_s) - forecast.ttft) > 0.0:
-        forecast.group.observe(0, forecast.queued, error)
+    if forecast is None or waited_s <= 0.0 or (error := log(waited_s) - forecast.ttft) <= 0.0:
+        return None
+    return _learn(forecast, 0, error)
+
+
+def _learn(forecast: TreeForecast, time: int, error: float) -> float:
+    forecast.group.observe(time, forecast.queued, error)
+    return error

@@ -8,6 +8,8 @@ serves.
 from __future__ import annotations
 
 import argparse
+import asyncio
+import contextlib
 import json
 import os
 import sys
@@ -33,7 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the schema, or what the file holds. Raises ConfigError for a file that stops a start."""
     if args.schema:
-        schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **FleetConfig.model_json_schema()}
+        schema = {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            **FleetConfig.model_json_schema(),
+        }
         print(json.dumps(schema, indent=2))
         return 0
     config = load(args.config, policies=POLICIES, profiles=profiles.names())
@@ -41,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         from router.wiring import load_artifacts
 
         load_artifacts(config)
-    found = list(warnings(config, os.environ))
+    found = [*warnings(config, os.environ), *_of_the_store(config)]
     if args.json:
         instances = [each.name for each in config.instances]
         models = [each.name for each in config.models]
@@ -59,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 def warnings(config: FleetConfig, environment: Mapping[str, str]) -> Iterator[str]:
     """What a start survives but an operator wants to know."""
     if not config.auth.keys:
-        yield "auth.keys is empty: anyone who reaches the gateway may use it"
+        yield "auth.keys is empty: anyone who reaches the gateway may use it, unless keys were made with headway keys"
     for where, name in _environment_names(config):
         if not environment.get(name):
             yield f"{where}: environment variable {name} is not set"
@@ -82,6 +87,26 @@ def warnings(config: FleetConfig, environment: Mapping[str, str]) -> Iterator[st
             model.name in each.serves and each.serves[model.name].price is None for each in config.instances
         ):
             yield f"model {model.name}: has no price, so it counts as free"
+
+
+def _of_the_store(config: FleetConfig) -> Iterator[str]:
+    """What a database that can be reached from here says. One that cannot is no fault: it may be elsewhere."""
+    if config.store.password_env is None or os.environ.get(config.store.password_env):
+        from router.database import upgrade_due
+        from router.store.database import StoreError
+        from router.wiring import store_url
+
+        try:
+            due = asyncio.run(upgrade_due(store_url(config, os.environ)))
+        except StoreError as error:
+            due = str(error)
+        if due is not None:
+            yield due
+        elif config.auth.keys:
+            from router.keys_command import left_out
+
+            with contextlib.suppress(StoreError, TimeoutError):
+                yield from asyncio.run(left_out(config, store_url(config, os.environ), timeout_s=3.0))
 
 
 def _environment_names(config: FleetConfig) -> Iterator[tuple[str, str]]:

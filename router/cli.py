@@ -23,6 +23,7 @@ EXTRAS = {
     "matplotlib": "bench",
     "ollama": "train",
     "openai": "train",
+    "pyarrow": "export",
     "ray": "ray",
     "scipy": "bench",
     "sklearn": "train",
@@ -52,6 +53,10 @@ COMMANDS = {
     "train": Command("benchmarks.training.command", "train a predictor and tell how good it is"),
     "evaluate": Command("benchmarks.evaluate.command", "evaluate trained predictors beside baselines"),
     "calibrate": Command("benchmarks.calibrate.command", "fit an engine profile to measured requests"),
+    "keys": Command("router.keys_command", "make, list and revoke clients' keys"),
+    "spend": Command("router.spend_command", "show what was spent, by day, key, policy and model"),
+    "db": Command("router.database", "tell the version of the store's tables, or bring them to the newest"),
+    "export": Command("router.export", "write what was recorded to a Parquet or CSV file"),
     "explain": Command("router.explain", "show what was decided for a request and what happened"),
 }
 

@@ -72,9 +72,12 @@ class KubernetesPods:
 
     async def follow(self, hear: Hears) -> None:
         """Tell `hear` the instances there are now and whenever they change, until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._tell(hear))
-            tasks.create_task(self._watch())
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._tell(hear))
+                tasks.create_task(self._watch())
+        except Exception:  # the task's root
+            logger.exception("discovery has ended: instances are followed no longer")
 
     async def _tell(self, hear: Hears) -> None:
         while True:

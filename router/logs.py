@@ -69,6 +69,7 @@ def configure(form: Literal["text", "json"], level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells of each of its plugins
 
 
 def log_request(record: RequestRecord) -> None:

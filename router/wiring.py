@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from random import Random
 
 import aiohttp
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
 
 import backends
 import policies
@@ -19,20 +22,24 @@ from backends.engine import profiles
 from predictors.artifact import ArtifactError
 from predictors.models import Models, load_models
 from predictors.serving import PhysicalPredictor
+from router import __version__
 from router.config import ConfigError, FleetConfig, InstanceConfig, Problem
 from router.core.interfaces import Backend, TextEstimates, TextEstimator
 from router.core.profile import EngineProfile
 from router.core.scheduler import Scheduler
 from router.core.types import PromptFeatures
-from router.emulated import EmulatedEngines
+from router.discovery import KubernetesPods
+from router.emulated import EmulatedEngines, Engines
 from router.gateway.fleet import scheduler_settings
 from router.gateway.metrics import Metrics
 from router.gateway.runner import Runner
 from router.gateway.service import Gateway
 from router.gateway.targets import LiveTargets
 from router.gateway.tokenizer import PromptTokenizer
+from router.gateway.tracing import Tracing
+from router.store.open_state import open_state
 from router.store.queries import Store
-from router.store.state import MemoryState
+from router.store.state import State
 
 logger = logging.getLogger("headway")
 
@@ -112,20 +119,18 @@ async def open_gateway(
     reload: Callable[[], FleetConfig] | None = None,
     environment: Mapping[str, str] | None = None,
     seed: int | None = None,
+    engines: Engines | None = None,
 ) -> AsyncIterator[Gateway]:
     """A started gateway; it is stopped, its records flushed and its emulated engines ended on the way out.
 
-    `reload` reads the fleet file again. Raises ConfigError, StoreError.
+    `reload` reads the fleet file again. `engines` run the emulated engines (None: a child of this process, which ends
+    with it). Raises ConfigError, StoreError.
     """
     environment = os.environ if environment is None else environment
     admin_variable = config.auth.admin_key_env
     admin_key = environment.get(admin_variable or "HEADWAY_ADMIN_KEY") or None
     if admin_variable is not None and admin_key is None:
         logger.warning("%s is not set: /admin answers on loopback only", admin_variable)
-    if config.server.workers != 1:
-        raise ConfigError("server", [Problem(("workers",), "this version serves with one worker")])
-    if config.state.url != "memory://":
-        raise ConfigError("state", [Problem(("url",), "this version knows memory:// only")])
     async with AsyncExitStack() as stack:
         store = await Store.open(
             store_url(config, environment),
@@ -133,10 +138,17 @@ async def open_gateway(
             max_mb=config.store.max_mb,
             keep_prompts=config.store.keep_prompts,
             state_dir=Path.cwd(),
+            spool_directory=None
+            if config.store.spool_directory is None
+            else Path(config.store.spool_directory),
+            spool_mb=config.store.spool_mb,
+            wait_s=30.0,  # machines that start together: the database may be slower
         )
         stack.push_async_callback(store.close)
         session = await stack.enter_async_context(aiohttp.ClientSession())
-        emulated = await stack.enter_async_context(EmulatedEngines())
+        emulated = engines
+        if emulated is None:
+            emulated = await stack.enter_async_context(EmulatedEngines())
         for each in config.instances:
             check_profile(each)
         await emulated.start([each for each in config.instances if each.kind == "emulated"])
@@ -148,6 +160,9 @@ async def open_gateway(
                 url = await emulated.url(instance)
             return create_backend(instance, fleet, url, environment, session)
 
+        tracing = create_tracing(config)
+        if tracing is not None:
+            stack.push_async_callback(asyncio.to_thread, tracing.close)
         predictor = create_predictor(config)
         targets = LiveTargets(config)
         scheduler = create_scheduler(config, predictor, Random(seed), targets)
@@ -161,23 +176,67 @@ async def open_gateway(
             find_profile,
             predictor,
             admin_key,
-            MemoryState(),
+            create_state(config, environment, store.run_id),
             load_tokenizers,
             load_artifacts,
             reload,
             targets,
+            tracing,
         )
         stack.push_async_callback(gateway.stop)
         await gateway.start()
+        for number, entry in enumerate(config.discovery):
+            pods = KubernetesPods(entry, session, environment)
+            gateway.in_background(pods.follow(partial(gateway.changes.found, number)), "discovery")
         yield gateway
+
+
+def create_tracing(config: FleetConfig) -> Tracing | None:
+    """What sends traces, if the fleet file wants them. Raises ConfigError without the extra."""
+    traces = config.observability.traces
+    if not traces.enabled:
+        return None
+    try:
+        return Tracing(traces.endpoint, traces.sample, __version__)
+    except ModuleNotFoundError as error:
+        reason = f"needs {error.name}: pip install 'headway[otel]'"
+        raise ConfigError("observability", [Problem(("traces", "enabled"), reason)]) from None
 
 
 def store_url(config: FleetConfig, environment: Mapping[str, str]) -> str:
     """The store's URL, its password put in from the environment."""
-    if config.store.password_env is None:
-        return config.store.url
-    password = secret(config.store.password_env, environment, "store.password_env")
-    return make_url(config.store.url).set(password=password).render_as_string(hide_password=False)
+    return _with_secret(config.store.url, config.store.password_env, environment, "store.password_env")
+
+
+def create_state(config: FleetConfig, environment: Mapping[str, str], run_id: str) -> State:
+    """The state that replicas share, of which this is the run `run_id`. Raises ConfigError for a URL that is none, and
+    where the client for it is not installed; whether it answers is seen later."""
+    state = config.state
+    url = _with_secret(state.url, state.password_env, environment, "state.password_env")
+    try:
+        return open_state(
+            url,
+            name=state.name,
+            run_id=run_id,
+            timeout_s=state.timeout_ms / 1000,
+            interval_s=state.interval_ms / 1000,
+        )
+    except (ValueError, ImportError) as error:
+        raise ConfigError("state", [Problem(("url",), str(error))]) from None
+
+
+def _with_secret(url: str, variable: str | None, environment: Mapping[str, str], place: str) -> str:
+    """A URL with the password that an environment variable holds, if one is named. Raises ConfigError."""
+    if variable is None:
+        return url
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        section = place.partition(".")[0]
+        raise ConfigError(section, [Problem(("url",), "is not a URL")]) from None
+    password = secret(variable, environment, place)
+    # Without a name a password would not be rendered; Redis has passwords of nobody in particular.
+    return parsed.set(username=parsed.username or "", password=password).render_as_string(hide_password=False)
 
 
 def load_tokenizers(config: FleetConfig) -> dict[str, PromptTokenizer]:

@@ -155,7 +155,8 @@ class Track:
     model's head takes it; without one the rows are kept in `events`, for training.
 
     Each method is told what has happened after the instance's own counters include it; rows take the counters as
-    they were when the first row after an event was asked for.
+    they were when the first row after an event was asked for. What other replicas of the router tell of their attempts
+    (`own` false) counts but for how long requests have waited: that is known of our own only.
     """
 
     __slots__ = (
@@ -185,19 +186,23 @@ class Track:
         self._history: np.ndarray | None = None  # `history`, once it was asked for
 
     # --- events ------------------------------------------------------------------------------------
-    def dispatched(self, instance: Instance, estimate: Estimate, now: float) -> None:
+    def dispatched(self, instance: Instance, estimate: Estimate, now: float, *, own: bool = True) -> None:
         """A request for which `estimate` was made is on its way to the instance."""
         self._step_s = step_s = estimate.step_s
-        self._waiting.append(now)
+        if own:
+            self._waiting.append(now)
         self._arrivals.append(now)
         corrected = log(estimate.ttft_s / step_s) + estimate.ttft_bias
         self._event(
             "dispatched", instance, now, _coarse(estimate.prompt_tokens), corrected, _cached(estimate)
         )
 
-    def first_token(self, instance: Instance, estimate: Estimate, waited_s: float, now: float) -> None:
+    def first_token(
+        self, instance: Instance, estimate: Estimate, waited_s: float, now: float, *, own: bool = True
+    ) -> None:
         """The first token came, `waited_s` after the dispatch for which `estimate` was made."""
-        self._served(now - waited_s)
+        if own:
+            self._served(now - waited_s)
         self._first_8.append(now)
         self._first_32.append(now)
         ttft = log(waited_s)
@@ -229,11 +234,14 @@ class Track:
             self._tpot_error.add(error)
         self._event("ended", instance, now, _coarse(output_tokens), per_token, _cached(estimate), error)
 
-    def lost(self, instance: Instance, waited_s: float, decoding: bool, now: float) -> None:
+    def lost(
+        self, instance: Instance, waited_s: float, decoding: bool, now: float, *, own: bool = True
+    ) -> None:
         """An attempt was given up `waited_s` after its dispatch, `decoding` or before its first token."""
         waited = 0.0
         if not decoding:
-            self._served(now - waited_s)
+            if own:
+                self._served(now - waited_s)
             waited = log(waited_s / self._step_s + 1.0)
         self._event("lost", instance, now, 0.0, waited)
 

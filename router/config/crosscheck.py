@@ -21,7 +21,7 @@ ANY_MODEL = "auto"
 
 def crosscheck(data: Mapping[str, Any]) -> list[Finding]:
     """Everything wrong between the parts of a fleet file, in the file's order."""
-    return [*_keys(data), *_models(data), *_instances(data), *_discovery(data)]
+    return [*_server(data), *_keys(data), *_models(data), *_instances(data), *_discovery(data)]
 
 
 def check_policies(data: Mapping[str, Any], known: Collection[str]) -> list[Finding]:
@@ -52,6 +52,16 @@ def check_profiles(data: Mapping[str, Any], known: Collection[str]) -> list[Find
     ]
 
 
+def _server(data: Mapping[str, Any]) -> Iterator[Finding]:
+    workers = _mapping(data.get("server")).get("workers")
+    url = _mapping(data.get("state")).get("url", "memory://")
+    if isinstance(workers, int) and workers > 1 and url == "memory://":
+        yield (
+            ("server", "workers"),
+            "several workers share limits, budgets and load: state.url must be redis://...",
+        )
+
+
 def _keys(data: Mapping[str, Any]) -> Iterator[Finding]:
     rows = list(_rows(_mapping(data.get("auth")).get("keys"), ("auth", "keys")))
     yield from _repeated(rows, "name", "key")
@@ -64,6 +74,12 @@ def _keys(data: Mapping[str, Any]) -> Iterator[Finding]:
             yield (*path, "sha256"), f"is the hash of key {seen[digest.lower()]!r} too"
         else:
             seen[digest.lower()] = key.get("name")
+    models = list(_rows(data.get("models"), ("models",)))
+    known = [*_names(models), *(alias for _, row in models for _, alias in _strings(row.get("aliases")))]
+    for path, key in rows:
+        for position, model in _strings(key.get("models")):
+            if model not in known:
+                yield (*path, "models", position), f"unknown model {model!r}{_near(model, known)}"
 
 
 def _models(data: Mapping[str, Any]) -> Iterator[Finding]:

@@ -54,7 +54,7 @@ class KeyConfig(Section):
     sha256: str
     policy: PolicyName | None = None
     locked: Bool = False
-    models: tuple[ModelName, ...] | None = None
+    models: Annotated[tuple[ModelName, ...], Field(min_length=1)] | None = None
     max_priority: Int = 0
     min_quality: Share | None = None
     quality: Share | None = None

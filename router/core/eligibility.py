@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from router.core.errors import Refusal, invalid_request
 from router.core.interfaces import Option
+from router.core.refusals import insufficient_quota
 from router.core.state import Instance
 from router.core.types import Candidate, Outcome, Request
 
@@ -72,13 +73,17 @@ def eligible(
     tried: frozenset[tuple[str, str]] | set[tuple[str, str]],
     now: float,
     qualities: Qualities | None = None,
+    charged_usd: float = 0.0,
 ) -> Eligible:
     """Sort the candidates of `models` by what they can do for `request` at `now`. `spent_usd` is what of its money
-    cap is spent or reserved. A quality floor is held against `qualities`, without them against the priors."""
+    cap is spent or reserved, `charged_usd` what its attempts take from its key's budgets already. A quality floor is
+    held against `qualities`, without them against the priors."""
     free: list[Option] = []
     busy: list[Option] = []
     out: list[tuple[Candidate, str]] = []
     fits = good = affordable = False
+    by_key = False  # somebody would be affordable, were it not for the key's budgets
+    output_tokens = request.choices if request.decodes else 0
     # By the best estimate: an upper bound would refuse prompts that fit. The engine has the last word.
     need_tokens = (request.longest_prompt_tokens or request.prompt_tokens) + (1 if request.decodes else 0)
     poor: set[tuple[str, str]] = set()
@@ -101,8 +106,16 @@ def eligible(
                 bound = candidate.price.affordable_output_tokens(
                     request.bound_tokens(model), request.max_cost_usd - spent_usd
                 )
-                if bound is not None and bound < (request.choices if request.decodes else 0):
+                if bound is not None and bound < output_tokens:
                     out.append((candidate, "too dear for the money cap"))
+                    continue
+            if request.left_usd is not None:
+                bound = candidate.price.affordable_output_tokens(
+                    request.bound_tokens(model), request.left_usd - charged_usd
+                )
+                if bound is not None and bound < output_tokens:
+                    by_key = True
+                    out.append((candidate, "too dear for what the key's budgets have left"))
                     continue
             affordable = True
             if (candidate.instance, model) in tried:
@@ -119,7 +132,7 @@ def eligible(
         free = _roomy(free, request.prompt_tokens + request.max_tokens, out)
     refusal = None
     if not free and not busy:
-        refusal = _refusal(request, bool(out), fits, good, affordable, best_quality)
+        refusal = _refusal(request, bool(out), fits, good, affordable, by_key, best_quality)
     return Eligible(free, busy, out, refusal)
 
 
@@ -161,7 +174,13 @@ def _roomy(free: list[Option], tokens: int, out: list[tuple[Candidate, str]]) ->
 
 
 def _refusal(
-    request: Request, known: bool, fits: bool, good: bool, affordable: bool, best_quality: float | None
+    request: Request,
+    known: bool,
+    fits: bool,
+    good: bool,
+    affordable: bool,
+    by_key: bool,
+    best_quality: float | None,
 ) -> Refusal:
     if known and not fits:
         return invalid_request(
@@ -175,6 +194,11 @@ def _refusal(
             + ("." if best_quality is None else f"; the best is expected to reach {best_quality:.2f}."),
             "routing.min_quality",
             "quality_unattainable",
+        )
+    if known and not affordable and by_key:
+        return insufficient_quota(
+            "What the key's budgets, or those of the keys that made it, have left cannot pay the prompt and one "
+            "output token anywhere."
         )
     if known and not affordable:
         return Refusal(

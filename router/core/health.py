@@ -12,6 +12,9 @@ from router.core.events import Ended
 from router.core.state import Instance
 from router.core.types import EndedHow
 
+#: After an instance was taken out at another replica's word, no such word is taken for this long.
+OWN_WORD_S = 60.0
+
 
 def probed(instance: Instance, healthy: bool, eject_after: int, return_after: int, now: float) -> bool:
     """Take in one probe; True if the instance was ejected or came back."""
@@ -41,10 +44,16 @@ def attempt_ended(instance: Instance, event: Ended, eject_after: int) -> bool:
     return False
 
 
-def ejected_elsewhere(instance: Instance) -> bool:
-    """Another replica of the router has ejected it; True if it was still in. It returns by this replica's own probes,
-    so one replica that cannot reach an instance does not keep it from the others for long."""
-    return instance.healthy and _take_out(instance)
+def ejected_elsewhere(instance: Instance, now: float) -> bool:
+    """Another replica of the router has ejected it; True if it was still in, and that word is taken.
+
+    It returns by this replica's own probes, and for the rest of `OWN_WORD_S` only they and its own attempts count: so
+    a replica that cannot reach an instance neither keeps it from the others nor has them take it out again and again.
+    """
+    if not instance.healthy or now < instance.own_word_until:
+        return False
+    instance.own_word_until = now + OWN_WORD_S
+    return _take_out(instance)
 
 
 def _eject(instance: Instance) -> bool:

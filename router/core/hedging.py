@@ -33,13 +33,18 @@ _GROWS = 1.25
 LEAST_GAIN = 0.1
 
 
+def may(request: Request) -> bool:
+    """Whether a request may have a second attempt at all: where a late first token breaks a target."""
+    slo = request.slo
+    if not request.hedges or not request.decodes or slo is None:
+        return False
+    return slo.ttft_s is not None or slo.e2e_s is not None
+
+
 def hedge_at(request: Request, prediction: Prediction) -> float | None:
     """When the first token is so late that a second attempt may pay (on the runner's clock); None for never."""
-    slo = request.slo
-    if not request.hedges or not request.decodes or slo is None or prediction.ttft_s_p95 is None:
+    if prediction.ttft_s_p95 is None or not may(request):
         return None
-    if slo.ttft_s is None and slo.e2e_s is None:
-        return None  # a late first token breaks no target
     return request.arrived_at + prediction.ttft_s_p95
 
 

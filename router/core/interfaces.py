@@ -62,6 +62,26 @@ class Learner(Protocol):
         ...
 
 
+class SharedTurns(Protocol):
+    """Turns that all replicas of the router take together."""
+
+    def news(self) -> Mapping[str, tuple[str, str]]:
+        """By what is taken in turn, the (instance, model) that had its turn last, of all that was passed on here
+        since this was last asked."""
+        ...
+
+    def hear(self, turns: Mapping[str, tuple[str, str]]) -> None:
+        """Go on from what other replicas passed on."""
+        ...
+
+
+@runtime_checkable
+class TakesTurns(Protocol):
+    """A policy that gives options their turns."""
+
+    turns: SharedTurns
+
+
 class Predictor(Protocol):
     """Expects what a candidate would do with a request, and learns from what it did.
 
@@ -161,7 +181,7 @@ class Call(NamedTuple):
 
     `api` is "chat", "completions" or "embeddings"; `body` is the client's OpenAI-shaped body without
     `routing` (shared between attempts: never change it). The backend sets model, stream, stream_options
-    and the output bound itself. `usage_each` wishes for the usage so far in every event, where the engine is
+    and the output bound itself. `traceparent` is where the attempt stands in a trace. `usage_each` wishes for the usage so far in every event, where the engine is
     known to give it.
     """
 
@@ -171,6 +191,14 @@ class Call(NamedTuple):
     request_id: str
     max_output_tokens: int | None = None
     usage_each: bool = False
+    traceparent: str | None = None
+
+    @property
+    def told(self) -> str:
+        """What an engine is told of the request in its head: the value of `x-request-id`, and further lines."""
+        if self.traceparent is None:
+            return self.request_id
+        return f"{self.request_id}\r\ntraceparent: {self.traceparent}"
 
 
 class Batch(NamedTuple):

@@ -60,6 +60,14 @@ class Live:
             for each in self.under_way
         )
 
+    def charged_usd(self) -> float:
+        """What of its key's money is spent, or held for the prompts of attempts under way: how long an answer may
+        become is the lease's business, which grows with it."""
+        return self.spent_usd + sum(
+            each.candidate.price.cost_usd(self.request.bound_tokens(each.candidate.model), 0)
+            for each in self.under_way
+        )
+
     def slack_deadline(self, decode_s: float = 0.0) -> float:
         """When the first token is due, if decoding takes `decode_s` at least; the queue is in this order inside a
         key."""
@@ -82,28 +90,42 @@ class Live:
 
     def output_bound(self, candidate: Candidate) -> tuple[int | None, bool, int | None]:
         """Output tokens (for each choice) that the client's cap and its money allow (None: the engine's own
-        bound), whether it is the money that sets it, and the tokens of all choices that are paid for (None: no
+        bound), whether it is money that sets it, and the tokens of all choices that its money cap pays for (None: no
         money cap, or one that no answer reaches)."""
         request = self.request
-        if not request.decodes or request.max_cost_usd is None:
-            return (request.max_tokens if request.decodes else None), False, None
-        affordable = candidate.price.affordable_output_tokens(
-            request.bound_tokens(candidate.model),
-            request.max_cost_usd - self.spent_usd - self.reserved_usd(),
-        )
-        if affordable is None:
-            return request.max_tokens, False, None
+        if not request.decodes:
+            return None, False, None
         wished, choices = request.max_tokens, request.choices
-        paid = affordable if wished is None else min(affordable, wished * choices)
-        affordable //= choices
+        bound, by_money, paid = wished, False, None
+        prompt_tokens = request.bound_tokens(candidate.model)
+        if request.max_cost_usd is not None:
+            affordable = candidate.price.affordable_output_tokens(
+                prompt_tokens, request.max_cost_usd - self.spent_usd - self.reserved_usd()
+            )
+            if affordable is not None:
+                bound, by_money = self._within(candidate, wished, affordable // choices)
+                paid = affordable if wished is None else min(affordable, wished * choices)
+        if request.left_usd is not None:
+            affordable = candidate.price.affordable_output_tokens(
+                prompt_tokens, request.left_usd - self.charged_usd()
+            )
+            if affordable is not None:
+                # One token less: with it an engine that goes on shows itself, and is paid for that.
+                each = max(1, (affordable - 1) // choices)
+                bound, by_key = self._within(candidate, bound, each)
+                by_money = by_money or by_key
+        return bound, by_money, paid
+
+    def _within(self, candidate: Candidate, wished: int | None, affordable: int) -> tuple[int | None, bool]:
+        """The bound for each choice when money pays for so many tokens of each, and whether it is the money's."""
         by_money = True
         context = candidate.context_tokens
         if context is not None:
             if affordable >= context:
-                return wished, False, paid  # no answer outgrows the context
-            room = max(1, context - request.prompt_tokens)
+                return wished, False  # no answer outgrows the context
+            room = max(1, context - self.request.prompt_tokens)
             if affordable > room:  # engines refuse a bound that the context cannot hold
                 affordable, by_money = room, False
         if wished is not None and wished <= affordable:
-            return wished, False, paid
-        return affordable, by_money, paid
+            return wished, False
+        return affordable, by_money

@@ -55,6 +55,11 @@ def unattainable(message: str, retry_after_s: float) -> Refusal:
     )
 
 
+def insufficient_quota(message: str) -> Refusal:
+    """A key's budget, or that of a key that made it, does not pay the request."""
+    return Refusal(429, "insufficient_quota", message, Outcome.REJECTED_BUDGET, should_retry=False)
+
+
 def overloaded(retry_after_s: float) -> Refusal:
     """No place in the queue."""
     return Refusal(

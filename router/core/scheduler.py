@@ -159,6 +159,11 @@ class Scheduler:
     def queue_depth(self) -> int:
         return len(self._queue)
 
+    @property
+    def usual_tokens(self) -> float:
+        """Output tokens of a usual answer, of late."""
+        return self._usual_tokens
+
     def knows(self, request_id: str) -> bool:
         """Whether a request is queued or under way."""
         return request_id in self._live
@@ -341,7 +346,7 @@ class Scheduler:
         for name, instance in self.instances.items():
             instance.shares(event.work.get(name, nothing), event.replicas)
             if name in event.ejected:
-                health.ejected_elsewhere(instance)
+                health.ejected_elsewhere(instance, now)
         return self._drain(now) if self._queue else []
 
     def _tick(self, event: Tick, now: float) -> list[Instruction]:
@@ -390,7 +395,17 @@ class Scheduler:
     def _candidates(self, live: Live, models: Iterable[str], now: float) -> Eligible:
         request = live.request
         held_usd = live.spent_usd if request.max_cost_usd is None else live.spent_usd + live.reserved_usd()
-        return eligible(request, models, self._by_model, held_usd, live.tried, now, self.predictor.qualities)
+        charged_usd = 0.0 if request.left_usd is None else live.charged_usd()
+        return eligible(
+            request,
+            models,
+            self._by_model,
+            held_usd,
+            live.tried,
+            now,
+            self.predictor.qualities,
+            charged_usd,
+        )
 
     def _place(self, live: Live, found: Eligible, now: float) -> Dispatch:
         """Dispatch or queue a request; raises Refusal, or _Queued."""

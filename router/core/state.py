@@ -8,6 +8,7 @@ of the router share a fleet, the counts hold what the others have told too (`Ins
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 from typing import NamedTuple
 
 from router.core.profile import EngineProfile
@@ -67,6 +68,7 @@ class Instance:
     attempt_failures: int = 0  # consecutive, the instance's own fault
     returned_at: float | None = None  # when it came back after an ejection
     ejections: int = 0  # by this replica
+    own_word_until: float = -inf  # until then no other replica's ejection counts
 
     # the router's work in flight: of this replica, and of the others as far as they have told
     in_flight: int = 0

@@ -125,8 +125,9 @@ class Request:
     `arrived_at` and `expires_at` are on the runner's clock in seconds. `models` are the names it may be
     served by, `fallbacks` those tried in order when none of `models` can take it. `prompt_tokens` is the
     best estimate over all prompts of the request, `prompt_tokens_bound` an upper bound that money caps use,
-    `longest_prompt_tokens` the longest of several prompts (None: one prompt). `hard` says that
-    a missed SLO refuses or ends it. `prefix` are hashes of the prompt's leading blocks, shortest first,
+    `longest_prompt_tokens` the longest of several prompts (None: one prompt). `max_cost_usd` is the client's cap,
+    `left_usd` what its key's budgets have for it at most, all attempts together, as far as is known (None: its key
+    has no budget). `hard` says that a missed SLO refuses or ends it. `prefix` are hashes of the prompt's leading blocks, shortest first,
     over its first PREFIX_TOKENS tokens at most.
     """
 
@@ -143,6 +144,7 @@ class Request:
     slo: Slo | None = None
     hard: bool = False
     max_cost_usd: float | None = None
+    left_usd: float | None = None
     min_quality: float | None = None
     priority: int = 0
     seed: int | None = None

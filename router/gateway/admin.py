@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from router.config import FleetConfig, InstanceConfig, parse_instance, with_instances
+from router.config import InstanceConfig, parse_instance
 from router.core.errors import Refusal
 from router.core.types import Outcome
 from router.explain import describe
@@ -39,7 +39,8 @@ def admin_routes(gateway: Gateway) -> APIRouter:
 
     @router.get("/fleet")
     async def fleet() -> dict[str, Any]:
-        """Instances with health, load and what they serve."""
+        """Instances with health, load and what they serve; how this replica shares with the others, and what operators
+        have changed over its fleet file."""
         scheduler = gateway.runner.scheduler
         now = gateway.runner.clock()
         return {
@@ -48,6 +49,10 @@ def admin_routes(gateway: Gateway) -> APIRouter:
             "queue_depth": scheduler.queue_depth,
             "live_requests": scheduler.live,
             "draining": gateway.draining,
+            "replicas": gateway.state.health.replicas,
+            "state": asdict(gateway.state.health),
+            "lessons": gateway.lessons()._asdict(),
+            "changes": _changes(gateway),
         }
 
     @router.post("/instances", status_code=201, responses={409: {}, 422: {}})
@@ -58,14 +63,7 @@ def admin_routes(gateway: Gateway) -> APIRouter:
             # Else whoever is on this machine could have any secret of ours sent to a URL of theirs.
             raise Refusal(401, "invalid_api_key", "Secrets need an admin key.", Outcome.REJECTED_AUTH)
 
-        def edit(config: FleetConfig) -> FleetConfig:
-            if config.instance(added.name) is not None:
-                raise Refusal(
-                    409, "name_taken", f"An instance {added.name} is there already", Outcome.REJECTED_INVALID
-                )
-            return with_instances(config, (*config.instances, added))
-
-        await gateway.change(edit)
+        await gateway.add_instance(added)
         return _instance(gateway, added, gateway.runner.clock())
 
     @router.delete("/instances/{name}")
@@ -73,11 +71,8 @@ def admin_routes(gateway: Gateway) -> APIRouter:
         """Take an instance out: at once, or with `drain=true` when its last request has ended."""
         if gateway.config.instance(name) is None:
             raise not_found("There is no such instance")
-        if drain:
-            gateway.drain_instance(name)
-            return {"name": name, "draining": True}
-        await gateway.remove_instance(name)
-        return {"name": name, "removed": True}
+        await gateway.remove_instance(name, drain=drain)
+        return {"name": name, "draining" if drain else "removed": True}
 
     @router.get("/requests")
     async def requests(
@@ -106,7 +101,7 @@ def admin_routes(gateway: Gateway) -> APIRouter:
     @router.get("/requests/{request_id}")
     async def request(request_id: str) -> dict[str, Any]:
         """One request with every candidate and every attempt."""
-        row = await gateway.store.request(request_id, any_key=True)
+        row = await gateway.recorded(request_id, any_key=True)
         if row is None:
             raise not_found("There is no such request")
         return await describe(gateway.store, row)
@@ -114,7 +109,7 @@ def admin_routes(gateway: Gateway) -> APIRouter:
     @router.post("/reload", responses={422: {}})
     async def reload() -> dict[str, Any]:
         """Read the fleet file again; a bad one is refused and the old one stays."""
-        config = await gateway.reload()
+        config = await gateway.reload(everywhere=True)
         return {"instances": len(config.instances), "models": len(config.models)}
 
     @router.get("/predictors")
@@ -135,7 +130,7 @@ def admin_routes(gateway: Gateway) -> APIRouter:
         again."""
         values = {name: getattr(change, name) for name in change.model_fields_set - {"key"}}
         try:
-            gateway.targets.change(change.key, values)
+            await gateway.change_targets(change.key, values)
         except KeyError:
             raise not_found("There is no such key") from None
         return _targets(gateway)
@@ -146,7 +141,11 @@ def admin_routes(gateway: Gateway) -> APIRouter:
         return {
             "models": [
                 asdict(each)
-                for each in scaling(gateway.runner.scheduler, [model.name for model in gateway.config.models])
+                for each in scaling(
+                    gateway.runner.scheduler,
+                    [model.name for model in gateway.config.models],
+                    gateway.peers.queued_elsewhere,
+                )
             ]
         }
 
@@ -165,9 +164,23 @@ def _targets(gateway: Gateway) -> dict[str, Any]:
     }
 
 
+def _changes(gateway: Gateway) -> dict[str, Any]:
+    """What holds over the fleet file here; `trouble`: why a newer change does not."""
+    changes = gateway.changes
+    overlay = changes.overlay
+    return {
+        "revision": overlay.revision,
+        "reloads": overlay.reloads,
+        "added": [each.name for each in overlay.added],
+        "removed": sorted(overlay.removed),
+        "draining": sorted(overlay.draining),
+        "trouble": changes.trouble,
+    }
+
+
 def _instance(gateway: Gateway, config: InstanceConfig, now: float) -> dict[str, Any]:
     instance = gateway.runner.scheduler.instances[config.name]
-    report = instance.report
+    report, own = instance.report, instance.own
     return {
         "name": instance.name,
         "kind": config.kind,
@@ -177,8 +190,12 @@ def _instance(gateway: Gateway, config: InstanceConfig, now: float) -> dict[str,
         "healthy": instance.healthy,
         "draining": instance.draining,
         "ejections": instance.ejections,
-        "in_flight": instance.in_flight,
-        "awaiting_first_token": instance.awaiting_first_token,
+        "in_flight": own.in_flight,
+        "awaiting_first_token": own.awaiting_first_token,
+        "elsewhere": {
+            "in_flight": instance.elsewhere.in_flight,
+            "awaiting_first_token": instance.elsewhere.awaiting_first_token,
+        },
         "max_concurrency": instance.max_concurrency,
         "running": report.running,
         "waiting": report.waiting,

@@ -20,10 +20,14 @@ from router.gateway import body as bodies
 from router.gateway.access import Guard, add_error_handlers, client_key, not_found
 from router.gateway.admin import admin_routes
 from router.gateway.api import build_request
+from router.gateway.key_routes import key_routes
 from router.gateway.ollama_routes import ollama_routes
 from router.gateway.openapi import add_generation_paths
+from router.gateway.overview import overview_routes
 from router.gateway.prompt import prompt_facts
+from router.gateway.responses_request import is_response, responses_to_chat
 from router.gateway.service import Gateway
+from router.gateway.ui_routes import ui_routes
 from router.gateway.wish import from_body, from_headers
 from router.store.explanations import kept
 from router.store.records import RequestRecord
@@ -38,8 +42,12 @@ class Feedback(BaseModel):
     quality: float = Field(ge=0, le=1, allow_inf_nan=False)
 
 
-def create_app(gateway: Gateway, lifespan: Callable[[], Awaitable[None]] | None = None) -> FastAPI:
-    """The FastAPI application over a running gateway."""
+def create_app(
+    gateway: Gateway,
+    lifespan: Callable[[], Awaitable[None]] | None = None,
+    scrape: Callable[[], Awaitable[str]] | None = None,
+) -> FastAPI:
+    """The FastAPI application over a running gateway. `scrape` gives the metrics of all workers (None: there is one)."""
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
@@ -56,18 +64,21 @@ def create_app(gateway: Gateway, lifespan: Callable[[], Awaitable[None]] | None 
         redirect_slashes=False,
     )
     app.add_middleware(Guard, gateway=gateway)
-    app.include_router(_operations(gateway))
+    app.include_router(_operations(gateway, scrape))
     app.include_router(_models(gateway))
     app.include_router(_routing(gateway))
     app.include_router(ollama_routes(gateway))
     app.include_router(admin_routes(gateway))
+    app.include_router(key_routes(gateway))
+    app.include_router(overview_routes(gateway))
+    app.include_router(ui_routes(gateway))
     add_error_handlers(app)
     add_generation_paths(app)
     return app
 
 
 # --- operations --------------------------------------------------------------------------------------
-def _operations(gateway: Gateway) -> APIRouter:
+def _operations(gateway: Gateway, scrape: Callable[[], Awaitable[str]] | None) -> APIRouter:
     router = APIRouter(tags=["operations"])
 
     @router.head("/", include_in_schema=False)
@@ -95,7 +106,8 @@ def _operations(gateway: Gateway) -> APIRouter:
     @router.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Prometheus."""
-        return Response(gateway.metrics.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        page = gateway.metrics.exposition() if scrape is None else await scrape()
+        return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     return router
 
@@ -110,17 +122,17 @@ def _models(gateway: Gateway) -> APIRouter:
 
     @router.get("/models")
     async def models(request: Request) -> dict[str, Any]:
-        """The fleet's models."""
-        client_key(gateway, request)
-        return {"object": "list", "data": [entry(model.name) for model in gateway.config.models]}
+        """The fleet's models that the caller's key may use."""
+        names = gateway.rules.wishes.names_for(client_key(gateway, request))
+        return {"object": "list", "data": [entry(name) for name in names.models]}
 
     @router.get("/models/{model_id:path}")
     async def model(model_id: str, request: Request) -> dict[str, Any]:
         """One model, by name or alias."""
-        client_key(gateway, request)
-        name = gateway.rules.names.name_of(model_id)
+        names = gateway.rules.wishes.names_for(client_key(gateway, request))
+        name = names.name_of(model_id)
         if name is None:
-            gateway.rules.names.resolve(model_id)
+            names.resolve(model_id)
             raise Refusal(
                 404,
                 "model_not_found",
@@ -139,11 +151,14 @@ def _routing(gateway: Gateway) -> APIRouter:
 
     @router.post("/routing/predict")
     async def predict(request: Request, body: dict[str, Any]) -> dict[str, Any]:
-        """A dry run of a chat (`messages`), completion (`prompt`) or embedding (`input`) request: candidates,
-        predictions and scores; nothing is sent, no row written, no counter advanced."""
+        """A dry run of a chat (`messages`), completion (`prompt`), embedding (`input`) or response (`input` with
+        items, or with a field that only responses have): candidates, predictions and scores; nothing is sent, no row
+        written, no counter advanced."""
         terms = client_key(gateway, request)
         rules = gateway.rules
         routing = body.pop("routing", None)
+        if is_response(body):
+            body = responses_to_chat(body).body
         api = "chat" if "messages" in body else "embeddings" if "input" in body else "completions"
         bodies.check(api, body)
         headers = {name.lower(): value for name, value in request.headers.raw}
@@ -178,7 +193,7 @@ def _routing(gateway: Gateway) -> APIRouter:
     async def routing(request_id: str, request: Request) -> dict[str, Any]:
         """What was decided for one of the caller's requests, and what happened."""
         terms = client_key(gateway, request)
-        row = await gateway.store.request(request_id, None if terms is None else terms.name)
+        row = await gateway.recorded(request_id, None if terms is None else terms.name)
         if row is None:
             raise not_found("There is no such request")
         return await describe(gateway.store, row)

@@ -270,7 +270,11 @@ class Families(Collector):
         for name, text, value in (
             ("headway_records", "Records taken.", counts.finished),
             ("headway_records_written", "Records committed.", counts.recorded),
-            ("headway_records_dropped", "Records dropped since the buffer was full.", counts.dropped),
+            (
+                "headway_records_dropped",
+                "Records dropped: no room was left, or no database takes them.",
+                counts.dropped,
+            ),
             ("headway_store_retries", "Writes that the database did not take at once.", counts.retries),
         ):
             yield CounterMetricFamily(name, text, value=value)

@@ -12,6 +12,7 @@ from router.core.errors import invalid_request
 from router.gateway.access import client_key, not_found
 from router.gateway.ollama_front import ModelCard, ps, show, tags, version
 from router.gateway.service import Gateway
+from router.gateway.wish import ModelNames
 
 
 class ShowRequest(BaseModel):
@@ -24,9 +25,14 @@ class ShowRequest(BaseModel):
 def ollama_routes(gateway: Gateway) -> APIRouter:
     router = APIRouter(prefix="/api", tags=["ollama"])
 
-    def cards(live_only: bool = False) -> list[ModelCard]:
+    def names_for(request: Request) -> ModelNames:
+        return gateway.rules.wishes.names_for(client_key(gateway, request))
+
+    def cards(names: ModelNames, live_only: bool = False) -> list[ModelCard]:
         found = []
         for model in gateway.config.models:
+            if model.name not in names.models:
+                continue
             instances = list(gateway.runner.scheduler.serving(model.name))
             if live_only and not any(instance.healthy for instance in instances):
                 continue
@@ -49,25 +55,23 @@ def ollama_routes(gateway: Gateway) -> APIRouter:
     @router.head("/tags", include_in_schema=False)
     @router.get("/tags")
     async def list_tags(request: Request) -> dict[str, Any]:
-        """The fleet's models."""
-        client_key(gateway, request)
-        return tags(cards(), modified_ns())
+        """The fleet's models that the caller's key may use."""
+        return tags(cards(names_for(request)), modified_ns())
 
     @router.get("/ps")
     async def running(request: Request) -> dict[str, Any]:
-        """The models that live instances serve."""
-        client_key(gateway, request)
-        return ps(cards(live_only=True))
+        """Those that live instances serve."""
+        return ps(cards(names_for(request), live_only=True))
 
     @router.post("/show")
     async def show_model(asked: ShowRequest, request: Request) -> dict[str, Any]:
         """One model."""
-        client_key(gateway, request)
+        names = names_for(request)
         name = asked.model or asked.name
         if not name:
             raise invalid_request("model is required", "model")
-        known = gateway.rules.names.name_of(name)
-        card = next((card for card in cards() if card.name == known), None)
+        known = names.name_of(name)
+        card = next((card for card in cards(names) if card.name == known), None)
         if card is None:
             raise not_found(f"model '{name[:80]}' not found")
         return show(card, modified_ns())

@@ -75,6 +75,8 @@ class Runner:
         self._loop = asyncio.get_running_loop()
         #: Hears the policy and the seconds that a decision took.
         self.on_decision: Callable[[str, float], None] | None = None
+        #: Hears that an attempt may have begun or ended, so that other replicas of the router are told soon.
+        self.on_work: Callable[[], None] | None = None
         self._tickets: dict[str, Ticket] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._wakes_at = inf
@@ -112,6 +114,8 @@ class Runner:
     def apply(self, event: Event, origin: Ticket | None = None) -> None:
         """Feed one event and deliver what comes of it. `origin` is the ticket whose task calls."""
         instructions = self.scheduler.handle(event, self.clock())
+        if self.on_work is not None and (instructions or type(event) is Ended or type(event) is Left):
+            self.on_work()
         for instruction in instructions:
             ticket = self._tickets.get(instruction.request_id)
             if ticket is not None:

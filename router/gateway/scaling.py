@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from router.core.scheduler import Scheduler
@@ -34,9 +35,13 @@ class Scaling:
     desired_replicas: int | None
 
 
-def scaling(scheduler: Scheduler, models: list[str]) -> list[Scaling]:
-    """One entry a model."""
+def scaling(
+    scheduler: Scheduler, models: list[str], queued_elsewhere: Mapping[str, int] | None = None
+) -> list[Scaling]:
+    """One entry a model, of the work of all replicas of the router: `queued_elsewhere` is what waits at the others, by
+    model (what they have in flight is counted at the instances)."""
     queued = scheduler.queued_by_model()
+    queued.update(queued_elsewhere or {})
     found = []
     for model in models:
         instances = [instance for instance in scheduler.serving(model) if not instance.draining]

@@ -3,32 +3,66 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from predictors.models import Models
 from predictors.serving import PhysicalPredictor
-from router.config import FleetConfig, InstanceConfig, with_instances
-from router.core.errors import UpstreamError
+from predictors.sharing import LessonCounts
+from router.config import FleetConfig, InstanceConfig
+from router.core.errors import Refusal, UpstreamError
 from router.core.events import Tick
 from router.core.interfaces import Backend, Call
-from router.core.types import Candidate, Request
-from router.gateway.budgets import DailySpend, midnight
+from router.core.types import Candidate, Outcome, Request
+from router.gateway.budgets import Till, rolled_up
+from router.gateway.client_keys import ClientKeys
 from router.gateway.fleet import ProfileLookup, instance_of, scheduler_settings
-from router.gateway.metrics import Metrics
+from router.gateway.fleet_changes import FleetChanges
+from router.gateway.metrics import BudgetLevel, Metrics
 from router.gateway.monitor import Monitor
+from router.gateway.overlay import DOCUMENT, Overlay
+from router.gateway.peers import PeerLink
+from router.gateway.quote import Tariffs
 from router.gateway.rules import Rules
 from router.gateway.runner import Runner
 from router.gateway.scaling import scaling
 from router.gateway.targets import LiveTargets
 from router.gateway.tokenizer import PromptTokenizer
+from router.gateway.tracing import Tracing
+from router.logs import log_request
+from router.store.keys import StoredKey
 from router.store.queries import Store
 from router.store.records import RequestRecord
-from router.store.state import State
+from router.store.state import TOTAL, State
 
 BackendFactory = Callable[[InstanceConfig, FleetConfig], Awaitable[Backend]]
+
+#: A row reaches the store within about 0.2 s of its request's end. What another replica served is looked for again
+#: after this long.
+_RECORDED_S = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedFleet:
+    """A fleet of which everything that may fail has been done. `plan` says of each instance whether it stays as it is;
+    `made` are the adapters that are new."""
+
+    config: FleetConfig
+    rules: Rules
+    tokenizers: dict[str, PromptTokenizer]
+    plan: Sequence[tuple[InstanceConfig, dict[str, Candidate], bool]]
+    backends: dict[str, Backend]
+    made: Sequence[Backend]
+
+    async def discard(self) -> None:
+        """It is not to be used after all."""
+        for backend in self.made:
+            await backend.aclose()
 
 
 class Gateway:
@@ -50,20 +84,23 @@ class Gateway:
         load_artifacts: Callable[[FleetConfig], Models],
         reload: Callable[[], FleetConfig] | None = None,
         targets: LiveTargets | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
-        """`targets` are those that the scheduler's policies ask."""
+        """`targets` are those that the scheduler's policies ask; without `tracing` no request is traced."""
         self.runner = runner
         self.store = store
         self.metrics = metrics
         self.policies = policies
         self.admin_key = admin_key
-        self._state = state
+        self.state = state
+        self.tracing = tracing
         self._load_tokenizers = load_tokenizers
-        self._load_artifacts = load_artifacts
+        self.load_artifacts = load_artifacts
         self._tokenizers: dict[str, PromptTokenizer] = {}
         self._predictor = predictor
         self.backends: dict[str, Backend] = {}
-        self.spend = DailySpend()
+        self.till = Till(state)
+        self.tariffs = Tariffs(runner.scheduler)
         self.draining = False
         self.started_at = time.time()
         self._make_backend = make_backend
@@ -71,10 +108,13 @@ class Gateway:
         self._reload = reload
         self._randomness: list[str] = []
         self._headers: dict[tuple[str, str], bytes] = {}
-        self._fleet_lock = asyncio.Lock()
         self._background: set[asyncio.Task[None]] = set()  # tasks must be held somewhere
         self.rules = Rules.of(config, policies, state)
+        self.keys = ClientKeys(store.keys, admin_key, self._use_keys)
         self.targets = targets or LiveTargets(config)
+        self.changes = FleetChanges(self, config, state)
+        self.peers = PeerLink(runner, state, predictor.sharing)
+        self.peers.followers[DOCUMENT] = self.changes.heard
         scheduler = runner.scheduler
         runner.on_decision = metrics.observe_decision
         metrics.watch(
@@ -83,6 +123,9 @@ class Gateway:
             desired_replicas=self._desired_replicas,
             records=store.counts,
             predictor=predictor,
+            live=lambda: scheduler.live,
+            state=lambda: state.health,
+            budgets=self._budget_levels,
         )
         self.monitor = Monitor(runner, config.probes.interval_s, config.probes.timeout_s)
 
@@ -96,66 +139,114 @@ class Gateway:
         return self._predictor.name
 
     def _desired_replicas(self) -> dict[str, int]:
-        wanted = scaling(self.runner.scheduler, [model.name for model in self.config.models])
+        wanted = scaling(
+            self.runner.scheduler,
+            [model.name for model in self.config.models],
+            self.peers.queued_elsewhere,
+        )
         return {each.model: each.desired_replicas for each in wanted if each.desired_replicas is not None}
+
+    def _budget_levels(self) -> Iterator[BudgetLevel]:
+        """How far the budgets of keys are used today and in all."""
+        now = time.time()
+        for name, account in self.rules.accounts.items():
+            for budget in account.budgets(now):
+                if budget.key == name and math.isfinite(budget.limit_usd):
+                    period = TOTAL if budget.period == TOTAL else "day"
+                    spent_usd = self.state.spent_usd(name, budget.period)
+                    yield BudgetLevel(name, period, spent_usd, budget.limit_usd)
 
     # --- life ----------------------------------------------------------------------------------------
     async def start(self) -> None:
-        now = time.time()
-        self.spend.load(await self.store.spend_by_key(midnight(now)), now)
+        await self.keys.start(self.config)
+        self.state.load_spent(rolled_up(await self.store.spent(), self.rules.accounts))
         await self._learn_feedback()
-        await self._apply_fleet(self.config, None)
+        self._install(await self.prepare(self.config, first=True))
+        await self.monitor.look(self.backends)
+        self.monitor.watch(self.backends)
+        await self.peers.start()
+        await self.changes.catch_up()
 
     async def _learn_feedback(self) -> None:
         for model, features, quality in await self.store.feedback_to_learn():
-            self._predictor.observe_quality(model, features, quality)
+            self._predictor.observe_quality(model, features, quality, recorded=True)
 
     async def stop(self) -> None:
         """Stop watching, close the engines' connections, flush the records."""
+        await self.keys.stop()
         await self.monitor.stop()
-        self.runner.stop()
         for task in list(self._background):
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
+        await self.till.aclose()
         for backend in self.backends.values():
             await backend.aclose()
+        await self.state.aclose()  # what was spent has been told by now
+        self.runner.stop()
         await self.store.close()
 
-    async def reload(self) -> FleetConfig:
-        """Read the fleet file again and apply it; raises ConfigError and keeps the old one if it is bad."""
+    async def reload(self, *, everywhere: bool = False) -> FleetConfig:
+        """Have all replicas read their fleet files again. Raises ConfigError and keeps the old one if it is bad here. If
+        the shared state does not answer, `everywhere` raises a Refusal (503); else this replica alone reads its own."""
+        if self._reload is not None:
+            await self.changes.reload(self._reload, everywhere=everywhere)
+        return self.config
+
+    async def read_again(self, file: FleetConfig) -> tuple[FleetConfig, Models | None]:
+        """This replica's fleet file and artifacts as they are now, `file` and None without a file. Raises
+        ConfigError."""
         if self._reload is None:
-            return self.config
-        config = self._reload()
-        artifacts = await asyncio.to_thread(self._load_artifacts, config)
-        await self.apply(config)
+            return file, None
+        file = self._reload()
+        return file, await asyncio.to_thread(self.load_artifacts, file)
+
+    async def use_artifacts(self, artifacts: Models) -> None:
+        """Predict by these from now on."""
         if artifacts.name != self.artifact:
             self._predictor.use(artifacts)
             await self._learn_feedback()
-        return self.config
 
-    async def apply(self, config: FleetConfig) -> None:
-        """Apply a changed fleet. Requests under way go on where they are."""
-        await self.change(lambda _: config)
-        self.targets.use(config)
+    # --- instances -----------------------------------------------------------------------------------
+    async def add_instance(self, added: InstanceConfig) -> None:
+        """Add an instance for all replicas. Raises a Refusal (409) if its name is taken, ConfigError."""
 
-    async def change(self, edit: Callable[[FleetConfig], FleetConfig]) -> None:
-        """Apply what `edit` makes of the fleet as it is when its turn comes, so that of two changes at once
-        neither undoes the other."""
-        async with self._fleet_lock:
-            old = self.config
-            config = edit(old)
-            rules = Rules.of(config, self.policies, self._state)
-            await self._apply_fleet(config, old)
-            self.rules = rules
+        def edit(overlay: Overlay, file: FleetConfig) -> Overlay:
+            if overlay.over(file).instance(added.name) is not None:
+                raise Refusal(
+                    409, "name_taken", f"An instance {added.name} is there already", Outcome.REJECTED_INVALID
+                )
+            return overlay.adding(added)
 
-    async def _apply_fleet(self, config: FleetConfig, old: FleetConfig | None) -> None:
-        scheduler = self.runner.scheduler
+        await self.changes.edit(edit)
+
+    async def remove_instance(self, name: str, *, drain: bool = False) -> None:
+        """Take an instance out for all replicas: at once, what it carries running to its end, or with `drain` when
+        none has anything there any more."""
+
+        def edit(overlay: Overlay, file: FleetConfig) -> Overlay | None:
+            if overlay.over(file).instance(name) is None or (drain and name in overlay.draining):
+                return None
+            return overlay.drained(name) if drain else overlay.removing(name, file)
+
+        await self.changes.edit(edit)
+
+    async def change_targets(self, key: str | None, values: Mapping[str, float | None]) -> None:
+        """Change the targets of a key, or of the fleet (None), for all replicas. Raises KeyError for an unknown key."""
+        if key is not None and key not in self.targets.scopes:
+            raise KeyError(key)
+        await self.changes.edit(lambda overlay, _: overlay.targeting(key, values))
+
+    async def prepare(self, config: FleetConfig, *, first: bool = False) -> PreparedFleet:
+        """Do all of a fleet that may fail. Raises ConfigError."""
+        old = None if first else self.config
+        self.keys.check(config)
+        rules = Rules.of(config, self.policies, self.state, self.keys.stored)
         tokenizers = await asyncio.to_thread(self._load_tokenizers, config)
         known = {} if old is None else {each.name: (each, old.candidates(each)) for each in old.instances}
-        plan: list[tuple[InstanceConfig, dict[str, Candidate], bool]] = []  # whether it stays as it is
-        gone: list[Backend] = []
-        backends: dict[str, Backend] = {}
         same_limits = old is not None and old.limits == config.limits
+        plan: list[tuple[InstanceConfig, dict[str, Candidate], bool]] = []
+        backends: dict[str, Backend] = {}
+        made: list[Backend] = []
         try:
             for each in config.instances:
                 candidates = config.candidates(each)
@@ -163,21 +254,35 @@ class Gateway:
                     same_limits and known.get(each.name) == (each, candidates) and each.name in self.backends
                 )
                 plan.append((each, candidates, same))
-                backends[each.name] = (
-                    self.backends[each.name] if same else await self._make_backend(each, config)
-                )
+                if same:
+                    backends[each.name] = self.backends[each.name]
+                else:
+                    backends[each.name] = await self._make_backend(each, config)
+                    made.append(backends[each.name])
         except BaseException:
-            for name, backend in backends.items():
-                if self.backends.get(name) is not backend:
-                    await backend.aclose()
+            for backend in made:
+                await backend.aclose()
             raise
-        # From here on nothing fails: instances that are in use may be changed.
+        return PreparedFleet(config, rules, tokenizers, plan, backends, made)
+
+    def commit(self, prepared: PreparedFleet) -> None:
+        """Serve a prepared fleet from now on. Requests under way go on where they are."""
+        gone = self._install(prepared)
+        self.monitor.watch(self.backends)
+        for backend in gone:
+            self._close_later(backend)
+        self.peers.tell_again()
+
+    def _install(self, prepared: PreparedFleet) -> list[Backend]:
+        """The adapters that are no longer used."""
+        scheduler, config, backends = self.runner.scheduler, prepared.config, prepared.backends
         instances = [
             scheduler.instances[each.name]
             if same
             else instance_of(each, candidates, self._profile, scheduler.instances.get(each.name))
-            for each, candidates, same in plan
+            for each, candidates, same in prepared.plan
         ]
+        gone: list[Backend] = []
         for name, backend in self.backends.items():
             if backends.get(name) is not backend:
                 gone.append(backend)
@@ -185,10 +290,12 @@ class Gateway:
             if name not in backends:
                 self._predictor.forget(name)
         self.backends = backends
-        self._tokenizers = tokenizers
+        self._tokenizers = prepared.tokenizers
         self._headers.clear()
         scheduler.set_instances(instances)
         scheduler.settings = scheduler_settings(config)
+        self.rules = prepared.rules
+        self._use_keys(self.keys.stored)  # they may have changed meanwhile
         self.runner.apply(Tick())  # queued requests may go to what has come, or must be told what has gone
         self.metrics.set_fleet(
             policies=self.policies,
@@ -198,35 +305,15 @@ class Gateway:
             keys=[key.name for key in config.auth.keys],
         )
         self.monitor.interval_s, self.monitor.timeout_s = config.probes.interval_s, config.probes.timeout_s
-        if old is None:
-            await self.monitor.look(backends)
-        self.monitor.watch(backends)
-        for backend in gone:
-            self._close_later(backend)
+        return gone
 
-    def drain_instance(self, name: str) -> None:
-        """Send an instance nothing more; it leaves the fleet when its last request has ended."""
-        instance = self.runner.scheduler.instances[name]
-        if instance.draining:
-            return
-        instance.draining = True
-        self.runner.apply(Tick())
+    def _use_keys(self, stored: Sequence[StoredKey]) -> None:
+        self.rules = rules = self.rules.with_keys(stored)
+        made = [name for name in rules.terms if rules.tenants[name].stored is not None]
+        self.targets.use_keys(map(rules.tenants.effective, made))
+        self.metrics.set_fleet(policies=(), models=(), instances={}, keys=made)
 
-        async def leave() -> None:
-            while instance.in_flight and instance.draining:  # noqa: ASYNC110 (rare; an event would cost)
-                await asyncio.sleep(0.2)
-            if instance.draining and self.runner.scheduler.instances.get(name) is instance:
-                await self.remove_instance(name)
-
-        self._in_background(leave(), f"drain {name}")
-
-    async def remove_instance(self, name: str) -> None:
-        """Take an instance out of the fleet now; what it carries runs to its end."""
-        await self.change(
-            lambda config: with_instances(config, [each for each in config.instances if each.name != name])
-        )
-
-    def _in_background(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def in_background(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
@@ -242,18 +329,40 @@ class Gateway:
             finally:
                 await backend.aclose()
 
-        self._in_background(close(), "close backend")
+        self.in_background(close(), "close backend")
 
     async def take_feedback(self, request_id: str, quality: float, key: str | None) -> bool:
         """Keep a judgement of an answer (`quality` 0 to 1) and learn from it; False if the key has no such
         request."""
-        if not await self.store.add_feedback(request_id, quality, key):
+        add = partial(self.store.add_feedback, request_id, quality, key)
+        if not await add() and not (await self._may_be_recorded_yet() and await add()):
             return False
         if len(await self.store.feedback(request_id)) > 1:
             return True  # kept; but one answer is judged once, or one caller could talk a model down
         for model, features, judged in await self.store.feedback_to_learn(request_id=request_id, limit=1):
             self._predictor.observe_quality(model, features, judged)
         return True
+
+    async def recorded(
+        self, request_id: str, key: str | None = None, *, any_key: bool = False
+    ) -> dict[str, Any] | None:
+        """The row of a request, as `Store.request` finds it: one that another replica has just served, too."""
+        find = partial(self.store.request, request_id, key, any_key=any_key)
+        row = await find()
+        if row is None and await self._may_be_recorded_yet():
+            row = await find()
+        return row
+
+    async def _may_be_recorded_yet(self) -> bool:
+        """Whether a request that is not in the store may be on its way there from another replica: by now it is."""
+        if self.state.health.replicas == 1:
+            return False
+        await asyncio.sleep(_RECORDED_S)
+        return True
+
+    def lessons(self) -> LessonCounts:
+        """What was told to other replicas of what is learned here, and heard of them."""
+        return self._predictor.sharing.counts
 
     def predictors(self) -> dict[str, Any]:
         """What was trained, and how it does: for people."""
@@ -349,6 +458,8 @@ class Gateway:
     def finish(self, record: RequestRecord) -> None:
         """A request has ended: count it and keep it."""
         self.metrics.record(record)
-        self.rules.keys.settle(record)
-        self.spend.charge(record)
+        if record.trace is not None and self.tracing is not None:
+            self.tracing.end(record, record.trace)
+        if self.config.observability.log_requests:
+            log_request(record)
         self.store.writer.put(record)

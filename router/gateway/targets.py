@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from policies.settings import Targets
-from router.config import FleetConfig
+from router.config import FleetConfig, KeyConfig
 
 
 class LiveTargets:
@@ -14,17 +14,21 @@ class LiveTargets:
     again. A key takes from the fleet what neither its own entry nor a change of its own says."""
 
     def __init__(self, config: FleetConfig) -> None:
+        self._made: dict[str, dict[str, float | None]] = {}
         self.use(config)
 
     def use(self, config: FleetConfig) -> None:
         """Take over a fleet file; what was changed is forgotten."""
         cost = config.scheduling.cost
         self._fleet = Targets(cost.quality, cost.quality_slack, cost.attainment, cost.window_requests)
-        self._keys: dict[str, dict[str, float | None]] = {}
-        for key in config.auth.keys:
-            own = {"quality": key.quality, "attainment": key.attainment}
-            self._keys[key.name] = {name: value for name, value in own.items() if value is not None}
+        self._keys = {key.name: _own(key) for key in config.auth.keys}
+        self._changes: dict[str, dict[str, float | None]] = {}
         self._changed: set[str | None] = set()
+        self._settle()
+
+    def use_keys(self, made: Iterable[KeyConfig]) -> None:
+        """Take over the keys that are not of the fleet file, with what holds for them; what was changed stays."""
+        self._made = {key.name: _own(key) for key in made}
         self._settle()
 
     def __call__(self, key: str | None) -> Targets:
@@ -45,12 +49,21 @@ class LiveTargets:
         unknown key."""
         if key is None:
             self._fleet = replace(self._fleet, **values)  # type: ignore[arg-type]
+        elif key in self._targets:
+            self._changes.setdefault(key, {}).update(values)
         else:
-            self._keys[key].update(values)
+            raise KeyError(key)
         self._changed.add(key)
         self._settle()
 
     def _settle(self) -> None:
         self._targets: dict[str | None, Targets] = {None: self._fleet}
-        for name, own in self._keys.items():
-            self._targets[name] = replace(self._fleet, **own)  # type: ignore[arg-type]
+        for name, own in {**self._made, **self._keys}.items():
+            values = {**own, **self._changes.get(name, {})}
+            self._targets[name] = replace(self._fleet, **values)  # type: ignore[arg-type]
+
+
+def _own(key: KeyConfig) -> dict[str, float | None]:
+    """What a key says itself."""
+    said = {"quality": key.quality, "attainment": key.attainment}
+    return {name: value for name, value in said.items() if value is not None}

@@ -176,7 +176,7 @@ class Tracing:
     def close(self) -> None:
         """Send what waits, within a few seconds, and stop. Blocks: call it off the event loop."""
         self._processor.force_flush(3000)
-        self._processor.shutdown()
+        self._processor.shutdown()  # type: ignore[no-untyped-call]
 
 
 def _request_attributes(record: RequestRecord, operation: str) -> dict[str, Any]:

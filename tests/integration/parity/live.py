@@ -29,17 +29,30 @@ from tests.integration.parity.live_engine import LiveBackend, LiveEngine
 from tests.integration.parity.traces import Listener, Run, listen, row_of_record
 
 
+class _NoKeys:
+    """The table of made keys: empty."""
+
+    async def version(self) -> tuple[int, int, float]:
+        return 0, 0, 0.0
+
+    async def rows(self) -> tuple[()]:
+        return ()
+
+
 class _Records:
     """The store, as far as requests use it: a list."""
 
+    full = False
+
     def __init__(self) -> None:
+        self.keys = _NoKeys()
         self.records: list[RequestRecord] = []
         self.writer = SimpleNamespace(put=self.records.append)
 
     def counts(self) -> None:
         raise AssertionError("nobody reads metrics here")
 
-    async def spend_by_key(self, since: float) -> dict[str, float]:
+    async def spent(self) -> dict[tuple[str, str], dict[str, float]]:
         return {}
 
     async def feedback_to_learn(self) -> list[Any]:

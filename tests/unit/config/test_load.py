@@ -105,6 +105,7 @@ MISTAKES = [
     ("profile: qwen@l4", "profile: qwen@l4\n    url: http://a", 27, "instances[1]", "has no url"),
     ("profile: qwen@l4", "profile: qwen@l4\n    speed: 0", 30, "instances[1].speed", "greater than 0"),
     ("limits:", "limits: &a\n  max_queue: 1\n  max_queue: 2", 14, "limits.max_queue", "first on line 13"),
+    ("{port: 8080}", "{workers: 2}", 1, "server.workers", "state.url must be redis://"),
     ("limits:", "server: {}\nlimits:", 12, "server", "given twice (first on line 1)"),
 ]
 

@@ -9,7 +9,7 @@ from backends.engine import Engine, Progress, Sequence
 from predictors.serving import PhysicalPredictor
 from router.core.profile import EngineProfile
 from router.core.state import Instance
-from router.core.types import Candidate, LoadReport, Prediction, Price, Request, Slo
+from router.core.types import Candidate, LoadReport, Prediction, Price, PromptFeatures, Request, Slo
 
 TRUTH = EngineProfile(
     name="test",
@@ -66,6 +66,7 @@ class Run:
         self.instance = Instance("i", "vllm", {"m": self.candidate}, profiles=profiles)
         self.now = 0.0
         self.seen: list[Seen] = []
+        self.features: PromptFeatures | None = None  # of every request
         self._open: dict[str, tuple[Request, Seen]] = {}
         self._reported_at = 0.0
 
@@ -87,7 +88,14 @@ class Run:
         prompt_tokens = max(4, min(8000, round(self.rng.lognormvariate(6.0, 1.0))))
         output_tokens = max(1, min(1000, round(self.rng.lognormvariate(5.0, 0.8))))
         request = Request(
-            str(number), self.now, "x", ("m",), prompt_tokens=prompt_tokens, max_tokens=1000, slo=slo
+            str(number),
+            self.now,
+            "x",
+            ("m",),
+            prompt_tokens=prompt_tokens,
+            max_tokens=1000,
+            slo=slo,
+            features=self.features,
         )
         prediction = self.predictor.predict(request, self.candidate, self.instance, self.now)
         seen = Seen(prediction, prompt_tokens, self.now)

@@ -1,0 +1,123 @@
+"""What operators have changed while the fleet serves: an overlay over each replica's own fleet file.
+
+It is one shared document (`State.change`, "fleet"), so that a change made at one replica holds for all, and for those
+that start later, until the file is read again. As JSON: `{"revision", "reloads", "added": [instance as in the fleet
+file], "removed": [name], "draining": [name], "targets": {"fleet": {...}, "keys": {name: {...}}}}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+from router.config import ConfigError, FleetConfig, InstanceConfig, parse_instance, with_instances
+
+#: The shared document's name.
+DOCUMENT = "fleet"
+
+Values = Mapping[str, float | None]
+
+
+class OverlayError(Exception):
+    """A shared document that is no overlay (another version's, or damaged)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overlay:
+    """`revision` grows with every change, so that the newest of two is told; `reloads` counts how often all replicas
+    were told to read their files. `removed` are instances of the file that are out, `added` those that are in though
+    no file has them. `targets` are those changed, by key (None: the fleet)."""
+
+    revision: int = 0
+    reloads: int = 0
+    added: tuple[InstanceConfig, ...] = ()
+    removed: frozenset[str] = frozenset()
+    draining: frozenset[str] = frozenset()
+    targets: Mapping[str | None, Values] = field(default_factory=dict)
+
+    def over(self, file: FleetConfig) -> FleetConfig:
+        """A fleet file with the changes. Raises ConfigError where they do not fit it."""
+        if not self.added and not self.removed:
+            return file
+        added = {each.name for each in self.added}
+        kept = [each for each in file.instances if each.name not in self.removed and each.name not in added]
+        return with_instances(file, (*kept, *self.added))
+
+    # --- changes ---------------------------------------------------------------------------------------
+    def adding(self, instance: InstanceConfig) -> Self:
+        """With one more instance."""
+        return self._next(added=(*self.added, instance), draining=self.draining - {instance.name})
+
+    def removing(self, name: str, file: FleetConfig) -> Self:
+        """Without this instance."""
+        removed = self.removed if file.instance(name) is None else self.removed | {name}
+        added = tuple(each for each in self.added if each.name != name)
+        return self._next(added=added, removed=removed, draining=self.draining - {name})
+
+    def drained(self, name: str) -> Self:
+        """Nothing more is sent to this instance."""
+        return self._next(draining=self.draining | {name})
+
+    def targeting(self, key: str | None, values: Values) -> Self:
+        """With other targets of a key, or of the fleet (None)."""
+        return self._next(targets={**self.targets, key: {**self.targets.get(key, {}), **values}})
+
+    def reloaded(self) -> Self:
+        """Without any change, for files that are read again."""
+        return type(self)(self.revision + 1, self.reloads + 1)
+
+    def _next(self, **changes: Any) -> Self:
+        return replace(self, revision=self.revision + 1, **changes)
+
+    # --- the document ------------------------------------------------------------------------------------
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "revision": self.revision,
+            "reloads": self.reloads,
+            "added": [each.model_dump(mode="json", exclude_unset=True) for each in self.added],
+            "removed": sorted(self.removed),
+            "draining": sorted(self.draining),
+            "targets": {
+                "fleet": dict(self.targets.get(None, {})),
+                "keys": {key: dict(values) for key, values in self.targets.items() if key is not None},
+            },
+        }
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Self:
+        """What a document says; an empty one is that nothing was changed. Raises OverlayError, and ConfigError for an
+        instance that does not validate here."""
+        if not document:
+            return cls()
+        try:
+            targets: dict[str | None, Values] = {
+                key: _values(values) for key, values in document["targets"]["keys"].items()
+            }
+            if document["targets"]["fleet"]:
+                targets[None] = _values(document["targets"]["fleet"])
+            return cls(
+                int(document["revision"]),
+                int(document["reloads"]),
+                tuple(parse_instance(each, "the shared fleet") for each in document["added"]),
+                frozenset(map(str, document["removed"])),
+                frozenset(map(str, document["draining"])),
+                targets,
+            )
+        except ConfigError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise OverlayError(
+                f"the shared fleet document cannot be read ({type(error).__name__})"
+            ) from error
+
+
+def revision_of(document: Mapping[str, Any]) -> int:
+    """The revision of a document, 0 of one that is none."""
+    revision = document.get("revision", 0)
+    return revision if isinstance(revision, int) else 0
+
+
+def _values(values: Mapping[str, Any]) -> Values:
+    return {str(name): None if value is None else float(value) for name, value in values.items()}

@@ -1,0 +1,122 @@
+// All talk with the gateway. Keys stay in this tab (sessionStorage) and go out as Authorization only.
+
+const ADMIN = "headway.admin-key";
+const CLIENT = "headway.client-key";
+
+/** What the gateway said no to: `status` (0: it does not answer), `code`, `message`. */
+export class ApiError extends Error {
+  constructor(status, code, message) {
+    super(message);
+    this.status = status;
+    this.code = code;
+  }
+}
+
+export const keys = {
+  get admin() { return sessionStorage.getItem(ADMIN) ?? ""; },
+  set admin(value) { put(ADMIN, value); },
+  get client() { return sessionStorage.getItem(CLIENT) ?? ""; },
+  set client(value) { put(CLIENT, value); },
+  forget() { put(ADMIN, ""); put(CLIENT, ""); },
+};
+function put(name, value) {
+  if (value) sessionStorage.setItem(name, value);
+  else sessionStorage.removeItem(name);
+  dispatchEvent(new Event("keys"));
+}
+
+/** Whether the gateway answers, for the page's notice. */
+function reachable(answers) {
+  dispatchEvent(new CustomEvent("reachable", { detail: answers }));
+}
+
+async function ask(path, key, options = {}) {
+  const headers = { ...(options.headers ?? {}) };
+  if (key) headers.authorization = `Bearer ${key}`;
+  let response;
+  try {
+    response = await fetch(`../${path}`, { ...options, headers, credentials: "omit", cache: "no-store" });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    // A header that no browser sends is the key's fault, not the gateway's.
+    if (key && /[^\x20-\x7e]/.test(key)) throw new ApiError(401, "invalid_api_key", "A key has plain characters only.");
+    reachable(false);
+    throw new ApiError(0, "unreachable", "The gateway does not answer.");
+  }
+  reachable(true);
+  if (!response.ok) throw await refused(response);
+  return response;
+}
+
+async function refused(response) {
+  const text = await response.text();
+  try {
+    const { error } = JSON.parse(text);
+    return new ApiError(response.status, error.code, error.message);
+  } catch {
+    return new ApiError(response.status, null, text.slice(0, 300) || response.statusText);
+  }
+}
+
+/** GET under /admin. A 401 is also told as the event `locked`. */
+export async function admin(path, signal) {
+  try {
+    return await (await ask(`admin/${path}`, keys.admin, { signal })).json();
+  } catch (error) {
+    if (error.status === 401) dispatchEvent(new Event("locked"));
+    throw error;
+  }
+}
+
+/** A file under /admin, as a blob. */
+export async function adminFile(path, signal) {
+  return (await ask(`admin/${path}`, keys.admin, { signal })).blob();
+}
+
+export async function about() {
+  return (await ask("ui/about.json", "")).json();
+}
+
+/** GET as a client. */
+export async function client(path, signal) {
+  return (await ask(path, keys.client, { signal })).json();
+}
+
+/** POST as a client; the response, whatever its body is. */
+export function post(path, body, signal) {
+  return ask(path, keys.client, { method: "POST", body: JSON.stringify(body), headers: { "content-type": "application/json" }, signal });
+}
+
+/** The JSON of a stream's events, until `[DONE]`. */
+export async function* events(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    rest += value;
+    const lines = rest.split("\n");
+    rest = lines.pop();
+    for (const line of lines) {
+      if (!line.startsWith("data: ")) continue;
+      const data = line.slice(6).trim();
+      if (data === "[DONE]") return;
+      yield JSON.parse(data);
+    }
+  }
+}
+
+/** Run `task` now and then every `every_ms` while the page is seen, until `signal` is aborted. */
+export async function poll(signal, every_ms, task) {
+  while (!signal.aborted) {
+    if (document.hidden) await new Promise((go) => document.addEventListener("visibilitychange", go, { once: true, signal }));
+    if (signal.aborted) return;
+    try {
+      await task();
+    } catch (error) {
+      if (signal.aborted || error.status === 401) return;
+      if (!(error instanceof ApiError)) throw error;
+    }
+    await new Promise((go) => setTimeout(go, every_ms));
+  }
+}

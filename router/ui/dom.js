@@ -1,0 +1,85 @@
+// Elements from plain values. Text goes in as text only; the page's policy forbids HTML from strings anyway.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function filled(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else node.setAttribute(name, value === true ? "" : String(value));
+  }
+  node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  return node;
+}
+
+/** An HTML element: `h("p", {class: "soft"}, "text", node)`; attributes named on... are listeners. */
+export function h(tag, attributes, ...children) {
+  return filled(document.createElement(tag), attributes, children);
+}
+
+/** An SVG element. */
+export function s(tag, attributes, ...children) {
+  return filled(document.createElementNS(SVG, tag), attributes, children);
+}
+
+/** Put text in only if it changed, so that what is selected or read aloud is left alone. */
+export function say(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+/** The head of a view: its name, what it tells, and controls. */
+export function head(title, about, ...controls) {
+  return h("div", { class: "head" }, h("div", null, h("h1", { tabindex: -1 }, title), about && h("p", null, about)), controls);
+}
+
+export function card(title, ...children) {
+  return h("section", { class: "card" }, title && h("h2", null, title), children);
+}
+
+/** `columns`: [{name, num, title}]; `rows`: lists of cells (text or nodes), the first is the row's head. */
+export function table(columns, rows, { caption, label } = {}) {
+  const cell = (value, at, heading) => {
+    const tag = at === 0 && heading ? "th" : "td";
+    return h(tag, { class: columns[at].num ? "num" : null, scope: tag === "th" ? "row" : null }, value ?? "—");
+  };
+  return h(
+    "div",
+    { class: "scroll", tabindex: 0, role: "region", "aria-label": label ?? caption ?? "Table" },
+    h(
+      "table",
+      null,
+      caption && h("caption", null, caption),
+      h("thead", null, h("tr", null, columns.map((each) => h("th", { scope: "col", class: each.num ? "num" : null, title: each.title }, each.name)))),
+      h("tbody", null, rows.map((row) => h("tr", { class: row.mark ?? null }, (row.cells ?? row).map((value, at) => cell(value, at, true))))),
+    ),
+  );
+}
+
+/** Named figures in a row of tiles: [{name, value, small, title}]. */
+export function tiles(figures) {
+  return h("dl", { class: "tiles" }, figures.map(({ name, value, small, title }) =>
+    h("div", { class: "tile", title }, h("dt", null, name), h("dd", null, value, small && h("small", null, ` ${small}`)))));
+}
+
+/** One of several, as buttons: [[value, text]]. */
+export function choices(label, options, chosen, pick) {
+  const buttons = options.map(([value, text]) =>
+    h("button", {
+      type: "button",
+      "aria-pressed": String(value === chosen),
+      onclick: () => {
+        buttons.forEach((button, at) => button.setAttribute("aria-pressed", String(options[at][0] === value)));
+        pick(value);
+      },
+    }, text));
+  return h("div", { class: "choices", role: "group", "aria-label": label }, buttons);
+}
+
+/** A labelled field. */
+export function field(name, control) {
+  return h("label", null, name, control);
+}
+
+export function select(name, options, chosen) {
+  return h("select", { name }, options.map(([value, text]) => h("option", { value, selected: value === chosen }, text)));
+}

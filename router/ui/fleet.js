@@ -1,0 +1,167 @@
+// The fleet as it is now: asked once a second while the page is seen.
+
+import { admin, poll } from "./api.js";
+import { card, h, head, s, say, table, tiles } from "./dom.js";
+import { count, number, percent, seconds, usd } from "./format.js";
+
+const HISTORY = 120;
+const RECENT_S = 60;
+
+const COLUMNS = [
+  { name: "Instance" },
+  { name: "Health" },
+  { name: "Serves" },
+  { name: "In flight", num: true, title: "Requests that the router (all its replicas) has sent there and that have not ended" },
+  { name: "Last 2 min" },
+  { name: "Running / waiting", num: true, title: "As the engine reports" },
+  { name: "KV memory", num: true, title: "Share of the engine's KV blocks in use" },
+  { name: "TTFT, last minute", num: true, title: "Mean time to the first token: what happened, and what was predicted" },
+  { name: "Predictions hold", num: true, title: "Share of first tokens within the predicted 95 % quantile; close to 95 % is right" },
+];
+
+export async function show(main, { signal }) {
+  const figures = h("div");
+  const body = h("tbody");
+  const empty = h("p", { class: "empty", hidden: true }, "No instance is in the fleet. Add one to the fleet file, or with POST /admin/instances.");
+  const rows = new Map();
+  const models = h("div");
+  const replicas = h("div");
+  main.append(
+    head("Fleet", "What each instance is doing now, and whether it does what was predicted."),
+    figures,
+    card("Instances", h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Instances" },
+      h("table", { id: "instances" }, h("thead", null, h("tr", null, COLUMNS.map((each) => h("th", { scope: "col", class: each.num ? "num" : null, title: each.title }, each.name)))), body)), empty),
+    replicas,
+    models,
+  );
+  let recent = new Map();
+  let turn = 0;
+  let modelsShown = "";
+  await poll(signal, 1000, async () => {
+    const fleet = await admin("fleet", signal);
+    if (turn++ % 3 === 0) {
+      const { instances } = await admin(`overview/instances?window_s=${RECENT_S}`, signal);
+      recent = new Map(instances.map((each) => [each.instance, each]));
+    }
+    if (signal.aborted) return;
+    summary(figures, fleet, recent);
+    for (const instance of fleet.instances) {
+      if (!rows.has(instance.name)) rows.set(instance.name, row());
+      rows.get(instance.name).update(instance, recent.get(instance.name));
+    }
+    const names = fleet.instances.map((each) => each.name);
+    for (const name of [...rows.keys()]) if (!names.includes(name)) rows.delete(name);
+    const nodes = names.map((name) => rows.get(name).node);
+    if (nodes.length !== body.childElementCount || nodes.some((node, at) => body.children[at] !== node)) body.replaceChildren(...nodes);
+    empty.hidden = names.length > 0;
+    if (JSON.stringify(fleet.models) !== modelsShown) {
+      modelsShown = JSON.stringify(fleet.models);
+      models.replaceChildren(modelTable(fleet));
+    }
+    replicas.replaceChildren(...sharing(fleet));
+  });
+}
+
+function summary(node, fleet, recent) {
+  const healthy = fleet.instances.filter((each) => each.healthy && !each.draining).length;
+  const inFlight = fleet.instances.reduce((sum, each) => sum + total(each), 0);
+  const tokens = [...recent.values()].reduce((sum, each) => sum + each.output_tokens, 0) / RECENT_S;
+  const finished = [...recent.values()].reduce((sum, each) => sum + each.requests, 0) / RECENT_S;
+  const values = [
+    ["Instances that serve", `${healthy} of ${fleet.instances.length}`],
+    ["Requests in flight", count(inFlight)],
+    ["Waiting in the queue", count(fleet.queue_depth)],
+    ["Requests, last minute", `${number(finished)} /s`],
+    ["Output tokens, last minute", `${number(tokens)} /s`],
+  ];
+  if (fleet.draining) values.push(["This replica", "draining"]);
+  if (node.querySelectorAll("dd").length !== values.length) node.replaceChildren(tiles(values.map(([name, value]) => ({ name, value }))));
+  node.querySelectorAll("dd").forEach((each, at) => say(each, values[at][1]));
+}
+
+/** One instance's row; its parts are changed in place. */
+function row() {
+  const name = h("span");
+  const about = h("small");
+  const health = h("span", { class: "badge" });
+  const serves = h("td");
+  const flight = h("span");
+  const elsewhere = h("small");
+  const spark = s("svg", { class: "spark", viewBox: `0 0 ${HISTORY} 24`, preserveAspectRatio: "none", role: "img" });
+  const load = h("td", { class: "num" });
+  const kv = h("span");
+  const fill = h("span", { class: "bar-fill" });
+  const ttft = h("span");
+  const predicted = h("small");
+  const holds = h("td", { class: "num" });
+  const past = [];
+  const node = h("tr", null,
+    h("th", { scope: "row" }, name, about), h("td", null, health), serves, h("td", { class: "num" }, flight, elsewhere), h("td", null, spark), load,
+    h("td", { class: "num" }, h("span", { class: "meter" }, kv, h("span", { class: "bar-track", "aria-hidden": "true" }, fill))),
+    h("td", { class: "num" }, ttft, predicted), holds);
+  return {
+    node,
+    update(instance, lately) {
+      say(name, instance.name);
+      say(about, [instance.hardware, instance.kind].filter(Boolean).join(" · "));
+      const [state, tone] = instance.draining ? ["draining", "warn"] : instance.healthy ? ["healthy", "good"] : ["not healthy", "bad"];
+      say(health, state);
+      health.className = `badge ${tone}`;
+      health.title = instance.ejections ? `taken out ${instance.ejections} times` : "";
+      say(serves, Object.keys(instance.serves).join(", "));
+      say(flight, instance.max_concurrency ? `${total(instance)} of ${instance.max_concurrency}` : String(total(instance)));
+      const others = instance.elsewhere?.in_flight ?? 0;
+      say(elsewhere, others ? `${others} by other replicas` : "");
+      past.push(total(instance));
+      if (past.length > HISTORY) past.shift();
+      draw(spark, past, instance.max_concurrency);
+      say(load, instance.running === null ? "—" : `${instance.running} / ${instance.waiting ?? "—"}`);
+      say(kv, percent(instance.kv_usage, 0));
+      fill.style.width = `${Math.min(100, (instance.kv_usage ?? 0) * 100)}%`;
+      fill.classList.toggle("high", (instance.kv_usage ?? 0) > 0.85);
+      say(ttft, seconds(lately?.ttft_s));
+      say(predicted, lately?.predicted_ttft_s ? `predicted ${seconds(lately.predicted_ttft_s)}` : "");
+      say(holds, percent(lately?.within_p95 ?? instance.prediction?.ttft_within_p95, 0));
+    },
+  };
+}
+
+/** In flight of this replica and of the others. */
+const total = (instance) => instance.in_flight + (instance.elsewhere?.in_flight ?? 0);
+
+function draw(svg, past, most) {
+  const top = Math.max(4, ...past, most && most <= 8 ? most : 0);
+  const points = past.map((value, at) => `${HISTORY - past.length + at},${(23 - (value / top) * 21).toFixed(1)}`);
+  svg.setAttribute("aria-label", `In flight over the last two minutes: now ${past[past.length - 1]}, at most ${Math.max(...past)}`);
+  svg.replaceChildren(s("polyline", { points: points.join(" "), fill: "none", stroke: "currentColor", "stroke-width": 1.5, "vector-effect": "non-scaling-stroke" }));
+}
+
+function modelTable({ models, instances }) {
+  const rows = models.map((model) => [
+    h("span", null, model.name, model.aliases?.length ? h("small", null, `also ${model.aliases.join(", ")}`) : null),
+    count(instances.filter((each) => model.name in each.serves).length),
+    count(model.context_tokens),
+    usd(model.price?.input_usd_per_mtok),
+    usd(model.price?.output_usd_per_mtok),
+    number(model.quality),
+    model.slo ? [["ttft_ms", "TTFT"], ["tpot_ms", "TPOT"], ["e2e_ms", "E2E"]].filter(([key]) => model.slo[key]).map(([key, label]) => `${label} ${seconds(model.slo[key] / 1000)}`).join(", ") : "none",
+  ]);
+  return card("Models", table([{ name: "Model" }, { name: "Instances", num: true }, { name: "Context, tokens", num: true }, { name: "Input, per Mtok", num: true }, { name: "Output, per Mtok", num: true }, { name: "Quality (prior)", num: true }, { name: "SLO by default" }], rows, { label: "Models" }));
+}
+
+/** Replicas of the router and the state that they share, where there are several; and what operators changed. */
+function sharing({ replicas, state, changes }) {
+  const facts = [];
+  const add = (name, value) => facts.push(h("dt", null, name), h("dd", null, value));
+  if (replicas > 1 || state?.shared) {
+    add("Replicas of the router", count(replicas));
+    if (state) {
+      add("Shared state", h("span", { class: `badge ${state.connected ? "good" : "bad"}` }, state.connected ? "connected" : "does not answer: each replica goes by its own word"));
+      add("Exchanges", `${count(state.exchanges)}, ${seconds(state.exchanges ? state.exchange_s / state.exchanges : null)} each; ${count(state.failures)} failed`);
+      if (state.alone_s) add("Without the others for", seconds(state.alone_s));
+    }
+  }
+  for (const name of ["added", "removed", "draining"]) if (changes?.[name]?.length) add(`Instances ${name} over the fleet file`, changes[name].join(", "));
+  if (changes?.trouble) add("A change that does not hold", h("span", { class: "error" }, changes.trouble));
+  return facts.length ? [card("Replicas and changes", h("dl", { class: "facts" }, facts))] : [];
+}

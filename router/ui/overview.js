@@ -1,0 +1,112 @@
+// What was recorded over a window of time.
+
+import { admin, poll } from "./api.js";
+import { card, choices, h, head, table, tiles } from "./dom.js";
+import { count, number, percent, ratio, seconds, short, usd } from "./format.js";
+import { histogram } from "./histogram.js";
+import { lines, stacks } from "./timechart.js";
+
+const WINDOWS = [["900", "15 min"], ["3600", "1 h"], ["21600", "6 h"], ["86400", "24 h"], ["604800", "7 d"]];
+const BUCKETS = 60;
+const REFRESH_MS = 5000;
+
+/** Groups of outcomes: name for people, colour, and what is in them. */
+export const ANSWERED = [["ok", "ok", 2], ["late", "late", 3], ["cut_short", "cut short", 5], ["stopped", "stopped by the client", 6]];
+export const BEFORE = [
+  ["timed_out", "timed out", 4, "expired in the queue or before the first token"],
+  ["out_of_budget", "out of budget", 5, "refused: the budget is spent, or cannot pay the prompt"],
+  ["rejected", "rejected", 3, "refused: invalid, no key, rate, SLO out of reach, overload, no instance"],
+  ["failed", "failed", 7, "every attempt failed upstream"],
+  ["left", "client left", 6, "the client went before the first token"],
+];
+const PREDICTED = [["ttft", "TTFT", 1], ["e2e", "E2E", 2], ["output_tokens", "Output tokens", 5]];
+
+export async function show(main, { query, signal }) {
+  let window_s = WINDOWS.some(([value]) => value === query.get("window")) ? query.get("window") : "3600";
+  const note = h("p", { class: "soft small", role: "status" });
+  const figures = h("div", { id: "totals" });
+  const outcomes = h("div");
+  const spend = h("div", { class: "grid" });
+  const charts = build();
+  let again = () => {};
+  const pick = (value) => {
+    window_s = value;
+    history.replaceState(null, "", `#/overview?window=${value}`);
+    again();
+  };
+  main.append(
+    head("Overview", "Whether what was promised was kept, how long it took, and what it cost.", choices("Window", WINDOWS, window_s, pick)),
+    note, figures,
+    h("div", { class: "grid wide" }, charts.time.map((chart) => h("section", { class: "card" }, chart.node))),
+    card("Latency", h("div", { class: "grid three" }, Object.values(charts.latency).map((chart) => chart.node))),
+    card("Predictions: what happened over what was predicted",
+      h("p", { class: "soft small" }, "1 is right, 2 means twice as much as predicted. The line is the median, the band holds 80 % of the requests."),
+      h("div", { class: "grid three" }, charts.prediction.map((chart) => chart.node))),
+    outcomes, spend,
+  );
+  const update = async () => {
+    const asked = window_s;
+    const told = await admin(`overview?window_s=${asked}&buckets=${BUCKETS}`, signal);
+    if (signal.aborted || asked !== window_s) return;
+    const sampled = told.sampled_share < 1;
+    note.textContent = sampled ? `Estimated from ${percent(told.sampled_share, 0)} of ${count(told.requests)} requests.` : told.requests ? "" : "No request was recorded in this window.";
+    note.hidden = !note.textContent;
+    figures.replaceChildren(totals(told));
+    // A part that has only begun says little of a rate.
+    const whole = told.buckets.filter((bucket, at) => at < told.buckets.length - 1 || bucket.seconds > told.bucket_s / 4);
+    charts.time.forEach((chart) => chart.update(whole));
+    charts.prediction.forEach((chart) => chart.update(whole));
+    for (const [name, chart] of Object.entries(charts.latency)) chart.update(told.latency[name]);
+    outcomes.replaceChildren(outcomeTable(told.totals));
+    spend.replaceChildren(...[["policy", "Policy"], ["model", "Model"], ["key", "Key"]].map(([by, name]) => spendTable(name, told.spend[by], told.totals)));
+  };
+  again = () => update().catch((error) => { if (!signal.aborted && error.name !== "ApiError" && !("status" in error)) throw error; });
+  await poll(signal, REFRESH_MS, update);
+}
+
+function build() {
+  const per = (amount) => (bucket) => (bucket.seconds ? bucket[amount] / bucket.seconds : null);
+  const group = ([key, name, k]) => ({ name, k, of: (bucket) => bucket.groups[key] ?? 0 });
+  return {
+    time: [
+      lines("SLO attainment", { note: "Offered requests that met all their SLOs; refused ones count as missed.", form: (value) => percent(value, 0), top: 1, series: [{ name: "attainment", k: 2, of: (bucket) => bucket.attainment }] }),
+      lines("Goodput", { note: "Requests a second that met all their SLOs, beside all requests.", form: number, series: [{ name: "all requests /s", k: 6, of: per("requests") }, { name: "goodput /s", k: 2, of: (bucket) => (bucket.offered ? bucket.goodput_per_s : null) }] }),
+      stacks("Answered", { note: "Requests that decoded, by how they ended.", form: short, series: ANSWERED.map(group) }),
+      stacks("Ended before decoding", { note: "Requests without a single token, by why.", form: short, series: BEFORE.map(group) }),
+      lines("Time to the first token", { form: seconds, series: [["p99", 4], ["p95", 3], ["p50", 1]].map(([name, k]) => ({ name, k, of: (bucket) => bucket.ttft_s[name] })) }),
+      lines("Tokens", { note: "A second; prompts as sent, output as answered.", form: short, series: [{ name: "prompt /s", k: 6, of: per("prompt_tokens") }, { name: "output /s", k: 1, of: per("output_tokens") }] }),
+    ],
+    latency: { ttft_s: histogram("TTFT: to the first token", 1), tpot_s: histogram("TPOT: for each further token", 2), e2e_s: histogram("E2E: to the end", 5) },
+    prediction: PREDICTED.map(([key, name, k]) => lines(name, { form: ratio, target: [1, "as predicted"], series: [{ name: "median", k, of: (bucket) => bucket.prediction[key].p50 }], band: [(bucket) => bucket.prediction[key].p10, (bucket) => bucket.prediction[key].p90] })),
+  };
+}
+
+function totals({ totals: all, latency, prediction }) {
+  const before = BEFORE.reduce((sum, [key]) => sum + (all.groups[key] ?? 0), 0);
+  return tiles([
+    { name: "Requests", value: count(all.requests) },
+    { name: "SLO attainment", value: percent(all.attainment), small: all.offered ? `of ${short(all.offered)}` : "no SLO asked" },
+    { name: "Goodput", value: `${number(all.goodput_per_s)} /s` },
+    { name: "Ended before decoding", value: count(before), small: all.requests ? percent(before / all.requests) : "" },
+    { name: "TTFT, median", value: seconds(latency.ttft_s.p50), small: `p95 ${seconds(latency.ttft_s.p95)}` },
+    { name: "TTFT over predicted", value: ratio(prediction.ttft.p50), small: "median" },
+    { name: "Output tokens", value: short(all.output_tokens) },
+    { name: "Spent", value: usd(all.cost_usd) },
+  ]);
+}
+
+function outcomeTable(all) {
+  const rows = (groups, when) => groups.map(([key, name, , about]) => [name, when, about ?? "", count(all.groups[key] ?? 0), all.requests ? percent((all.groups[key] ?? 0) / all.requests) : "—"]);
+  const single = Object.entries(all.outcomes).map(([name, n]) => `${name} ${count(n)}`).join(", ");
+  return card("Outcomes", table([{ name: "Ended" }, { name: "When" }, { name: "" }, { name: "Requests", num: true }, { name: "Share", num: true }],
+    [...rows(ANSWERED, "after the first token"), ...rows(BEFORE, "before decoding")], { label: "Outcomes" }),
+    single && h("p", { class: "soft small" }, `As recorded: ${single}.`));
+}
+
+function spendTable(name, { names, others }, all) {
+  const row = (label, each) => [label, count(each.requests), short(each.output_tokens), usd(each.cost_usd), all.cost_usd ? percent(each.cost_usd / all.cost_usd, 0) : "—"];
+  const rows = [...names.map((each) => row(each.name || "(none)", each)), ...(others ? [row("all others", others)] : [])];
+  return card(`Spent, by ${name.toLowerCase()}`, rows.length
+    ? table([{ name }, { name: "Requests", num: true }, { name: "Output tokens", num: true }, { name: "Spent", num: true }, { name: "Share", num: true }], rows, { label: `Spent, by ${name.toLowerCase()}` })
+    : h("p", { class: "empty" }, "Nothing yet."));
+}

@@ -1,0 +1,76 @@
+// Ask the fleet: what would be decided, and what then happens; two policies side by side.
+
+import { admin, client, keys } from "./api.js";
+import { card, field, h, head, select } from "./dom.js";
+import { column } from "./playground_column.js";
+
+const EXAMPLE = "Explain in three sentences why queues grow faster than load.";
+
+export async function show(main, { about, signal }) {
+  const number = (name, attributes) => h("input", { name, type: "number", step: "any", min: 0, inputmode: "decimal", ...attributes });
+  const key = h("input", { name: "client-key", type: "password", autocomplete: "off", spellcheck: "false", value: keys.client });
+  const model = select("model", [["auto", "auto (any model)"]], "auto");
+  const controls = {
+    ttft_ms: number("ttft_ms"), tpot_ms: number("tpot_ms"), e2e_ms: number("e2e_ms"),
+    on_miss: select("on_miss", [["", "by default"], ["best_effort", "soft: answer late"], ["reject", "hard: refuse"]], ""),
+    max_cost_usd: number("max_cost_usd"), min_quality: number("min_quality", { max: 1 }),
+    priority: h("input", { name: "priority", type: "number", step: 1, min: 0 }),
+    max_tokens: h("input", { name: "max_tokens", type: "number", step: 1, min: 1, value: 200 }),
+  };
+  const prompt = h("textarea", { name: "prompt", required: true, rows: 4 }, EXAMPLE);
+  const error = h("p", { class: "error", role: "alert" });
+  const both = h("input", { type: "checkbox", name: "both", onchange: () => { second.node.hidden = !both.checked; } });
+  const policies = [["", `by default (${about.default_policy})`], ...about.policies.map((name) => [name, name])];
+  const first = column("A", policies, "", wish);
+  const second = column("B", policies, about.policies.includes("price") ? "price" : "", wish);
+  second.node.hidden = true;
+  const used = () => (both.checked ? [first, second] : [first]);
+  signal.addEventListener("abort", () => [first, second].forEach((each) => each.stop()));
+
+  /** The request's body as the form says it; what is empty is left out. */
+  function wish(policy) {
+    const value = (name) => (controls[name].value === "" ? undefined : controls[name].type === "number" ? Number(controls[name].value) : controls[name].value);
+    const slo = Object.fromEntries(["ttft_ms", "tpot_ms", "e2e_ms"].filter((name) => value(name) !== undefined).map((name) => [name, value(name)]));
+    const routing = { policy: policy || undefined, slo: Object.keys(slo).length ? slo : undefined };
+    for (const name of ["on_miss", "max_cost_usd", "min_quality", "priority"]) routing[name] = value(name);
+    return { model: model.value, messages: [{ role: "user", content: prompt.value }], max_tokens: value("max_tokens"), routing: JSON.parse(JSON.stringify(routing)) };
+  }
+  function each(act) {
+    if (!form.reportValidity()) return;
+    error.textContent = "";
+    keys.client = key.value.trim();
+    used().forEach(act);
+  }
+
+  const form = h("form", { onsubmit: (event) => { event.preventDefault(); each((one) => one.send()); } },
+    h("div", { class: "fields" }, field("Model", model), field("TTFT target, ms", controls.ttft_ms), field("TPOT target, ms", controls.tpot_ms), field("E2E target, ms", controls.e2e_ms), field("When a target is missed", controls.on_miss),
+      field("Money cap, USD", controls.max_cost_usd), field("Least quality, 0 to 1", controls.min_quality), field("Priority", controls.priority), field("Output tokens at most", controls.max_tokens),
+      about.client_key_needed || keys.client ? field("Client key", key) : null),
+    field("Prompt", prompt), error,
+    h("div", { class: "actions" },
+      h("button", { class: "main" }, "Send"),
+      h("button", { type: "button", onclick: () => each((one) => one.predict()) }, "Predict"),
+      h("label", { class: "check" }, both, "Compare two policies on this prompt")));
+  main.append(
+    head("Playground", "Predict asks what would be decided and sends nothing. Send asks an engine, and shows what was predicted beside what happens."),
+    card(null, form), h("div", { class: "grid wide" }, first.node, second.node));
+  await models(about, model, key, error, signal);
+}
+
+/** Fill in the models; again when a client key is given. */
+async function models(about, model, key, error, signal) {
+  const load = async () => {
+    try {
+      const { data } = await client("v1/models", signal);
+      const chosen = model.value;
+      model.replaceChildren(h("option", { value: "auto" }, "auto (any model)"), ...data.map(({ id }) => h("option", { value: id }, id)));
+      model.value = data.some(({ id }) => id === chosen) ? chosen : "auto";
+      error.textContent = "";
+    } catch (failure) {
+      if (signal.aborted || !("status" in failure)) throw failure;
+      error.textContent = failure.status === 401 ? (keys.client ? "That is no client key of this gateway." : "This gateway asks for a client key.") : failure.message;
+    }
+  };
+  key.addEventListener("change", () => { keys.client = key.value.trim(); load(); });
+  await load();
+}

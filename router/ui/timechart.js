@@ -1,0 +1,92 @@
+// Charts over time: lines, and stacked bars.
+
+import { s } from "./dom.js";
+import { below, frame, line, nothing, rules, steps } from "./figure.js";
+import { moment, tick } from "./format.js";
+
+/** Lines. `update(buckets)` draws them anew; `series`: [{name, k, of: bucket => number|null}], `band`: two of those
+ *  functions, filled between; `form` writes a value, `top` fixes the scale's end, `target`: [value, name]. */
+export function lines(title, { note, series, band, form, top, bottom, target }) {
+  let buckets = [];
+  const { node, redraw } = frame(title, note, (svg, area) => {
+    const values = buckets.flatMap((bucket) => [...series.map((each) => each.of(bucket)), ...(band ?? []).map((of) => of(bucket))]).filter((value) => value !== null && value !== undefined);
+    if (!values.length) return nothing(svg, area, "Nothing to show in this window");
+    const ticks = steps(top ?? Math.max(...values, target?.[0] ?? 0) * 1.02, bottom ?? 0);
+    const y = scale(ticks, area);
+    const x = across(buckets, area);
+    rules(svg, area, ticks, y, form);
+    times(svg, area, buckets, x);
+    if (target) {
+      svg.append(s("line", { class: "target", x1: area.left, x2: area.right, y1: y(target[0]), y2: y(target[0]) }),
+        s("text", { x: area.left + 4, y: y(target[0]) - 5 }, target[1]));
+    }
+    if (band) shade(svg, buckets, x, y, band);
+    for (const each of series) {
+      line(svg, buckets.map((bucket, at) => { const value = each.of(bucket) ?? null; return [x(at), value === null ? null : y(value)]; }), each.k);
+    }
+    return told(buckets, x, [...series, ...(band ? [{ name: "10–90 %", of: (bucket) => [band[0](bucket), band[1](bucket)], form: (pair) => pair[0] === null ? "—" : `${form(pair[0])} to ${form(pair[1])}` }] : [])], form, [...series.map(({ name, k }) => [name, k, ""]), ...(band ? [["10–90 %", 6]] : [])]);
+  });
+  return { node, update(given) { buckets = given; redraw(); } };
+}
+
+/** Bars of parts on top of each other; `series` as for lines, a count each. */
+export function stacks(title, { note, series, form }) {
+  let buckets = [];
+  const { node, redraw } = frame(title, note, (svg, area) => {
+    const totals = buckets.map((bucket) => series.reduce((sum, each) => sum + (each.of(bucket) ?? 0), 0));
+    const highest = Math.max(0, ...totals);
+    if (!highest) return nothing(svg, area, "None in this window");
+    const ticks = steps(highest);
+    const y = scale(ticks, area);
+    const x = across(buckets, area);
+    rules(svg, area, ticks, y, form);
+    times(svg, area, buckets, x);
+    const step = (area.right - area.left) / buckets.length;
+    buckets.forEach((bucket, at) => {
+      let base = 0;
+      for (const each of series) {
+        const value = each.of(bucket) ?? 0;
+        if (!value) continue;
+        svg.append(s("rect", { class: `k${each.k}`, fill: "currentColor", x: x(at) - step / 2 + Math.min(1, step / 8), width: Math.max(1, step - Math.min(2, step / 4)), y: y(base + value), height: Math.max(0.5, y(base) - y(base + value)) }));
+        base += value;
+      }
+    });
+    return told(buckets, x, series, form, series.map(({ name, k }) => [name, k]));
+  });
+  return { node, update(given) { buckets = given; redraw(); } };
+}
+
+const scale = (ticks, area) => (value) => {
+  const low = ticks[0];
+  const share = (value - low) / (ticks[ticks.length - 1] - low);
+  return area.bottom - Math.max(-0.02, Math.min(1.02, share)) * (area.bottom - area.top);
+};
+const across = (buckets, area) => (at) => area.left + ((at + 0.5) * (area.right - area.left)) / buckets.length;
+
+function times(svg, area, buckets, x) {
+  const span = buckets.length * (buckets[1] ? buckets[1].start - buckets[0].start : buckets[0].seconds);
+  const every = Math.max(1, Math.ceil(buckets.length / 6));
+  const half = (x(1) - x(0)) / 2;
+  below(svg, area, buckets.flatMap((bucket, at) => (at % every ? [] : [[x(at) - half, tick(bucket.start, span)]])));
+}
+
+function shade(svg, buckets, x, y, [low, high]) {
+  const known = buckets.map((bucket, at) => [x(at), low(bucket), high(bucket)]).filter(([, from]) => from !== null);
+  const upper = known.map(([at, , to]) => `${at.toFixed(1)},${y(to).toFixed(1)}`);
+  const lower = known.map(([at, from]) => `${at.toFixed(1)},${y(from).toFixed(1)}`).reverse();
+  svg.append(s("polygon", { class: "k6", points: [...upper, ...lower].join(" "), fill: "currentColor", "fill-opacity": 0.22 }));
+}
+
+function told(buckets, x, series, form, legend) {
+  const text = (each, bucket) => (each.form ?? form)(each.of(bucket) ?? null);
+  const from = (bucket) => moment(bucket.start).textContent;
+  const known = buckets.findLast((bucket) => series.some((each) => each.of(bucket) !== null && each.of(bucket) !== undefined));
+  const summary = known ? `Last: ${series.map((each) => `${each.name} ${text(each, known)}`).join(", ")}.` : "";
+  return {
+    stops: buckets.map((_, at) => x(at)),
+    tell: (at) => [from(buckets[at]), series.map((each) => [each.name, text(each, buckets[at]), each.k])],
+    table: [[{ name: "From" }, ...series.map(({ name }) => ({ name, num: true }))], buckets.map((bucket) => [moment(bucket.start), ...series.map((each) => text(each, bucket))])],
+    summary,
+    legend,
+  };
+}
