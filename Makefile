@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := router policies predictors backends benchmarks tests
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check format train-defaults bench bench-overhead bench-vidur test-engines test-e2e install dev lock clean
+.PHONY: help serve test check format train-defaults bench bench-overhead bench-vidur test-browser test-engines test-e2e install dev lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -16,8 +16,8 @@ help: ## list the targets
 serve: install ## run the gateway over an emulated fleet (ONCE=1: ask each policy once and end; PORT=, SPEED=)
 	@exec $(BIN)/headway demo $(if $(filter-out 0,$(ONCE)),--once) $(if $(PORT),--port $(PORT)) $(if $(SPEED),--speed $(SPEED))
 
-test: dev .tools/helm ## run all tests but those that need a real engine (ARGS= goes to pytest)
-	$(BIN)/python -m pytest -m "not engines" $(ARGS)
+test: dev .tools/helm ## run all tests but those that need a real engine or a browser (ARGS= goes to pytest)
+	$(BIN)/python -m pytest -m "not engines and not browser" $(ARGS)
 
 check: dev ## format, lint, types and import rules
 	$(BIN)/ruff format --check $(SOURCES)
@@ -37,6 +37,10 @@ bench-overhead: dev ## measure what the gateway itself costs a request (ARGS= go
 
 bench-vidur: dev ## time the simulator beside Vidur on one case (installs Vidur on the first run)
 	$(BIN)/python -m benchmarks.vidur $(ARGS)
+
+test-browser: dev ## run the tests of the page at /ui in a headless browser (installs one if none is there)
+	scripts/install-browser
+	$(BIN)/python -m pytest -m browser tests/browser $(ARGS)
 
 test-engines: dev ## run the engine tests against a real vLLM on CPU (installs it on the first run)
 	HEADWAY_TEST_ENGINES=1 $(BIN)/python -m pytest -m engines tests/engines $(ARGS)

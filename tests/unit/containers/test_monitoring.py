@@ -24,7 +24,7 @@ DASHBOARD = json.loads((ROOT / "deploy/grafana/dashboards/headway.json").read_te
 _METRIC = re.compile(r"\b((?:headway_|gen_ai_|process_|headway:)[a-z0-9_:]+)(?:\{([^}]*)\})?")
 _RECORDED = {rule["record"] for group in RULES["groups"] for rule in group["rules"] if "record" in rule}
 #: Put on by Prometheus, or by the gateway where it has several workers.
-_FROM_OUTSIDE = {"job", "instance", "le", "worker"}
+_FROM_OUTSIDE = {"job", "instance", "gateway", "le", "worker"}
 
 
 def exported() -> dict[str, set[str]]:

@@ -1,0 +1,89 @@
+"""Keys: typed once, kept in the tab, told when wrong; and a gateway that does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from playwright.async_api import Browser, expect
+
+from tests.browser.chromium import Watched, watched
+from tests.browser.conftest import ADMIN_KEY
+from tests.integration.gateway.live import Live, bearer
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+
+
+async def test_the_admin_key_opens_the_page_and_a_wrong_one_is_told(browser: Browser, locked: Live) -> None:
+    async with asyncio.timeout(60), watched(browser, locked.url) as page:
+        page.expected = ("401",)
+        await page.go("#/overview")
+        key = page.page.get_by_label("Admin key")
+        await expect(key).to_be_focused()
+        await key.fill("not-the-key")
+        await page.page.keyboard.press("Enter")
+        await expect(page.page.get_by_role("alert")).to_have_text("That is not the admin key.")
+        await key.fill(ADMIN_KEY)
+        await page.page.keyboard.press("Enter")
+        await expect(page.page.locator("main h1")).to_have_text("Overview")
+        await page.page.reload()
+        await expect(page.page.locator("main h1")).to_have_text("Overview")
+        kept = await page.page.evaluate(
+            "[Object.values(localStorage).join(), Object.values(sessionStorage).join()]"
+        )
+        assert kept == ["", ADMIN_KEY]
+        assert ADMIN_KEY not in page.page.url
+        await page.page.get_by_role("button", name="Forget keys").click()
+        await expect(page.page.get_by_label("Admin key")).to_be_visible()
+        assert await page.page.evaluate("sessionStorage.length") == 0
+
+
+async def test_the_playground_goes_by_a_client_key(browser: Browser, locked: Live) -> None:
+    async with asyncio.timeout(60), watched(browser, locked.url) as page:
+        page.expected = ("401",)
+        await page.go("#/playground")
+        await expect(page.page.locator("main")).to_contain_text("This gateway asks for a client key.")
+        key = page.page.get_by_label("Client key")
+        await key.fill("wrong")
+        await page.page.keyboard.press("Tab")
+        await expect(page.page.locator("main")).to_contain_text("That is no client key of this gateway.")
+        await key.fill("team-a")
+        await page.page.keyboard.press("Tab")
+        await expect(page.page.get_by_label("Model").locator("option")).to_have_count(3)
+        await page.page.get_by_label("Output tokens at most").fill("5")
+        await page.page.get_by_role("button", name="Send").click()
+        link = page.page.get_by_role("link", name="Why, and every attempt")
+        await expect(link).to_be_visible()
+        request_id = (await link.get_attribute("href") or "").rpartition("/")[2]
+        status, row = await locked.get(f"/v1/routing/{request_id}", headers=bearer("team-a"))
+        assert (status, row["key_name"], row["output_tokens"]) == (200, "team-a", 5)
+
+
+async def test_a_gateway_that_is_gone_is_told_and_tried_again(page: Watched) -> None:
+    page.expected = ("ERR_INTERNET_DISCONNECTED",)
+    await page.go("#/fleet")
+    await expect(page.page.locator("#instances")).to_contain_text("healthy")
+    notice = page.page.get_by_role("status").first
+    await page.page.context.set_offline(True)
+    await expect(notice).to_have_text("The gateway does not answer; trying again.")
+    await expect(notice).to_be_visible()
+    await page.page.context.set_offline(False)
+    await expect(notice).to_be_hidden()
+    await expect(page.page.locator("#instances")).to_contain_text("healthy")
+
+
+async def test_a_page_that_nobody_sees_asks_nothing(page: Watched) -> None:
+    await page.go("#/fleet")
+    await expect(page.page.locator("#instances")).to_contain_text("healthy")
+    asked: list[str] = []
+    page.page.on("request", lambda request: asked.append(request.url))
+    async with page.page.expect_request("**/admin/fleet"):
+        pass
+    hide = "hidden => { Object.defineProperty(document, 'hidden', {value: hidden, configurable: true}); document.dispatchEvent(new Event('visibilitychange')); }"
+    await page.page.evaluate(hide, True)
+    await page.page.wait_for_timeout(1200)  # what was under way ends
+    asked.clear()
+    await page.page.wait_for_timeout(2500)
+    assert asked == []
+    async with page.page.expect_request("**/admin/fleet"):
+        await page.page.evaluate(hide, False)
