@@ -17,7 +17,8 @@ serve: install ## run the gateway over an emulated fleet (ONCE=1: ask each polic
 	@exec $(BIN)/headway demo $(if $(filter-out 0,$(ONCE)),--once) $(if $(PORT),--port $(PORT)) $(if $(SPEED),--speed $(SPEED))
 
 test: dev .tools/helm ## run all tests but those that need a real engine or a browser (ARGS= goes to pytest)
-	$(BIN)/python -m pytest -m "not engines and not browser" $(ARGS)
+	$(BIN)/python -m pytest -m "not engines and not browser and not e2e and not alone" -n auto --dist loadfile $(ARGS) || [ $$? -eq 5 ]
+	$(BIN)/python -m pytest -m "e2e or alone" $(ARGS) || [ $$? -eq 5 ]
 
 check: dev ## format, lint, types and import rules
 	$(BIN)/ruff format --check $(SOURCES)

@@ -17,6 +17,8 @@ import pytest
 
 from benchmarks.workloads.format import Header, WorkloadRequest, write
 
+pytestmark = pytest.mark.alone
+
 _PATIENCE_S = 60.0
 FLEET = """
 models:

@@ -3,53 +3,59 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.store.state import Bucket, MemoryState
+from router.store.state import Bucket, Level, MemoryState, Want
+
+
+async def take(state: MemoryState, takes: Sequence[tuple[Bucket, float]], now: float) -> Sequence[Level]:
+    """What a bucket of each is left with."""
+    return (await state.take(Want(takes), now)).levels
 
 
 async def test_a_bucket_gives_its_capacity_at_once_and_then_as_it_refills() -> None:
     state, bucket = MemoryState(), Bucket("b", 3.0, 0.05)
     for left in (2.0, 1.0, 0.0):
-        (level,) = await state.take([(bucket, 1.0)], 1000.0)
+        (level,) = await take(state, [(bucket, 1.0)], 1000.0)
         assert (level.level, level.wait_s) == (left, 0.0)
-    (level,) = await state.take([(bucket, 1.0)], 1000.0)
+    (level,) = await take(state, [(bucket, 1.0)], 1000.0)
     assert level.wait_s == pytest.approx(20.0)
     assert level.full_after_s == pytest.approx(60.0)
-    (level,) = await state.take([(bucket, 1.0)], 1019.9)
+    (level,) = await take(state, [(bucket, 1.0)], 1019.9)
     assert level.wait_s == pytest.approx(0.1)
-    (level,) = await state.take([(bucket, 1.0)], 1020.0)
+    (level,) = await take(state, [(bucket, 1.0)], 1020.0)
     assert level.wait_s == 0.0
 
 
 async def test_all_buckets_or_none() -> None:
     state, plenty, scarce = MemoryState(), Bucket("plenty", 10.0, 1.0), Bucket("scarce", 1.0, 1.0)
-    await state.take([(scarce, 1.0)], 0.0)
-    levels = await state.take([(plenty, 4.0), (scarce, 1.0)], 0.0)
+    await take(state, [(scarce, 1.0)], 0.0)
+    levels = await take(state, [(plenty, 4.0), (scarce, 1.0)], 0.0)
     assert [level.wait_s for level in levels] == [0.0, pytest.approx(1.0)]
-    (level,) = await state.take([(plenty, 10.0)], 0.0)
+    (level,) = await take(state, [(plenty, 10.0)], 0.0)
     assert level.wait_s == 0.0  # nothing had been taken
 
 
 async def test_a_debt_is_paid_before_anything_is_given() -> None:
     state, bucket = MemoryState(), Bucket("b", 10.0, 1.0)
-    await state.take([(bucket, 10.0)], 0.0)
-    state.give(bucket, -5.0)
-    (level,) = await state.take([(bucket, 1.0)], 5.0)
+    await take(state, [(bucket, 10.0)], 0.0)
+    state.give(bucket, -5.0, 0.0)
+    (level,) = await take(state, [(bucket, 1.0)], 5.0)
     assert level.wait_s == pytest.approx(1.0)
-    (level,) = await state.take([(bucket, 1.0)], 6.0)
+    (level,) = await take(state, [(bucket, 1.0)], 6.0)
     assert level.wait_s == 0.0
 
 
 async def test_giving_back_never_fills_beyond_the_capacity() -> None:
     state, bucket = MemoryState(), Bucket("b", 10.0, 1.0)
-    state.give(bucket, 100.0)
-    await state.take([(bucket, 1.0)], 0.0)
-    state.give(bucket, 100.0)
-    (level,) = await state.take([(bucket, 0.0)], 0.0)
+    state.give(bucket, 100.0, 0.0)
+    await take(state, [(bucket, 1.0)], 0.0)
+    state.give(bucket, 100.0, 0.0)
+    (level,) = await take(state, [(bucket, 0.0)], 0.0)
     assert level.level == 10.0
 
 
@@ -65,7 +71,7 @@ def test_never_more_than_capacity_and_refill(capacity: int, steps: list[float]) 
         state, bucket, now, times = MemoryState(), Bucket("b", float(capacity), rate), 50.0, []
         for step in steps:
             now += step
-            (level,) = await state.take([(bucket, 1.0)], now)
+            (level,) = await take(state, [(bucket, 1.0)], now)
             if level.wait_s == 0.0:
                 times.append(now)
         return times
