@@ -21,9 +21,21 @@ from backends.pool import Pool
 from backends.stream import EngineStream
 from router.core.errors import UpstreamError
 from router.core.interfaces import Call
-from router.core.types import Candidate, LoadReport
+from router.core.types import Ability, Candidate, LoadReport
 
 PATHS = {"chat": "/api/chat", "completions": "/api/generate", "embeddings": "/api/embed"}
+
+#: What its API has no place for; `backends.ollama_bodies` refuses it too.
+LACKS = frozenset(
+    {
+        Ability.SEVERAL_ANSWERS,
+        Ability.SEVERAL_PROMPTS,
+        Ability.PROMPTS_AS_IDS,
+        Ability.ECHO,
+        Ability.IMAGES_BY_URL,
+        Ability.OTHER_MEDIA,
+    }
+)
 
 
 def local_name(name: str) -> str:

@@ -47,6 +47,7 @@ class SseScanner:
         "_before",
         "_choices",
         "_constant_bytes",
+        "_cut",
         "_empty",
         "_end",
         "_held",
@@ -70,6 +71,7 @@ class SseScanner:
         self.started = False  # the first token was seen
         self._model = model
         self._choices = choices
+        self._cut = False  # a choice ended at its bound; that tells more than how others ended
         self._max_event_bytes = max_event_bytes
         self._held: list[bytes] = []  # the bytes of an event that is not whole yet
         self._held_bytes = 0
@@ -207,7 +209,8 @@ class SseScanner:
                         is_token = is_token or _carries_token(choice)
                         reason = choice.get("finish_reason")
                         if isinstance(reason, str):
-                            finish_reason = reason
+                            self._cut |= reason == "length"
+                            finish_reason = "length" if self._cut else reason
             out.append(self._renamed_event(event, payload))
             if is_token:
                 tokens += 1

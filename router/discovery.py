@@ -24,6 +24,9 @@ logger = logging.getLogger("headway")
 
 #: JSON of a pod that replaces parts of the template.
 ANNOTATION = "headway/instance"
+#: What no pod may say of itself: who it is, and which secrets and files of ours are used on it. Else whoever may
+#: annotate a pod could have any secret of the gateway's sent there.
+_NOT_ITS_OWN = frozenset({"name", "url", "api_key_env", "headers_env", "ca_file", "tokenizer"})
 #: Where a pod finds the token, the CA and the namespace of its service account.
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 WATCH_S = 300
@@ -31,6 +34,9 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 #: Pods change in bursts: what comes within this time is told at once.
 _GATHER_S = 0.2
 _MAX_LINE_BYTES = 8 * 1024 * 1024
+
+#: What reading an answer raises that is no list and no event of pods (a proxy's page, say).
+_NO_LIST = (ValueError, LookupError, TypeError, AttributeError)
 
 Hears = Callable[[tuple[InstanceConfig, ...]], Awaitable[None]]
 
@@ -100,7 +106,7 @@ class KubernetesPods:
                 continue
             except _Behind:
                 version = None
-            except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            except (aiohttp.ClientError, TimeoutError, OSError, *_NO_LIST) as error:
                 version = None
                 logger.warning("discovery: %s does not answer (%s)", self._url, type(error).__name__)
             await asyncio.sleep(pause_s)
@@ -185,14 +191,16 @@ class KubernetesPods:
         told = (about.get("annotations") or {}).get(ANNOTATION)
         try:
             own = {} if told is None else orjson.loads(told)
-            if not isinstance(own, dict) or {"name", "url"} & own.keys():
-                raise ValueError("an object without name and url is wanted")
+            if not isinstance(own, dict) or _NOT_ITS_OWN & own.keys():
+                raise ValueError("an object without those is wanted")
             template = self._config.instance.model_dump(mode="json", exclude_unset=True)
             url = f"{kubernetes.scheme}://{host}:{kubernetes.port}"
             return parse_instance({**template, **own, "name": about["name"], "url": url})
         except ValueError as error:  # ConfigError is one
             reason = (
-                str(error) if isinstance(error, ConfigError) else f"{ANNOTATION} is no JSON object as wanted"
+                str(error)
+                if isinstance(error, ConfigError)
+                else f"{ANNOTATION} is no JSON object, or names one of {', '.join(sorted(_NOT_ITS_OWN))}"
             )
             logger.warning("discovery: pod %s is left out: %s", about["name"], reason)
             return None

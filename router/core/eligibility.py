@@ -1,7 +1,7 @@
 """Which candidates may take a request, and the refusal when none may.
 
-The checks run from lasting to passing: context, quality, money, then health, then a free slot. The first
-that leaves nobody names the reason.
+The checks run from lasting to passing: what the engine can do at all, context, quality, money, then health, then a
+free slot. The first that leaves nobody names the reason.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from router.core.errors import Refusal, invalid_request
 from router.core.interfaces import Option
 from router.core.refusals import insufficient_quota
 from router.core.state import Instance
-from router.core.types import Candidate, Outcome, Request
+from router.core.types import Candidate, Need, Outcome, Request
 
 #: A returning instance takes at most a growing share of its usual load for this long.
 RETURN_RAMP_S = 10.0
@@ -81,6 +81,9 @@ def eligible(
     free: list[Option] = []
     busy: list[Option] = []
     out: list[tuple[Candidate, str]] = []
+    needs = request.needs
+    unmet: set[Need] = set()
+    able = not needs
     fits = good = affordable = False
     by_key = False  # somebody would be affordable, were it not for the key's budgets
     output_tokens = request.choices if request.decodes else 0
@@ -94,6 +97,13 @@ def eligible(
     for model in models:
         for instance in instances_by_model.get(model, {}).values():
             candidate = instance.candidates[model]
+            if needs:
+                missing = [need for need in needs if need.ability in instance.lacks]
+                if missing:
+                    unmet.update(missing)
+                    out.append((candidate, f"cannot {' or '.join(need.ability for need in missing)}"))
+                    continue
+                able = True
             if candidate.context_tokens is not None and need_tokens > candidate.context_tokens:
                 out.append((candidate, f"context of {candidate.context_tokens} tokens is too short"))
                 continue
@@ -132,7 +142,10 @@ def eligible(
         free = _roomy(free, request.prompt_tokens + request.max_tokens, out)
     refusal = None
     if not free and not busy:
-        refusal = _refusal(request, bool(out), fits, good, affordable, by_key, best_quality)
+        if out and not able:
+            refusal = _unable(request, models, unmet)
+        else:
+            refusal = _refusal(request, bool(out), fits, good, affordable, by_key, best_quality)
     return Eligible(free, busy, out, refusal)
 
 
@@ -171,6 +184,15 @@ def _roomy(free: list[Option], tokens: int, out: list[tuple[Candidate, str]]) ->
         return free
     out += [(option.candidate, "context holds the prompt, but not max_tokens too") for option in tight]
     return [option for option in free if option not in tight]
+
+
+def _unable(request: Request, models: Iterable[str], unmet: set[Need]) -> Refusal:
+    """Each candidate lacks some of what the request needs."""
+    missing = [need for need in request.needs if need in unmet]
+    return invalid_request(
+        f"No instance that serves {', '.join(models)} can {' and '.join(need.ability for need in missing)}.",
+        missing[0].param,
+    )
 
 
 def _refusal(

@@ -207,7 +207,8 @@ class Batch(NamedTuple):
     `data` are whole SSE events in OpenAI's shape, as to be passed on: the fleet's model name in them,
     without the usage-only event that the router asked for and without `[DONE]`. `tokens` counts events
     that carry content, reasoning, refusal or tool calls (an engine may put several tokens in one; `usage`
-    is the truth). `usage` and `finish_reason` are set by the read that saw them.
+    is the truth). `usage` and `finish_reason` are set by the read that saw them; once one of several choices was cut at
+    its bound the reason is `length`, however others end.
     """
 
     data: bytes

@@ -96,6 +96,8 @@ class Live:
         if not request.decodes:
             return None, False, None
         wished, choices = request.max_tokens, request.choices
+        if request.max_cost_usd is None and request.left_usd is None:
+            return wished, False, None
         bound, by_money, paid = wished, False, None
         prompt_tokens = request.bound_tokens(candidate.model)
         if request.max_cost_usd is not None:

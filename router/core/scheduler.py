@@ -14,13 +14,12 @@ Life of a request here::
                  +-> Refuse (nobody may take it, hard SLO out of reach, queue full, time passed)
 
 `Left` (the client went away) and `Refuse` end a request in any state. Time-outs are found by `Tick`; the
-runner keeps one timer, set to `wake_at`. The order of those who wait is `queue`'s, whether a second attempt
-pays `hedging`'s.
+runner keeps one timer, set to `wake_at`. What is due when is `alarms`', the order of those who wait `queue`'s, whether a
+second attempt pays `hedging`'s.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
 from bisect import bisect_left, insort
 from collections import Counter, OrderedDict
@@ -30,6 +29,7 @@ from random import Random
 from typing import Any
 
 from router.core import admission, health, hedging, refusals
+from router.core.alarms import Alarms
 from router.core.deciding import Decided, Decider
 from router.core.eligibility import Eligible, eligible, free_slots
 from router.core.errors import Refusal
@@ -100,8 +100,8 @@ class Scheduler:
         self._awaiting_until = -math.inf  # the latest time limit among those that were there together
         self._queue = Queue()
         self._queued_models: Counter[tuple[str, ...]] = Counter()  # how many in the queue want these
-        self._deadlines: list[tuple[float, str]] = []  # hard SLOs; entries of ended requests are skipped
-        self._hedges: list[tuple[float, str, int]] = []  # when an attempt is late; likewise
+        self._deadlines = Alarms()  # hard SLOs
+        self._hedges = Alarms()  # when an attempt, by its number, is late
         self._deferred = 0  # in the queue because a policy holds them back
         self._think_again_at: dict[
             tuple[str, ...], float
@@ -180,14 +180,7 @@ class Scheduler:
     @property
     def wake_at(self) -> float | None:
         """When `Tick` is wanted next; None for never."""
-        deadlines, hedges = self._deadlines, self._hedges
-        while deadlines and deadlines[0][1] not in self._live:
-            heapq.heappop(deadlines)
-        at = deadlines[0][0] if deadlines else math.inf
-        while hedges and hedges[0][1] not in self._awaiting:
-            heapq.heappop(hedges)
-        if hedges:
-            at = min(at, hedges[0][0])
+        at = min(self._deadlines.next_at(self._live), self._hedges.next_at(self._awaiting))
         if self._awaiting:
             at = min(at, next(iter(self._awaiting.values())).request.expires_at)
         if self._queue:
@@ -351,8 +344,7 @@ class Scheduler:
 
     def _tick(self, event: Tick, now: float) -> list[Instruction]:
         instructions: list[Instruction] = []
-        while self._deadlines and self._deadlines[0][0] <= now:
-            _, request_id = heapq.heappop(self._deadlines)
+        for request_id, _ in self._deadlines.due(now):
             live = self._live.get(request_id)
             if live is None:
                 continue
@@ -363,7 +355,7 @@ class Scheduler:
                 if due <= now:
                     instructions.append(self._expire(live, now))
                 else:
-                    heapq.heappush(self._deadlines, (due, request_id))
+                    self._deadlines.add(due, request_id)
         while self._awaiting:
             live = next(iter(self._awaiting.values()))
             if live.request.expires_at > now:
@@ -371,8 +363,7 @@ class Scheduler:
             instructions.append(self._expire(live, now))
         if self._queue:
             instructions += self._drain(now)
-        while self._hedges and self._hedges[0][0] <= now:
-            _, request_id, number = heapq.heappop(self._hedges)
+        for request_id, number in self._hedges.due(now):
             live = self._awaiting.get(request_id)
             attempt = live.attempt(number) if live else None
             if live is not None and attempt is not None and len(live.under_way) == 1:
@@ -483,7 +474,7 @@ class Scheduler:
         if self.settings.hedge_share and not hedge:
             at = hedging.hedge_at(request, prediction)
             if at is not None:
-                heapq.heappush(self._hedges, (at, request.id, live.attempts))
+                self._hedges.add(at, request.id, live.attempts)
         return Dispatch(
             request.id,
             live.attempts,
@@ -502,7 +493,7 @@ class Scheduler:
         request, settings = live.request, self.settings
         again = hedging.again_at(request, now)
         if again is not None:
-            heapq.heappush(self._hedges, (again, request.id, attempt.number))
+            self._hedges.add(again, request.id, attempt.number)
         if self._hedged + 1 > settings.hedge_share * self._seq or live.attempts >= settings.max_attempts:
             return []
         found = self._candidates(live, request.models, now)
@@ -662,12 +653,12 @@ class Scheduler:
         if request_id not in self._live:
             self._live[request_id] = live
             if (due := live.hard_deadline()) is not None:
-                heapq.heappush(self._deadlines, (due, request_id))
+                self._deadlines.add(due, request_id)
         expires_at = live.request.expires_at
         if not self._awaiting:
             self._awaiting_until = -math.inf
         if expires_at < self._awaiting_until:  # out of order: a retry, or another limit since a reload
-            heapq.heappush(self._deadlines, (expires_at, request_id))
+            self._deadlines.add(expires_at, request_id)
         self._awaiting_until = max(self._awaiting_until, expires_at)
         self._awaiting[request_id] = live
 
@@ -729,12 +720,8 @@ class Scheduler:
         self._awaiting.pop(request_id, None)
         if request_id in self._queue:
             self._unqueue(live)
-        if len(self._deadlines) > 64 and len(self._deadlines) > 4 * len(self._live):
-            self._deadlines = [entry for entry in self._deadlines if entry[1] in self._live]
-            heapq.heapify(self._deadlines)
-        if len(self._hedges) > 64 and len(self._hedges) > 4 * len(self._awaiting):
-            self._hedges = [entry for entry in self._hedges if entry[1] in self._awaiting]
-            heapq.heapify(self._hedges)
+        self._deadlines.sweep(self._live)
+        self._hedges.sweep(self._awaiting)
 
 
 def _models(request: Request) -> tuple[str, ...]:

@@ -84,6 +84,24 @@ class Slo:
         )
 
 
+class Ability(StrEnum):
+    """What a request may need of an engine that not every kind can do; the words follow "can" and "cannot"."""
+
+    SEVERAL_ANSWERS = "give several answers"
+    SEVERAL_PROMPTS = "take several prompts"
+    PROMPTS_AS_IDS = "take token ids"
+    ECHO = "echo a prompt"
+    IMAGES_BY_URL = "fetch an image by its URL"
+    OTHER_MEDIA = "take parts other than text and images"
+
+
+class Need(NamedTuple):
+    """An ability that a request needs, and the field of its body that asks for it."""
+
+    ability: Ability
+    param: str
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """One (instance, model) pair. Price, context, quantisation and quality belong to it.
@@ -152,7 +170,10 @@ class Request:
     session: str | None = None
     expires_at: float = float("inf")
     decodes: bool = True  # False for embeddings
-    choices: int = 1  # answers, `n` for each prompt: output is capped and priced for each
+    #: Answers that the engine makes and bills: for each prompt `n`, or `best_of` where that is more. Output is capped and
+    #: priced for each. Only an answer in one piece may bring fewer than were made.
+    choices: int = 1
+    needs: tuple[Need, ...] = ()  # what not every engine can do; nearly always nothing
     hedges: bool = True  # False where two attempts side by side cannot be told apart by their first token
     prefix: tuple[int, ...] = ()
     features: PromptFeatures | None = None  # None: the text is not known

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
+from router.store.spending import today
 from router.store.state import TOTAL, Bucket, Budget
 
 
@@ -36,14 +36,9 @@ class Account:
     def budgets(self, now: float) -> tuple[Budget, ...]:
         """Today's and the lasting budget of each purse (a limit of infinity where there is none: what is spent is
         counted all the same). `now` in seconds since the epoch."""
-        today = day(now)
+        day = today(now)
         return tuple(
             Budget(each.key, period, math.inf if limit_usd is None else limit_usd)
             for each in self.purses
-            for period, limit_usd in ((today, each.per_day_usd), (TOTAL, each.total_usd))
+            for period, limit_usd in ((day, each.per_day_usd), (TOTAL, each.total_usd))
         )
-
-
-def day(now: float) -> str:
-    """The day (UTC) as budgets and the store name it: `2026-11-22`."""
-    return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%d")

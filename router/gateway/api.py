@@ -18,6 +18,7 @@ from router.gateway import body as bodies
 from router.gateway.answer import respond_refusal
 from router.gateway.fronts import Front, OpenAIFront, openai_error
 from router.gateway.lease import Lease
+from router.gateway.needs import needs_of
 from router.gateway.ollama_endpoint import OLLAMA_ROUTES, OllamaFront, OllamaRoute, load_answer
 from router.gateway.ollama_front import refusal_body
 from router.gateway.prompt import PromptFacts, prompt_facts, prompt_texts
@@ -156,7 +157,11 @@ class Api:
             record.error_code = "internal_error" if isinstance(error, Exception) else "shutdown"
             record.e2e_s = gateway.runner.clock() - arrived_at
             gateway.finish(record)
-            raise
+            if not isinstance(error, Exception):
+                raise
+            logger.exception("request %s failed inside the gateway", record.id)
+            respond_refusal(responder, front, internal_error(), record.id, extra)
+            return
         exchange = Exchange(api, body, front, stream, whole, request, record, extra, lease)
         try:
             try:
@@ -271,7 +276,7 @@ def build_request(
     told = body.get("prompt_cache_key")
     if not isinstance(told, str) or not told:
         told = session.decode("latin-1") if session else None
-    choices: int = (body.get("n") or 1) * facts.prompts
+    choices: int = max(body.get("n") or 1, body.get("best_of") or 1) * facts.prompts
     decodes = api != "embeddings"
     return rules.request(
         wish,
@@ -282,6 +287,7 @@ def build_request(
         key=record.key_name,
         decodes=decodes,
         choices=choices,
+        needs=needs_of(api, body),
         # Several answers have several first tokens, an answer in one piece has none.
         hedges=decodes and choices == 1 and facts.longest_tokens is None and not needs_whole(body),
         session=told,

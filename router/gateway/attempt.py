@@ -219,9 +219,9 @@ class Attempt:
     def took_whole(self, answer: Mapping[str, Any]) -> None:
         """Take over what an answer in one piece says."""
         self.usage = answer.get("usage")
-        choices = answer.get("choices")
-        if choices:
-            self.finish_reason = choices[0].get("finish_reason")
+        reasons = [choice.get("finish_reason") for choice in answer.get("choices") or ()]
+        if reasons:
+            self.finish_reason = "length" if "length" in reasons else reasons[-1]
 
     def assembled(self, last: bytes) -> dict[str, Any] | None:
         """The whole answer with `last` at its end; None if it went out as it came."""

@@ -8,7 +8,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,15 +86,21 @@ def refuse_admin_key(config: FleetConfig, stored: Sequence[StoredKey], admin_key
 
 class ClientKeys:
     """The rows of the table as this gateway knows them, at most `FOLLOW_S` and a query old. While the database is away
-    those that are known go on. `apply` is called whenever they have changed."""
+    those that are known go on. `apply` is called whenever they have changed, `tell` when they were changed here: others
+    need not wait until they look again."""
 
     def __init__(
-        self, table: KeyTable, admin_key: str | None, apply: Callable[[Sequence[StoredKey]], None]
+        self,
+        table: KeyTable,
+        admin_key: str | None,
+        apply: Callable[[Sequence[StoredKey]], None],
+        tell: Callable[[], Awaitable[None]],
     ) -> None:
         self.table = table
         self.stored: Sequence[StoredKey] = ()
         self._admin_key = admin_key
         self._apply = apply
+        self._tell = tell
         self._version: Version | None = None
         self._task: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
@@ -140,16 +146,18 @@ class ClientKeys:
     ) -> MadeKey:
         """`make`, known here when it returns. Raises BadKey, StoreError."""
         made = await make(self.table, tenants, policies, name, given, maker)
-        await self._refresh_soon()
+        await self.refresh_soon()
+        await self._tell()
         return made
 
     async def revoke(self, tenants: Tenants, tenant: Tenant) -> Sequence[str]:
         """`revoke`, known here when it returns. Raises BadKey, StoreError."""
         revoked = await revoke(self.table, tenants, tenant)
-        await self._refresh_soon()
+        await self.refresh_soon()
+        await self._tell()
         return revoked
 
-    async def _refresh_soon(self) -> None:
+    async def refresh_soon(self) -> None:
         """What was asked for is done: that it cannot be read now must not be told as its failure."""
         try:
             await self.refresh()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from backends import LACKS
 from router.config import FleetConfig, InstanceConfig
 from router.core.profile import EngineProfile
 from router.core.scheduler import SchedulerSettings
@@ -49,5 +50,6 @@ def instance_of(
     instance.speed = config.speed
     instance.profiles = profiles
     instance.usd_per_hour = config.usd_per_hour
+    instance.lacks = LACKS.get(config.protocol, frozenset())
     instance.draining = False
     return instance

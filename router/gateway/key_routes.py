@@ -15,11 +15,11 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from router.core.errors import Refusal, invalid_request
 from router.core.types import Outcome
 from router.gateway.access import admin_only, client_key, not_found
-from router.gateway.accounts import day as day_of
 from router.gateway.service import Gateway
 from router.gateway.spend_report import day, dimensions, spend_report
 from router.gateway.tenants import SETTINGS, BadKey, NameUsed, Tenant
 from router.store.keys import StoredKey
+from router.store.spending import today
 from router.store.state import TOTAL
 
 #: How a report's parameters are written.
@@ -227,10 +227,10 @@ def _terms(gateway: Gateway, name: str) -> dict[str, Any]:
 def _money(gateway: Gateway, name: str) -> dict[str, Any]:
     """What the key and those below it have spent, and what is left of the tightest budget that holds for it (null
     where none does)."""
-    rules, today = gateway.rules, day_of(time.time())
+    rules, now = gateway.rules, time.time()
     spent_usd, left_usd = {}, {}
-    budgets = rules.accounts[name].budgets(time.time())
-    for word, period in (("today", today), ("total", TOTAL)):
+    budgets = rules.accounts[name].budgets(now)
+    for word, period in (("today", today(now)), ("total", TOTAL)):
         spent_usd[word] = rules.state.spent_usd(name, period)
         left = [
             each.limit_usd - rules.state.spent_usd(each.key, period)

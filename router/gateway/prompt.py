@@ -56,7 +56,10 @@ def prompt_facts(api: str, body: Mapping[str, Any]) -> PromptFacts:
         facts = _with_features(
             texts, images, TEMPLATE_TOKENS + TEMPLATE_TOKENS_PER_MESSAGE * len(body["messages"])
         )
-        return _with_schemas(facts, body) if "tools" in body or "response_format" in body else facts
+        tokens, bound = schema_tokens(body)
+        if bound:
+            return replace(facts, tokens=facts.tokens + tokens, tokens_bound=facts.tokens_bound + bound)
+        return facts
     prompt = body["prompt"] if api == "completions" else body["input"]
     suffix = body.get("suffix")  # what the answer is to lead to is written into the prompt too
     more = [suffix] if api == "completions" and isinstance(suffix, str) else []
@@ -121,13 +124,14 @@ def _with_features(texts: list[str], images: int, template_tokens: int) -> Promp
     return replace(facts, features=features)
 
 
-def _with_schemas(facts: PromptFacts, body: Mapping[str, Any]) -> PromptFacts:
-    """Add what is written around the strings of tools (they are counted as texts), and what a `response_format` takes.
+def schema_tokens(body: Mapping[str, Any]) -> tuple[int, int]:
+    """What is written around the strings of a chat's tools (they are counted as texts), and what a `response_format`
+    takes: the best estimate and an upper bound.
 
     Templates print tools as JSON, that of Llama 3.1 with an indent of 4. A response's schema only binds the sampling of
     vLLM and Ollama, but is a part of the prompt of OpenAI's models and of gpt-oss: it stands in the bound only.
     """
-    tokens, bound = facts.tokens, facts.tokens_bound
+    tokens = bound = 0
     tools = body.get("tools")
     if tools:
         strings = sum(len(text.encode("utf-8", "surrogatepass")) for text in _strings(tools))
@@ -137,7 +141,7 @@ def _with_schemas(facts: PromptFacts, body: Mapping[str, Any]) -> PromptFacts:
     wanted = body.get("response_format")
     if wanted:
         bound += _json_bytes(wanted)[1]
-    return replace(facts, tokens=tokens, tokens_bound=bound)
+    return tokens, bound
 
 
 def _json_bytes(value: Any) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from router.config import FleetConfig
-from router.core.types import Request
+from router.core.types import Need, Request
 from router.gateway.accounts import Account
 from router.gateway.keys import KeyRing
 from router.gateway.prompt import PromptFacts
@@ -106,6 +106,7 @@ class Rules:
         decodes: bool = True,
         choices: int = 1,
         hedges: bool = True,
+        needs: tuple[Need, ...] = (),
         session: str | None = None,
     ) -> Request:
         """What the scheduler gets of a request; `arrived_at` in seconds on the runner's clock. `session` is the
@@ -141,6 +142,7 @@ class Rules:
             expires_at=arrived_at + self.config.limits.request_timeout_s,
             decodes=decodes,
             choices=choices,
+            needs=needs,
             hedges=hedges,
             session=None if session is None else session_id(key, session),
             prefix=facts.prefix,

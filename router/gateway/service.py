@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import secrets
 import time
@@ -38,13 +39,15 @@ from router.logs import log_request
 from router.store.keys import StoredKey
 from router.store.queries import Store
 from router.store.records import RequestRecord
-from router.store.state import TOTAL, State
+from router.store.state import TOTAL, State, StateError
 
 BackendFactory = Callable[[InstanceConfig, FleetConfig], Awaitable[Backend]]
 
 #: A row reaches the store within about 0.2 s of its request's end. What another replica served is looked for again
 #: after this long.
 _RECORDED_S = 0.3
+#: The shared document that changes whenever keys were made or revoked; they themselves stand in the database.
+_KEYS = "keys"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +113,14 @@ class Gateway:
         self._headers: dict[tuple[str, str], bytes] = {}
         self._background: set[asyncio.Task[None]] = set()  # tasks must be held somewhere
         self.rules = Rules.of(config, policies, state)
-        self.keys = ClientKeys(store.keys, admin_key, self._use_keys)
+        self.keys = ClientKeys(store.keys, admin_key, self._use_keys, self._tell_of_keys)
         self.targets = targets or LiveTargets(config)
         self.changes = FleetChanges(self, config, state)
         self.peers = PeerLink(runner, state, predictor.sharing)
         self.peers.followers[DOCUMENT] = self.changes.heard
+        self.peers.followers[_KEYS] = lambda _: self.in_background(
+            self.keys.refresh_soon(), "look at the keys"
+        )
         scheduler = runner.scheduler
         runner.on_decision = metrics.observe_decision
         metrics.watch(
@@ -159,7 +165,8 @@ class Gateway:
     # --- life ----------------------------------------------------------------------------------------
     async def start(self) -> None:
         await self.keys.start(self.config)
-        self.state.load_spent(rolled_up(await self.store.spent(), self.rules.accounts))
+        await self._load_spent()
+        self.in_background(self._load_late_spending(), "spending of killed runs")
         await self._learn_feedback()
         self._install(await self.prepare(self.config, first=True))
         await self.monitor.look(self.backends)
@@ -167,17 +174,26 @@ class Gateway:
         await self.peers.start()
         await self.changes.catch_up()
 
+    async def _load_spent(self) -> None:
+        self.state.load_spent(rolled_up(await self.store.spent(), self.rules.accounts))
+
+    async def _load_late_spending(self) -> None:
+        """What killed runs left on disk may take longer to be written than a start may last."""
+        if await self.store.taken_up():
+            await self._load_spent()
+
     async def _learn_feedback(self) -> None:
         for model, features, quality in await self.store.feedback_to_learn():
             self._predictor.observe_quality(model, features, quality, recorded=True)
 
     async def stop(self) -> None:
         """Stop watching, close the engines' connections, flush the records."""
+        self.peers.followers.clear()  # what is heard from here on changes nothing here
         await self.keys.stop()
-        await self.monitor.stop()
         for task in list(self._background):
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
+        await self.monitor.stop()  # after all that might make it watch again
         await self.till.aclose()
         for backend in self.backends.values():
             await backend.aclose()
@@ -306,6 +322,11 @@ class Gateway:
         )
         self.monitor.interval_s, self.monitor.timeout_s = config.probes.interval_s, config.probes.timeout_s
         return gone
+
+    async def _tell_of_keys(self) -> None:
+        """Have the other replicas look at the keys now; without the shared state they do within two seconds."""
+        with contextlib.suppress(StateError):
+            await self.state.change(_KEYS, lambda seen: {"changes": seen.get("changes", 0) + 1})
 
     def _use_keys(self, stored: Sequence[StoredKey]) -> None:
         self.rules = rules = self.rules.with_keys(stored)

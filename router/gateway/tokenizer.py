@@ -14,6 +14,7 @@ from router.gateway.prompt import (
     chat_texts,
     prompt_facts,
     prompt_texts,
+    schema_tokens,
 )
 
 #: Texts longer than this are counted in a thread, so that others need not wait for it.
@@ -44,16 +45,20 @@ class PromptTokenizer:
         if not texts:
             facts = prompt_facts(api, body)
             return facts.tokens, facts.tokens_bound
-        if sum(map(len, texts)) > _IN_THREAD_CHARS:
-            tokens = await asyncio.to_thread(self._count, texts)
+        suffix = body.get("suffix") if api == "completions" else None
+        counted = [each for text in texts for each in (text, suffix)] if suffix else texts
+        if sum(map(len, counted)) > _IN_THREAD_CHARS:
+            tokens = await asyncio.to_thread(self._count, counted)
         else:
-            tokens = self._count(texts)
+            tokens = self._count(counted)
         if api != "chat":
             return tokens + len(texts), tokens + 8 * len(texts)
         images, messages = chat_texts(body)[1], len(body["messages"])
+        around, around_bound = schema_tokens(body)
+        template_bound = TEMPLATE_TOKENS + TEMPLATE_TOKENS_PER_MESSAGE * messages
         return (
-            tokens + _USUAL_PER_MESSAGE * messages + images * IMAGE_TOKENS,
-            tokens + TEMPLATE_TOKENS + TEMPLATE_TOKENS_PER_MESSAGE * messages + images * IMAGE_TOKENS_BOUND,
+            tokens + _USUAL_PER_MESSAGE * messages + images * IMAGE_TOKENS + around,
+            tokens + template_bound + images * IMAGE_TOKENS_BOUND + around_bound,
         )
 
     def _count(self, texts: list[str]) -> int:

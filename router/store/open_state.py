@@ -10,7 +10,7 @@ def open_state(url: str, *, name: str, run_id: str, timeout_s: float, interval_s
     replicas of the fleet `name`, of which this run is `run_id` (no two alike). Raises ValueError for another URL,
     ImportError where the client for Redis is not installed."""
     if url == "memory://":
-        return MemoryState()
+        return MemoryState(run_id)
     if not url.startswith(("redis://", "rediss://")):
         raise ValueError("the shared state's URL must be memory:// or begin with redis:// or rediss://")
     from router.store.redis_state import RedisState

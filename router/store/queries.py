@@ -99,6 +99,7 @@ class Store:
         self._writer: Writer | None = None
         self._counts: runs.Counts | None = None
         self._lost = Lost()
+        self._taking_up: list[asyncio.Task[None]] = []
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
@@ -175,7 +176,16 @@ class Store:
 
         task = asyncio.create_task(take_up(), name="store-takeover")
         self._tasks.append(task)
+        self._taking_up.append(task)
         await asyncio.wait({task}, timeout=TAKE_UP_S)
+
+    async def taken_up(self) -> bool:
+        """Wait until all is taken up that killed runs left; whether that was still to be waited for."""
+        late = [task for task in self._taking_up if not task.done()]
+        self._taking_up.clear()
+        if late:
+            await asyncio.wait(late)
+        return bool(late)
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Write what is left (at most `timeout_s` seconds), mark the run's end, let go of the database. What the

@@ -7,6 +7,8 @@
 --   run:RUN          hash: number of its last exchange, number of its last batch of gives, view (its work, as JSON)
 --   budget:BUDGET    hash: spent and held (sums), run:RUN -> what that run has spent (only grows)
 --   held:RUN         hash: budget -> what that run has reserved
+--   holders          sorted set: run -> when it was last heard, kept for longer: one that is only cut off goes on paying
+--                    from what it has reserved
 --   bucket:NAME      string: level and when; expires when full
 --   counter, changes a counter, and a sorted set: what changed -> the counter when it last did. A replica asks for what
 --                    has changed since it last asked. b:RUN:BUDGET money, v:RUN a view, t:WHAT a turn, d:NAME a document
@@ -16,7 +18,7 @@ local run, call = ask.run, redis.call
 local time = call('TIME')
 local now = time[1] + time[2] / 1000000
 
-local LIVE_S, DEAD_S, DAY_BUDGET_S = 2, 10, 3 * 86400
+local LIVE_S, DEAD_S, HELD_S, DAY_BUDGET_S = 2, 10, 60, 3 * 86400
 local PAGE, LESSONS, LESSONS_KEPT = 500, 50, 1000
 local SLACK, SLACK_USD = 1e-9, 1e-8
 
@@ -29,6 +31,7 @@ local function changed(what) call('ZADD', key('changes'), call('INCR', key('coun
 local function write(budget, field, usd, sum, change)
   local where = key('budget:', budget)
   local total = math.max(0, number(call('HGET', where, sum)) + change)
+  if sum == 'held' and total < 1e-12 then total = 0 end  -- the rest of a floating-point sum
   if field then
     call('HSET', where, field, exact(usd), sum, exact(total))
   else
@@ -68,7 +71,6 @@ local function release(who)
 end
 
 local function forget(who)
-  release(who)
   call('DEL', key('run:', who))
   call('ZREM', key('replicas'), who)
   call('ZREM', key('changes'), 'v:' .. who)
@@ -197,8 +199,13 @@ if number(last[1]) >= ask.number then
 end
 call('HSET', key('run:', run), 'number', ask.number)
 call('ZADD', key('replicas'), exact(now), run)
+call('ZADD', key('holders'), exact(now), run)
 if ask.hello then release(run) end
 for _, who in ipairs(call('ZRANGEBYSCORE', key('replicas'), '-inf', exact(now - DEAD_S))) do forget(who) end
+for _, who in ipairs(call('ZRANGEBYSCORE', key('holders'), '-inf', exact(now - HELD_S))) do
+  release(who)
+  call('ZREM', key('holders'), who)
+end
 
 for _, row in ipairs(ask.spent) do spent(row[1], row[2], row[3]) end
 for _, row in ipairs(ask.reserved) do reserve(run, row[1], row[2]) end
@@ -230,7 +237,11 @@ end
 tidy()
 local answer = {grants = {}}
 for i, want in ipairs(ask.wants) do answer.grants[i] = grant(want) end
-if ask.bye then forget(run) end
+if ask.bye then
+  release(run)
+  forget(run)
+  call('ZREM', key('holders'), run)
+end
 local more_changes, more_lessons
 answer.changes, answer.since, more_changes = read_changes()
 answer.lessons, answer.heard, more_lessons = read_lessons()

@@ -41,7 +41,10 @@ class Link:
             raise ImportError(
                 "a shared state needs the Redis client: pip install 'headway[redis]'"
             ) from error
-        parsed: dict[str, Any] = dict(parse_url(url))
+        try:
+            parsed: dict[str, Any] = dict(parse_url(url))
+        except ValueError:  # whose text may hold a piece of a password
+            raise ValueError("the URL of the shared state cannot be read") from None
         self._class: type[AbstractConnection] = parsed.pop("connection_class", Connection)
         known = ("host", "port", "username", "password", *_OPTIONS)
         unknown = sorted(set(parsed) - set(known))

@@ -20,11 +20,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from router.store import tables
 from router.store.entries import Entry
 from router.store.records import REQUEST_COLUMNS
+from router.store.state import TOTAL
 
 #: What a report can be asked by: a word, and its column.
 DIMENSIONS = {"day": "day", "key": "key_name", "policy": "policy", "model": "model"}
-#: The period of a budget that is not a day.
-TOTAL = "total"
 _DAY_S = 86_400.0
 _DAYS_KEPT = 2
 _INT64_MAX = 2**63 - 1

@@ -230,9 +230,12 @@ def oldest_kept(day: str) -> str:
 
 
 class MemoryState:
-    """State of one process. Buckets and budgets are as many as keys; budgets of past days are forgotten."""
+    """State of one process, the run `run_id`. Buckets and budgets are as many as keys; budgets of past days are
+    forgotten."""
 
-    def __init__(self) -> None:
+    def __init__(self, run_id: str | None = None) -> None:
+        self._run_id = run_id
+        self._earlier_usd: dict[tuple[str, str], dict[str, float]] = {}  # what other runs have spent
         self._levels: dict[str, tuple[float, float]] = {}  # level, when
         self._spent_usd: dict[tuple[str, str], float] = {}
         self._reserved_usd: dict[tuple[str, str], float] = {}
@@ -247,7 +250,10 @@ class MemoryState:
 
     def load_spent(self, spent: Mapping[tuple[str, str], Mapping[str, float]]) -> None:
         for name, by_run in spent.items():
-            self._spent_usd[name] = max(self._spent_usd.get(name, 0.0), sum(by_run.values()))
+            earlier = self._earlier_usd.setdefault(name, {})
+            for run, usd in by_run.items():
+                if run != self._run_id:
+                    earlier[run] = max(earlier.get(run, 0.0), usd)
 
     def _level(self, bucket: Bucket, now: float) -> float:
         known = self._levels.get(bucket.name)
@@ -276,13 +282,14 @@ class MemoryState:
 
     def _held_usd(self, budget: Budget) -> float:
         name = budget.key, budget.period
-        return self._spent_usd.get(name, 0.0) + self._reserved_usd.get(name, 0.0)
+        return self.spent_usd(*name) + self._reserved_usd.get(name, 0.0)
 
     def _name(self, budget: Budget) -> tuple[str, str]:
         """The budget's name. A new day's first budget makes days long past forgotten."""
         if budget.period != TOTAL and (oldest := oldest_kept(budget.period)) > self._oldest:
             self._oldest = oldest
-            for sums in (self._spent_usd, self._reserved_usd):
+            sums: dict[tuple[str, str], Any]
+            for sums in (self._spent_usd, self._reserved_usd, self._earlier_usd):
                 for name in [each for each in sums if each[1] != TOTAL and each[1] < oldest]:
                     del sums[name]
         return budget.key, budget.period
@@ -303,7 +310,8 @@ class MemoryState:
                 self._spent_usd[name] = self._spent_usd.get(name, 0.0) + spent_usd
 
     def spent_usd(self, key: str, period: str) -> float:
-        return self._spent_usd.get((key, period), 0.0)
+        earlier = self._earlier_usd.get((key, period))
+        return self._spent_usd.get((key, period), 0.0) + (sum(earlier.values()) if earlier else 0.0)
 
     def tell(self, lesson: bytes) -> None:
         pass

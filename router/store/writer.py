@@ -200,10 +200,10 @@ class Writer:
     def _spool_the_rest(self) -> None:
         if self._spool is None:
             return
-        if self._front and not self._front_spooled:
+        records = [*self._taken, *self._buffer]  # taken, but not yet made rows of
+        if self._front_unspooled:  # it was made of those taken
             self._front_spooled = self._spool.append([to_line(entry) for entry in self._front])
-        # Taken, but not yet made rows of.
-        records = [*([] if self._front else self._taken), *self._buffer]
+            records = self._buffer
         entries = [make_entry(record, keep_prompts=self._keep_prompts) for record in records]
         self._spool.append([to_line(entry) for entry in entries if entry is not None])
 

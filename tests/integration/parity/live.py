@@ -55,6 +55,9 @@ class _Records:
     async def spent(self) -> dict[tuple[str, str], dict[str, float]]:
         return {}
 
+    async def taken_up(self) -> bool:
+        return False
+
     async def feedback_to_learn(self) -> list[Any]:
         return []
 

@@ -284,3 +284,20 @@ def test_the_text_arrives_unchanged(events: list[bytes]) -> None:
     result = Result([*events, DONE])
     assert texts(result.data) == texts(b"".join(events))
     assert b'"model":"engine"' not in result.data.replace(b": ", b":")
+
+
+@pytest.mark.parametrize("reasons", [("length", "stop"), ("stop", "length"), ("length", "tool_calls")])
+@pytest.mark.parametrize("one_event", [True, False])
+def test_of_choices_that_end_in_any_order_a_cut_one_is_told(
+    reasons: tuple[str, str], one_event: bool
+) -> None:
+    ends = [{"index": at, "delta": {}, "finish_reason": reason} for at, reason in enumerate(reasons)]
+    parts = [ends] if one_event else [[end] for end in ends]
+    events = [data({"model": "m", "choices": part}) for part in parts]
+    batch = SseScanner("m", choices=2).feed(b"".join(events))
+    assert batch is not None
+    assert batch.finish_reason == "length"
+    assert batch.data == b"".join(events)
+    scanner = SseScanner("m", choices=2)
+    told = [found.finish_reason for found in map(scanner.feed, events) if found is not None]
+    assert told[-1] == "length"

@@ -33,16 +33,18 @@ def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+def blocks_of(page: Path) -> list[Block]:
+    """All blocks of a page, in order."""
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(page, text.count("\n", 0, match.start()) + 1, tuple(match[1].split()), match[2])
+        for match in _FENCE.finditer(text)
+    ]
+
+
 def blocks(language: str) -> list[Block]:
     """All blocks of a language, over all pages."""
-    found = []
-    for page in PAGES:
-        text = page.read_text(encoding="utf-8")
-        for match in _FENCE.finditer(text):
-            info = tuple(match[1].split())
-            if info[:1] == (language,):
-                found.append(Block(page, text.count("\n", 0, match.start()) + 1, info, match[2]))
-    return found
+    return [block for page in PAGES for block in blocks_of(page) if block.info[:1] == (language,)]
 
 
 def prose(page: Path) -> str:

@@ -8,6 +8,7 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
+import yaml
 from pydantic import BaseModel
 
 from backends.emulator.faults import FaultKind
@@ -18,11 +19,12 @@ from policies import POLICIES
 from predictors.serving import PhysicalPredictor
 from router.config import FleetConfig
 from router.core.types import EndedHow, Outcome
-from router.gateway.metrics import Metrics
+from router.gateway.metrics import BudgetLevel, Metrics
 from router.gateway.wish_read import WISH_HEADERS, RoutingWish
 from router.store.queries import RecordCounts
 from router.store.records import ATTEMPT_COLUMNS, REQUEST_COLUMNS
 from router.store.runs import Lost
+from router.store.state import StateHealth
 from router.store.tables import metadata
 from tests.unit.docs.pages import ROOT, blocks, first_cells, inline_code, prose
 
@@ -69,10 +71,30 @@ def test_metrics() -> None:
         desired_replicas=dict,
         records=lambda: RecordCounts(0, 0, 0, 0, Lost()),
         predictor=PhysicalPredictor(),
+        live=lambda: 0,
+        state=StateHealth,
+        budgets=lambda: [BudgetLevel("k", "day", 0.0, 1.0)],
     )
     families = re.findall(r"^# HELP (\S+)", metrics.exposition().decode(), re.M)
     ours = {each for each in families if each.startswith(("headway_", "gen_ai_"))}
     assert set(first_cells(DOCS / "metrics.md")) == ours
+
+
+def test_every_alert_says_what_to_do() -> None:
+    rules = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yml").read_text(encoding="utf-8"))
+    alerts = {rule["alert"] for group in rules["groups"] for rule in group["rules"] if "alert" in rule}
+    told = [each for each in first_cells(DOCS / "operations.md") if each.startswith("Headway")]
+    assert sorted(told) == sorted(alerts)
+
+
+def test_every_outcome_is_explained_beside_slos() -> None:
+    assert set(Outcome) <= set(inline_code(DOCS / "slo.md"))
+
+
+def test_every_extra_says_what_it_brings() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    extras = set(project["project"]["optional-dependencies"])
+    assert extras == {each for each in first_cells(DOCS / "install.md") if not each.startswith("headway ")}
 
 
 def test_columns_tables_and_outcomes() -> None:

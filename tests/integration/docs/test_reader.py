@@ -1,0 +1,84 @@
+"""The reader notices a page that does not do what it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.docs.reader import Failure, Reader
+from tests.unit.docs.pages import Block
+
+
+def block(info: str, text: str) -> Block:
+    return Block(Path("page.md"), 1, tuple(info.split()), text)
+
+
+#: Serves the directory's files until SIGTERM.
+FILES = """
+import signal, sys
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+SimpleHTTPRequestHandler.protocol_version = "HTTP/1.1"
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+ThreadingHTTPServer(("127.0.0.1", int(sys.argv[2])), SimpleHTTPRequestHandler).serve_forever()
+"""
+
+
+@pytest.fixture
+def reader(tmp_path):
+    with Reader(tmp_path) as started:
+        yield started
+
+
+def test_what_fails_on_the_way_fails(reader: Reader) -> None:
+    for text in (
+        "false\necho done\n",
+        "false | cat\n",
+        "echo $UNKNOWN\n",
+        "headway check --config not-there.yaml\n",
+    ):
+        with pytest.raises(Failure):
+            reader.follow(block("bash run", text))
+
+
+def test_variables_last_and_files_are_there(reader: Reader) -> None:
+    reader.follow(block("text file=note.txt", "hello\n"))
+    reader.follow(block("bash run", "NOTE=$(cat note.txt)\nexport EXPORTED=$NOTE\n"))
+    reader.follow(block("bash run", '[ "$NOTE" = hello ]\n'))
+    reader.follow(
+        block(
+            "python run",
+            "import os\nassert os.environ['EXPORTED'] == 'hello'\nassert 'NOTE' not in os.environ\n",
+        )
+    )
+    reader.follow(block("bash", "false\n"))  # not to be run
+
+
+def test_a_port_is_the_same_everywhere_and_not_the_one_shown(reader: Reader) -> None:
+    reader.follow(block("yaml file=fleet.yaml", "server: {port: 8080}\nurl: http://127.0.0.1:8000\n"))
+    reader.follow(
+        block(
+            "bash run",
+            "[ $(grep -o 'port: [0-9]*' fleet.yaml | grep -o '[0-9]*') = $(echo 127.0.0.1:8080 | cut -d: -f2) ]\n"
+            "[ $(echo 127.0.0.1:8080) != 127.0.0.1:$((8000 + 80)) ]\n"
+            "grep -q $(echo 127.0.0.1:8000) fleet.yaml\n",
+        )
+    )
+
+
+def test_a_refusal_fails_unless_it_is_told(reader: Reader) -> None:
+    reader.follow(block("text file=note.txt", "hello\n"))
+    reader.follow(block("python file=files.py", FILES))
+    reader.follow(block("bash run server", "python files.py --port 9000\n"))
+    reader.follow(block("bash run", "curl -i http://127.0.0.1:9000/note.txt\n"))
+    with pytest.raises(Failure):
+        reader.follow(block("bash run", "curl -i http://127.0.0.1:9000/missing\n"))
+    with pytest.raises(Failure):
+        reader.follow(block("bash run status=404", "curl -i http://127.0.0.1:9000/note.txt\n"))
+    reader.follow(block("bash run status=404", "curl -i http://127.0.0.1:9000/missing\n"))
+
+
+def test_a_server_that_does_not_start_fails(reader: Reader) -> None:
+    with pytest.raises(Failure, match="does not serve"):
+        reader.follow(block("bash run server", "headway serve --config not-there.yaml\n"))

@@ -1,0 +1,126 @@
+"""What a request needs of an engine decides who may take it, before anything else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from router.core.eligibility import Eligible, eligible
+from router.core.errors import Refusal
+from router.core.events import Arrived, Dispatch, Ended, Refuse
+from router.core.state import Instance
+from router.core.types import Ability, Candidate, EndedHow, Need, Outcome
+from tests.unit.core.worlds import instance, request, scheduler
+
+SEVERAL = Need(Ability.SEVERAL_ANSWERS, "n")
+ECHO = Need(Ability.ECHO, "echo")
+
+
+def lacking(name: str, *lacks: Ability, **settings: Any) -> Instance:
+    made = instance(name, **settings)
+    made.lacks = frozenset(lacks)
+    return made
+
+
+def sorted_out(*instances: Instance, **fields: Any) -> Eligible:
+    return eligible(
+        request(**fields), ["m"], {"m": {each.name: each for each in instances}}, 0.0, frozenset(), 0.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("lacks", "needs", "reason"),
+    [
+        ((), (), None),
+        ((), (SEVERAL, ECHO), None),
+        ((Ability.SEVERAL_ANSWERS,), (), None),
+        ((Ability.SEVERAL_ANSWERS,), (ECHO,), None),
+        ((Ability.SEVERAL_ANSWERS,), (SEVERAL,), "cannot give several answers"),
+        ((Ability.ECHO,), (SEVERAL, ECHO), "cannot echo a prompt"),
+        (tuple(Ability), (SEVERAL, ECHO), "cannot give several answers or echo a prompt"),
+    ],
+)
+def test_who_cannot_do_it_is_passed_over(
+    lacks: tuple[Ability, ...], needs: tuple[Need, ...], reason: str | None
+) -> None:
+    found = sorted_out(lacking("a", *lacks), instance("b"), needs=needs)
+    assert found.refusal is None
+    assert [each.instance.name for each in found.free] == (["a", "b"] if reason is None else ["b"])
+    assert [(each.instance, why) for each, why in found.passed_over] == ([("a", reason)] if reason else [])
+
+
+@pytest.mark.parametrize(
+    ("lacks", "needs", "message", "param"),
+    [
+        ([(SEVERAL,)], (SEVERAL,), "give several answers", "n"),
+        (
+            [(SEVERAL, ECHO)],
+            (Need(Ability.SEVERAL_ANSWERS, "best_of"), ECHO),
+            "give several answers and echo a prompt",
+            "best_of",
+        ),
+        ([(ECHO,), (SEVERAL,)], (SEVERAL, ECHO), "give several answers and echo a prompt", "n"),
+        ([(ECHO,)], (SEVERAL, ECHO), "echo a prompt", "echo"),
+    ],
+)
+def test_if_nobody_can_it_is_the_clients_mistake(
+    lacks: list[tuple[Need, ...]], needs: tuple[Need, ...], message: str, param: str
+) -> None:
+    instances = [
+        lacking(f"i{at}", *(need.ability for need in some), context_tokens=10, price=None)
+        for at, some in enumerate(lacks)
+    ]
+    refusal = sorted_out(*instances, needs=needs, min_quality=0.9, max_cost_usd=1e-9).refusal
+    assert refusal is not None
+    assert (refusal.status, refusal.code, refusal.param) == (400, "invalid_request", param)
+    assert refusal.outcome is Outcome.REJECTED_INVALID
+    assert refusal.message == f"No instance that serves m can {message}."
+
+
+def test_of_those_who_can_the_other_checks_tell() -> None:
+    """Who cannot do it has room; who can has none."""
+    roomy = lacking("a", Ability.ECHO)
+    found = sorted_out(roomy, instance("b", context_tokens=10), needs=(ECHO,))
+    assert found.refusal is not None
+    assert found.refusal.code == "context_length_exceeded"
+    away = instance("b")
+    away.healthy = False
+    found = sorted_out(roomy, away, needs=(ECHO,))
+    assert found.refusal is not None
+    assert (found.refusal.status, found.refusal.code) == (503, "no_instance")
+    full = instance("b", slots=1)
+    full.in_flight = 1
+    found = sorted_out(roomy, full, needs=(ECHO,))
+    assert (found.refusal, [each.instance.name for each in found.busy]) == (None, ["b"])
+
+
+def test_it_waits_for_one_that_can_and_is_tried_again_there_only() -> None:
+    s = scheduler(lacking("a", Ability.SEVERAL_ANSWERS), instance("b", slots=1), instance("c", slots=1))
+    (first,) = s.handle(Arrived(request("r1", needs=(SEVERAL,))), 0.0)
+    (second,) = s.handle(Arrived(request("r2", needs=(SEVERAL,))), 0.0)
+    assert s.handle(Arrived(request("r3", needs=(SEVERAL,))), 0.0) == []
+    (plain,) = s.handle(Arrived(request("r4")), 0.0)  # does not wait behind it: `a` has a slot
+    assert [each.candidate.instance for each in (first, second, plain)] == ["b", "c", "a"]
+    (third,) = s.handle(Ended("r1", 1, EndedHow.OK, 10, 100), 1.0)
+    assert (third.request_id, third.candidate.instance) == ("r3", "b")
+    s.handle(Ended("r2", 1, EndedHow.OK, 10, 100), 1.0)
+    (again,) = s.handle(Ended("r3", 1, EndedHow.FAILED, restartable=True), 2.0)
+    assert isinstance(again, Dispatch)
+    assert again.candidate.instance == "c"
+    (given_up,) = s.handle(Ended("r3", 2, EndedHow.FAILED, restartable=True), 3.0)
+    assert isinstance(given_up, Refuse)
+    assert given_up.refusal.code == "upstream_error"
+
+
+def test_a_fallback_that_can_is_better_than_a_400() -> None:
+    other = Instance("b", "vllm", {"f": Candidate("b", "f", "up/f")})
+    s = scheduler(lacking("a", Ability.ECHO), other)
+    decision = s.decide(request(needs=(ECHO,), fallbacks=("f",)), 0.0)
+    assert [(each.candidate.instance, each.reason) for each in decision.considered] == [
+        ("b", None),
+        ("a", "cannot echo a prompt"),
+    ]
+    with pytest.raises(Refusal) as refused:
+        s.decide(request(needs=(ECHO,)), 0.0)
+    assert refused.value.param == "echo"

@@ -1,0 +1,60 @@
+"""Counts by a configured tokenizer: all that stands in the prompt, and a bound that nothing passes."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from router.gateway.prompt import prompt_facts
+from router.gateway.tokenizer import PromptTokenizer
+
+TOOL = {
+    "type": "function",
+    "function": {"name": "f", "parameters": {"type": "object", "enum": list(range(200))}},
+}
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["a" * 300]}}}
+HI = {"messages": [{"role": "user", "content": "Hello"}]}
+
+
+class Bytes:
+    """The vocabulary of single bytes: no other byte-level one counts more."""
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> SimpleNamespace:
+        assert not add_special_tokens
+        return SimpleNamespace(ids=list(text.encode()))
+
+
+async def counted(api: str, **body: Any) -> tuple[int, int]:
+    return await PromptTokenizer(Bytes()).count(api, body)
+
+
+async def test_tools_are_counted_with_what_is_written_around_their_strings() -> None:
+    tokens, bound = await counted("chat", **HI)
+    with_tool, tool_bound = await counted("chat", **HI, tools=[TOOL])
+    printed = json.dumps(TOOL, indent=4)  # as Llama 3.1's template does
+    assert tool_bound - bound >= len(printed)
+    assert with_tool - tokens >= len(json.dumps(TOOL, separators=(",", ":"))) // 4
+    assert with_tool < tool_bound
+
+
+async def test_a_response_s_schema_stands_in_the_bound_only() -> None:
+    tokens, bound = await counted("chat", **HI)
+    with_schema, schema_bound = await counted("chat", **HI, response_format=SCHEMA)
+    assert with_schema == tokens
+    assert schema_bound - bound >= len(json.dumps(SCHEMA, indent=4))
+
+
+async def test_a_suffix_counts_once_for_each_prompt() -> None:
+    for prompt in ("Hello", ["Hello", "Hi"]):
+        plain = await counted("completions", prompt=prompt)
+        filled = await counted("completions", prompt=prompt, suffix="x" * 400)
+        times = 1 if isinstance(prompt, str) else len(prompt)
+        assert [after - before for before, after in zip(plain, filled, strict=True)] == [400 * times] * 2
+
+
+@pytest.mark.parametrize("more", [{}, {"tools": [TOOL]}, {"tools": [TOOL], "response_format": SCHEMA}])
+async def test_the_bound_of_single_bytes_is_the_bound_without_a_tokenizer(more: dict[str, Any]) -> None:
+    assert (await counted("chat", **HI, **more))[1] == prompt_facts("chat", HI | more).tokens_bound
