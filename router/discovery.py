@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import ssl
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -101,9 +102,10 @@ class KubernetesPods:
             try:
                 if version is None:
                     version = await self._list()
+                began = time.monotonic()
                 version = await self._follow_from(version)
-                pause_s = _FIRST_PAUSE_S
-                continue
+                if time.monotonic() - began > _LONGEST_PAUSE_S:  # else the server may end each at once
+                    pause_s = _FIRST_PAUSE_S
             except _Behind:
                 version = None
             except (aiohttp.ClientError, TimeoutError, OSError, *_NO_LIST) as error:

@@ -96,8 +96,6 @@ class Api:
         )
         current_request.set(record.id)
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        if gateway.tracing is not None:
-            record.trace = gateway.tracing.begin(headers)
         front: Front = OpenAIFront(False) if isinstance(route, OpenAIRoute) else OllamaFront(route.kind, "")
         responder = Responder(send)
         extra: list[tuple[bytes, bytes]] = []
@@ -110,6 +108,8 @@ class Api:
         gateway.store.writer.arrived()
         try:
             terms = self._authenticate(rules, headers, record)
+            if gateway.tracing is not None:  # whoever has no key is not let into anybody's trace
+                record.trace = gateway.tracing.begin(headers)
             if gateway.draining:
                 raise draining()
             data = await read_body(headers, receive, rules.config.limits.max_body_mb)

@@ -43,7 +43,7 @@ def _media(messages: list[dict[str, Any]]) -> list[Need]:
         content = message.get("content")
         if isinstance(content, list):
             for part in content:
-                kind = part.get("type")
+                kind = part.get("type", "text")
                 if kind == "image_url":
                     image = part.get(kind)
                     url = image.get("url") if isinstance(image, dict) else image

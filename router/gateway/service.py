@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import secrets
 import time
@@ -36,16 +37,21 @@ from router.gateway.targets import LiveTargets
 from router.gateway.tokenizer import PromptTokenizer
 from router.gateway.tracing import Tracing
 from router.logs import log_request
+from router.store.database import StoreError
 from router.store.keys import StoredKey
 from router.store.queries import Store
 from router.store.records import RequestRecord
 from router.store.state import TOTAL, State, StateError
+
+logger = logging.getLogger("headway")
 
 BackendFactory = Callable[[InstanceConfig, FleetConfig], Awaitable[Backend]]
 
 #: A row reaches the store within about 0.2 s of its request's end. What another replica served is looked for again
 #: after this long.
 _RECORDED_S = 0.3
+#: Spending that could not be read is asked for again after this long.
+_LOAD_AGAIN_S = 5.0
 #: The shared document that changes whenever keys were made or revoked; they themselves stand in the database.
 _KEYS = "keys"
 
@@ -179,8 +185,14 @@ class Gateway:
 
     async def _load_late_spending(self) -> None:
         """What killed runs left on disk may take longer to be written than a start may last."""
-        if await self.store.taken_up():
-            await self._load_spent()
+        late = await self.store.taken_up()
+        while late:
+            try:
+                await self._load_spent()
+                return
+            except StoreError as error:
+                logger.warning("spending of killed runs is not counted yet: %s", error)
+            await asyncio.sleep(_LOAD_AGAIN_S)
 
     async def _learn_feedback(self) -> None:
         for model, features, quality in await self.store.feedback_to_learn():

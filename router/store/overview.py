@@ -49,12 +49,12 @@ MAX_ROWS = 100_000
 async def overview(store: Store, window: Window, max_rows: int = MAX_ROWS) -> dict[str, Any]:
     """All figures of a window. Counts and amounts are scaled up where rows were sampled (`sampled_share` below 1);
     quantiles are read from bins. Raises StoreError."""
-    await store._flush()
+    await store.flush()
     count = select(func.count().label("n")).select_from(requests).where(_inside(requests, window))
-    counted = (await store._rows(count))[0]["n"]
+    counted = (await store.rows(count))[0]["n"]
     share, chosen = _sample(window, counted, max_rows)
     picked = _picked(window, chosen)
-    rows = await store._rows(_everything(picked))
+    rows = await store.rows(_everything(picked))
     read = sum(row["n"] for row in rows if row["part"] == "outcome")
     tally = Tally(counted / read if read and share < 1.0 else 1.0)
     for row in rows:
@@ -92,8 +92,8 @@ async def recent_by_instance(store: Store, window_s: float) -> list[dict[str, An
         .group_by(columns.instance)
         .order_by(columns.instance)
     )
-    await store._flush()
-    return [row | {"output_tokens": int(row["output_tokens"])} for row in await store._rows(query)]
+    await store.flush()
+    return [row | {"output_tokens": int(row["output_tokens"])} for row in await store.rows(query)]
 
 
 # --- the statement ------------------------------------------------------------------------------------

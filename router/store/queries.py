@@ -288,10 +288,10 @@ class Store:
             .limit(limit)
         )
         if request_id is not None:
-            await self._flush()
+            await self.flush()
             query = query.where(given.request_id == request_id)
         found = []
-        for row in reversed(await self._rows(query)):
+        for row in reversed(await self.rows(query)):
             try:
                 features = explanations.decode(row["blob"])["features"]
             except ValueError:  # of a version that is no longer read
@@ -314,7 +314,7 @@ class Store:
         record = await self._unwritten(request_id)
         if record is not None:
             return dict(zip(REQUEST_COLUMNS, request_row(record), strict=True))
-        rows = await self._rows(select(tables.requests).where(tables.requests.c.id == request_id))
+        rows = await self.rows(select(tables.requests).where(tables.requests.c.id == request_id))
         if not rows and self._writer is not None and self._writer.spooled[0]:
             raise StoreError(f"the store {self.name} is behind: records wait on disk")  # perhaps this one
         return rows[0] if rows else None
@@ -327,7 +327,7 @@ class Store:
             return [dict(zip(ATTEMPT_COLUMNS, row, strict=True)) for row in made]
         table = tables.attempts
         query = select(table).where(table.c.request_id == request_id).order_by(table.c.number)
-        return await self._rows(query)
+        return await self.rows(query)
 
     async def explanation(self, request_id: str) -> Explanation | None:
         """What the request's decisions saw; None if nothing was decided."""
@@ -336,7 +336,7 @@ class Store:
             blob = explanations.encode(record)
         else:
             table = tables.explanations
-            rows = await self._rows(select(table.c.blob).where(table.c.request_id == request_id))
+            rows = await self.rows(select(table.c.blob).where(table.c.request_id == request_id))
             blob = rows[0]["blob"] if rows else None
         return None if blob is None else explanations.decode(blob)
 
@@ -370,8 +370,8 @@ class Store:
         if cursor is not None:
             query = query.where(columns.id < cursor)
         limit = max(1, min(limit, MAX_LIMIT))
-        await self._flush()
-        rows = await self._rows(query.order_by(columns.id.desc()).limit(limit + 1))
+        await self.flush()
+        rows = await self.rows(query.order_by(columns.id.desc()).limit(limit + 1))
         more = len(rows) > limit
         del rows[limit:]
         return Page(rows, rows[-1]["id"] if more else None)
@@ -380,7 +380,7 @@ class Store:
         """Judgements of an answer, in the order in which they came."""
         table = tables.feedback
         query = select(table).where(table.c.request_id == request_id).order_by(table.c.id)
-        return await self._rows(query)
+        return await self.rows(query)
 
     async def summary(self, since: float | None = None) -> list[PolicySummary]:
         """What was recorded (since a time in seconds since the epoch), by policy."""
@@ -403,9 +403,9 @@ class Store:
         ).group_by(columns.policy, columns.outcome)
         if since is not None:
             query = query.where(columns.received_at >= since)
-        await self._flush()
+        await self.flush()
         by_policy: dict[str, list[Mapping[str, Any]]] = {}
-        for row in await self._rows(query):
+        for row in await self.rows(query):
             by_policy.setdefault(row["policy"] or "", []).append(row)
         return [_summarised(policy, by_policy[policy]) for policy in sorted(by_policy)]
 
@@ -413,8 +413,8 @@ class Store:
         """USD spent by (key, period) and run, as `State.load_spent` takes it. Periods are today (UTC, `2026-11-22`) and
         `total`, the sum over all days; requests without a key are under ""."""
         day = spending.today(time.time())
-        await self._flush()
-        return spending.spent(await self._rows(spending.spent_query(day)), day)
+        await self.flush()
+        return spending.spent(await self.rows(spending.spent_query(day)), day)
 
     async def spending(
         self,
@@ -428,8 +428,8 @@ class Store:
         `output_tokens` and `cost_usd`, in the order of the groups. `since` and `until` are days (UTC, `2026-11-22`), both
         included; `keys` leaves out other keys. ValueError for an unknown group."""
         query = spending.report_query(by, since, until, keys)
-        await self._flush()
-        rows = await self._rows(query)
+        await self.flush()
+        rows = await self.rows(query)
         for row in rows:
             for name in ("requests", "prompt_tokens", "output_tokens"):
                 row[name] = int(row[name])  # PostgreSQL sums into decimals
@@ -438,10 +438,10 @@ class Store:
 
     async def runs(self) -> list[dict[str, Any]]:
         """All runs, oldest first."""
-        return await self._rows(select(tables.runs).order_by(tables.runs.c.id))
+        return await self.rows(select(tables.runs).order_by(tables.runs.c.id))
 
     # --- how ----------------------------------------------------------------------------------------
-    async def _flush(self) -> bool:
+    async def flush(self) -> bool:
         if self._writer is None:
             return True
         return self._writer.spooled[0] < FAR_BEHIND_RECORDS and await self._writer.flush(READ_FLUSH_S)
@@ -449,11 +449,11 @@ class Store:
     async def _unwritten(self, request_id: str) -> RequestRecord | None:
         """The record if it still waits although the writer was asked to hurry."""
         writer = self._writer
-        if writer is None or (not writer.spooled[0] and await self._flush()):
+        if writer is None or (not writer.spooled[0] and await self.flush()):
             return None
         return writer.find(request_id)
 
-    async def _rows(self, query: Select[Any]) -> list[dict[str, Any]]:
+    async def rows(self, query: Select[Any]) -> list[dict[str, Any]]:
         try:
             async with self._engine.connect() as connection:
                 result = await connection.execute(query)

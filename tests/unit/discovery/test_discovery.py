@@ -130,13 +130,19 @@ async def test_a_pod_says_what_is_different_about_it(
     async with following(tmp_path) as (state, heard):
         own = json.dumps({"hardware": "h100-80g", "max_concurrency": 64})
         await state.put(pod("vllm-0", annotations={ANNOTATION: own}))
-        for wrong in ('{"url": "http://10.9.9.9"}', "[1]", "{", '{"hardwear": "l4"}'):
+        for wrong in (
+            '{"url": "http://10.9.9.9"}',
+            '{"api_key_env": "HEADWAY_ADMIN_KEY"}',
+            "[1]",
+            "{",
+            '{"hardwear": "l4"}',
+        ):
             await state.put(pod(f"wrong-{len(state.pods)}", annotations={ANNOTATION: wrong}))
         await state.put(pod("vllm-9"))
         found = await heard.until({"vllm-0", "vllm-9"})
         assert (found["vllm-0"].hardware, found["vllm-0"].max_concurrency) == ("h100-80g", 64)
         assert found["vllm-9"].hardware == "l4"
-    assert caplog.text.count("is left out") == 4
+    assert caplog.text.count("is left out") == 5
     assert "did you mean 'hardware'?" in caplog.text
 
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.store.state import Bucket, Level, MemoryState, Want
+from router.store.open_state import open_state
+from router.store.state import Bucket, Budget, Level, MemoryState, Want
 
 
 async def take(state: MemoryState, takes: Sequence[tuple[Bucket, float]], now: float) -> Sequence[Level]:
@@ -80,3 +81,24 @@ def test_never_more_than_capacity_and_refill(capacity: int, steps: list[float]) 
     for i, start in enumerate(times):
         for j in range(i, len(times)):
             assert j - i + 1 <= capacity + rate * (times[j] - start) + 1e-6
+
+
+# --- money --------------------------------------------------------------------------------------------
+async def test_what_killed_runs_spent_may_be_told_late_and_twice() -> None:
+    state, name = MemoryState("run-2"), ("k", "total")
+    budget = [Budget(*name, 1.0)]
+    state.load_spent({name: {"run-1": 0.2}})
+    state.settle(budget, 0.0, 0.3)
+    # the store knows by now what this run has spent, too, and more of the one before
+    state.load_spent({name: {"run-1": 0.4, "run-2": 0.3}})
+    state.load_spent({name: {"run-1": 0.1}})
+    assert state.spent_usd(*name) == pytest.approx(0.7)
+    grant = await state.take(Want((), budget, 1.0, 0.0), 0.0)
+    assert grant.reserved_usd == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("url", ["redis://:s3cr/et@h", "redis://:s3cr#et@h:1", "rediss://u:s3cr@h:port"])
+def test_a_wrong_url_is_told_without_its_password(url: str) -> None:
+    with pytest.raises(ValueError, match="state") as told:
+        open_state(url, name="n", run_id="r", timeout_s=1.0, interval_s=1.0)
+    assert "s3cr" not in str(told.value)
