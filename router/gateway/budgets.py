@@ -104,19 +104,25 @@ def _told(account: Account, takes: list[tuple[Bucket, float]], grant: Grant, hea
                 whose = "The key's" if bucket.name == f"{account.name}/{what}" else "Its maker's"
                 wait_s, exhausted = level.wait_s, f"{whose} {what} per minute are used up"
     if grant.short is not None:
-        raise insufficient_quota(_spent(account, grant.short))
+        raise insufficient_quota(_spent(account, grant.short, grant.left_usd or 0.0))
     if exhausted:
         message = f"{exhausted}; try again in {duration(wait_s)}."
         raise Refusal(429, "rate_limit_exceeded", message, Outcome.REJECTED_RATE, retry_after_s=wait_s)
 
 
-def _spent(account: Account, short: Budget) -> str:
+def _spent(account: Account, short: Budget, left_usd: float) -> str:
     when = "" if short.period == TOTAL else " for today (UTC)"
-    if short.key == account.name:
-        whose = f"The key's budget of {short.limit_usd:g} USD"
-    else:
-        whose = "The budget of the key that made this key"
-    return f"{whose}{when} is spent, or held by requests under way."
+    if short.key != account.name:  # how much its maker has is no business of its holder's
+        return f"The budget of the key that made this key{when} is spent, or held by requests under way."
+    whose = f"The key's budget of {_plain(short.limit_usd)} USD{when}"
+    if left_usd > 0:
+        return f"{whose} has {_plain(left_usd)} USD left, which cannot pay this request."
+    return f"{whose} is spent, or held by requests under way."
+
+
+def _plain(usd: float) -> str:
+    """An amount without an exponent."""
+    return f"{usd:.9f}".rstrip("0").rstrip(".")
 
 
 def rolled_up(spent: Spent, accounts: Mapping[str, Account]) -> dict[tuple[str, str], dict[str, float]]:

@@ -11,7 +11,8 @@ PROMPT_USD = 85 * INPUT_USD  # the upper bound of "Hello"
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("budget_usd_per_day", "for today (UTC) is spent"), ("budget_usd", "USD is spent")]
+    ("name", "said"),
+    [("budget_usd_per_day", " USD for today (UTC) has "), ("budget_usd", " USD left, which cannot pay")],
 )
 async def test_a_key_whose_budget_is_spent(tmp_path, name, said):
     """The last answer is cut where the money ends; the next request is told whose budget it was."""
