@@ -174,7 +174,7 @@ class Server:
         self.handler = handler
         self.keep_alive_s = keep_alive_s
         self.connections: set[Connection] = set()
-        self.draining = False
+        self.draining = self.refusing = False
         self._empty: asyncio.Event | None = None
         self.failures_total = 0
         self._listener: asyncio.Server | None = None
@@ -183,6 +183,7 @@ class Server:
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Open the listener (port 0: any free one) and return its address. Raises OSError."""
         loop = asyncio.get_running_loop()
+        self.refusing = False
         self._listener = await loop.create_server(lambda: Connection(self), host, port, backlog=2048)
         name = self._listener.sockets[0].getsockname()
         self._address = (str(name[0]), int(name[1]))
@@ -190,6 +191,7 @@ class Server:
 
     def refuse(self) -> None:
         """Close the listener: new connections are refused by the operating system."""
+        self.refusing = True
         if self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -257,6 +259,8 @@ class Connection(asyncio.Protocol):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._server.connections.add(self)
         self._arm_idle()
+        if self._server.refusing:  # it was accepted in the moment that the listener closed
+            self.reset()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.closed(self)

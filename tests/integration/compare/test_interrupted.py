@@ -17,8 +17,6 @@ import pytest
 
 from benchmarks.workloads.format import Header, WorkloadRequest, write
 
-pytestmark = pytest.mark.alone
-
 _PATIENCE_S = 60.0
 FLEET = """
 models:
