@@ -220,6 +220,7 @@ def create_state(config: FleetConfig, environment: Mapping[str, str], run_id: st
             run_id=run_id,
             timeout_s=state.timeout_ms / 1000,
             interval_s=state.interval_ms / 1000,
+            replicas=config.server.workers,
         )
     except (ValueError, ImportError) as error:
         raise ConfigError("state", [Problem(("url",), str(error))]) from None

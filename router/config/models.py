@@ -112,18 +112,10 @@ def _http_url(value: str) -> str:
     return value.rstrip("/")
 
 
-class InstanceConfig(Section):
-    """One running replica of an engine; also what `POST /admin/instances` takes as JSON.
+class EngineConfig(Section):
+    """What is said of an engine wherever it runs. `usd_per_hour` is what its machine costs, `ca_file` a PEM bundle trusted
+    in place of the system's. `headers_env` maps header names to the environment variables that hold their values."""
 
-    A `kind: emulated` instance has no url: the gateway starts it. It names its engine profile
-    (`MODEL@HARDWARE`), may run at a multiple of real `speed`, and speaks the protocol of the engine that
-    it `emulates`. `ca_file` is a PEM bundle trusted in place of the system's. `headers_env` maps header
-    names to the environment variables that hold their values.
-    """
-
-    name: InstanceName
-    kind: Literal["vllm", "ollama", "openai", "emulated"]
-    url: Annotated[str, AfterValidator(_http_url)] | None = None
     serves: Annotated[dict[ModelName, ServedConfig], Field(min_length=1)]
     hardware: Text | None = None
     max_concurrency: Count | None = None
@@ -132,6 +124,19 @@ class InstanceConfig(Section):
     api_key_env: EnvironmentName | None = None
     ca_file: Text | None = None
     headers_env: dict[HeaderName, EnvironmentName] = Field(default_factory=dict)
+
+
+class InstanceConfig(EngineConfig):
+    """One running replica of an engine; also what `POST /admin/instances` takes as JSON.
+
+    A `kind: emulated` instance has no url: the gateway starts it. It names its engine profile
+    (`MODEL@HARDWARE`), may run at a multiple of real `speed`, and speaks the protocol of the engine that
+    it `emulates`.
+    """
+
+    name: InstanceName
+    kind: Literal["vllm", "ollama", "openai", "emulated"]
+    url: Annotated[str, AfterValidator(_http_url)] | None = None
     profile: Annotated[str, AfterValidator(_profile_name)] | None = None
     speed: Positive = 1.0
     emulates: Literal["vllm", "ollama"] = "vllm"
@@ -183,18 +188,10 @@ class InstanceConfig(Section):
         return f"{model}-{weights}@{hardware}" if weights in {"q4", "q8"} else f"{model}@{hardware}"
 
 
-class TemplateConfig(Section):
+class TemplateConfig(EngineConfig):
     """What discovered instances have in common: an instance of the fleet file without name and url."""
 
     kind: Literal["vllm", "ollama", "openai"]
-    serves: Annotated[dict[ModelName, ServedConfig], Field(min_length=1)]
-    hardware: Text | None = None
-    max_concurrency: Count | None = None
-    usd_per_hour: NotNegative | None = None
-    tokenizer: Text | None = None
-    api_key_env: EnvironmentName | None = None
-    ca_file: Text | None = None
-    headers_env: dict[HeaderName, EnvironmentName] = Field(default_factory=dict)
 
 
 class KubernetesConfig(Section):

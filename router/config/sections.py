@@ -83,9 +83,11 @@ class KeyConfig(Section):
 
 
 class AuthConfig(Section):
-    """Who may ask. Without keys the gateway is open; without an admin key /admin answers on loopback only."""
+    """Who may ask. Without keys the gateway is open, unless they are `required`: then it answers nobody until one is made,
+    also where the database with the keys was lost. Without an admin key /admin answers on loopback only."""
 
     admin_key_env: EnvironmentName | None = None
+    required: Bool = False
     keys: tuple[KeyConfig, ...] = ()
 
 

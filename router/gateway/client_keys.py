@@ -109,7 +109,14 @@ class ClientKeys:
         """Read the keys and begin to follow them. Raises ConfigError if a client has the admin key, StoreError."""
         await self.refresh()
         refuse_admin_key(config, self.stored, self._admin_key)
-        if not config.auth.keys and not self.stored:
+        if config.auth.keys or self.stored:
+            if self._admin_key is None:
+                logger.warning(
+                    "there is no admin key: whoever is on this machine may make keys and use /admin"
+                )
+        elif config.auth.required:
+            logger.warning("there are no keys and they are required: nobody is answered until one is made")
+        else:
             logger.warning("there are no keys: anyone who reaches the port may use the models")
         self._task = asyncio.create_task(self._follow(), name="client-keys")
 
@@ -174,7 +181,7 @@ class ClientKeys:
                 if not away:
                     logger.warning("the keys are not followed: %s; those that are known go on", error)
                 away = True
-            except Exception:
+            except Exception:  # the task's root: those that are known go on
                 logger.exception("the keys could not be followed")
             else:
                 if away:

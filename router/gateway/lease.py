@@ -127,7 +127,7 @@ class Lease:
         till = self._till
         try:
             grant = await till.state.take(Want(budgets=self.budgets, reserve_usd=more_usd), till.clock())
-        except Exception:
+        except Exception:  # the task's root: a stream that waits for money must hear that none comes
             logger.exception("the state failed on a request's money")
             grant = Grant()
         self._asking = None

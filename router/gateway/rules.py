@@ -176,7 +176,7 @@ def _keys(
         )
     return {
         "tenants": tenants,
-        "keys": KeyRing(live, closed=bool(config.auth.keys or stored)),
+        "keys": KeyRing(live, closed=bool(config.auth.required or config.auth.keys or stored)),
         "terms": terms,
         "accounts": {tenant.name: tenants.account(tenant.name) for tenant in tenants},
     }

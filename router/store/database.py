@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import sqlite3
 import time
 from pathlib import Path
@@ -35,7 +36,7 @@ CONNECT_TIMEOUT_S = 10
 COMMAND_TIMEOUT_S = 60.0
 # Several processes that open a new file at once take turns.
 _LOCKED_WAIT_S = 30.0
-_LONGEST_PAUSE_S = 1.6
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.6
 
 _SHORT_DRIVERS = {
     "sqlite": "sqlite+aiosqlite",
@@ -160,13 +161,16 @@ async def connect(url: URL, engine: AsyncEngine, *, create: bool, wait_s: float 
     if path is not None:
         if not create and not path.exists():
             raise StoreError(f"no database at {where}")
+        if create:
+            with contextlib.suppress(OSError):  # which the probe tells better
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # it holds keys' hashes
         try:
             _probe(path)
         except sqlite3.Error as error:
             raise StoreError(f"cannot open the store {where}: {reason(error)}") from None
         wait_s = max(wait_s, _LOCKED_WAIT_S)
     give_up_at = time.monotonic() + wait_s
-    pause_s = 0.05
+    pause_s = _FIRST_PAUSE_S
     while True:
         try:
             if create:
@@ -179,8 +183,13 @@ async def connect(url: URL, engine: AsyncEngine, *, create: bool, wait_s: float 
         except driver_errors(url) as error:
             if time.monotonic() >= give_up_at or not _may_pass(error):
                 raise StoreError(f"cannot open the store {where}: {reason(error)}") from None
-            if path is None and pause_s == _LONGEST_PAUSE_S:
-                log.warning("the store %s does not answer yet (%s)", where, reason(error))
+            if path is None and pause_s == _FIRST_PAUSE_S:
+                log.warning(
+                    "the store %s does not answer yet (%s): it is waited for, %g s at most",
+                    where,
+                    reason(error),
+                    wait_s,
+                )
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from router.store.state import MemoryState, State
 
 
-def open_state(url: str, *, name: str, run_id: str, timeout_s: float, interval_s: float) -> State:
+def open_state(
+    url: str, *, name: str, run_id: str, timeout_s: float, interval_s: float, replicas: int = 1
+) -> State:
     """`memory://` is this process alone; redis:// and rediss://, with user and password if need be, are shared by all
-    replicas of the fleet `name`, of which this run is `run_id` (no two alike). Raises ValueError for another URL,
+    replicas of the fleet `name`, of which this run is `run_id` (no two alike) and at least `replicas` are known to serve. Raises ValueError for another URL,
     ImportError where the client for Redis is not installed."""
     if url == "memory://":
         return MemoryState(run_id)
@@ -15,4 +17,6 @@ def open_state(url: str, *, name: str, run_id: str, timeout_s: float, interval_s
         raise ValueError("the shared state's URL must be memory:// or begin with redis:// or rediss://")
     from router.store.redis_state import RedisState
 
-    return RedisState(url, name=name, run_id=run_id, timeout_s=timeout_s, interval_s=interval_s)
+    return RedisState(
+        url, name=name, run_id=run_id, timeout_s=timeout_s, interval_s=interval_s, replicas=replicas
+    )

@@ -54,9 +54,12 @@ class RedisState:
     """One replica's, named by `run_id`. All keys in Redis begin with the fleet's `name` in braces (so that a Cluster
     keeps them together). A call is waited for `timeout_s`; what changes is told at least every `interval_s`."""
 
-    def __init__(self, url: str, *, name: str, run_id: str, timeout_s: float, interval_s: float) -> None:
+    def __init__(
+        self, url: str, *, name: str, run_id: str, timeout_s: float, interval_s: float, replicas: int = 1
+    ) -> None:
         self._prefix = f"{{{name}}}:"
         self._run = run_id
+        self._least_replicas = replicas
         self._link = Link(url, timeout_s)
         self._documents = Documents(Link(url, timeout_s), self._prefix, self._changed)
         self._pace = Pace(interval_s)
@@ -66,7 +69,7 @@ class RedisState:
         self._closing = False
 
         self._books = Books(run_id)
-        self._takes = Takes(self._books, self._pace)
+        self._takes = Takes(self._books, self._pace, replicas)
         self._peers = PeerViews(run_id)
         self._turns: dict[str, str] = {}
         self._lessons: deque[str] = deque(maxlen=_LESSONS)
@@ -270,7 +273,8 @@ class RedisState:
     def _cut(self) -> None:
         """Redis does not answer, or knows nothing of this replica."""
         self._known = False
-        self._takes.cut(self._peers.replicas)
+        # Workers that start while Redis is away have not heard of each other.
+        self._takes.cut(max(self._peers.replicas, self._least_replicas))
         self._pace.failed()
         if time.monotonic() - self._heard_at > _LIVE_S:
             self._peers.forget_work()

@@ -28,11 +28,12 @@ class Takes:
               replica has had the time to come back and tell too
     """
 
-    def __init__(self, books: Books, pace: Pace) -> None:
+    def __init__(self, books: Books, pace: Pace, replicas: int = 1) -> None:
+        """Alone at first, as one of `replicas`."""
         self._books = books
         self._pace = pace
         self.gives = Gives()
-        self.alone: Alone | None = Alone(books, {}, 1, time.monotonic())
+        self.alone: Alone | None = Alone(books, {}, replicas, time.monotonic())
         self.settled_at: float | None = None
         self.alone_s = 0.0  # up to the last return
         self._waiting: list[tuple[Want, asyncio.Future[Grant]]] = []

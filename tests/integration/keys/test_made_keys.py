@@ -362,3 +362,24 @@ async def test_a_made_key_has_targets_and_metrics_of_its_own(tmp_path):
         gw.fleet["auth"]["keys"] = [key("root", attainment=0.7)]
         assert (await gw.post("/admin/reload", {}, **ADMIN))[0] == 200
         assert (gw.gateway.targets("made").quality, gw.gateway.targets("made").attainment) == (0.55, 0.7)
+
+
+async def test_where_keys_are_required_a_lost_database_opens_nothing(tmp_path, caplog):
+    auth = {"required": True}
+    environment = {"HEADWAY_ADMIN_KEY": ROOT}
+    (tmp_path / "first").mkdir()
+    async with live(tmp_path / "first", vllm("a"), auth=auth, environment=environment) as gw:
+        assert (await gw.chat())[0] == 401
+        made = await make(gw, "team-a")
+        assert (await gw.chat(headers=bearer(made)))[0] == 200
+    (tmp_path / "second").mkdir()  # as with another working directory
+    caplog.clear()
+    async with live(tmp_path / "second", vllm("a"), auth=auth, environment=environment) as gw:
+        assert (await gw.chat())[0] == 401
+        assert (await gw.chat(headers=bearer(made)))[0] == 401
+        assert "nobody is answered until one is made" in caplog.text
+
+
+async def test_keys_without_an_admin_key_are_warned_of(tmp_path, caplog):
+    async with live(tmp_path, vllm("a"), auth={"keys": [key("a-client")]}):
+        assert "there is no admin key" in caplog.text

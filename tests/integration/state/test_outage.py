@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 import redis.asyncio
 
 from router.core.state import Work
+from router.store.open_state import open_state
 from router.store.redis_link import Link
 from router.store.redis_state import _EXCHANGE
 from router.store.state import TOTAL, Bucket, Budget, StateError, View, Want
-from tests.integration.state.replicas import Replica, Way, fleet, replicas, until
+from tests.integration.state.replicas import Ear, Replica, Way, fleet, replicas, until
 
 DAY = "2026-11-22"
 #: Sums of many amounts may differ in their last bits.
@@ -330,3 +331,28 @@ async def test_the_others_work_is_forgotten_when_nothing_is_heard_of_it(server):
         assert a.ear.peers[-1].replicas == 2, "the last guess at how many share"
         server.start()
         await until(lambda: "x" in a.ear.peers[-1].work)
+
+
+async def test_workers_that_start_without_redis_share_what_one_may_take(tmp_path):
+    """They have never heard of each other, but know how many they are."""
+    async with AsyncExitStack() as stack:
+        workers = []
+        for number in range(2):
+            state = open_state(
+                "redis://127.0.0.1:1",
+                name="n",
+                run_id=f"r{number}",
+                timeout_s=0.25,
+                interval_s=0.02,
+                replicas=2,
+            )
+            await state.start(Ear())
+            stack.push_async_callback(state.aclose)
+            workers.append(state)
+        want = Want([(Bucket("b", 4.0, 0.001), 1.0)], [Budget("k", DAY, 1.0)], 1.0, 0.0)
+        for worker in workers:
+            grants = [await worker.take(want, 0.0) for _ in range(3)]
+            assert [grant.given for grant in grants] == [True, False, False]  # its half of the money is gone
+            assert grants[0].reserved_usd == pytest.approx(0.5)
+            requests = [await worker.take(Want(want.takes), 0.0) for _ in range(3)]
+            assert [grant.given for grant in requests] == [True, False, False]  # two of the four

@@ -14,7 +14,6 @@ import aiohttp
 import pytest
 
 from router.config import ConfigError, DiscoveryConfig, InstanceConfig
-from router.config.models import TemplateConfig
 from router.discovery import ANNOTATION, KubernetesPods
 from tests.unit.discovery.cluster import Cluster, cluster, pod
 
@@ -155,15 +154,3 @@ async def test_outside_a_cluster_the_server_must_be_named(tmp_path: Path) -> Non
         (tmp_path / "namespace").write_text("llm\n")
         inside = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
         KubernetesPods(entry(None, namespace=None), session, inside, tmp_path)
-
-
-def test_a_template_is_an_instance_without_name_and_url() -> None:
-    fields = {
-        name: field.annotation
-        for name, field in InstanceConfig.model_fields.items()
-        if name not in {"name", "url", "kind", "profile", "speed", "emulates"}
-    }
-    template = {
-        name: field.annotation for name, field in TemplateConfig.model_fields.items() if name != "kind"
-    }
-    assert template == fields

@@ -12,8 +12,8 @@ from router.config import ConfigError, FleetConfig, loads
 from router.store.state import MemoryState
 
 
-def fleet(state: str) -> FleetConfig:
-    return loads(f"models: [{{name: m}}]\nstate: {state}")
+def fleet(state: str, workers: int = 1) -> FleetConfig:
+    return loads(f"models: [{{name: m}}]\nserver: {{workers: {workers}}}\nstate: {state}")
 
 
 def test_memory_is_this_process_alone() -> None:
@@ -26,7 +26,7 @@ def test_what_the_file_says_reaches_the_state(monkeypatch: pytest.MonkeyPatch) -
     opened: list[Any] = []
     monkeypatch.setattr(wiring, "open_state", lambda *args, **kwargs: opened.append((args, kwargs)))
     wiring.create_state(
-        fleet("{url: 'redis://h:6379/1', password_env: PW, name: blue, timeout_ms: 100, interval_ms: 50}"),
+        fleet("{url: 'redis://h:6379/1', password_env: PW, name: blue, timeout_ms: 100, interval_ms: 50}", 4),
         {"PW": "p@ss/word"},
         "run-1",
     )
@@ -34,11 +34,11 @@ def test_what_the_file_says_reaches_the_state(monkeypatch: pytest.MonkeyPatch) -
     assert opened == [
         (
             ("redis://:p%40ss%2Fword@h:6379/1",),
-            {"name": "blue", "run_id": "run-1", "timeout_s": 0.1, "interval_s": 0.05},
+            {"name": "blue", "run_id": "run-1", "timeout_s": 0.1, "interval_s": 0.05, "replicas": 4},
         ),
         (
             ("rediss://me:x@h",),
-            {"name": "headway", "run_id": "run-2", "timeout_s": 0.25, "interval_s": 0.025},
+            {"name": "headway", "run_id": "run-2", "timeout_s": 0.25, "interval_s": 0.025, "replicas": 1},
         ),
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import stat
 from pathlib import Path
 
 import pytest
@@ -103,3 +104,14 @@ def test_an_insert_takes_the_columns_in_order(backend: str) -> None:
     assert insert.one.endswith("ON CONFLICT DO NOTHING")
     if insert.several is not None:
         assert insert.several.count("?") == 20 * len(REQUEST_COLUMNS) < 999
+
+
+async def test_a_new_file_is_its_owners_alone(tmp_path):
+    path = tmp_path / "new.db"
+    opened = await Store.open(f"sqlite+aiosqlite:///{path}")
+    try:
+        modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in tmp_path.glob("new.db*")}
+    finally:
+        await opened.close()
+    assert modes["new.db"] == 0o600
+    assert {modes[name] for name in modes if name.endswith(("-wal", "-shm"))} <= {0o600}
