@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
@@ -21,13 +21,15 @@ def engine_headers(api_key: str | None, headers: Mapping[str, str] | None) -> di
     return {"authorization": f"Bearer {api_key}", **own} if api_key else own
 
 
-async def post_json(pool: Pool, head: bytes, request_id: str, body: Mapping[str, Any]) -> Connection:
-    """POST a body; the connection with a 2xx answer, or UpstreamError by the engine's error."""
+async def post_json(
+    pool: Pool, head: bytes, request_id: str, body: Mapping[str, Any], sent: Callable[[], None] | None = None
+) -> Connection:
+    """POST a body; the connection with a 2xx answer, or UpstreamError by the engine's error. `sent` as of `Pool.post`."""
     try:
         data = orjson.dumps(body)
     except TypeError as error:
         raise UpstreamRejected("the request cannot be written as JSON (nested too deeply?)") from error
-    connection = await pool.post(head, request_id, data)
+    connection = await pool.post(head, request_id, data, sent)
     if 200 <= connection.status < 300:
         return connection
     status = connection.status

@@ -91,12 +91,12 @@ class OllamaBackend:
 
     async def stream(self, call: Call) -> EngineStream:
         body = self._body(call, stream=True)
-        connection = await post_json(self.pool, self._heads[call.api], call.told, body)
+        connection = await post_json(self.pool, self._heads[call.api], call.told, body, call.sent)
         return EngineStream(connection, NdjsonScanner(call, int(time.time())))
 
     async def complete(self, call: Call) -> dict[str, Any]:
         body = self._body(call, stream=False)
-        connection = await post_json(self.pool, self._heads[call.api], call.told, body)
+        connection = await post_json(self.pool, self._heads[call.api], call.told, body, call.sent)
         answer = json_object(await connection.read_all())
         if call.api == "embeddings":
             return embeddings_answer(answer, call)

@@ -37,7 +37,7 @@ _THINK: dict[str, bool | str] = {
     "xhigh": "high",
     "max": "max",
 }
-_GENERATE_FIELDS = ("suffix", "system", "template", "raw")
+_GENERATE_FIELDS = ("suffix", "system", "raw")
 
 
 def _refuse(message: str, param: str) -> UpstreamRejected:

@@ -7,34 +7,24 @@ bound set. Authorization is the operator's; no header of the client is forwarded
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 
 from backends.control import Control
-from backends.http1 import Connection, Origin, request_head, tls_context
+from backends.http1 import Origin, request_head, tls_context
 from backends.json_calls import engine_headers, json_object, post_json
 from backends.metrics import MetricsReader
 from backends.pool import Pool
 from backends.sse import SseScanner
 from backends.stream import EngineStream
 from router.core.errors import UpstreamError
-from router.core.interfaces import Call
+from router.core.interfaces import COUNTED_FIELDS, Call
 from router.core.types import Candidate, LoadReport
 
 PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions", "embeddings": "/v1/embeddings"}
-#: Fields that change how a chat becomes a prompt; the tokenizer needs them too.
-_CHAT_PROMPT_FIELDS = (
-    "messages",
-    "tools",
-    "add_generation_prompt",
-    "continue_final_message",
-    "add_special_tokens",
-    "chat_template",
-    "chat_template_kwargs",
-)
 #: Scrapes left out after an engine said that it has no metrics.
 _SCRAPES_SKIPPED = 30
 
@@ -143,7 +133,7 @@ class OpenAIBackend:
     async def stream(self, call: Call) -> EngineStream:
         flavour = self._flavour
         body = generation_body(call, flavour.chat_bound, counts_each=flavour.counts_each)
-        connection = await self._post(self._heads[call.api], call.told, body)
+        connection = await post_json(self.pool, self._heads[call.api], call.told, body, call.sent)
         return EngineStream(connection, SseScanner(call.candidate.model, choices=_choices(body)))
 
     async def complete(self, call: Call) -> dict[str, Any]:
@@ -151,7 +141,7 @@ class OpenAIBackend:
         if call.api != "embeddings":
             body["stream"] = False
             body.pop("stream_options", None)
-        answer = await self._json(self._heads[call.api], call.told, body)
+        answer = await self._json(self._heads[call.api], call.told, body, call.sent)
         answer["model"] = call.candidate.model
         return answer
 
@@ -160,7 +150,7 @@ class OpenAIBackend:
             return None
         model = call.candidate.upstream_model
         if call.api == "chat":
-            fields = {name: call.body[name] for name in _CHAT_PROMPT_FIELDS if name in call.body}
+            fields = {name: call.body[name] for name in COUNTED_FIELDS if name in call.body}
             return await self._tokenize(call.request_id, {"model": model, **fields})
         prompt = call.body.get("input" if call.api == "embeddings" else "prompt")
         if isinstance(prompt, str):
@@ -206,9 +196,8 @@ class OpenAIBackend:
         count = answer.get("count")
         return count if type(count) is int else None
 
-    async def _json(self, head: bytes, request_id: str, body: dict[str, Any]) -> dict[str, Any]:
-        connection = await self._post(head, request_id, body)
+    async def _json(
+        self, head: bytes, request_id: str, body: dict[str, Any], sent: Callable[[], None] | None = None
+    ) -> dict[str, Any]:
+        connection = await post_json(self.pool, head, request_id, body, sent)
         return json_object(await connection.read_all())
-
-    async def _post(self, head: bytes, request_id: str, body: dict[str, Any]) -> Connection:
-        return await post_json(self.pool, head, request_id, body)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 
 from backends.http1 import Connection, ConnectionLost, Origin
 from router.core.errors import UpstreamError, UpstreamTimeout
@@ -53,8 +54,11 @@ class Pool:
     def busy_connections(self) -> int:
         return len(self._busy)
 
-    async def post(self, head: bytes, request_id: str, body: bytes) -> Connection:
-        """Send a POST made with `request_head`; returns when the response's head is here.
+    async def post(
+        self, head: bytes, request_id: str, body: bytes, sent: Callable[[], None] | None = None
+    ) -> Connection:
+        """Send a POST made with `request_head`; returns when the response's head is here. `sent` is called when it is on
+        its way.
 
         A reused connection that dies before the first byte of the answer (the engine's keep-alive ran
         out just then) is replaced once by a fresh one.
@@ -66,6 +70,8 @@ class Pool:
             if connection is None:
                 connection = await self._connect()
             connection.send(full_head, body)
+            if sent is not None and connection.error is None:
+                sent()
             try:
                 while connection.error is None and not connection.head_complete:
                     await connection.wait()

@@ -126,6 +126,7 @@ _SETTINGS = (
     "budget_usd",
     "requests_per_minute",
     "tokens_per_minute",
+    "max_concurrency",
     "max_cost_usd",
 )
 
@@ -256,6 +257,8 @@ def _other(row: Mapping[str, Any]) -> str:
         told.append(f"{'locked to ' if row['locked'] else 'policy '}{row['policy']}")
     if row["models"] is not None:
         told.append(f"models {','.join(row['models']) or 'none'}")
+    if row["max_concurrency"]:
+        told.append(f"{row['max_concurrency']} at once")
     if row["max_priority"]:
         told.append(f"priority <= {row['max_priority']}")
     for name, words in (

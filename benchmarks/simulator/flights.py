@@ -4,7 +4,8 @@ A request has one attempt under way, or two while a hedge runs beside the first;
 whose first token decided. An attempt is paid by `Attempt.cost_usd`:
 
 - prompt and output once it has given a token, whatever became of it;
-- a hedge's loser its prompt in any case (the engine was at work on it), and the tokens that it gave.
+- one that was given up, for another attempt or since its time had passed, its prompt in any case: the engine was at work
+  on it.
 """
 
 from __future__ import annotations
@@ -58,10 +59,9 @@ class Attempt:
             and self.flight.arrival.output_tokens[dispatch.candidate.model] > self.wanted_tokens
         )
 
-    def cost_usd(self, prompt_tokens: int | None = None, *, lost: bool = False) -> float:
-        """What it costs as it stands. `prompt_tokens` is the engine's count, which it tells at the end; `lost`:
-        another attempt was faster."""
-        if not self.tokens and not lost:
+    def cost_usd(self, prompt_tokens: int | None = None, *, given_up: bool = False) -> float:
+        """What it costs as it stands. `prompt_tokens` is the engine's count, which it tells at the end."""
+        if not self.tokens and not given_up:
             return 0.0
         if prompt_tokens is None:
             prompt_tokens = self.flight.arrival.request.prompt_tokens
@@ -100,11 +100,11 @@ class Flight:
         attempt = self.last = self.running[dispatch.attempt] = Attempt(self, dispatch)
         return attempt
 
-    def settle(self, attempt: Attempt, prompt_tokens: int | None = None, *, lost: bool = False) -> None:
+    def settle(self, attempt: Attempt, prompt_tokens: int | None = None, *, given_up: bool = False) -> None:
         """An attempt has ended: count what it cost (see `Attempt.cost_usd`)."""
         attempt.running = False
         del self.running[attempt.dispatch.attempt]
-        self.cost_usd += attempt.cost_usd(prompt_tokens, lost=lost)
+        self.cost_usd += attempt.cost_usd(prompt_tokens, given_up=given_up)
 
     def write(self, log: Log, outcome: Outcome, met: bool | None, now: float) -> None:
         """The row of a request that has ended: of the attempt that answered, else of the last one."""

@@ -166,7 +166,7 @@ class Simulation:
                 case Dispatch():
                     self._dispatch(flight, instruction, now)
                 case Cancel():
-                    self._stop(flight.running[instruction.attempt], now, lost=True)
+                    self._stop(flight.running[instruction.attempt], now)
                 case Refuse():
                     self._refuse(flight, instruction.refusal.outcome, now)
 
@@ -228,19 +228,19 @@ class Simulation:
             self._stop(attempt, now)
         self._end(flight, outcome, now)
 
-    def _stop(self, attempt: Attempt, now: float, *, lost: bool = False) -> None:
-        """Give up an attempt under way and count what it cost; `lost`: another one of its request was faster."""
+    def _stop(self, attempt: Attempt, now: float) -> None:
+        """Give up an attempt under way and count what it cost."""
         engine = self.engines[attempt.dispatch.candidate.instance]
         if not engine.down:
             self._catch_up(engine, now)
             attempt.tokens = max(attempt.tokens, engine.abort(attempt.id, now))
             self._watch(engine)
-        self._settle(attempt, lost=lost)
+        self._settle(attempt, given_up=True)
 
-    def _settle(self, attempt: Attempt, prompt_tokens: int | None = None, *, lost: bool = False) -> None:
+    def _settle(self, attempt: Attempt, prompt_tokens: int | None = None, *, given_up: bool = False) -> None:
         """An attempt has ended: what it cost is counted, and nobody waits for its engine any more."""
         del self._attempts[attempt.id]
-        attempt.flight.settle(attempt, prompt_tokens, lost=lost)
+        attempt.flight.settle(attempt, prompt_tokens, given_up=given_up)
 
     # --- engines -------------------------------------------------------------------------------------
     def _watch(self, engine: SimulatedEngine) -> None:

@@ -46,7 +46,7 @@ class KeyConfig(Section):
 
     A client may tighten the caps, never loosen them; `locked` keeps it from choosing another policy. `quality` and
     `attainment` are targets of the means over its requests, where `min_quality` is the floor of each one. `models` are
-    those it may use (None: all). `budget_usd_per_day` holds for a day (UTC), `budget_usd` for the key's whole life. With
+    those it may use (None: all). `max_concurrency` bounds its requests under way at once. `budget_usd_per_day` holds for a day (UTC), `budget_usd` for the key's whole life. With
     `makes_keys` its holder may make further keys, none of which exceeds it and all of which spend its budgets too.
     """
 
@@ -63,6 +63,7 @@ class KeyConfig(Section):
     budget_usd: NotNegative | None = None
     requests_per_minute: Count | None = None
     tokens_per_minute: Count | None = None
+    max_concurrency: Count | None = None
     max_cost_usd: Positive | None = None
     makes_keys: Bool = False
 

@@ -181,8 +181,9 @@ class Call(NamedTuple):
 
     `api` is "chat", "completions" or "embeddings"; `body` is the client's OpenAI-shaped body without
     `routing` (shared between attempts: never change it). The backend sets model, stream, stream_options
-    and the output bound itself. `traceparent` is where the attempt stands in a trace. `usage_each` wishes for the usage so far in every event, where the engine is
-    known to give it.
+    and the output bound itself. `traceparent` is where the attempt stands in a trace. `usage_each` wishes for the usage
+    so far in every event, where the engine is known to give it. `sent` is called when the request is on its way to the
+    engine.
     """
 
     api: str
@@ -192,6 +193,7 @@ class Call(NamedTuple):
     max_output_tokens: int | None = None
     usage_each: bool = False
     traceparent: str | None = None
+    sent: Callable[[], None] | None = None
 
     @property
     def told(self) -> str:
@@ -246,6 +248,20 @@ class Stream(Protocol):
         ...
 
 
+#: The members of a body that `Backend.count_tokens` counts: all that an engine's tokenizer endpoint takes.
+COUNTED_FIELDS = (
+    "messages",
+    "tools",
+    "add_generation_prompt",
+    "continue_final_message",
+    "add_special_tokens",
+    "chat_template",
+    "chat_template_kwargs",
+    "prompt",
+    "input",
+)
+
+
 class Backend(Protocol):
     """The adapter for one instance of an engine kind. Raises UpstreamError and its subclasses only."""
 
@@ -265,7 +281,7 @@ class Backend(Protocol):
         ...
 
     async def count_tokens(self, call: Call) -> int | None:
-        """Prompt tokens by the engine's own tokenizer; None if it has no such endpoint."""
+        """Tokens of a body's members in COUNTED_FIELDS by the engine's own tokenizer; None if it has no such endpoint."""
         ...
 
     async def probe(self) -> bool:

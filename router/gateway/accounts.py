@@ -20,13 +20,15 @@ class Purse:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One key's limits: `requests` and `tokens` are buckets, `purses` budgets, each its own first, then those of its
-    maker, of its maker's maker and so on: whatever a key takes is taken from all of them."""
+    """One key's limits: `requests` and `tokens` are buckets, `purses` budgets, `slots` the requests
+    that may be under way at once, each its own first, then those of its maker, of its maker's maker and so on: whatever a key takes is
+    taken from all of them. A slot is reserved like money, and never spent."""
 
     name: str
     requests: tuple[Bucket, ...] = ()
     tokens: tuple[Bucket, ...] = ()
     purses: tuple[Purse, ...] = ()
+    slots: tuple[Budget, ...] = ()
 
     @property
     def budgeted(self) -> bool:

@@ -15,6 +15,7 @@ from router.core import hedging
 from router.core.errors import Refusal, invalid_request
 from router.core.types import Outcome, Request
 from router.gateway import body as bodies
+from router.gateway.accounts import Account
 from router.gateway.answer import respond_refusal
 from router.gateway.fronts import Front, OpenAIFront, openai_error
 from router.gateway.lease import Lease
@@ -22,7 +23,7 @@ from router.gateway.needs import needs_of
 from router.gateway.ollama_endpoint import OLLAMA_ROUTES, OllamaFront, OllamaRoute, load_answer
 from router.gateway.ollama_front import refusal_body
 from router.gateway.prompt import PromptFacts, prompt_facts, prompt_texts
-from router.gateway.quote import quote
+from router.gateway.quote import Quote, quote
 from router.gateway.relay import Exchange, Relay
 from router.gateway.responses_front import ResponsesFront
 from router.gateway.responses_request import responses_to_chat
@@ -58,6 +59,10 @@ ROUTES: dict[str, OpenAIRoute | OllamaRoute] = {
     "/v1/responses": OpenAIRoute("responses"),
     **OLLAMA_ROUTES,
 }
+
+
+#: A request over its key's limits is refused unread if its body is larger.
+SMALL_BODY_BYTES = 64 * 1024
 
 
 class ClientGone(Exception):
@@ -99,6 +104,7 @@ class Api:
         front: Front = OpenAIFront(False) if isinstance(route, OpenAIRoute) else OllamaFront(route.kind, "")
         responder = Responder(send)
         extra: list[tuple[bytes, bytes]] = []
+        lease: Lease | None = None
         if rules.config.store.when_full == "refuse" and gateway.store.full:
             refusal = unrecorded()
             record.outcome, record.error_code = refusal.outcome, refusal.code
@@ -112,6 +118,13 @@ class Api:
                 record.trace = gateway.tracing.begin(headers)
             if gateway.draining:
                 raise draining()
+            account = None if record.key_name is None else rules.accounts[record.key_name]
+            if account is not None:  # before any work is done for it
+                try:
+                    lease = await gateway.till.enter(account, record.received_at, extra)
+                except Refusal:
+                    if not is_small(headers):
+                        raise  # else it is read, so that record and answer tell what it asked for
             data = await read_body(headers, receive, rules.config.limits.max_body_mb)
             body = bodies.parse_json(data)
             asked = body.get("model")
@@ -131,32 +144,34 @@ class Api:
                 translated = route.translate(body)
                 body, stream, api = translated.body, translated.stream, translated.api
                 if translated.load is not None:
+                    if lease is None and account is not None:
+                        lease = await gateway.till.enter(account, record.received_at, extra)
                     rules.wishes.names_for(terms).resolve(body["model"])
-                    record.e2e_s = gateway.runner.clock() - arrived_at
-                    gateway.finish(record)
+                    self._ended(record, lease, Outcome.OK)
                     lines = b"content-type: application/json\r\nx-request-id: %b\r\n" % record.id.encode()
                     responder.whole(200, lines, load_answer(route, translated))
                     return
-            request, whole = await self._request(rules, terms, headers, api, body, stream, record)
-            lease = await self._admit(rules, request, whole, record, extra)
+            request, facts, whole = self._request(rules, terms, headers, api, body, stream, record)
+            if account is not None:
+                tokens = request.prompt_tokens + (request.max_tokens or 0) * request.choices
+                if lease is None:
+                    lease = await gateway.till.enter(account, record.received_at, extra, tokens)
+                await gateway.till.hold(lease, tokens, self._quote(account, request, whole), extra)
+                request.left_usd = lease.left_usd
+            await gateway.count_tokens(request, api, body, facts)
+            record.prompt_tokens = request.prompt_tokens
         except Refusal as refusal:
-            record.outcome, record.error_code = refusal.outcome, refusal.code
-            record.e2e_s = gateway.runner.clock() - arrived_at
             if record.slo_ttft_s or record.slo_tpot_s or record.slo_e2e_s:
                 record.slo_met = False
-            gateway.finish(record)
+            self._ended(record, lease, refusal.outcome, refusal.code)
             respond_refusal(responder, front, refusal, record.id, extra)
             return
         except ClientGone:
-            record.outcome = Outcome.CLIENT_CANCELLED
-            record.e2e_s = gateway.runner.clock() - arrived_at
-            gateway.finish(record)
+            self._ended(record, lease, Outcome.CLIENT_CANCELLED)
             return
         except BaseException as error:  # a fault of ours, or the shutdown
-            record.outcome = Outcome.BACKEND_ERROR
-            record.error_code = "internal_error" if isinstance(error, Exception) else "shutdown"
-            record.e2e_s = gateway.runner.clock() - arrived_at
-            gateway.finish(record)
+            code = "internal_error" if isinstance(error, Exception) else "shutdown"
+            self._ended(record, lease, Outcome.BACKEND_ERROR, code)
             if not isinstance(error, Exception):
                 raise
             logger.exception("request %s failed inside the gateway", record.id)
@@ -176,6 +191,16 @@ class Api:
             else:
                 respond_refusal(responder, front, internal_error(), record.id, extra)
 
+    def _ended(
+        self, record: RequestRecord, lease: Lease | None, outcome: Outcome, code: str | None = None
+    ) -> None:
+        """A request has ended before it was submitted."""
+        record.outcome, record.error_code = outcome, code
+        record.e2e_s = self._gateway.runner.clock() - (record.arrived_at or 0.0)
+        self._gateway.finish(record)
+        if lease is not None:
+            lease.settle(record)
+
     def _authenticate(
         self, rules: Rules, headers: dict[bytes, bytes], record: RequestRecord
     ) -> KeyTerms | None:
@@ -188,7 +213,7 @@ class Api:
         record.key_name = rules.keys.authenticate(headers.get(b"authorization"))
         return None if record.key_name is None else rules.terms[record.key_name]
 
-    async def _request(
+    def _request(
         self,
         rules: Rules,
         terms: KeyTerms | None,
@@ -197,8 +222,9 @@ class Api:
         body: dict[str, Any],
         stream: bool,
         record: RequestRecord,
-    ) -> tuple[Request, bool]:
-        """Understand an OpenAI-shaped body; also whether the engine can only answer it whole."""
+    ) -> tuple[Request, PromptFacts, bool]:
+        """Understand an OpenAI-shaped body; also the facts of its prompt, and whether the engine can only answer it
+        whole."""
         routing = body.pop("routing", None)
         bodies.check(api, body)
         wish = rules.wishes.merge(
@@ -212,39 +238,23 @@ class Api:
         whole = api == "embeddings" or needs_whole(body)
         if whole and stream:
             raise invalid_request("An engine cannot stream this request; ask without stream.", "stream")
-        await self._gateway.count_tokens(request, api, body)
         record.prompt_tokens = request.prompt_tokens
         if rules.config.store.keep_prompts:
             record.prompt = "\n".join(prompt_texts(api, body))
-        return request, whole
+        return request, facts, whole
 
-    async def _admit(
-        self,
-        rules: Rules,
-        request: Request,
-        whole: bool,
-        record: RequestRecord,
-        headers: list[tuple[bytes, bytes]],
-    ) -> Lease | None:
-        """Take a request from the limits and budgets of its key; None without a key. Raises the 429s."""
-        if record.key_name is None:
+    def _quote(self, account: Account, request: Request, whole: bool) -> Quote | None:
+        """What a request may cost; None where no budget bounds it."""
+        if not account.budgeted:
             return None
-        gateway = self._gateway
-        account = rules.accounts[record.key_name]
-        quoted = None
-        if account.budgeted:
-            scheduler = gateway.runner.scheduler
-            quoted = quote(
-                request,
-                gateway.tariffs.of(request),
-                scheduler.usual_tokens,
-                whole=whole,
-                hedged=scheduler.settings.hedge_share > 0 and hedging.may(request),
-            )
-        tokens = request.prompt_tokens + (request.max_tokens or 0) * request.choices
-        lease = await gateway.till.open(account, record.received_at, tokens, quoted, headers)
-        request.left_usd = lease.left_usd
-        return lease
+        scheduler = self._gateway.runner.scheduler
+        return quote(
+            request,
+            self._gateway.tariffs.of(request),
+            scheduler.usual_tokens,
+            whole=whole,
+            hedged=scheduler.settings.hedge_share > 0 and hedging.may(request),
+        )
 
 
 def needs_whole(body: Mapping[str, Any]) -> bool:
@@ -315,6 +325,12 @@ def unrecorded() -> Refusal:
         Outcome.REJECTED_OVERLOAD,
         retry_after_s=5,
     )
+
+
+def is_small(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a body is told to be so small that to read it costs next to nothing."""
+    length = headers.get(b"content-length", b"")
+    return length.isdigit() and len(length) < 10 and int(length) <= SMALL_BODY_BYTES
 
 
 async def read_body(headers: dict[bytes, bytes], receive: Receive, max_body_mb: float) -> bytes:

@@ -17,7 +17,7 @@ from router.core.events import Dispatch
 from router.core.interfaces import Backend, Batch, Call, Stream
 from router.core.types import EndedHow
 from router.gateway.assemble import Assembler
-from router.gateway.paid import PaidTokens
+from router.gateway.paid import PaidTokens, counted
 from router.store.records import AttemptRecord
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Attempt:
     """What one `Dispatch` sets going; `await run(...)` once, or `took_whole` for an answer in one piece.
 
     Times are on the runner's clock in seconds. `lost` says that it was given up: whatever it still raises or
-    returns is of no interest. `cut` says that its money ended it.
+    returns is of no interest. `cut` says that its money ended it, `sent` that the engine was given the request.
 
     The engine's stream is paused while the client is slower than the engine, and while an event waits for money; it
     goes on when neither holds any more.
@@ -50,7 +50,6 @@ class Attempt:
         "_paying",
         "_relay",
         "_responder",
-        "_sent",
         "_stopped",
         "_stream",
         "cut",
@@ -60,6 +59,7 @@ class Attempt:
         "itl_max_s",
         "lost",
         "record",
+        "sent",
         "settled",
         "task",
         "tokens",
@@ -78,7 +78,6 @@ class Attempt:
         self._paid: PaidTokens | None = None
         self._catching_up: asyncio.Future[None] | None = None
         self._paying: asyncio.Future[None] | None = None
-        self._sent = False
         self._stopped: Exception | None = None  # what ended it while it was paused
         self._last_at = 0.0
         self.task = task
@@ -88,7 +87,7 @@ class Attempt:
         self.usage: Mapping[str, Any] | None = None
         self.finish_reason: str | None = None
         self.itl_max_s = 0.0
-        self.lost = self.cut = self.settled = False
+        self.lost = self.cut = self.settled = self.sent = False
         candidate = dispatch.candidate
         self.record = AttemptRecord(
             number=dispatch.attempt,
@@ -104,7 +103,6 @@ class Attempt:
         if not exchange.stream:
             self._assembler = Assembler("chat" if exchange.api == "chat" else "completions")
         self._paid = paid
-        self._sent = True
         stream = self._stream = await backend.stream(call)
         try:
             await stream.pump(self._take if paid is None else self._take_paid)
@@ -218,8 +216,13 @@ class Attempt:
 
     def took_whole(self, answer: Mapping[str, Any]) -> None:
         """Take over what an answer in one piece says."""
-        self.usage = answer.get("usage")
-        reasons = [choice.get("finish_reason") for choice in answer.get("choices") or ()]
+        usage, choices = answer.get("usage"), answer.get("choices")
+        self.usage = usage if isinstance(usage, dict) else None
+        reasons = [
+            choice.get("finish_reason")
+            for choice in (choices if isinstance(choices, list) else ())
+            if isinstance(choice, dict)
+        ]
         if reasons:
             self.finish_reason = "length" if "length" in reasons else reasons[-1]
 
@@ -251,15 +254,12 @@ class Attempt:
     @property
     def output_tokens(self) -> int:
         """What the engine says, else the tokens seen."""
-        if self.usage is not None and isinstance(tokens := self.usage.get("completion_tokens"), int):
-            return max(tokens, self.tokens) if self.tokens and tokens == 0 else tokens
-        return self.tokens
+        return counted(self.usage, "completion_tokens") or self.tokens
 
     @property
     def prompt_tokens(self) -> int | None:
         """The engine's own count, if it gave one."""
-        tokens = self.usage.get("prompt_tokens") if self.usage is not None else None
-        return tokens if isinstance(tokens, int) and tokens > 0 else None
+        return counted(self.usage, "prompt_tokens")
 
     def usage_or_count(self) -> Mapping[str, Any]:
         """The engine's usage, else one made of what is known."""
@@ -275,8 +275,8 @@ class Attempt:
         return self.dispatch.candidate.price.cost_usd(prompt_tokens, self.output_tokens)
 
     def settle(self, how: EndedHow, error: str | None) -> None:
-        """Close its record: tokens and what they cost its key. An engine that was given the prompt of a hedge that lost is
-        paid for it, as nobody knows how far it came."""
+        """Close its record: tokens and what they cost. An engine that was given the prompt of an attempt that was given up
+        is paid for it, whoever gave up: nobody knows how far it came."""
         if self.settled:
             return
         self.settled = True
@@ -285,7 +285,8 @@ class Attempt:
         record.ended_how = how
         record.error = error
         record.output_tokens = output_tokens
-        billed = how is EndedHow.OK or (how is EndedHow.HEDGE_LOST and self._sent) or output_tokens > 0
-        cost_usd = self.cost_usd if billed else 0.0
+        record.billed = how is EndedHow.OK or (how is not EndedHow.FAILED and self.sent) or output_tokens > 0
+        record.cost_usd = self.cost_usd if record.billed else 0.0
         lease = self._relay.exchange.lease
-        record.cost_usd = cost_usd if lease is None else lease.bill(self.dispatch.attempt, cost_usd)
+        if lease is not None:
+            lease.bill(self.dispatch.attempt, record.cost_usd)

@@ -20,7 +20,7 @@ from router.gateway.accounts import Account
 from router.gateway.keys import Headers, duration
 from router.gateway.lease import Lease
 from router.gateway.quote import Quote
-from router.store.state import TOTAL, Bucket, Budget, Grant, State, Want
+from router.store.state import SLACK, TOTAL, Bucket, Budget, Grant, State, Want
 
 #: USD by (key, period) and run, as a store tells what was spent.
 Spent = Mapping[tuple[str, str], Mapping[str, float]]
@@ -41,26 +41,42 @@ class Till:
         self._day = 0  # of what follows, since the epoch
         self._budgets: dict[str, tuple[Account, Sequence[Budget]]] = {}  # by key, as they were made for it
 
-    async def open(
-        self, account: Account, arrived_at: float, tokens: float, quote: Quote | None, headers: Headers
+    async def enter(
+        self, account: Account, arrived_at: float, headers: Headers, tokens: float = 1.0
     ) -> Lease:
-        """Take one request and its estimated `tokens` (prompt and output) from the account's limits, and hold money
-        for it as quoted (None for an account that is not `budgeted`).
+        """Take one request, one slot and so many tokens from the account's limits: before any work is done for the
+        request one token, which tells whether there are any. Its lease then takes the rest (`hold`), and must be settled
+        however the request ends.
 
         The day of `arrived_at` (seconds since the epoch) is the request's for its whole life. The `x-ratelimit-*`
-        headers to send are appended to `headers`, also when the answer is the 429 that is raised. An estimate beyond
-        what a bucket ever holds takes all of it: an upper bound must not shut a request out for good."""
-        budgets = self._budgets_of(account, arrived_at)
-        if quote is None and not account.requests and not account.tokens:
-            return Lease(self, budgets)
-        wanted_tokens = [(each, min(max(0.0, tokens), each.capacity)) for each in account.tokens]
-        takes = [*((each, 1.0) for each in account.requests), *wanted_tokens]
+        headers to send are appended to `headers`, also when the answer is the 429 that is raised."""
+        lease = Lease(self, account, self._budgets_of(account, arrived_at))
+        if account.requests or account.tokens or account.slots:
+            lease.tokens = [(each, min(tokens, each.capacity)) for each in account.tokens]
+            takes = [*((each, 1.0) for each in account.requests), *lease.tokens]
+            grant = await self.state.take(Want(takes, account.slots, 1.0, SLACK), self.clock())
+            lease.slot = grant.reserved_usd
+            _told(account, takes, grant, headers)
+        return lease
+
+    async def hold(self, lease: Lease, tokens: float, quote: Quote | None, headers: Headers) -> None:
+        """Take a request's estimated `tokens` (prompt and output) from its account's limits, and hold money for it as
+        quoted (None for an account that is not `budgeted`). Raises the 429s. An estimate beyond what a bucket ever holds
+        takes all of it: an upper bound must not shut a request out for good."""
+        account = lease.account
+        if quote is None and not account.tokens:
+            return
+        takes = [(each, min(max(0.0, tokens), each.capacity) - taken) for each, taken in lease.tokens]
         want = Want(takes)
         if quote is not None:
-            want = Want(takes, budgets, min(quote.first_usd, _MOST_USD), quote.least_usd)
+            want = Want(takes, lease.budgets, min(quote.first_usd, _MOST_USD), quote.least_usd)
         grant = await self.state.take(want, self.clock())
         _told(account, takes, grant, headers)
-        return Lease(self, budgets, wanted_tokens, quote, None if quote is None else grant)
+        lease.tokens = [
+            (bucket, before + more) for (bucket, before), (_, more) in zip(lease.tokens, takes, strict=True)
+        ]
+        if quote is not None:
+            lease.fund(quote, grant)
 
     def _budgets_of(self, account: Account, now: float) -> Sequence[Budget]:
         if now // _DAY_S != self._day:
@@ -87,13 +103,13 @@ def _told(account: Account, takes: list[tuple[Bucket, float]], grant: Grant, hea
     """Say what a grant says: of several limits the header tells the one with the least left. Raises the 429."""
     levels = [(bucket, level) for (bucket, _), level in zip(takes, grant.levels, strict=True)]
     wait_s, exhausted = 0.0, ""
-    for what, some in (
-        ("requests", levels[: len(account.requests)]),
-        ("tokens", levels[len(account.requests) :]),
-    ):
+    first_tokens = len(takes) - len(account.tokens)
+    for what, some in (("requests", levels[:first_tokens]), ("tokens", levels[first_tokens:])):
         if not some:
             continue
         bucket, least = min(some, key=lambda each: each[1].level)
+        kind = f"-{what}".encode()
+        headers[:] = [header for header in headers if not header[0].endswith(kind)]  # of an earlier take
         headers += (
             (f"x-ratelimit-limit-{what}".encode(), f"{bucket.capacity:.0f}".encode()),
             (f"x-ratelimit-remaining-{what}".encode(), b"%d" % max(0, math.floor(least.level + 1e-9))),
@@ -103,6 +119,15 @@ def _told(account: Account, takes: list[tuple[Bucket, float]], grant: Grant, hea
             if level.wait_s > wait_s:
                 whose = "The key's" if bucket.name == f"{account.name}/{what}" else "Its maker's"
                 wait_s, exhausted = level.wait_s, f"{whose} {what} per minute are used up"
+    if grant.short in account.slots:
+        raise Refusal(
+            429,
+            "rate_limit_exceeded",
+            f"{'The key' if grant.short is account.slots[0] else 'A key that made this key'} has as many requests under way "
+            "as it may; try again when one has ended.",
+            Outcome.REJECTED_RATE,
+            retry_after_s=1.0,
+        )
     if grant.short is not None:
         raise insufficient_quota(_spent(account, grant.short, grant.left_usd or 0.0))
     if exhausted:

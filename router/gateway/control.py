@@ -177,7 +177,7 @@ def _routing(gateway: Gateway) -> APIRouter:
             key_name=None if terms is None else terms.name,
         )
         asked = build_request(rules, record, wish, api, body, facts, headers.get(b"x-session-id"))
-        await gateway.count_tokens(asked, api, body)
+        await gateway.count_tokens(asked, api, body, facts)
         decision = gateway.runner.scheduler.decide(asked, now)
         candidates = described_candidates(kept(decision, now))
         chosen = next(candidate for candidate in candidates if candidate["chosen"])

@@ -5,8 +5,8 @@ with what a usual answer costs and grows while the answer streams: what its atte
 by event (`pays`), and when little is left, more is asked for, in a task of its own, ahead of the need. An event that is
 not paid for waits (`cover`) until the answer is here: the stream goes on, or ends.
 
-However the request ends, `settle` replaces what is held by what was spent, once. An answer of the state that comes
-later is given back.
+However the request ends, `settle` replaces what is held by what was spent, once: all of it, also what an engine made
+beyond what was held. An answer of the state that comes later is given back.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from router.core.types import EndedHow
 from router.gateway.quote import Quote
 from router.store.records import RequestRecord
 from router.store.state import Bucket, Budget, Grant, Want
 
 if TYPE_CHECKING:
+    from router.gateway.accounts import Account
     from router.gateway.budgets import Till
 
 logger = logging.getLogger("headway")
@@ -36,8 +36,9 @@ _SLACK_USD = 1e-8
 
 
 class Lease:
-    """One request's. `reserved_usd` is held in each of `budgets` (none: nothing holds the request's money), `left_usd`
-    what the request could have in all as far as is known, `tokens` what was taken from buckets of tokens."""
+    """One request's, of its key's `account`. `reserved_usd` is held in each of `budgets` where the request is
+    `budgeted`, `left_usd` what the request could have in all as far as is known (None: no bound), `slot` what is held of
+    the account's slots, `tokens` what was taken from buckets of tokens."""
 
     __slots__ = (
         "_asking",
@@ -48,35 +49,36 @@ class Lease:
         "_step_usd",
         "_steps",
         "_till",
+        "account",
         "budgeted",
         "budgets",
         "left_usd",
         "reserved_usd",
+        "slot",
         "tokens",
     )
 
-    def __init__(
-        self,
-        till: Till,
-        budgets: Sequence[Budget],
-        tokens: Sequence[tuple[Bucket, float]] = (),
-        quote: Quote | None = None,
-        grant: Grant | None = None,
-    ) -> None:
-        """`quote` and the `grant` that answered it are given where a budget bounds the request."""
+    def __init__(self, till: Till, account: Account, budgets: Sequence[Budget]) -> None:
         self._till = till
+        self.account = account
         self.budgets = budgets
-        self.tokens = tokens
-        self.budgeted = quote is not None
-        self.reserved_usd = 0.0 if grant is None else grant.reserved_usd
-        self.left_usd = None if grant is None else grant.left_usd
-        self._step_usd = 0.0 if quote is None else quote.step_usd
-        self._most_usd = 0.0 if quote is None else quote.most_usd
+        self.tokens: Sequence[tuple[Bucket, float]] = ()
+        self.slot = 0.0
+        self.budgeted = False
+        self.reserved_usd = 0.0
+        self.left_usd: float | None = None
+        self._step_usd = self._most_usd = 0.0
         self._steps = 1.0
         self._costs_usd: dict[int, float] = {}  # by attempt: what it may have cost by now
         self._asking: asyncio.Task[None] | None = None
         self._refused = False  # the last time that more was asked for
         self._settled = False
+
+    def fund(self, quote: Quote, grant: Grant) -> None:
+        """Begin with the money that a quote was granted."""
+        self.budgeted = True
+        self.reserved_usd, self.left_usd = grant.reserved_usd, grant.left_usd
+        self._step_usd, self._most_usd = quote.step_usd, quote.most_usd
 
     # --- while it runs -------------------------------------------------------------------------------
     def pays(self, attempt: int, cost_usd: float) -> bool:
@@ -104,14 +106,10 @@ class Lease:
                 return False
         return True
 
-    def bill(self, attempt: int, cost_usd: float) -> float:
-        """An attempt has ended: what its key is billed of this cost. No more than is held: what an engine made beyond
-        that, or told of too late, is not its key's to pay."""
+    def bill(self, attempt: int, cost_usd: float) -> None:
+        """An attempt has ended, and cost so much."""
         if self.budgeted:
-            self._costs_usd.pop(attempt, None)
-            cost_usd = min(cost_usd, max(0.0, self.reserved_usd - sum(self._costs_usd.values())))
             self._costs_usd[attempt] = cost_usd
-        return cost_usd
 
     def _ask(self) -> asyncio.Task[None]:
         step_usd = self._step_usd * self._steps
@@ -143,15 +141,19 @@ class Lease:
     def settle(self, record: RequestRecord) -> None:
         """The request has ended as its record says: money held becomes money spent, and tokens that were taken are
         those that were used. Only the first call counts."""
+        self.close(record.cost_usd or 0.0, used(record))
+
+    def close(self, spent_usd: float, used_tokens: int) -> None:
+        """The same, by what was spent and used."""
         if self._settled:
             return
         self._settled = True
-        spent_usd = record.cost_usd or 0.0
         state = self._till.state
+        if self.slot:
+            state.settle(self.account.slots, self.slot, 0.0)
         if self.reserved_usd or spent_usd:
             state.settle(self.budgets, self.reserved_usd, spent_usd)
         if self.tokens:
-            used_tokens = used(record)
             now = self._till.clock()
             for bucket, taken_tokens in self.tokens:
                 if used_tokens != taken_tokens:
@@ -159,6 +161,6 @@ class Lease:
 
 
 def used(record: RequestRecord) -> int:
-    """Tokens that count against a limit: prompt and output, where any engine answered."""
-    answered = any(each.output_tokens or each.ended_how is EndedHow.OK for each in record.attempt_records)
-    return (record.prompt_tokens or 0) + (record.output_tokens or 0) if answered else 0
+    """Tokens that count against a limit: prompt and output, where any engine was given the prompt to work on."""
+    worked = any(each.billed for each in record.attempt_records)
+    return (record.prompt_tokens or 0) + (record.output_tokens or 0) if worked else 0

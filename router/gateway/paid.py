@@ -28,6 +28,14 @@ from router.gateway.prompt import BYTES_PER_TOKEN
 
 #: The longest tokens of vocabularies in use are runs of this many spaces or dashes.
 _MOST_BYTES_OF_A_TOKEN = 128
+#: More than this is no count of one answer.
+_MOST_TOKENS = 10**9
+
+
+def counted(usage: object, name: str) -> int | None:
+    """A count in an engine's usage; None if there is none that can be true."""
+    tokens = usage.get(name) if isinstance(usage, Mapping) else None
+    return tokens if type(tokens) is int and 0 < tokens <= _MOST_TOKENS else None
 
 
 def tokens_of_text(text: str) -> int:
@@ -111,9 +119,8 @@ class PaidTokens:
 
     def _told_usd(self, usage: Mapping[str, Any]) -> float:
         """What the engine's own count of the whole answer comes to."""
-        prompt, output = usage.get("prompt_tokens"), usage.get("completion_tokens")
-        prompt_tokens = prompt if type(prompt) is int and prompt > 0 else self._bound_tokens
-        return self._price.cost_usd(prompt_tokens, output if type(output) is int else self.tokens)
+        prompt, output = counted(usage, "prompt_tokens"), counted(usage, "completion_tokens")
+        return self._price.cost_usd(prompt or self._bound_tokens, output or self.tokens)
 
     def take(self, batch: Batch) -> Batch:
         """What of a batch is paid for."""
@@ -193,9 +200,8 @@ class PaidTokens:
     def _count(self, payload: Mapping[str, Any]) -> None:
         """Count one event."""
         usage = payload.get("usage")
-        usage = usage if isinstance(usage, dict) else {}
-        prompt, output = usage.get("prompt_tokens"), usage.get("completion_tokens")
-        if type(prompt) is int and prompt > 0:
+        prompt, output = counted(usage, "prompt_tokens"), counted(usage, "completion_tokens")
+        if prompt is not None:
             self._prompt_tokens = prompt
         self._ended |= _ended(payload)
         choices = _choices(payload)
@@ -205,7 +211,7 @@ class PaidTokens:
             count = self._by_choice.get(at, 0) + made
             if made:
                 self._events[at] = self._events.get(at, 0) + 1
-            if type(output) is int and output > 0 and len(choices) == 1:
+            if output is not None and len(choices) == 1:
                 count = max(output, self._events.get(at, 0))
             self._by_choice[at] = count
         self.tokens = sum(self._by_choice.values())

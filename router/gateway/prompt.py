@@ -1,15 +1,18 @@
 """What the router needs to know of a prompt: token counts and prefix hashes. Text goes no further.
 
 Without the engine's tokenizer the estimate is one token for four UTF-8 bytes (English text in the Llama 3
-and Qwen 2.5 vocabularies is at 4.2 to 4.6; the predictors learn the true ratio of each model). A byte-level
-BPE token covers at least one byte, so the byte count, plus what a chat template adds, is an upper bound.
+and Qwen 2.5 vocabularies is at 4.2 to 4.6; the predictors learn the true ratio of each model).
+
+The upper bound does not rest on what is recognised as text: an engine may write any member of a body into its
+prompt. A byte-level BPE token covers at least one byte, so the bound is the bytes of the JSON that is sent, data of
+images apart, and what a chat template adds to them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import orjson
@@ -18,8 +21,7 @@ from predictors.text import prompt_features
 from router.core.types import PREFIX_TOKENS, PromptFeatures
 
 BYTES_PER_TOKEN = 4
-#: Upper bound of what a chat template adds for one message, and once.
-TEMPLATE_TOKENS_PER_MESSAGE = 16
+#: Upper bound of what a chat template adds once.
 TEMPLATE_TOKENS = 64
 #: Tokens of one image. A usual value: Qwen2.5-VL takes one for 28 x 28 pixels, so about 1024 x 768. The upper bound:
 #: the 12845056 pixels (`max_pixels` of its preprocessor_config.json) to which it shrinks larger ones. Others take fewer:
@@ -32,133 +34,233 @@ MAX_PREFIX_BLOCKS = PREFIX_TOKENS * BYTES_PER_TOKEN // PREFIX_BLOCK_BYTES
 
 #: Members of a message that chat templates print beside its content.
 _ALSO_RENDERED = ("tool_calls", "function_call", "reasoning", "reasoning_content")
+#: Members beside its messages that a chat's template writes into the prompt.
+_ALSO_WRITTEN = ("tools", "documents", "chat_template_kwargs")
+#: Types of a content's parts that hold text, and the members that make an engine take a part for media whatever its type
+#: says (vLLM does).
+_TEXT_PARTS = frozenset({"text", "refusal", "input_text", "output_text", "thinking"})
+_MEDIA_MEMBERS = frozenset(
+    {
+        "image_url",
+        "image_pil",
+        "image_embeds",
+        "input_audio",
+        "audio_url",
+        "audio_embeds",
+        "video_url",
+        "file",
+    }
+)
+#: Where a request's prompt stands, by API.
+_PROMPT = {"chat": "messages", "completions": "prompt", "embeddings": "input"}
+#: Templates print JSON with an indent (Llama 3.1: 4 spaces a level): more tokens for each member and bracket. A run of
+#: spaces is one token up to 16 of them at least, in all vocabularies in use.
+_TOKENS_PER_BREAK = 9
+#: Go, and with it Ollama, writes each of `<`, `>` and `&` in JSON as six characters.
+_MORE_PER_ESCAPE = 5
+#: Bytes of messages that are not prompt, as they usually are: once, for each, and for escapes as a share of the text.
+_USUAL_ENVELOPE_BYTES = 512
+_USUAL_MESSAGE_BYTES = 64
+_USUAL_ESCAPES = 1 / 8
+#: Members that no engine writes into a prompt.
+_NOT_PROMPT = frozenset(
+    [
+        "model",
+        "stream",
+        "stream_options",
+        "max_tokens",
+        "max_completion_tokens",
+        "n",
+        "best_of",
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "seed",
+        "stop",
+        "presence_penalty",
+        "frequency_penalty",
+        "repetition_penalty",
+        "logit_bias",
+        "logprobs",
+        "top_logprobs",
+        "user",
+        "metadata",
+        "echo",
+        "dimensions",
+        "encoding_format",
+        "prompt_cache_key",
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
 class PromptFacts:
     """`tokens`: best estimate; `tokens_bound`: upper bound; `prefix`: hashes of the leading blocks, each
     chained to those before it. `longest_tokens`: of several prompts in one request the longest, which is the
-    one that must fit a context (None: there is only one), `prompts` how many there are."""
+    one that must fit a context (None: there is only one), `prompts` how many there are. `text_bytes` and `media`: how
+    much text, and how many images (or other media), both numbers count."""
 
     tokens: int
     tokens_bound: int
     prefix: tuple[int, ...]
+    text_bytes: int = 0
+    media: int = 0
     longest_tokens: int | None = None
     prompts: int = 1
     features: PromptFeatures | None = None  # what predictors see of it; None: no text, or several prompts
 
 
+class ChatParts(NamedTuple):
+    """A chat's texts (JSON where a template prints JSON), how many images (or other media) it holds, and the bytes of
+    the images' data."""
+
+    texts: list[str]
+    media: int
+    media_bytes: int
+
+
 def prompt_facts(api: str, body: Mapping[str, Any]) -> PromptFacts:
     """Facts of a checked body: a chat's `messages` (and `tools`), a completion's `prompt`, or an embedding's
     `input`."""
+    around_bound = bound_around(api, body)
+    prompt = body[_PROMPT[api]]
     if api == "chat":
-        texts, images = chat_texts(body)
-        facts = _with_features(
-            texts, images, TEMPLATE_TOKENS + TEMPLATE_TOKENS_PER_MESSAGE * len(body["messages"])
+        texts, media, media_bytes = chat_parts(body)
+        size = _text_bytes(texts)
+        sent = len(orjson.dumps(prompt)) - media_bytes
+        written = sent + sum(len(orjson.dumps(body[name])) for name in _ALSO_WRITTEN if name in body)
+        usual = _USUAL_ENVELOPE_BYTES + _USUAL_MESSAGE_BYTES * len(prompt) + int(size * _USUAL_ESCAPES)
+        unseen = max(0, written - size - usual)  # in members that hold no text as a rule
+        return PromptFacts(
+            _usual_tokens(size) + unseen // BYTES_PER_TOKEN + media * IMAGE_TOKENS,
+            around_bound + sent + media * IMAGE_TOKENS_BOUND,
+            _prefix(texts, size),
+            size,
+            media,
+            features=prompt_features(texts[0] if len(texts) == 1 else "\n".join(texts)),
         )
-        tokens, bound = schema_tokens(body)
-        if bound:
-            return replace(facts, tokens=facts.tokens + tokens, tokens_bound=facts.tokens_bound + bound)
-        return facts
-    prompt = body["prompt"] if api == "completions" else body["input"]
     suffix = body.get("suffix")  # what the answer is to lead to is written into the prompt too
     more = [suffix] if api == "completions" and isinstance(suffix, str) else []
     if isinstance(prompt, str):
-        if api == "embeddings":
-            return _facts([prompt], 0, 8)
-        return _with_features([prompt, *more], 0, 8)
+        texts = [prompt, *more]
+        size = _text_bytes(texts)
+        features = None if api == "embeddings" else prompt_features("\n".join(texts))
+        bound = around_bound + len(orjson.dumps(prompt))
+        return PromptFacts(_usual_tokens(size), bound, _prefix(texts, size), size, features=features)
     if isinstance(prompt[0], str):
-        every = [_facts([text, *more], 0, 8) for text in prompt]
+        suffix_bytes = _text_bytes(more)
+        sizes = [_text_bytes([text]) + suffix_bytes for text in prompt]
+        tokens = [_usual_tokens(size) for size in sizes]
         return PromptFacts(
-            sum(facts.tokens for facts in every),
-            sum(facts.tokens_bound for facts in every),
-            every[0].prefix if len(every) == 1 else (),
-            max(facts.tokens for facts in every),
-            len(every),
+            sum(tokens),
+            around_bound + len(orjson.dumps(prompt)) + (8 + suffix_bytes) * (len(prompt) - 1),
+            _prefix([*prompt, *more], sizes[0]) if len(prompt) == 1 else (),
+            sum(sizes),
+            longest_tokens=max(tokens),
+            prompts=len(prompt),
         )
     if isinstance(prompt[0], int):
-        return PromptFacts(len(prompt), len(prompt), ())
+        return PromptFacts(len(prompt), around_bound + len(prompt), ())
     lengths = [max(1, len(ids)) for ids in prompt]
-    return PromptFacts(sum(lengths), sum(lengths), (), max(lengths), len(lengths))
+    return PromptFacts(
+        sum(lengths),
+        around_bound + sum(lengths),
+        (),
+        longest_tokens=max(lengths),
+        prompts=len(lengths),
+    )
+
+
+def bound_around(api: str, body: Mapping[str, Any]) -> int:
+    """Upper bound of the tokens that a checked body brings beside the JSON of its prompt: every other member as JSON,
+    however a template prints it, and what the template itself adds (for each message less than its JSON's signs)."""
+    prompt = _PROMPT[api]
+    bound = 8 if api != "chat" else TEMPLATE_TOKENS
+    for name, value in body.items():
+        if name != prompt and name not in _NOT_PROMPT:
+            bound += len(name) + 4 + _bound_of_json(value)
+    if api == "chat":
+        for message in body[prompt]:
+            for name, value in message.items():
+                if name != "content" and isinstance(value, (dict, list)) and value:
+                    bound += _bound_of_json(value) - len(orjson.dumps(value))
+    return bound
+
+
+def unseen_bytes(body: Mapping[str, Any], seen: Collection[str]) -> int:
+    """Bytes of the members that may be written into a prompt, but are not among those `seen` by who counted it."""
+    return sum(
+        len(name) + len(orjson.dumps(value))
+        for name, value in body.items()
+        if name not in seen and name not in _NOT_PROMPT
+    )
 
 
 def prompt_texts(api: str, body: Mapping[str, Any]) -> list[str]:
     """All text of a checked body; empty for token ids."""
     if api == "chat":
-        return chat_texts(body)[0]
-    prompt = body["prompt"] if api == "completions" else body["input"]
+        return chat_parts(body).texts
+    prompt = body[_PROMPT[api]]
     if isinstance(prompt, str):
         return [prompt]
     return prompt if isinstance(prompt[0], str) else []
 
 
-def chat_texts(body: Mapping[str, Any]) -> tuple[list[str], int]:
-    """The texts of a chat, and how many images (or other media) it holds."""
+def chat_parts(body: Mapping[str, Any]) -> ChatParts:
+    """What stands in a chat."""
     messages = body["messages"]
     if len(messages) == 1 and isinstance(content := messages[0].get("content"), str) and "tools" not in body:
-        return [content], 0
+        return ChatParts([content], 0, 0)
     texts: list[str] = []
-    media = 0
+    media = media_bytes = 0
     for message in messages:
         content = message.get("content")
         if isinstance(content, str):
             texts.append(content)
         elif isinstance(content, list):
             for part in content:
-                text = part.get("text")
-                if isinstance(text, str):
+                if isinstance(text := part.get("text"), str):
                     texts.append(text)
-                elif part.get("type", "text") != "text":
+                if part.get("type", "text") not in _TEXT_PARTS or not _MEDIA_MEMBERS.isdisjoint(part):
                     media += 1
-        for name in _ALSO_RENDERED:
-            if name in message:
-                texts.extend(_strings(message[name]))
-    if "tools" in body:
-        texts.extend(_strings(body["tools"]))
-    return texts, media
+                    media_bytes += _image_bytes(part)
+        texts += [_printed(value) for name in _ALSO_RENDERED if (value := message.get(name))]
+    if tools := body.get("tools"):
+        texts.append(_printed(tools))
+    return ChatParts(texts, media, media_bytes)
 
 
-def _with_features(texts: list[str], images: int, template_tokens: int) -> PromptFacts:
-    facts = _facts(texts, images, template_tokens)
-    features = prompt_features(texts[0] if len(texts) == 1 else "\n".join(texts))
-    return replace(facts, features=features)
+def _printed(value: Any) -> str:
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
-def schema_tokens(body: Mapping[str, Any]) -> tuple[int, int]:
-    """What is written around the strings of a chat's tools (they are counted as texts), and what a `response_format`
-    takes: the best estimate and an upper bound.
-
-    Templates print tools as JSON, that of Llama 3.1 with an indent of 4. A response's schema only binds the sampling of
-    vLLM and Ollama, but is a part of the prompt of OpenAI's models and of gpt-oss: it stands in the bound only.
-    """
-    tokens = bound = 0
-    tools = body.get("tools")
-    if tools:
-        strings = sum(len(text.encode("utf-8", "surrogatepass")) for text in _strings(tools))
-        plain, printed = _json_bytes(tools)
-        tokens += max(0, plain - strings) // BYTES_PER_TOKEN
-        bound += max(0, printed - strings)
-    wanted = body.get("response_format")
-    if wanted:
-        bound += _json_bytes(wanted)[1]
-    return tokens, bound
+def _image_bytes(part: Mapping[str, Any]) -> int:
+    """Bytes of an image's own data: an engine decodes them, and shrinks what is too large. Of sound and video nothing
+    bounds the tokens but their bytes."""
+    image = part.get("image_url")
+    url = image.get("url") if isinstance(image, dict) else image
+    return len(url) if isinstance(url, str) and url.isascii() and url.startswith("data:image/") else 0
 
 
-def _json_bytes(value: Any) -> tuple[int, int]:
-    """Bytes of a value as JSON: without a space, and at most with an indent of 4 (twice as much space as with 2)."""
-    plain, indented = len(orjson.dumps(value)), len(orjson.dumps(value, option=orjson.OPT_INDENT_2))
-    return plain, 2 * indented - plain
+def _bound_of_json(value: Any) -> int:
+    """Upper bound of the tokens of JSON, however a template prints it."""
+    data = orjson.dumps(value)
+    breaks = data.count(b",") + 2 * (data.count(b"{") + data.count(b"["))
+    escapes = data.count(b"<") + data.count(b">") + data.count(b"&")
+    return len(data) + _TOKENS_PER_BREAK * breaks + _MORE_PER_ESCAPE * escapes
 
 
-def _facts(texts: list[str], images: int, template_tokens: int) -> PromptFacts:
-    size = 0
-    for text in texts:
-        size += len(text) if text.isascii() else len(text.encode())
-    prefix: tuple[int, ...] = ()
-    if size >= PREFIX_BLOCK_BYTES:
-        prefix = _prefix_hashes("".join(texts))
-    tokens = max(1, -(-size // BYTES_PER_TOKEN)) + images * IMAGE_TOKENS
-    return PromptFacts(tokens, size + template_tokens + images * IMAGE_TOKENS_BOUND, prefix)
+def _text_bytes(texts: Iterable[str]) -> int:
+    return sum(len(text) if text.isascii() else len(text.encode()) for text in texts)
+
+
+def _usual_tokens(size: int) -> int:
+    return max(1, -(-size // BYTES_PER_TOKEN))
+
+
+def _prefix(texts: list[str], size: int) -> tuple[int, ...]:
+    return _prefix_hashes("".join(texts)) if size >= PREFIX_BLOCK_BYTES else ()
 
 
 def _prefix_hashes(text: str) -> tuple[int, ...]:
@@ -171,16 +273,3 @@ def _prefix_hashes(text: str) -> tuple[int, ...]:
         value = crc32(data[end - PREFIX_BLOCK_BYTES : end], value)
         hashes.append(value)
     return tuple(hashes)
-
-
-def _strings(value: Any) -> Iterator[str]:
-    """Every string in a JSON value, names of members included (a template prints them too)."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for name, member in value.items():
-            yield name
-            yield from _strings(member)
-    elif isinstance(value, list):
-        for member in value:
-            yield from _strings(member)

@@ -34,6 +34,7 @@ from router.gateway.runner import Ticket
 from router.gateway.server import Responder
 from router.gateway.tracing import new_span_id
 from router.store.records import RequestRecord
+from router.store.state import SLACK_USD
 
 if TYPE_CHECKING:
     from router.gateway.service import Gateway
@@ -209,6 +210,7 @@ class Relay:
             dispatch.max_output_tokens,
             paid is not None,
             traceparent,
+            partial(setattr, attempt, "sent", True),
         )
         answer = None
         try:
@@ -425,8 +427,12 @@ class Relay:
         record.decoded = any(each.first_token_at is not None for each in record.attempt_records)
         record.attempts = len(record.attempt_records)
         record.cost_usd = sum(a.cost_usd or 0.0 for a in record.attempt_records)
-        if request.max_cost_usd is not None:
-            record.budget_overrun_usd = max(0.0, record.cost_usd - request.max_cost_usd)
+        bounds_usd = [] if request.max_cost_usd is None else [request.max_cost_usd]
+        lease = self.exchange.lease
+        if lease is not None and lease.left_usd is not None and record.cost_usd > lease.left_usd + SLACK_USD:
+            bounds_usd.append(lease.left_usd)
+        if bounds_usd:
+            record.budget_overrun_usd = max(0.0, record.cost_usd - min(bounds_usd))
         if attempt is None:
             record.queue_wait_s = record.e2e_s
             return

@@ -19,7 +19,7 @@ from predictors.sharing import LessonCounts
 from router.config import FleetConfig, InstanceConfig
 from router.core.errors import Refusal, UpstreamError
 from router.core.events import Tick
-from router.core.interfaces import Backend, Call
+from router.core.interfaces import COUNTED_FIELDS, Backend, Call
 from router.core.types import Candidate, Outcome, Request
 from router.gateway.budgets import Till, rolled_up
 from router.gateway.client_keys import ClientKeys
@@ -29,6 +29,7 @@ from router.gateway.metrics import BudgetLevel, Metrics
 from router.gateway.monitor import Monitor
 from router.gateway.overlay import DOCUMENT, Overlay
 from router.gateway.peers import PeerLink
+from router.gateway.prompt import IMAGE_TOKENS, IMAGE_TOKENS_BOUND, PromptFacts, unseen_bytes
 from router.gateway.quote import Tariffs
 from router.gateway.rules import Rules
 from router.gateway.runner import Runner
@@ -440,13 +441,15 @@ class Gateway:
             )
         return headers
 
-    async def count_tokens(self, request: Request, api: str, body: Mapping[str, Any]) -> None:
+    async def count_tokens(
+        self, request: Request, api: str, body: Mapping[str, Any], facts: PromptFacts
+    ) -> None:
         """Set the prompt's token count from a tokenizer: one that is configured, else the engine's own where
         the count decides (a money cap, a prompt near a context's length)."""
         for model in request.models:
             tokenizer = self._tokenizers.get(model)
             if tokenizer is not None:
-                self._counted(request, model, *await tokenizer.count(api, body))
+                self._counted(request, model, *await tokenizer.count(api, body, facts))
                 return
         if request.longest_prompt_tokens is not None:
             return  # of many prompts the estimate must do: each would take a call
@@ -463,7 +466,10 @@ class Gateway:
         except (UpstreamError, TimeoutError):
             return  # the estimate and its bound hold
         if count is not None:
-            self._counted(request, candidate.model, count, count)
+            # It counts a place for each image, and nothing of the members that it does not take.
+            usual, most = facts.media * IMAGE_TOKENS, facts.media * IMAGE_TOKENS_BOUND
+            bound = count + most + unseen_bytes(body, COUNTED_FIELDS)
+            self._counted(request, candidate.model, count + usual, bound)
 
     @staticmethod
     def _counted(request: Request, model: str, tokens: int, bound: int) -> None:

@@ -18,7 +18,7 @@ from router.config import KeyConfig
 from router.gateway.accounts import Account, Purse
 from router.gateway.wish_read import shown
 from router.store.keys import StoredKey
-from router.store.state import Bucket
+from router.store.state import TOTAL, Bucket, Budget
 
 #: So many keys stand in a chain at most, the operator's included.
 MAX_DEPTH = 8
@@ -33,6 +33,7 @@ _AT_MOST = (
     "budget_usd",
     "requests_per_minute",
     "tokens_per_minute",
+    "max_concurrency",
     "max_cost_usd",
 )
 _AT_LEAST = "min_quality"
@@ -191,6 +192,11 @@ class Tenants:
             name,
             requests=_buckets(chain, "requests"),
             tokens=_buckets(chain, "tokens"),
+            slots=tuple(
+                Budget(f"{each.name}/slots", TOTAL, float(each.max_concurrency))
+                for each in chain
+                if each.max_concurrency is not None
+            ),
             purses=tuple(Purse(each.name, each.budget_usd_per_day, each.budget_usd) for each in chain),
         )
 

@@ -6,16 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Self
 
-from router.gateway.prompt import (
-    IMAGE_TOKENS,
-    IMAGE_TOKENS_BOUND,
-    TEMPLATE_TOKENS,
-    TEMPLATE_TOKENS_PER_MESSAGE,
-    chat_texts,
-    prompt_facts,
-    prompt_texts,
-    schema_tokens,
-)
+from router.gateway.prompt import IMAGE_TOKENS, PromptFacts, prompt_texts
 
 #: Texts longer than this are counted in a thread, so that others need not wait for it.
 _IN_THREAD_CHARS = 20_000
@@ -39,11 +30,10 @@ class PromptTokenizer:
         except Exception as error:  # the library raises bare Exception for every bad file
             raise ValueError(f"{path} cannot be read as a tokenizer") from error
 
-    async def count(self, api: str, body: Mapping[str, Any]) -> tuple[int, int]:
-        """Tokens of a checked body: the best estimate and an upper bound."""
+    async def count(self, api: str, body: Mapping[str, Any], facts: PromptFacts) -> tuple[int, int]:
+        """Tokens of a checked body with these facts: the best estimate and an upper bound."""
         texts = prompt_texts(api, body)
         if not texts:
-            facts = prompt_facts(api, body)
             return facts.tokens, facts.tokens_bound
         suffix = body.get("suffix") if api == "completions" else None
         counted = [each for text in texts for each in (text, suffix)] if suffix else texts
@@ -51,14 +41,10 @@ class PromptTokenizer:
             tokens = await asyncio.to_thread(self._count, counted)
         else:
             tokens = self._count(counted)
-        if api != "chat":
-            return tokens + len(texts), tokens + 8 * len(texts)
-        images, messages = chat_texts(body)[1], len(body["messages"])
-        around, around_bound = schema_tokens(body)
-        template_bound = TEMPLATE_TOKENS + TEMPLATE_TOKENS_PER_MESSAGE * messages
+        usual = _USUAL_PER_MESSAGE * len(body["messages"]) if api == "chat" else len(texts)
         return (
-            tokens + _USUAL_PER_MESSAGE * messages + images * IMAGE_TOKENS + around,
-            tokens + template_bound + images * IMAGE_TOKENS_BOUND + around_bound,
+            tokens + usual + facts.media * IMAGE_TOKENS,
+            tokens + max(0, facts.tokens_bound - facts.text_bytes),
         )
 
     def _count(self, texts: list[str]) -> int:

@@ -37,6 +37,7 @@ class AttemptRecord:
     ended_how: EndedHow | None = None
     error: str | None = None
     # beside the row
+    billed: bool = False  # the engine was given the prompt, and did not refuse it
     span_id: int | None = None  # in a trace
 
 

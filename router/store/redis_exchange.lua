@@ -81,7 +81,11 @@ local function level_of(name, capacity, refill_per_s)
   local text = call('GET', key('bucket:', name))
   if not text then return capacity end
   local level, at = string.match(text, '(%S+) (%S+)')
-  return math.min(capacity, level + math.max(0, now - at) * refill_per_s)
+  if tonumber(at) > now then  -- the clock was set back: count from here on
+    call('SET', key('bucket:', name), level .. ' ' .. exact(now), 'KEEPTTL')
+    return tonumber(level)
+  end
+  return math.min(capacity, level + (now - at) * refill_per_s)
 end
 
 local function set_level(name, capacity, refill_per_s, level)

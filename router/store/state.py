@@ -1,7 +1,7 @@
 """State that all replicas of the router share: limits, budgets, load, lessons, and what operators changed.
 
 `State` is what the gateway sees. `MemoryState` serves one process alone; `router.store.redis_state` shares through
-Redis. `now` is an argument everywhere (seconds since the epoch, on a clock that does not go back in one process).
+Redis. `now` is an argument everywhere (seconds since the epoch; a bucket goes on from where it was if the clock is set back).
 
 Money. What a request may cost is reserved in every budget that it counts against before it is sent, and replaced by
 what it did cost when it has ended. So the sum of what is spent and reserved never passes a budget, however many ask
@@ -260,7 +260,10 @@ class MemoryState:
         if known is None:
             return bucket.capacity
         level, at = known
-        return min(bucket.capacity, level + max(0.0, now - at) * bucket.refill_per_s)
+        if now < at:  # the clock was set back: count from here on
+            self._levels[bucket.name] = level, now
+            return level
+        return min(bucket.capacity, level + (now - at) * bucket.refill_per_s)
 
     async def take(self, want: Want, now: float) -> Grant:
         levels = [self._level(bucket, now) for bucket, _ in want.takes]

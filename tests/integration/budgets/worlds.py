@@ -16,7 +16,7 @@ from tests.integration.gateway.live import Live, key
 from tests.integration.gateway.staged import Script, Stage, staged
 
 INPUT_USD, OUTPUT_USD = 0.05e-6, 0.25e-6  # a token's price of llama-3.1-8b in `live.MODELS`
-PROMPT_BOUND = 85  # of "Hello": its bytes and what a chat template may add
+PROMPT_BOUND = 99  # of "Hello": the JSON of its message and what a chat template may add
 PROMPT_USD = PROMPT_BOUND * INPUT_USD
 
 

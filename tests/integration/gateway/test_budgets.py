@@ -7,7 +7,7 @@ import pytest
 from tests.integration.gateway.live import MODELS, bearer, key, live, vllm
 
 INPUT_USD, OUTPUT_USD = 0.05e-6, 0.25e-6  # a token's price in the dearer model
-PROMPT_USD = 85 * INPUT_USD  # the upper bound of "Hello"
+PROMPT_USD = 99 * INPUT_USD  # the upper bound of "Hello"
 
 
 @pytest.mark.parametrize(

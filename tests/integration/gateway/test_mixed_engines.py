@@ -167,7 +167,7 @@ async def test_a_cut_choice_tells_though_another_ends_last(tmp_path, stream, one
             await asyncio.sleep(0.01)  # so that each is read by itself
         await exchange.end()
 
-    cap = {"max_cost_usd": 85 * INPUT_USD + 4.5 * OUTPUT_USD} if capped else {}  # two tokens for each
+    cap = {"max_cost_usd": 99 * INPUT_USD + 4.5 * OUTPUT_USD} if capped else {}  # two tokens for each
     async with staged(tmp_path, script) as (gw, stage):
         body = {"model": "small", "messages": HI, "n": 2, "stream": stream, "routing": cap}
         async with gw.http.post(f"{gw.url}/v1/chat/completions", json=body) as response:
@@ -194,7 +194,7 @@ async def test_a_cut_choice_of_an_answer_in_one_piece(tmp_path):
         await exchange.answer(200, json.dumps(answer).encode())
 
     async with staged(tmp_path, script) as (gw, _):
-        cap = {"max_cost_usd": 85 * INPUT_USD + 4.5 * OUTPUT_USD}
+        cap = {"max_cost_usd": 99 * INPUT_USD + 4.5 * OUTPUT_USD}
         status, headers, _ = await gw.chat(
             model="small", n=2, use_beam_search=True, routing=cap, max_tokens=50
         )

@@ -114,9 +114,9 @@ def test_an_answer_ends_where_its_money_does(
     assert attempt.cut_by_budget == cut
 
 
-def test_an_attempt_without_a_token_is_free_but_for_a_loser() -> None:
+def test_an_attempt_without_a_token_is_free_unless_it_was_given_up() -> None:
     attempt = attempt_of(None, None, by_money=False, tokens=0)
     assert attempt.cost_usd() == 0.0
-    assert attempt.cost_usd(lost=True) == pytest.approx(10e-6)
+    assert attempt.cost_usd(given_up=True) == pytest.approx(10e-6)
     attempt.tokens = 3
-    assert attempt.cost_usd(lost=True) == attempt.cost_usd() == pytest.approx(16e-6)
+    assert attempt.cost_usd(given_up=True) == attempt.cost_usd() == pytest.approx(16e-6)

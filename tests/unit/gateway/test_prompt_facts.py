@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
+import orjson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.core.interfaces import COUNTED_FIELDS
 from router.gateway.prompt import (
     IMAGE_TOKENS,
     IMAGE_TOKENS_BOUND,
     TEMPLATE_TOKENS,
-    TEMPLATE_TOKENS_PER_MESSAGE,
     PromptFacts,
     prompt_facts,
+    unseen_bytes,
 )
 
 TEXT = {"role": "user", "content": "Hello"}
-TEMPLATE = TEMPLATE_TOKENS + TEMPLATE_TOKENS_PER_MESSAGE
+MESSAGE_TOKENS = 16  # that a template adds for one, at most
+TEMPLATE = TEMPLATE_TOKENS + MESSAGE_TOKENS
 JSON = st.recursive(
     st.none()
     | st.booleans()
@@ -38,9 +43,13 @@ def facts(*messages: dict[str, Any], **more: Any) -> PromptFacts:
 @given(JSON)
 def test_tools_are_bounded_as_templates_print_them(parameters: Any) -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
-    printed = json.dumps(tool, indent=4, ensure_ascii=False).encode()  # Llama 3.1's template
     found = facts(tools=[tool])
-    assert found.tokens_bound >= len(b"Hello") + TEMPLATE + len(printed)
+    indented = json.dumps(tool, indent=4, ensure_ascii=False).encode()  # Llama 3.1's template
+    escaped = json.dumps(tool, ensure_ascii=False).encode()  # Go's JSON
+    for sign in (b"<", b">", b"&"):
+        escaped = escaped.replace(sign, b"\\u0000")
+    for printed in (indented, escaped):  # a run of spaces is a token for each 16 at most
+        assert found.tokens_bound >= len(b"Hello") + TEMPLATE + len(re.sub(rb" {1,16}", b" ", printed))
     compact = json.dumps(tool, separators=(",", ":"), ensure_ascii=False).encode()
     assert found.tokens >= len(compact) // 4
 
@@ -64,7 +73,8 @@ def test_images_count_a_usual_and_a_greatest_number_each() -> None:
     plain = facts({"role": "user", "content": [{"type": "text", "text": "Hello"}]})
     seen = facts({"role": "user", "content": [{"type": "text", "text": "Hello"}, image, image]})
     assert seen.tokens == plain.tokens + 2 * IMAGE_TOKENS
-    assert seen.tokens_bound == plain.tokens_bound + 2 * IMAGE_TOKENS_BOUND
+    parts = len(json.dumps([image, image], separators=(",", ":")))
+    assert 2 * IMAGE_TOKENS_BOUND < seen.tokens_bound - plain.tokens_bound < 2 * IMAGE_TOKENS_BOUND + parts
     assert IMAGE_TOKENS_BOUND == 16384
 
 
@@ -86,4 +96,67 @@ def test_a_suffix_is_part_of_the_prompt() -> None:
         plain = prompt_facts("completions", {"prompt": prompt})
         filled = prompt_facts("completions", {"prompt": prompt, "suffix": "x" * 400})
         assert filled.tokens == plain.tokens + 100 * plain.prompts
-        assert filled.tokens_bound == plain.tokens_bound + 400 * plain.prompts
+        assert filled.tokens_bound >= plain.tokens_bound + 400 * plain.prompts
+
+
+HIDDEN = "x" * 40_000
+LONG_URL = {"type": "image_url", "image_url": {"url": "https://example.org/" + HIDDEN}}
+
+
+@pytest.mark.parametrize(
+    ("api", "body"),
+    [
+        ("chat", {"messages": [{"role": HIDDEN, "content": "Hello"}]}),
+        ("chat", {"messages": [TEXT | {"name": HIDDEN}]}),
+        ("chat", {"messages": [TEXT | {"made_up": {"deep": [HIDDEN]}}]}),
+        ("chat", {"messages": [TEXT], "documents": [{"title": "a", "text": HIDDEN}]}),
+        ("chat", {"messages": [TEXT], "chat_template_kwargs": {"note": HIDDEN}}),
+        ("chat", {"messages": [TEXT], "made_up": HIDDEN}),
+        ("chat", {"messages": [{"role": "user", "content": [LONG_URL]}]}),
+        ("chat", {"messages": [{"role": "user", "content": [LONG_URL | {"text": HIDDEN}]}]}),
+        ("chat", {"messages": [{"role": "user", "content": [{"type": "made_up", "data": HIDDEN}]}]}),
+        ("chat", {"messages": [TEXT], "tools": [{"type": "function", "function": {"name": HIDDEN}}]}),
+        ("completions", {"prompt": "Hello", "system": HIDDEN}),
+        ("completions", {"prompt": ["Hello", "Hi"], "suffix": HIDDEN}),
+        ("completions", {"prompt": [1, 2], "suffix": HIDDEN}),
+        ("embeddings", {"input": "Hello", "instruction": HIDDEN}),
+    ],
+)
+def test_nothing_that_is_sent_is_left_out_of_the_bound(api: str, body: dict[str, Any]) -> None:
+    assert prompt_facts(api, body).tokens_bound >= len(HIDDEN)
+
+
+@given(st.dictionaries(st.text("abc", min_size=1), JSON, max_size=3), JSON)
+def test_the_bound_is_no_less_than_the_json_that_is_sent(more: dict[str, Any], member: Any) -> None:
+    """Whatever stands where, images' data apart."""
+    body = {"messages": [TEXT | {"x": member}], **more}
+    assert prompt_facts("chat", body).tokens_bound >= len(orjson.dumps(body)) + MESSAGE_TOKENS
+
+
+def test_of_images_alone_the_data_does_not_count() -> None:
+    url = "data:image/png;base64," + HIDDEN
+    image = {"type": "image_url", "image_url": {"url": url}}
+    assert facts({"role": "user", "content": [image]}).tokens_bound < IMAGE_TOKENS_BOUND + 1000
+    for other in (
+        {"type": "input_audio", "input_audio": {"data": HIDDEN}},
+        {"type": "video_url", "video_url": {"url": url}},
+        {"type": "image_url", "image_url": {"url": url + "é"}},
+    ):
+        assert facts({"role": "user", "content": [other]}).tokens_bound > IMAGE_TOKENS_BOUND + len(HIDDEN)
+
+
+@pytest.mark.parametrize(
+    "part", [{"image_url": {"url": "a"}}, {"type": "text", "text": "a", "image_url": "b"}]
+)
+def test_what_an_engine_may_take_for_an_image_counts_as_one(part: dict[str, Any]) -> None:
+    assert facts({"role": "user", "content": [part]}).media == 1
+
+
+def test_what_hides_in_a_message_counts_against_limits_too() -> None:
+    assert facts(TEXT | {"name": HIDDEN}).tokens > len(HIDDEN) // 5
+    assert facts(documents=[{"text": HIDDEN}]).tokens > len(HIDDEN) // 5
+
+
+def test_what_a_tokenizer_endpoint_does_not_take_is_counted_beside_it() -> None:
+    body = {"messages": [TEXT], "model": "m", "stop": [HIDDEN], "temperature": 1, "documents": [HIDDEN]}
+    assert len(HIDDEN) < unseen_bytes(body, COUNTED_FIELDS) < len(HIDDEN) + 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,14 +29,14 @@ class Bytes:
 
 
 async def counted(api: str, **body: Any) -> tuple[int, int]:
-    return await PromptTokenizer(Bytes()).count(api, body)
+    return await PromptTokenizer(Bytes()).count(api, body, prompt_facts(api, body))
 
 
 async def test_tools_are_counted_with_what_is_written_around_their_strings() -> None:
     tokens, bound = await counted("chat", **HI)
     with_tool, tool_bound = await counted("chat", **HI, tools=[TOOL])
     printed = json.dumps(TOOL, indent=4)  # as Llama 3.1's template does
-    assert tool_bound - bound >= len(printed)
+    assert tool_bound - bound >= len(re.sub(" {1,16}", " ", printed))  # vocabularies have runs of spaces
     assert with_tool - tokens >= len(json.dumps(TOOL, separators=(",", ":"))) // 4
     assert with_tool < tool_bound
 
@@ -52,7 +53,8 @@ async def test_a_suffix_counts_once_for_each_prompt() -> None:
         plain = await counted("completions", prompt=prompt)
         filled = await counted("completions", prompt=prompt, suffix="x" * 400)
         times = 1 if isinstance(prompt, str) else len(prompt)
-        assert [after - before for before, after in zip(plain, filled, strict=True)] == [400 * times] * 2
+        assert filled[0] - plain[0] == 400 * times
+        assert filled[1] - plain[1] >= 400 * times
 
 
 @pytest.mark.parametrize("more", [{}, {"tools": [TOOL]}, {"tools": [TOOL], "response_format": SCHEMA}])

@@ -35,8 +35,17 @@ class Limited:
     ) -> tuple[Lease, dict[str, str]]:
         self._now = now
         headers: list[tuple[bytes, bytes]] = []
+        lease = None
         try:
-            lease = await self._till.open(self._tenants.account(name), now, tokens, None, headers)
+            try:
+                lease = await self._till.enter(self._tenants.account(name), now, headers)
+            except Refusal:  # as a small body is: with what it needs
+                lease = await self._till.enter(self._tenants.account(name), now, headers, tokens)
+            await self._till.hold(lease, tokens, None, headers)
+        except Refusal:
+            if lease is not None:
+                lease.close(0.0, 0)
+            raise
         finally:
             self.headers = {name.decode(): value.decode() for name, value in headers}
         return lease, self.headers
@@ -53,7 +62,7 @@ def used(prompt_tokens: int, output_tokens: int) -> RequestRecord:
     record = RequestRecord(
         "req", 0.0, key_name="team-a", prompt_tokens=prompt_tokens, output_tokens=output_tokens
     )
-    attempt = AttemptRecord(1, "gpu", "llama", 0.0, 0.1, 0.2, output_tokens, 0.0, EndedHow.OK)
+    attempt = AttemptRecord(1, "gpu", "llama", 0.0, 0.1, 0.2, output_tokens, 0.0, EndedHow.OK, billed=True)
     record.attempts, record.attempt_records = 1, [attempt]
     return record
 
@@ -121,15 +130,24 @@ async def test_an_estimate_beyond_the_capacity_takes_all_of_it() -> None:
     assert refusal.retry_after_s == pytest.approx(0.1)
 
 
-async def test_a_request_refused_for_tokens_takes_no_request() -> None:
+async def test_a_request_refused_for_tokens_takes_no_request_where_none_are_left() -> None:
     key = Limited(requests_per_minute=2, tokens_per_minute=60)
     await key.admit(0.0, tokens=60)
     refusal, headers = await key.refused(0.0, tokens=30)
     assert "tokens" in refusal.message
     assert refusal.retry_after_s == pytest.approx(30.0)
     assert headers["x-ratelimit-remaining-requests"] == "1"
-    _, headers = await key.admit(0.0, tokens=0)
-    assert headers["x-ratelimit-remaining-requests"] == "0"
+
+
+async def test_a_request_that_is_read_before_it_is_refused_takes_one() -> None:
+    key = Limited(requests_per_minute=3, tokens_per_minute=60)
+    await key.admit(0.0, tokens=30)
+    refusal, headers = await key.refused(0.0, tokens=40)
+    assert "tokens" in refusal.message
+    assert refusal.retry_after_s == pytest.approx(10.0)
+    assert headers["x-ratelimit-remaining-requests"] == "1"
+    _, headers = await key.admit(0.0, tokens=30)  # no token was taken
+    assert headers["x-ratelimit-remaining-tokens"] == "0"
 
 
 async def test_a_made_key_takes_from_its_maker_and_never_more_than_its_own() -> None:
