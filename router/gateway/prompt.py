@@ -64,33 +64,10 @@ _USUAL_MESSAGE_BYTES = 64
 _USUAL_ESCAPES = 1 / 8
 #: Members that no engine writes into a prompt.
 _NOT_PROMPT = frozenset(
-    [
-        "model",
-        "stream",
-        "stream_options",
-        "max_tokens",
-        "max_completion_tokens",
-        "n",
-        "best_of",
-        "temperature",
-        "top_p",
-        "top_k",
-        "min_p",
-        "seed",
-        "stop",
-        "presence_penalty",
-        "frequency_penalty",
-        "repetition_penalty",
-        "logit_bias",
-        "logprobs",
-        "top_logprobs",
-        "user",
-        "metadata",
-        "echo",
-        "dimensions",
-        "encoding_format",
-        "prompt_cache_key",
-    ]
+    "model stream stream_options max_tokens max_completion_tokens min_tokens n best_of use_beam_search temperature top_p"  # noqa: SIM905 (a list of thirty lines)
+    " top_k min_p seed stop ignore_eos presence_penalty frequency_penalty repetition_penalty length_penalty logit_bias"
+    " logprobs top_logprobs prompt_logprobs parallel_tool_calls skip_special_tokens user metadata echo dimensions"
+    " encoding_format prompt_cache_key".split()
 )
 
 

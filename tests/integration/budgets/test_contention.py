@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from router.gateway.accounts import TOTAL
-from tests.integration.budgets.worlds import OUTPUT_USD, PROMPT_USD, audited, budget, purse
+from tests.integration.budgets.worlds import INPUT_USD, OUTPUT_USD, PROMPT_USD, audited, budget, purse
 from tests.integration.gateway.live import MODELS, Live, bearer, fault, key, live, vllm
 from tests.integration.gateway.staged import event, hangs, hedge_after, staged
 
@@ -142,4 +142,4 @@ async def test_requests_that_wait_for_an_engine_hold_their_money(tmp_path):
             for task in asking:
                 task.cancel()
             await asyncio.gather(*asking, return_exceptions=True)
-        assert state.spent_usd("k", TOTAL) == 0.0
+        assert state.spent_usd("k", TOTAL) == pytest.approx(2 * INPUT_USD)  # the prompt that was sent

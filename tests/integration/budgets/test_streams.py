@@ -264,7 +264,7 @@ async def test_what_cannot_be_streamed_is_held_in_full(tmp_path, rich):
         body = {"choices": [{"index": 0, "text": "x", "finish_reason": "stop"}], "object": "text_completion"}
         await exchange.answer(200, json.dumps(body | usage(9, 40)).encode())
 
-    prompt_usd = 13 * INPUT_USD
+    prompt_usd = 15 * INPUT_USD
     limit_usd = 1.0 if rich else prompt_usd + 501 * OUTPUT_USD
     async with one_key(tmp_path, whole, limit_usd=limit_usd) as (gw, stage, state):
         body = {"model": "small", "prompt": "Hello", "max_tokens": 2000, "use_beam_search": True, "n": 2}

@@ -186,7 +186,7 @@ async def test_tokens_of_failed_attempts_are_paid(tmp_path, counts):
         routing = cap_for(60)
         _, headers, whole = await gw.chat(model="small", routing=routing, max_tokens=500)
         said = whole["choices"][0]["message"]["content"].split()
-        paid = 60 - 5 - (50 if counts else PROMPT_BOUND) // 5  # five prompt tokens cost one output token
+        paid = 60 - 5 - -(-(50 if counts else PROMPT_BOUND) // 5)  # five prompt tokens cost one output token
         assert said == ["b"] * paid
         assert stage.bodies[1]["max_tokens"] == paid
         row = await gw.row(headers["x-request-id"])

@@ -268,11 +268,14 @@ class LiveBackend:
             prefix_tokens=PREFIX_BLOCK_TOKENS,
         )
         try:
-            return self.engine.submit(sequence, call, request.arrived_at)
+            stream = self.engine.submit(sequence, call, request.arrived_at)
         except QueueFull as error:
             raise UpstreamError(str(error), 503) from None
         except PromptTooLong as error:
             raise UpstreamRejected(str(error), code="context_length_exceeded") from None
+        if call.sent is not None:
+            call.sent()
+        return stream
 
     async def complete(self, call: Call) -> dict[str, Any]:
         raise AssertionError("everything streams here")
