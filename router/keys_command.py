@@ -51,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--budget-usd", float, "USD that it may ever spend"),
         ("--requests-per-minute", int, "requests in a minute"),
         ("--tokens-per-minute", int, "tokens in a minute, prompts and answers"),
+        ("--max-concurrency", int, "requests under way at once"),
         ("--max-cost-usd", float, "USD that one request may cost"),
     ):
         create.add_argument(option, type=kind, metavar="N", help=text)

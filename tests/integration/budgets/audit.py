@@ -23,6 +23,7 @@ class Audited(MemoryState):
         self.refused = 0
         self.spent_when_refused_usd: float | None = None
         self.limits_usd: dict[tuple[str, str], float] = {}
+        self.beyond_usd: dict[tuple[str, str], float] = {}  # what engines made beyond what was held
 
     async def take(self, want: Want, now: float) -> Grant:
         self.takes += 1
@@ -45,14 +46,16 @@ class Audited(MemoryState):
             held_usd = self._reserved_usd.get((budget.key, budget.period), 0.0)
             if reserved_usd > held_usd + _ROUNDING_USD:
                 self.broken.append(f"{reserved_usd} is given back of {held_usd} of {budget}")
+            name = budget.key, budget.period
+            self.beyond_usd[name] = self.beyond_usd.get(name, 0.0) + max(0.0, spent_usd - reserved_usd)
         super().settle(budgets, reserved_usd, spent_usd)
         self.check()
 
     def check(self) -> None:
-        """No budget is passed, nothing is below zero."""
+        """No budget is passed but by what engines made beyond what was held, nothing is below zero."""
         for name, limit_usd in self.limits_usd.items():
             spent_usd, reserved_usd = self._spent_usd.get(name, 0.0), self._reserved_usd.get(name, 0.0)
-            if spent_usd + reserved_usd > limit_usd + _ROUNDING_USD:
+            if spent_usd + reserved_usd > limit_usd + self.beyond_usd.get(name, 0.0) + _ROUNDING_USD:
                 self.broken.append(f"{name}: {spent_usd} spent and {reserved_usd} held of {limit_usd}")
             if min(spent_usd, reserved_usd) < -_ROUNDING_USD:
                 self.broken.append(f"{name}: {spent_usd} spent, {reserved_usd} held")

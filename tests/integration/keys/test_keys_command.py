@@ -185,7 +185,8 @@ def test_keys_are_made_before_any_gateway_runs(tmp_path, headway):
         *("keys", "create", "--config", config, "--name", "bot"),
         *("--maker", "team-a", "--policy", "cost", "--locked", "--models", "small", "--max-priority", "-1"),
         *("--min-quality", "0.5", "--quality", "0.55", "--attainment", "0.9", "--budget-usd-per-day", "0.25"),
-        *("--requests-per-minute", "60", "--tokens-per-minute", "6000", "--max-cost-usd", "0.01"),
+        *("--requests-per-minute", "60", "--tokens-per-minute", "6000", "--max-concurrency", "4"),
+        *("--max-cost-usd", "0.01"),
     )
     secret = made(done)
     told = listed(headway("keys", "list", "--config", config, "--json"))
@@ -209,6 +210,7 @@ def test_keys_are_made_before_any_gateway_runs(tmp_path, headway):
         "budget_usd": 1.0,  # its maker's
         "requests_per_minute": 60,
         "tokens_per_minute": 6000,
+        "max_concurrency": 4,
         "max_cost_usd": 0.01,
         "makes_keys": False,
     }

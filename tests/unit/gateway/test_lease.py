@@ -149,7 +149,7 @@ async def test_what_an_engine_made_beyond_what_was_held_is_spent_too(world: Worl
     assert world.spent_usd == 9.0
     with pytest.raises(Refusal, match="spent"):
         await world.lease(5.0)
-    world.state.broken.clear()  # the engine passed the budget, not we
+    assert world.state.beyond_usd["k", TOTAL] == 5.0
 
 
 async def test_it_is_settled_once(world: World) -> None:

@@ -1,0 +1,165 @@
+"""Whatever is sent to an engine counts: against caps and budgets before, on the bill afterwards, whoever left."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from router.gateway.accounts import TOTAL
+from tests.integration.budgets.worlds import INPUT_USD, OUTPUT_USD, budget, one_key
+from tests.integration.gateway.live import bearer, key
+from tests.integration.gateway.staged import (
+    DONE,
+    chat,
+    event,
+    final,
+    hangs,
+    hedge_after,
+    says,
+    staged,
+    status,
+    usage,
+)
+
+KEY = {"headers": bearer("k")}
+HIDDEN = "x" * 50_000
+HI = {"role": "user", "content": "Hello"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [HI | {"name": HIDDEN}]}),
+        ("/v1/chat/completions", {"messages": [HI | {"role": HIDDEN}]}),
+        ("/v1/chat/completions", {"messages": [HI], "documents": [{"text": HIDDEN}]}),
+        ("/v1/chat/completions", {"messages": [HI], "chat_template_kwargs": {"x": HIDDEN}}),
+        ("/v1/completions", {"prompt": "Hello", "system": HIDDEN}),
+        ("/v1/embeddings", {"input": "Hello", "instruction": HIDDEN}),
+        ("/api/chat", {"messages": [HI | {"thinking": HIDDEN}]}),
+        ("/api/generate", {"prompt": "Hello", "system": HIDDEN}),
+    ],
+)
+@pytest.mark.parametrize("capped", ["request", "key"])
+async def test_no_money_buys_what_is_hidden(tmp_path, path, body, capped):
+    """Neither a cap nor a budget that pays a short prompt lets a long one through, wherever it stands."""
+    limit_usd = budget(100) if capped == "key" else 1.0
+    routing = {"max_cost_usd": budget(100)} if capped == "request" else {}
+    async with one_key(tmp_path, limit_usd=limit_usd) as (gw, stage, _):
+        code, answer = await gw.post(path, {"model": "small", "routing": routing} | body, **KEY)
+        assert code == (429 if capped == "key" else 400), answer
+        assert stage.bodies == []
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_who_leaves_before_the_first_token_pays_the_prompt(tmp_path, stream):
+    """And its tokens count against the key's limit."""
+    async with one_key(tmp_path, hangs("role"), limit_usd=1.0) as (gw, stage, state):
+        asking = asyncio.create_task(gw.chat(model="small", stream=stream, **KEY))
+        await gw.until(lambda: stage.bodies)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        await gw.until(lambda: not gw.gateway.runner.scheduler.live)
+        (row,) = await gw.rows()
+        assert (row["outcome"], row["decoded"]) == ("client_cancelled", False)
+        assert row["cost_usd"] == pytest.approx(2 * INPUT_USD)  # "Hello", by the estimate
+        assert state.spent_usd("k", TOTAL) == row["cost_usd"]
+
+
+async def test_who_leaves_does_not_get_its_tokens_back(tmp_path):
+    keys = [key("k", tokens_per_minute=3000)]
+    async with staged(tmp_path, hangs(), says("a"), auth={"keys": keys}) as (gw, stage):
+        asking = asyncio.create_task(gw.chat(model="small", content="x" * 4000, **KEY))
+        await gw.until(lambda: stage.bodies)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        await gw.until(lambda: not gw.gateway.runner.scheduler.live)
+        _, headers, _ = await gw.chat(model="small", max_tokens=1, **KEY)
+        assert 1990 < int(headers["x-ratelimit-remaining-tokens"]) < 2500  # what comes back comes with time
+
+
+async def test_an_engine_that_was_never_reached_is_not_paid(tmp_path):
+    async with one_key(tmp_path, status(500), status(500), status(500), limit_usd=1.0) as (gw, _, state):
+        assert (await gw.chat(model="small", **KEY))[0] == 502
+        assert state.spent_usd("k", TOTAL) == 0.0
+
+
+async def test_the_engines_count_is_billed_even_above_what_was_held(tmp_path):
+    """The overrun is recorded, and the budget is used up."""
+    told = says("a", end=event(finish="stop") + final(10, 5000) + DONE)
+    async with one_key(tmp_path, told, says("b"), limit_usd=budget(100)) as (gw, stage, state):
+        _, headers, _ = await chat(gw, max_tokens=50, **KEY)
+        row = await gw.row(headers["x-request-id"])
+        assert row["cost_usd"] == pytest.approx(10 * INPUT_USD + 5000 * OUTPUT_USD)
+        assert row["budget_overrun_usd"] == pytest.approx(row["cost_usd"] - budget(100))
+        assert state.spent_usd("k", TOTAL) == pytest.approx(row["cost_usd"])
+        code, _, answer = await gw.chat(model="small", **KEY)
+        assert (code, answer["error"]["code"]) == (429, "insufficient_quota")
+        assert len(stage.bodies) == 1
+
+
+@pytest.mark.parametrize("count", [-5, True, "many", 1e308, 10**30, 0])
+async def test_a_count_that_cannot_be_true_is_not_billed(tmp_path, count):
+    told = says("a", end=event(finish="stop") + event(**usage(count, count)) + DONE)
+    async with one_key(tmp_path, told, limit_usd=1.0) as (gw, _, state):
+        await chat(gw, max_tokens=50, **KEY)
+        assert 0 < state.spent_usd("k", TOTAL) < budget(50)
+
+
+async def test_limits_come_before_work(tmp_path):
+    """A key over its limit has nothing counted by an engine, and a large body of its is not even read."""
+    keys = [key("k", requests_per_minute=2)]
+    async with staged(tmp_path, says("a"), says("b"), auth={"keys": keys}) as (gw, stage):
+        for _ in range(2):
+            assert (await gw.chat(model="small", **KEY))[0] == 200
+        walked = []
+        gw.gateway.count_tokens = walked.append
+        for content in ("Hello", "x" * 100_000):
+            code, headers, _ = await gw.chat(
+                model="small", content=content, routing={"max_cost_usd": 1.0, "slo": {"ttft_ms": 9}}, **KEY
+            )
+            assert (code, headers["x-ratelimit-remaining-requests"]) == (429, "0")
+            row = await gw.row(headers["x-request-id"])
+            assert (row["outcome"], row["slo_met"]) == (
+                "rejected_rate",
+                False if content == "Hello" else None,
+            )
+        assert walked == []
+        assert len(stage.bodies) == 2
+
+
+async def test_a_body_that_is_wrong_counts_against_the_limit(tmp_path):
+    keys = [key("k", requests_per_minute=1)]
+    async with staged(tmp_path, auth={"keys": keys}) as (gw, _):
+        assert (await gw.chat(model="small", max_tokens="many", **KEY))[0] == 400
+        assert (await gw.chat(model="small", **KEY))[0] == 429
+
+
+async def test_predictions_are_metered_like_requests(tmp_path):
+    keys = [key("k", requests_per_minute=2, max_concurrency=5)]
+    async with staged(tmp_path, auth={"keys": keys}) as (gw, _):
+        body = {"model": "small", "messages": [HI]}
+        codes = [(await gw.post("/v1/routing/predict", body, **KEY))[0] for _ in range(3)]
+        assert codes == [200, 200, 429]
+        assert (await gw.chat(model="small", **KEY))[0] == 429
+
+
+async def test_so_many_at_once(tmp_path, monkeypatch):
+    """Whatever becomes of a request, its slot comes back."""
+    keys = [key("k", max_concurrency=2), key("free")]
+    hedged = hedge_after(monkeypatch, 0.05)
+    scripts = (hangs(), hangs(), hangs(), hangs(), says("a"), says("b"))
+    async with staged(tmp_path, *scripts, auth={"keys": keys}, **hedged) as (gw, stage):
+        asking = [asyncio.create_task(gw.chat(model="small", stream=True, **KEY)) for _ in range(2)]
+        await gw.until(lambda: len(stage.bodies) >= 2)
+        code, headers, answer = await gw.chat(model="small", **KEY)
+        assert (code, answer["error"]["code"], headers["retry-after"]) == (429, "rate_limit_exceeded", "1")
+        assert "under way" in answer["error"]["message"]
+        await gw.until(lambda: len(stage.bodies) == 4)
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+        await gw.until(lambda: not gw.gateway.runner.scheduler.live)
+        assert (await gw.chat(model="small", max_tokens="wrong", **KEY))[0] == 400
+        assert (await gw.chat(model="small", **KEY))[0] == 200
+        assert (await gw.chat(model="small", **KEY))[0] == 200
