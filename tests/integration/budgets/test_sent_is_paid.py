@@ -69,7 +69,7 @@ async def test_who_leaves_before_the_first_token_pays_the_prompt(tmp_path, strea
 async def test_who_leaves_does_not_get_its_tokens_back(tmp_path):
     keys = [key("k", tokens_per_minute=3000)]
     async with staged(tmp_path, hangs(), says("a"), auth={"keys": keys}) as (gw, stage):
-        asking = asyncio.create_task(gw.chat(model="small", content="x" * 4000, **KEY))
+        asking = asyncio.create_task(gw.chat(model="small", messages=[HI | {"content": "x" * 4000}], **KEY))
         await gw.until(lambda: stage.bodies)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
@@ -116,7 +116,10 @@ async def test_limits_come_before_work(tmp_path):
         gw.gateway.count_tokens = walked.append
         for content in ("Hello", "x" * 100_000):
             code, headers, _ = await gw.chat(
-                model="small", content=content, routing={"max_cost_usd": 1.0, "slo": {"ttft_ms": 9}}, **KEY
+                model="small",
+                messages=[HI | {"content": content}],
+                routing={"max_cost_usd": 1.0, "slo": {"ttft_ms": 9}},
+                **KEY,
             )
             assert (code, headers["x-ratelimit-remaining-requests"]) == (429, "0")
             row = await gw.row(headers["x-request-id"])
