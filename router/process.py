@@ -17,7 +17,7 @@ from router.gateway.api import Api
 from router.gateway.control import create_app
 from router.gateway.server import GatewayServer, server_config
 from router.gateway.service import Gateway
-from router.listening import url_of
+from router.listening import raise_open_files, url_of
 from router.wiring import open_gateway
 
 logger = logging.getLogger("headway")
@@ -121,7 +121,10 @@ async def run_gateway(
 
         scrape: Callable[[], Awaitable[str]] | None = None if place is None else place.scrape
         app = Api(gateway, create_app(gateway, started, scrape))
-        server = GatewayServer(server_config(app, config.server.host, config.server.port, grace_s=2.0))
+        raise_open_files()
+        server = GatewayServer(
+            server_config(app, config.server.host, config.server.port, grace_s=2.0), lambda: gateway.config
+        )
         process = Process(gateway, server)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, process.stop)
