@@ -120,8 +120,8 @@ async def send_until_cut_off(client, pieces):
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     "behind",
-    [b"", GET, post(b" " * 70_000), post(b" " * 90_000)[:-85_000]],
-    ids=["alone", "a GET behind", "a body behind", "half a body behind"],
+    [b"", GET, post(b" " * 70_000), post(b" " * 90_000)[:-90_000]],
+    ids=["alone", "a GET behind", "a body behind", "a head behind"],
 )
 async def test_who_leaves_after_a_long_body_is_noticed_at_once(slow, stream, behind):
     rows = len(await slow.rows())
