@@ -8,7 +8,9 @@ holds it by a socket that is bound and never listens.
 from __future__ import annotations
 
 import errno
+import resource
 import socket
+from contextlib import suppress
 
 from router.config import ConfigError, Problem
 
@@ -45,6 +47,14 @@ def hold(host: str, port: int) -> socket.socket:
 def share(host: str, port: int) -> socket.socket:
     """A bound socket of one worker; connections come to it from when it listens. Raises ConfigError."""
     return _bound(host, port, shared=True)
+
+
+def raise_open_files() -> None:
+    """Let this process open as many files (and connections) as the system allows it: what it may at first is often 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(ValueError, OSError):  # some systems tell of more than they give
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def url_of(listener: socket.socket) -> str:

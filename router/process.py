@@ -15,9 +15,10 @@ from router.core.errors import Refusal
 from router.emulated import Engines
 from router.gateway.api import Api
 from router.gateway.control import create_app
+from router.gateway.exposition import Page
 from router.gateway.server import GatewayServer, server_config
 from router.gateway.service import Gateway
-from router.listening import url_of
+from router.listening import raise_open_files, url_of
 from router.wiring import open_gateway
 
 logger = logging.getLogger("headway")
@@ -34,7 +35,7 @@ class Place(Protocol):
         """The emulated engines that all workers use."""
         ...
 
-    async def scrape(self) -> str:
+    async def scrape(self) -> Page:
         """The metrics of all workers as one page."""
         ...
 
@@ -119,9 +120,13 @@ async def run_gateway(
             # Reported once uvicorn accepts connections, which is right after the lifespan's start.
             loop.call_soon(ready)
 
-        scrape: Callable[[], Awaitable[str]] | None = None if place is None else place.scrape
+        scrape: Callable[[], Awaitable[Page]] | None = None if place is None else place.scrape
         app = Api(gateway, create_app(gateway, started, scrape))
-        server = GatewayServer(server_config(app, config.server.host, config.server.port, grace_s=2.0))
+        raise_open_files()
+        server = GatewayServer(
+            server_config(app, config.server.host, config.server.port, grace_s=2.0), lambda: gateway.config
+        )
+        gateway.metrics.watch(connections=lambda: (server.connections, server.closed))
         process = Process(gateway, server)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, process.stop)

@@ -239,7 +239,7 @@ class Supervisor:
     async def _scrape(self, asking: _Slot) -> dict[str, Any]:
         """The pages of the other workers, as far as they answer in time, and the supervisor's own."""
 
-        async def page(slot: _Slot) -> tuple[int, str] | None:
+        async def page(slot: _Slot) -> tuple[int, Any] | None:
             if slot.link is None or not slot.ready:
                 return None
             try:
@@ -251,7 +251,7 @@ class Supervisor:
         pages = [found for found in await asyncio.gather(*map(page, others)) if found is not None]
         answering = {asking.number, *(number for number, _ in pages)}
         return {
-            "pages": pages,
+            "pages": [page for _, page in pages],
             "supervisor": "".join(
                 [
                     "# HELP headway_worker_up 1 if the worker's metrics are on this page.\n",

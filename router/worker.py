@@ -19,7 +19,8 @@ import uvloop
 
 from router.config import ConfigError, FleetConfig, InstanceConfig, Problem
 from router.fleet_file import FleetFile, dump
-from router.gateway.siblings import merge
+from router.gateway.exposition import Page
+from router.gateway.siblings import add_text, merge, pack, unpack
 from router.link import Link, LinkError
 from router.listening import BACKLOG, share
 from router.process import Process, run_gateway
@@ -116,20 +117,23 @@ class Worker:
         finally:
             listener.close()
 
-    async def scrape(self) -> str:
-        gateway = (await self._process).gateway
+    async def scrape(self) -> Page:
         try:
             others = await self.link.ask("scrape", timeout_s=SCRAPE_TIMEOUT_S)
         except (LinkError, TimeoutError):
             others = {"pages": [], "supervisor": ""}  # better our own than none
-        pages = dict(others["pages"]) | {self.number: gateway.metrics.exposition().decode()}
-        # Off the event loop: the pages of many workers are long.
-        return await asyncio.to_thread(merge, pages, others["supervisor"])
+        supervisor = Page()
+        add_text(supervisor, others["supervisor"])
+        return merge([await self._page(), *[await unpack(page) for page in others["pages"]], supervisor])
+
+    async def _page(self) -> Page:
+        """This worker's own metrics."""
+        return await (await self._process).gateway.metrics.page(f'worker="{self.number}"')
 
     async def _answer(self, what: str, content: Any) -> Any:
         process = await asyncio.shield(self._process)
         if what == "scrape":
-            return process.gateway.metrics.exposition().decode()
+            return await pack(await self._page())
         if what == "fleet":
             return dump(process.gateway.changes.file)
         if what == "reload":

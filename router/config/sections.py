@@ -34,11 +34,12 @@ from router.config.fields import (
 
 class ServerConfig(Section):
     """Where the gateway listens. Port 0 takes a free one. `workers` are processes that share the port; more than one
-    need a shared `state`."""
+    need a shared `state`. Each has at most `max_connections` of clients."""
 
     host: Text = "127.0.0.1"
     port: Annotated[Int, Field(ge=0, le=65535)] = 8080
     workers: Count = 1
+    max_connections: Count = 10_000
 
 
 class KeyConfig(Section):
@@ -145,10 +146,12 @@ class DefaultsConfig(Section):
 
 
 class LimitsConfig(Section):
-    """Bounds on one request and on the queue."""
+    """Bounds on one request and on the queue. A client that reads nothing of its answer for `client_stall_s` is cut
+    off."""
 
     request_timeout_s: Positive = 600.0
     idle_timeout_s: Positive = 60.0
+    client_stall_s: Positive = 30.0
     connect_timeout_s: Positive = 5.0
     max_body_mb: Positive = 32.0
     max_queue: Annotated[Int, Field(ge=0)] = 512

@@ -20,9 +20,14 @@ from router.gateway.service import Gateway
 from router.gateway.wish import KeyTerms
 from router.store.database import StoreError
 
+#: A body of the control plane, which is parsed in one piece.
+MAX_BODY_BYTES = 256 * 1024
+#: Paths that take a whole prompt.
+_PROMPT_PATHS = frozenset({"/v1/routing/predict"})
+
 
 class Guard:
-    """What holds before a route reads anything: the caller's key on /v1 and /api, and the body's size."""
+    """What holds before a route reads anything: the caller's key on /v1, /api and /admin, and the body's size."""
 
     def __init__(self, app: ASGIApp, gateway: Gateway) -> None:
         self._app = app
@@ -33,21 +38,29 @@ class Guard:
             await self._app(scope, receive, send)
             return
         request = Request(scope)
-        if scope["path"].startswith(("/v1/", "/api/")):
-            try:
+        path = scope["path"]
+        left = int(self._gateway.config.limits.max_body_mb * 1024 * 1024)
+        if path not in _PROMPT_PATHS:
+            left = min(left, MAX_BODY_BYTES)
+        too_large = f"The body is larger than {left / 1024 / 1024:g} MiB."
+        try:
+            if path.startswith(("/v1/", "/api/")):
                 client_key(self._gateway, request)
-            except Refusal as refusal:
-                await refusal_response(request, refusal)(scope, receive, send)
-                return
-        limit_mb = self._gateway.config.limits.max_body_mb
-        left = int(limit_mb * 1024 * 1024)
+            elif path.startswith("/admin"):
+                admin_only(self._gateway, request)
+            length = request.headers.get("content-length", "")
+            if length.isdigit() and int(length) > left:
+                raise Refusal(413, "request_too_large", too_large, Outcome.REJECTED_INVALID)
+        except Refusal as refusal:
+            await refusal_response(request, refusal)(scope, receive, send)
+            return
 
         async def bounded() -> Message:
             nonlocal left
             message = await receive()
             left -= len(message.get("body", b""))
             if left < 0:
-                raise HTTPException(413, f"The body is larger than {limit_mb:g} MiB.")
+                raise HTTPException(413, too_large)
             return message
 
         await self._app(scope, bounded, send)

@@ -205,12 +205,9 @@ class Attempt:
         self._relay.begin_stream(self, self._front.first(b"".join(self._held) + last))
 
     async def _catch_up(self) -> None:
-        """Let the engine's stream go on when the client has read what was written."""
-        try:
-            async with asyncio.timeout(self._relay.gateway.config.limits.request_timeout_s):
-                await self._responder.drain()
-        except TimeoutError:
-            self._responder.abort()  # it has stopped reading; its connection's end ends the request
+        """Let the engine's stream go on when the client has read what was written. The server cuts off one that does
+        not read (`limits.client_stall_s`), which ends the request."""
+        await self._responder.drain()
         self._catching_up = None
         self._go_on()
 

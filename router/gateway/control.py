@@ -20,6 +20,7 @@ from router.gateway import body as bodies
 from router.gateway.access import Guard, add_error_handlers, client_key, not_found
 from router.gateway.admin import admin_routes
 from router.gateway.api import build_request
+from router.gateway.exposition import OneAtATime, Page, PageResponse
 from router.gateway.key_routes import key_routes
 from router.gateway.ollama_routes import ollama_routes
 from router.gateway.openapi import add_generation_paths
@@ -45,7 +46,7 @@ class Feedback(BaseModel):
 def create_app(
     gateway: Gateway,
     lifespan: Callable[[], Awaitable[None]] | None = None,
-    scrape: Callable[[], Awaitable[str]] | None = None,
+    scrape: Callable[[], Awaitable[Page]] | None = None,
 ) -> FastAPI:
     """The FastAPI application over a running gateway. `scrape` gives the metrics of all workers (None: there is one)."""
 
@@ -78,8 +79,9 @@ def create_app(
 
 
 # --- operations --------------------------------------------------------------------------------------
-def _operations(gateway: Gateway, scrape: Callable[[], Awaitable[str]] | None) -> APIRouter:
+def _operations(gateway: Gateway, scrape: Callable[[], Awaitable[Page]] | None) -> APIRouter:
     router = APIRouter(tags=["operations"])
+    scrapes = OneAtATime(scrape or gateway.metrics.page)
 
     @router.head("/", include_in_schema=False)
     @router.get("/", response_class=PlainTextResponse)
@@ -106,8 +108,7 @@ def _operations(gateway: Gateway, scrape: Callable[[], Awaitable[str]] | None) -
     @router.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Prometheus."""
-        page = gateway.metrics.exposition() if scrape is None else await scrape()
-        return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
+        return PageResponse(await scrapes.page())
 
     return router
 

@@ -20,15 +20,18 @@ from prometheus_client.exposition import generate_latest
 from predictors.serving import PhysicalPredictor
 from router.core.state import Instance
 from router.core.types import OUTSIDE_ATTAINMENT, Outcome
+from router.gateway.exposition import Family, Page
 from router.gateway.families import Families
 from router.gateway.histogram import Histogram
+from router.gateway.siblings import add_text
+from router.gateway.stalls import StallWatch
 from router.store.queries import RecordCounts
 from router.store.records import RequestRecord
 from router.store.state import StateHealth
 
 OTHER = "other"
 #: Sets of label values kept; a fleet that changes all day must not grow the process without end.
-MAX_SERIES = 4000
+MAX_SERIES = 2000
 
 TTFT_BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 TPOT_BUCKETS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
@@ -57,7 +60,6 @@ class Series:
 
     __slots__ = (
         "attempts",
-        "cost_usd",
         "duration",
         "hedged",
         "input_tokens",
@@ -76,7 +78,7 @@ class Series:
 
     def __init__(self) -> None:
         self.requests = self.offered = self.met = self.overruns = self.attempts = self.hedged = 0
-        self.cost_usd = self.overrun_usd = 0.0
+        self.overrun_usd = 0.0
         self.ttft = Histogram(TTFT_BUCKETS)
         self.tpot = Histogram(TPOT_BUCKETS)
         self.duration = Histogram(DURATION_BUCKETS)
@@ -95,7 +97,6 @@ class Labels:
     instance: str
     operation: str
     outcome: str
-    key: str
     error: str
 
 
@@ -121,6 +122,7 @@ class Metrics:
         self._kinds: dict[str, str] = {}
         self._series: dict[tuple[object, ...], tuple[Labels, Series]] = {}
         self._overflow: dict[Outcome, tuple[Labels, Series]] = {}
+        self._spend: dict[tuple[str, str, str], float] = {}  # by policy, model and key
         self.decisions: dict[str, Histogram] = {}
         self._read_instances: Callable[[], Iterable[Instance]] = tuple
         self._read_queue_depth: Callable[[], int] | None = None
@@ -129,11 +131,12 @@ class Metrics:
         self._read_live: Callable[[], int] | None = None
         self._read_state: Callable[[], StateHealth] | None = None
         self._read_budgets: Callable[[], Iterable[BudgetLevel]] = tuple
-        self.registry = CollectorRegistry(auto_describe=False)
-        self.registry.register(Families(self))
-        ProcessCollector(registry=self.registry)
-        PlatformCollector(registry=self.registry)
-        GCCollector(registry=self.registry)
+        self._read_connections: Callable[[], tuple[int, Mapping[str, int]]] | None = None
+        self.stalls: StallWatch | None = None
+        self._process = CollectorRegistry(auto_describe=False)
+        ProcessCollector(registry=self._process)
+        PlatformCollector(registry=self._process)
+        GCCollector(registry=self._process)
 
     def set_fleet(
         self,
@@ -170,9 +173,11 @@ class Metrics:
         live: Callable[[], int] | None = None,
         state: Callable[[], StateHealth] | None = None,
         budgets: Callable[[], Iterable[BudgetLevel]] | None = None,
+        connections: Callable[[], tuple[int, Mapping[str, int]]] | None = None,
+        stalls: StallWatch | None = None,
     ) -> None:
         """Where gauges are read from whenever `/metrics` is. `desired_replicas` is by model, `live` counts requests that
-        are queued or under way."""
+        are queued or under way, `connections` are those open and, by reason, those that the server ended."""
         self._read_instances = instances or self._read_instances
         self._read_queue_depth = queue_depth or self._read_queue_depth
         self._read_desired_replicas = desired_replicas or self._read_desired_replicas
@@ -181,6 +186,8 @@ class Metrics:
         self._read_live = live or self._read_live
         self._read_state = state or self._read_state
         self._read_budgets = budgets or self._read_budgets
+        self._read_connections = connections or self._read_connections
+        self.stalls = stalls or self.stalls
 
     # --- the hot path -------------------------------------------------------------------------------
     def record(self, record: RequestRecord) -> None:
@@ -191,9 +198,8 @@ class Metrics:
         model = self._models.get(record.model, OTHER)
         instance = self._instances.get(record.instance, OTHER)
         operation = _OPERATIONS.get(record.api, OTHER)
-        key = self._keys.get(record.key_name, OTHER)
-        found = self._series.get((policy, requested, model, instance, operation, outcome, key))
-        series = found[1] if found else self._new(policy, requested, model, instance, operation, outcome, key)
+        found = self._series.get((policy, requested, model, instance, operation, outcome))
+        series = found[1] if found else self._new(policy, requested, model, instance, operation, outcome)
 
         series.requests += 1
         ttft_s, e2e_s, output_tokens = record.ttft_s, record.e2e_s, record.output_tokens
@@ -227,10 +233,16 @@ class Metrics:
             if record.slo_met:
                 series.met += 1
         if record.cost_usd:
-            series.cost_usd += record.cost_usd
+            self._add_spend(policy, model, self._keys.get(record.key_name, OTHER), record.cost_usd)
         if record.budget_overrun_usd:
             series.overruns += 1
             series.overrun_usd += record.budget_overrun_usd
+
+    def _add_spend(self, policy: str, model: str, key: str, cost_usd: float) -> None:
+        spent = self._spend
+        if (policy, model, key) not in spent and len(spent) >= MAX_SERIES:
+            policy = model = key = OTHER
+        spent[policy, model, key] = spent.get((policy, model, key), 0.0) + cost_usd
 
     def observe_decision(self, policy: str, seconds: float) -> None:
         """The scheduler took so long to decide one request."""
@@ -252,22 +264,33 @@ class Metrics:
         instance: str,
         operation: str,
         outcome: Outcome,
-        key: str,
     ) -> Series:
         name = Outcome(outcome).value
         error = "" if outcome in SUCCESS else name
         if len(self._series) >= MAX_SERIES:
-            labels = Labels(OTHER, OTHER, OTHER, OTHER, OTHER, name, OTHER, error)
+            labels = Labels(OTHER, OTHER, OTHER, OTHER, OTHER, name, error)
             return self._overflow.setdefault(outcome, (labels, Series()))[1]
-        labels = Labels(policy, requested, model, instance, operation, name, key, error)
+        labels = Labels(policy, requested, model, instance, operation, name, error)
         series = Series()
-        self._series[policy, requested, model, instance, operation, outcome, key] = (labels, series)
+        self._series[policy, requested, model, instance, operation, outcome] = (labels, series)
         return series
 
     # --- reading ------------------------------------------------------------------------------------
+    async def page(self, more: str = "") -> Page:
+        """The answer to a scrape, in Prometheus' text format 0.0.4, made while others are served. `more` is a label for
+        all samples (`worker="0"`)."""
+        page = await Page.of(self.families(), more)
+        add_text(page, generate_latest(self._process).decode(), more)
+        return page
+
     def exposition(self) -> bytes:
-        """The answer to a scrape, in Prometheus' text format 0.0.4."""
-        return generate_latest(self.registry)
+        """The same at once."""
+        families = ["".join([each.head, *each.samples("")]) for each in self.families()]
+        return "".join(families).encode() + generate_latest(self._process)
+
+    def families(self) -> Iterable[Family]:
+        """What was counted and what is so now, read as the samples are."""
+        return Families(self)
 
     def instances(self) -> Iterable[Instance]:
         """The fleet now."""
@@ -300,6 +323,14 @@ class Metrics:
     def budgets(self) -> Iterable[BudgetLevel]:
         """How far budgets of keys are used."""
         return self._read_budgets()
+
+    def connections(self) -> tuple[int, Mapping[str, int]] | None:
+        """Connections of clients, if they are watched: those open, and by reason those that the server ended."""
+        return None if self._read_connections is None else self._read_connections()
+
+    def spend(self) -> Iterable[tuple[tuple[str, str, str], float]]:
+        """What was spent, by policy, model and key."""
+        return list(self._spend.items())
 
     def all_series(self) -> Iterator[tuple[Labels, Series]]:
         """Everything counted so far."""

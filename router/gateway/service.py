@@ -34,6 +34,7 @@ from router.gateway.quote import Tariffs
 from router.gateway.rules import Rules
 from router.gateway.runner import Runner
 from router.gateway.scaling import scaling
+from router.gateway.stalls import StallWatch
 from router.gateway.targets import LiveTargets
 from router.gateway.tokenizer import PromptTokenizer
 from router.gateway.tracing import Tracing
@@ -128,6 +129,7 @@ class Gateway:
         self.peers.followers[_KEYS] = lambda _: self.in_background(
             self.keys.refresh_soon(), "look at the keys"
         )
+        self.stalls = StallWatch()
         scheduler = runner.scheduler
         runner.on_decision = metrics.observe_decision
         metrics.watch(
@@ -139,6 +141,7 @@ class Gateway:
             live=lambda: scheduler.live,
             state=lambda: state.health,
             budgets=self._budget_levels,
+            stalls=self.stalls,
         )
         self.monitor = Monitor(runner, config.probes.interval_s, config.probes.timeout_s)
 
@@ -171,6 +174,7 @@ class Gateway:
 
     # --- life ----------------------------------------------------------------------------------------
     async def start(self) -> None:
+        self.stalls.start()
         await self.keys.start(self.config)
         await self._load_spent()
         self.in_background(self._load_late_spending(), "spending of killed runs")
@@ -212,6 +216,7 @@ class Gateway:
             await backend.aclose()
         await self.state.aclose()  # what was spent has been told by now
         self.runner.stop()
+        self.stalls.stop()
         await self.store.close()
 
     async def reload(self, *, everywhere: bool = False) -> FleetConfig:

@@ -1,39 +1,74 @@
 """One page of metrics made of those of several workers.
 
-Each sample gets the label `worker`, and each family stands once, as Prometheus' text format 0.0.4 wants it. Sums over
+Each sample has the label `worker`, and each family stands once, as Prometheus' text format 0.0.4 wants it. Sums over
 the label are what the gateway counted: a worker that was started again begins its own series anew, which
 `rate()` and `increase()` understand, where counters summed here would seem to fall.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Mapping
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Sequence
+
+from router.gateway.exposition import PIECE_BYTES, Page
 
 _FAMILY = re.compile(r"^(?=# HELP )", re.MULTILINE)
 _LABELLED = re.compile(r"^([a-zA-Z_:][\w:]*)\{", re.MULTILINE)
 _BARE = re.compile(r"^([a-zA-Z_:][\w:]*) ", re.MULTILINE)
-_COMMENTS = re.compile(r"(?:#.*\n)*")
+_HEAD = re.compile(r"(?:#.*\n)*")
 
 
-def merge(pages: Mapping[int, str], more: str = "") -> str:
-    """The pages of workers by number as one page; `more` is one that goes in as it is. Each begins every family by
-    its HELP line, as prometheus_client writes them."""
-    heads: dict[str, str] = {}
-    samples: dict[str, list[str]] = {}
-    labelled = [_labelled(page, number) for number, page in sorted(pages.items())]
-    for page in (*labelled, more):
-        for family in _FAMILY.split(page):
-            if not family.startswith("# HELP "):
-                continue  # what stands before the first one: nothing
-            name = family.split(" ", 3)[2]
-            head = _COMMENTS.match(family)
+def add_text(page: Page, text: str, more: str = "") -> None:
+    """Add a short text whose families begin by their HELP lines, as prometheus_client writes them; `more` is a label for
+    all of its samples."""
+    if more:
+        text = _LABELLED.sub(lambda found: f"{found[1]}{{{more},", text)
+        text = _BARE.sub(lambda found: f"{found[1]}{{{more}}} ", text)
+    for family in _FAMILY.split(text):
+        if family.startswith("# HELP "):
+            head = _HEAD.match(family)
             ends = 0 if head is None else head.end()
-            heads.setdefault(name, family[:ends])
-            samples.setdefault(name, []).append(family[ends:])
-    return "".join(head + "".join(samples[name]) for name, head in heads.items())
+            page.lines(family.split(" ", 3)[2], family[:ends].encode()).append(family[ends:].encode())
 
 
-def _labelled(page: str, number: int) -> str:
-    page = _LABELLED.sub(rf'\1{{worker="{number}",', page)
-    return _BARE.sub(rf'\1{{worker="{number}"}} ', page)
+def merge(pages: Iterable[Page]) -> Page:
+    """Pages, each with its own label, as one."""
+    merged = Page()
+    for page in pages:
+        for name, (head, lines) in page.families.items():
+            merged.lines(name, head).extend(lines)
+    return merged
+
+
+async def pack(page: Page) -> list[list[str]]:
+    """A page as it goes from one process to another. Compressed, in a thread: a long one would hold the event loops of
+    both while it is read."""
+
+    def packed() -> list[list[str]]:
+        found = []
+        for name, (head, lines) in page.families.items():
+            compress = zlib.compressobj(1)
+            data = b"".join([*map(compress.compress, lines), compress.flush()])
+            found.append([name, head.decode(), b64encode(data).decode()])
+        return found
+
+    return await asyncio.to_thread(packed)
+
+
+async def unpack(packed: Iterable[Sequence[str]]) -> Page:
+    """The page that was packed."""
+
+    def unpacked() -> Page:
+        page = Page()
+        for name, head, data in packed:
+            lines = page.lines(name, head.encode())
+            decompress, left = zlib.decompressobj(), b64decode(data)
+            while piece := decompress.decompress(left, PIECE_BYTES):
+                lines.append(piece)
+                left = decompress.unconsumed_tail
+        return page
+
+    return await asyncio.to_thread(unpacked)

@@ -15,12 +15,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections import deque
 from itertools import chain
 
 from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from router.core.types import Outcome
 from router.store import tables
 from router.store.database import driver_errors, is_bad_value
 from router.store.entries import Entry, from_line, make_entry, salvaged, to_line
@@ -37,6 +39,10 @@ FLUSH_INTERVAL_S = 0.1
 SPOOL_AFTER_S = 0.16
 FLUSH_RECORDS = 500
 MAX_PENDING_RECORDS = 20_000
+#: Rows of requests without a valid key: this many at once, then this many a second. Whoever has no key must not push
+#: others' rows out of the buffer, the spool or, in time, the database.
+STRANGERS_AT_ONCE = 100.0
+STRANGERS_PER_S = 0.1
 CLOSE_TIMEOUT_S = 10.0
 #: How long PostgreSQL may take for a batch before the connection is given up.
 COMMIT_TIMEOUT_S = 15.0
@@ -87,6 +93,8 @@ class Writer:
         self._front: list[Entry] = []  # being committed; what is before the spool, or also its beginning
         self._front_spooled = False
         self._recent: deque[RequestRecord] = deque(maxlen=_RECENT_RECORDS)  # the newest in the spool
+        self._strangers = STRANGERS_AT_ONCE  # rows of theirs that may be kept now
+        self._strangers_at = time.monotonic()
         self._recorded = 0  # committed
         self._refused = 0  # rows that no database takes
         self._totals = Totals()
@@ -106,8 +114,12 @@ class Writer:
         self._slots[1] += 1
 
     def put(self, record: RequestRecord) -> None:
-        """Take a finished request's record; the caller must not change it afterwards."""
+        """Take a finished request's record; the caller must not change it afterwards. Of requests without a valid key
+        only a few are kept."""
         slots = self._slots
+        if record.outcome is Outcome.REJECTED_AUTH and not self._keeps_stranger():
+            slots[1] -= 1  # as if it had not come: the metrics count it
+            return
         slots[2] += 1
         buffer = self._buffer
         if len(buffer) >= self._max_pending:
@@ -116,6 +128,18 @@ class Writer:
         buffer.append(record)
         if len(buffer) == FLUSH_RECORDS:
             self._wake.set()
+
+    def _keeps_stranger(self) -> bool:
+        """Whether one more row of a request without a valid key is kept."""
+        now = time.monotonic()
+        self._strangers = min(
+            STRANGERS_AT_ONCE, self._strangers + (now - self._strangers_at) * STRANGERS_PER_S
+        )
+        self._strangers_at = now
+        if self._strangers < 1:
+            return False
+        self._strangers -= 1
+        return True
 
     # --- what it has done ---------------------------------------------------------------------------
     @property

@@ -224,7 +224,8 @@ async def live(
         )
         listener = listen("127.0.0.1", 0)
         stack.callback(listener.close)
-        server = GatewayServer(server_config(Api(gateway, create_app(gateway)), "127.0.0.1", 0, grace_s=1.0))
+        app = Api(gateway, create_app(gateway))
+        server = GatewayServer(server_config(app, "127.0.0.1", 0, grace_s=1.0), lambda: gateway.config)
         started = asyncio.create_task(server.serve(sockets=[listener]))
 
         async def stop() -> None:

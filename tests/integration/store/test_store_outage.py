@@ -17,6 +17,7 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from router.core.types import Outcome
 from router.store import queries, spool, tables, writer
 from router.store.database import StoreError, create_engine, parse_url
 from router.store.entries import make_entry, to_line
@@ -234,6 +235,42 @@ async def test_a_full_spool_is_told_and_what_is_dropped_is_counted(
     reader = await Store.open_readonly(url)
     (run,) = await reader.runs()
     assert (run["clean"], run["dropped"], run["lost_finished"]) == (True, counts.dropped, 0)
+    await reader.close()
+
+
+async def test_strangers_push_out_nobodys_rows(
+    tmp_path: Path, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flood of requests without a key, while the database is away and there is little room."""
+    monkeypatch.setattr("router.store.database.BUSY_TIMEOUT_MS", 20)
+    url = f"sqlite:///{tmp_path / 'headway.db'}"
+    store = await Store.open(url, spool_mb=0.5)
+    store.writer._max_pending = 200
+    ids: set[str] = set()
+    async with locked(tmp_path / "headway.db"):
+        for number in range(100):
+            for stranger in range(200):
+                record = make_record(
+                    1_000_000 + 200 * number + stranger, outcome=Outcome.REJECTED_AUTH, key_name=None
+                )
+                put(store, record)
+            put(store, record := make_record(number))
+            ids.add(record.id)
+            await asyncio.sleep(0.001)
+        assert not store.full
+    await until(lambda: store.counts().pending == 0)
+    counts = store.counts()
+    assert counts.dropped == 0
+    await store.close()
+    engine = create_engine(parse_url(url))
+    rows = {row[0] for row in await rows_of(engine)}
+    await engine.dispose()
+    assert ids <= rows
+    assert counts.recorded == len(rows)
+    assert 1 <= len(rows - ids) <= writer.STRANGERS_AT_ONCE + 10
+    reader = await Store.open_readonly(url)
+    (run,) = await reader.runs()
+    assert (run["clean"], run["lost_finished"], run["lost_in_flight"]) == (True, 0, 0)
     await reader.close()
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import asyncio
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from router.gateway.siblings import merge
+from router.gateway.exposition import Page
+from router.gateway.siblings import add_text, merge, pack, unpack
 
 
 def page(requests, *seconds, more=()) -> str:
@@ -30,10 +32,25 @@ def samples(text):
     return {(each.name, *sorted(each.labels.items())): each.value for one in families for each in one.samples}
 
 
+def together(pages, supervisor):
+    """One page of what each worker told, sent to another as it is between processes."""
+
+    async def send(text, more):
+        sent = Page()
+        add_text(sent, text, more)
+        return await unpack(await pack(sent))
+
+    async def work():
+        labelled = [await send(text, f'worker="{number}"') for number, text in pages.items()]
+        return merge([*labelled, await send(supervisor, "")])
+
+    return b"".join(asyncio.run(work()).pieces()).decode()
+
+
 def test_each_sample_is_there_once_with_its_worker():
     odd = 'a{b} "c", d\\\n# HELP e f'
     pages = {0: page({"m": 3, odd: 1}, 0.05, 0.5), 1: page({"m": 4}, 2.0, more=["extra"])}
-    merged = merge(pages, '# HELP up Is it?\n# TYPE up gauge\nup{worker="0"} 1\n')
+    merged = together(pages, '# HELP up Is it?\n# TYPE up gauge\nup{worker="0"} 1\n')
     found = samples(merged)
     assert found["requests_total", ("model", "m"), ("worker", "0")] == 3
     assert found["requests_total", ("model", "m"), ("worker", "1")] == 4
@@ -57,6 +74,5 @@ def test_each_sample_is_there_once_with_its_worker():
     )
 
 
-@pytest.mark.parametrize("pages", [{}, {3: ""}])
-def test_nothing_to_tell(pages):
-    assert merge(pages) == ""
+def test_nothing_to_tell():
+    assert together({}, "") == together({3: ""}, "") == ""

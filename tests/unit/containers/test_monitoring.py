@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from predictors.serving import PhysicalPredictor
 from router.core.types import Outcome
 from router.gateway.metrics import BudgetLevel, Metrics
+from router.gateway.stalls import StallWatch
 from router.store.queries import RecordCounts
 from router.store.records import RequestRecord
 from router.store.runs import Lost
@@ -38,13 +40,14 @@ def exported() -> dict[str, set[str]]:
         predictor=PhysicalPredictor(),
         state=StateHealth,
         budgets=lambda: [BudgetLevel("a", "day", 1.0, 2.0)],
+        connections=lambda: (0, {}),
+        stalls=StallWatch(),
     )
     found: dict[str, set[str]] = {"headway_worker_restarts_total": set()}  # of a supervisor
-    endings = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
-    for family in metrics.registry.collect():
-        labels = set(getattr(family, "_labelnames", ()))
-        for ending in endings.get(family.type, ("",)):
-            found[family.name + ending] = labels
+    endings = {"histogram": ("_bucket", "_sum", "_count")}
+    for family in metrics.families():
+        for ending in endings.get(family.kind, ("",)):
+            found[family.name + ending] = set(family.labels)
     return found
 
 
@@ -104,9 +107,8 @@ def test_the_burn_rate_is_the_share_of_misses_over_the_budget() -> None:
         record = RequestRecord("r", 0.0, policy="slo", model="m", instance="a", slo_ttft_s=1.0)
         record.slo_met = met
         metrics.record(record)
-    samples = {
-        sample.name: sample.value for family in metrics.registry.collect() for sample in family.samples
-    }
+    families = text_string_to_metric_families(metrics.exposition().decode())
+    samples = {sample.name: sample.value for family in families for sample in family.samples}
     burn = (1 - samples["headway_slo_met_total"] / samples["headway_slo_offered_total"]) / 0.05
     assert burn == pytest.approx(10)
 

@@ -20,6 +20,7 @@ from predictors.serving import PhysicalPredictor
 from router.config import FleetConfig
 from router.core.types import EndedHow, Outcome
 from router.gateway.metrics import BudgetLevel, Metrics
+from router.gateway.stalls import StallWatch
 from router.gateway.wish_read import WISH_HEADERS, RoutingWish
 from router.store.queries import RecordCounts
 from router.store.records import ATTEMPT_COLUMNS, REQUEST_COLUMNS
@@ -74,6 +75,8 @@ def test_metrics() -> None:
         live=lambda: 0,
         state=StateHealth,
         budgets=lambda: [BudgetLevel("k", "day", 0.0, 1.0)],
+        connections=lambda: (0, {}),
+        stalls=StallWatch(),
     )
     families = re.findall(r"^# HELP (\S+)", metrics.exposition().decode(), re.M)
     ours = {each for each in families if each.startswith(("headway_", "gen_ai_"))}

@@ -1,0 +1,177 @@
+"""A page of metrics: valid text, made in pieces, one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import math
+
+import uvloop
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from router.core.types import Outcome
+from router.gateway import metrics as metrics_module
+from router.gateway.exposition import MAX_PAGES, OneAtATime, Page, counter, gauge, histogram
+from router.gateway.histogram import Histogram
+from router.gateway.metrics import Metrics
+from router.gateway.siblings import merge, pack, unpack
+from router.gateway.stalls import StallWatch
+from router.store.records import RequestRecord
+
+_TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
+_VALUES = st.dictionaries(
+    st.tuples(_TEXT, _TEXT), st.floats(min_value=0, allow_nan=False, allow_infinity=False), max_size=250
+)
+
+
+def _told(page: Page) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    text = b"".join(page.pieces()).decode()
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+@given(_VALUES, st.sampled_from(["", 'worker="3"']))
+def test_what_is_told_is_read_back(values: dict[tuple[str, str], float], more: str) -> None:
+    one = Histogram((0.5, 2.0))
+    for value in values.values():
+        one.observe(value)
+    page = asyncio.run(
+        Page.of(
+            [
+                gauge("depth", "How deep.", ("a", "b"), values.items()),
+                counter("seen", "How many.", ("a", "b"), [*values.items(), *values.items()]),
+                histogram("size", "How large.", (), [((), one)]),
+                histogram("sizes", "How large each.", ("of",), [(("x",), one), (("x",), one)]),
+            ],
+            more,
+        )
+    )
+    labels = [("worker", "3")] if more else []
+    expected: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+    for (a, b), value in values.items():
+        both = tuple(sorted([("a", a), ("b", b), *labels]))
+        expected["depth", both] = value
+        expected["seen_total", both] = value + value
+    for name, extra, times in (("size", [], 1), ("sizes", [("of", "x")], 2)):
+        if not values:
+            continue
+        around = tuple(sorted([*extra, *labels]))
+        for bound in (0.5, 2.0, math.inf):
+            le = "+Inf" if bound == math.inf else repr(bound)
+            count = times * sum(value <= bound for value in values.values())
+            expected[f"{name}_bucket", tuple(sorted([*extra, *labels, ("le", le)]))] = count
+        expected[f"{name}_count", around] = times * len(values)
+        expected[f"{name}_sum", around] = sum([one.total] * times)
+    assert _told(page) == expected
+
+
+def _full() -> Metrics:
+    """Metrics with as many series as there may be, and more asked for."""
+    metrics = Metrics()
+    names = [f"instance-{number}-" + "x" * 40 for number in range(60)]
+    keys = [f"key-{number}-" + "y" * 40 for number in range(3000)]
+    metrics.set_fleet(
+        policies=["latency", "price"],
+        models=names,
+        instances=dict.fromkeys(names, "vllm"),
+        keys=keys,
+    )
+    for number in range(metrics_module.MAX_SERIES + 1000):
+        metrics.record(
+            RequestRecord(
+                "r",
+                0.0,
+                Outcome.OK,
+                api="chat",
+                key_name=keys[number % len(keys)],
+                policy="latency",
+                model_requested=names[number % 60],
+                model=names[number // 60 % 60],
+                instance=names[number % 60],
+                attempts=1,
+                prompt_tokens=100,
+                output_tokens=50,
+                ttft_s=0.2,
+                tpot_s=0.03,
+                e2e_s=1.5,
+                cost_usd=0.25,
+                predicted_ttft_s_p50=0.1,
+                predicted_e2e_s_p50=1.0,
+                predicted_output_tokens_p50=100.0,
+            )
+        )
+    return metrics
+
+
+def test_the_longest_page_does_not_hold_the_event_loop() -> None:
+    metrics = _full()
+    assert len(list(metrics.all_series())) <= metrics_module.MAX_SERIES + len(Outcome)
+    assert len(list(metrics.spend())) <= metrics_module.MAX_SERIES + 1
+
+    async def work() -> tuple[float, int]:
+        watch = StallWatch(0.005)
+        watch.start()
+        await asyncio.sleep(0.01)
+        watch.reset()
+        page = await metrics.page('worker="0"')
+        sibling = await unpack(await pack(page))
+        merged = merge([page, sibling])
+        await asyncio.sleep(0.01)
+        watch.stop()
+        return watch.longest_busy_s, sum(map(len, merged.pieces()))
+
+    gc.collect()
+    gc.freeze()  # as the gateway does at its start: the objects of a test run are not its own
+    try:
+        stall_s, size = uvloop.run(work())
+    finally:
+        gc.unfreeze()
+    assert size > 2e6
+    assert stall_s < 0.05
+
+
+def test_who_asks_while_a_page_is_made_shares_the_next_one() -> None:
+    made = 0
+
+    async def make() -> Page:
+        nonlocal made
+        made += 1
+        await asyncio.sleep(0.01)
+        return Page()
+
+    async def work() -> None:
+        scrapes = OneAtATime(make)
+        first = asyncio.create_task(scrapes.page())
+        await asyncio.sleep(0.002)
+        late = [asyncio.create_task(scrapes.page()) for _ in range(50)]
+        await asyncio.sleep(0)
+        late[0].cancel()  # one of them leaves
+        pages = await asyncio.gather(*late[1:])
+        assert made == 2
+        assert all(page is pages[0] for page in pages)
+        assert pages[0] is not await first
+        await scrapes.page()
+        assert made == 3
+
+    asyncio.run(work())
+
+
+def test_pages_that_nobody_reads_to_the_end_are_few() -> None:
+    async def make() -> Page:
+        return Page()
+
+    async def work() -> None:
+        scrapes = OneAtATime(make)
+        read = [await scrapes.page() for _ in range(50)]
+        assert len(set(map(id, read))) == MAX_PAGES
+        assert read[-1] is read[MAX_PAGES - 1]
+        newest = read[-1]
+        read.clear()
+        assert await scrapes.page() is not newest
+
+    asyncio.run(work())
