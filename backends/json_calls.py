@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,8 +12,10 @@ from backends.engine_errors import from_response
 from backends.http1 import Connection
 from backends.pool import Pool
 from router.core.errors import UpstreamError, UpstreamRejected
+from router.core.long_text import dumps
 
-MAX_ERROR_BYTES = 1024 * 1024
+MAX_ERROR_BYTES = 256 * 1024
+_LARGE_BYTES = 1024 * 1024
 
 
 def engine_headers(api_key: str | None, headers: Mapping[str, str] | None) -> dict[str, str]:
@@ -24,9 +27,11 @@ def engine_headers(api_key: str | None, headers: Mapping[str, str] | None) -> di
 async def post_json(pool: Pool, head: bytes, request_id: str, body: Mapping[str, Any]) -> Connection:
     """POST a body; the connection with a 2xx answer, or UpstreamError by the engine's error."""
     try:
-        data = orjson.dumps(body)
+        data = dumps(body)
     except TypeError as error:
         raise UpstreamRejected("the request cannot be written as JSON (nested too deeply?)") from error
+    if len(data) > _LARGE_BYTES:
+        await asyncio.sleep(0)  # to write so much takes its time too
     connection = await pool.post(head, request_id, data)
     if 200 <= connection.status < 300:
         return connection

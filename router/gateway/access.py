@@ -21,6 +21,10 @@ from router.gateway.wish import KeyTerms
 from router.store.database import StoreError
 
 
+#: Of a body that is no prompt.
+SMALL_BODY_MB = 0.25
+
+
 class Guard:
     """What holds before a route reads anything: the caller's key on /v1 and /api, and the body's size."""
 
@@ -40,6 +44,8 @@ class Guard:
                 await refusal_response(request, refusal)(scope, receive, send)
                 return
         limit_mb = self._gateway.config.limits.max_body_mb
+        if scope["path"] != "/v1/routing/predict":  # all others take a few settings
+            limit_mb = min(limit_mb, SMALL_BODY_MB)
         left = int(limit_mb * 1024 * 1024)
 
         async def bounded() -> Message:

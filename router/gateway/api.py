@@ -5,6 +5,7 @@ Everything else (models, routing, operations) is FastAPI's, to which unknown pat
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -13,6 +14,7 @@ from typing import Any
 
 from router.core import hedging
 from router.core.errors import Refusal, invalid_request
+from router.core.shown import cut
 from router.core.types import Outcome, Request
 from router.gateway import body as bodies
 from router.gateway.answer import respond_refusal
@@ -113,9 +115,11 @@ class Api:
             if gateway.draining:
                 raise draining()
             data = await read_body(headers, receive, rules.config.limits.max_body_mb)
-            body = bodies.parse_json(data)
+            large = len(data) > bodies.SMALL_BYTES
+            body = await bodies.parse_large_json(data) if large else bodies.parse_json(data)
+            del data
             asked = body.get("model")
-            record.model_requested = asked if isinstance(asked, str) else None
+            record.model_requested = cut(asked, bodies.MAX_NAME_CHARS) if isinstance(asked, str) else None
             if route.name == "responses":
                 asked_response = responses_to_chat(body)
                 front = ResponsesFront(asked_response, record.id)
@@ -137,6 +141,8 @@ class Api:
                     lines = b"content-type: application/json\r\nx-request-id: %b\r\n" % record.id.encode()
                     responder.whole(200, lines, load_answer(route, translated))
                     return
+            if large:  # what was translated and what follows need not be one turn of the event loop
+                await asyncio.sleep(0)
             request, whole = await self._request(rules, terms, headers, api, body, stream, record)
             lease = await self._admit(rules, request, whole, record, extra)
         except Refusal as refusal:
@@ -162,6 +168,8 @@ class Api:
             logger.exception("request %s failed inside the gateway", record.id)
             respond_refusal(responder, front, internal_error(), record.id, extra)
             return
+        if large:
+            await asyncio.sleep(0)
         exchange = Exchange(api, body, front, stream, whole, request, record, extra, lease)
         try:
             try:
@@ -181,7 +189,7 @@ class Api:
     ) -> KeyTerms | None:
         client_id = headers.get(b"x-request-id")
         if client_id is not None:
-            record.client_request_id = client_id.decode("latin-1")
+            record.client_request_id = client_id[:256].decode("latin-1")
         retries = headers.get(b"x-stainless-retry-count")
         if retries is not None and retries.isdigit():
             record.retry_count = min(int(retries), 1_000_000) if len(retries) < 10 else None

@@ -13,13 +13,13 @@ from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from router import __version__
-from router.core.errors import Refusal
+from router.core.errors import Refusal, invalid_request
 from router.core.types import Outcome
 from router.explain import describe, described_candidates
 from router.gateway import body as bodies
 from router.gateway.access import Guard, add_error_handlers, client_key, not_found
 from router.gateway.admin import admin_routes
-from router.gateway.api import build_request
+from router.gateway.api import ClientGone, build_request, read_body
 from router.gateway.key_routes import key_routes
 from router.gateway.ollama_routes import ollama_routes
 from router.gateway.openapi import add_generation_paths
@@ -33,10 +33,18 @@ from router.store.explanations import kept
 from router.store.records import RequestRecord
 
 
+_PREDICT_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"type": "object", "additionalProperties": True}}},
+    }
+}
+
+
 class Feedback(BaseModel):
     """A caller's judgement of an answer: `quality` from 0 (useless) to 1 (perfect)."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     request_id: str = Field(min_length=1, max_length=200)
     quality: float = Field(ge=0, le=1, allow_inf_nan=False)
@@ -149,19 +157,24 @@ def _models(gateway: Gateway) -> APIRouter:
 def _routing(gateway: Gateway) -> APIRouter:
     router = APIRouter(prefix="/v1", tags=["routing"])
 
-    @router.post("/routing/predict")
-    async def predict(request: Request, body: dict[str, Any]) -> dict[str, Any]:
+    @router.post("/routing/predict", openapi_extra=_PREDICT_BODY)
+    async def predict(request: Request) -> dict[str, Any]:
         """A dry run of a chat (`messages`), completion (`prompt`), embedding (`input`) or response (`input` with
         items, or with a field that only responses have): candidates, predictions and scores; nothing is sent, no row
         written, no counter advanced."""
         terms = client_key(gateway, request)
         rules = gateway.rules
+        headers = {name.lower(): value for name, value in request.headers.raw}
+        try:
+            data = await read_body(headers, request.receive, rules.config.limits.max_body_mb)
+        except ClientGone:
+            raise invalid_request("The request was not complete.") from None
+        body = await bodies.parse_large_json(data)
         routing = body.pop("routing", None)
         if is_response(body):
             body = responses_to_chat(body).body
         api = "chat" if "messages" in body else "embeddings" if "input" in body else "completions"
         bodies.check(api, body)
-        headers = {name.lower(): value for name, value in request.headers.raw}
         wish = rules.wishes.merge(
             body.get("model"),
             terms,

@@ -1,0 +1,35 @@
+"""Long strings of a JSON document that keep the JSON they were read from, and the writer that uses it.
+
+To escape a string of 30 MB anew takes longer than an event loop may be held; to copy the JSON that came takes a tenth.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+
+class LongText(str):
+    """A string read from JSON; `json` is how it stood there, quotes included."""
+
+    __slots__ = ("json",)
+
+    json: bytes
+
+    @classmethod
+    def of(cls, text: str, json: bytes) -> LongText:
+        made = cls(text)
+        made.json = json
+        return made
+
+
+def dumps(value: Any) -> bytes:
+    """A JSON value as bytes, its long strings as they came. Raises TypeError for what is no JSON."""
+    return orjson.dumps(value, default=_raw, option=orjson.OPT_PASSTHROUGH_SUBCLASS)
+
+
+def _raw(value: Any) -> orjson.Fragment:
+    if isinstance(value, LongText):
+        return orjson.Fragment(value.json)
+    raise TypeError(f"{type(value).__name__} is no JSON")
