@@ -20,7 +20,6 @@ from router.gateway.service import Gateway
 from router.gateway.wish import KeyTerms
 from router.store.database import StoreError
 
-
 #: Of a body that is no prompt.
 SMALL_BODY_MB = 0.25
 

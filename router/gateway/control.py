@@ -32,7 +32,6 @@ from router.gateway.wish import from_body, from_headers
 from router.store.explanations import kept
 from router.store.records import RequestRecord
 
-
 _PREDICT_BODY = {
     "requestBody": {
         "required": True,

@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from router.background import failures
 from router.gateway.histogram import Histogram
 
 if TYPE_CHECKING:
@@ -36,6 +37,12 @@ class Families(Collector):
         yield from self._records()
         yield from self._budgets()
         yield from self._state()
+        yield _counters(
+            "headway_background_failures",
+            "Failures of what runs beside requests; it went on.",
+            ("task",),
+            [((task,), float(count)) for task, count in sorted(failures().items())],
+        )
 
     def _gen_ai(self, series: list[tuple[Labels, Series]]) -> Iterator[Metric]:
         names = (

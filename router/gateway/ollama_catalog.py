@@ -18,7 +18,9 @@ from router.gateway.ollama_answer import rfc3339
 OLLAMA_VERSION = "0.12.11"
 
 _NEVER = "9999-12-31T23:59:59Z"  # a model of the fleet is not unloaded by the router
-_SIZE = re.compile(r"(?:^|[-_:/ ])([0-9]{1,9}x)?([0-9]{1,9}(?:\.[0-9]{1,9})?)([bm])(?=$|[-_:/. ])", re.IGNORECASE)
+_SIZE = re.compile(
+    r"(?:^|[-_:/ ])([0-9]{1,9}x)?([0-9]{1,9}(?:\.[0-9]{1,9})?)([bm])(?=$|[-_:/. ])", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
