@@ -11,7 +11,7 @@ import asyncio
 import re
 import secrets
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from time import perf_counter
@@ -19,7 +19,7 @@ from typing import Any
 
 import orjson
 
-from router.core.long_text import LongText
+from router.core.raw_json import LongList, LongText
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,8 @@ class Bounds:
 
 #: A parse of so many takes about 20 ms.
 BOUNDS = Bounds(values=1 << 18, members=1 << 16, depth=64)
+#: Of one event, line or error of an engine.
+EVENT_BOUNDS = Bounds(values=1 << 16, members=1 << 14, depth=64)
 #: Up to here nothing has to be counted: a parse takes below 5 ms, whatever stands there.
 SMALL_BYTES = 32 * 1024
 #: Up to here strings are parsed in place.
@@ -54,6 +56,8 @@ _INSIDE = re.compile(
     rb'(?:[^"\\]++|\\u(?:[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?![dD][89abAB])[0-9a-fA-F]{4})'
     rb"|\\[^u])*+"
 )
+#: A vector of an embedding, flat and not too long to be parsed at once.
+_NUMBERS = re.compile(rb"\[[-+0-9.eE,\s]{1024,2000000}+\]")
 #: The longest token of a string, a pair of surrogates.
 _TOKEN_BYTES = 12
 
@@ -73,6 +77,11 @@ def loads(data: bytes, bounds: Bounds = BOUNDS) -> Any:
     return value
 
 
+def loads_event(data: bytes) -> Any:
+    """The value of one event or line of an engine. Raises a ValueError."""
+    return loads(data, EVENT_BOUNDS) if len(data) > SMALL_BYTES else orjson.loads(data)
+
+
 async def read(data: bytes, bounds: Bounds = BOUNDS) -> Any:
     """The value; the event loop runs between the steps. Raises as `loads` does."""
     if len(data) <= SMALL_BYTES:
@@ -84,6 +93,35 @@ async def read(data: bytes, bounds: Bounds = BOUNDS) -> Any:
     await asyncio.sleep(0)
     _check_depth(value, bounds)
     await asyncio.sleep(0)
+    return value
+
+
+async def read_vectors(data: bytes, bounds: Bounds = BOUNDS) -> Any:
+    """`read` for embeddings: long lists of numbers are read apart (`LongList`), and count as one value. Free text has no
+    place beside them: a document with such a list inside a string is refused."""
+    if len(data) <= SMALL_BYTES:
+        return loads(data, bounds)
+    mark = secrets.token_hex(8)
+    parts: list[bytes] = []
+    vectors: list[LongList] = []
+    at = taken = looked = 0
+    step_ends_at = perf_counter() + _STEP_S
+    while looked <= bounds.members and (start := data.find(b"[", at)) >= 0:
+        looked += 1
+        at = start + 1
+        match = _NUMBERS.match(data, start)
+        if match is not None:
+            numbers = match.group()
+            parts += data[taken:start], b'"%b%d"' % (mark.encode(), len(vectors))
+            vectors.append(LongList.of(orjson.loads(numbers), numbers))
+            at = taken = match.end()
+        if perf_counter() > step_ends_at:
+            await asyncio.sleep(0)
+            step_ends_at = perf_counter() + _STEP_S
+    parts.append(data[taken:])
+    value = await read(b"".join(parts), bounds)
+    if _put_back(value, mark, vectors) < len(vectors):
+        raise TooComplex("holds a list of numbers inside a string")
     return value
 
 
@@ -251,17 +289,17 @@ def _text(data: bytes, string: _Long) -> Generator[None, None, str]:
     return text
 
 
-def _put_back(value: Any, mark: str, texts: list[LongText]) -> int:
-    """Put the long strings in their places; how many had one."""
+def _put_back(value: Any, mark: str, taken: Sequence[LongText | LongList]) -> int:
+    """Put what was read apart in its places; how many had one."""
     found, start = 0, len(mark)
-    left: list[Any] = [value]
+    left: list[Any] = [value] if isinstance(value, dict | list) else []
     while left:
         container = left.pop()
         members = list(container.items()) if isinstance(container, dict) else enumerate(container)
         for place, member in members:
             if isinstance(member, str):
                 if member.startswith(mark):
-                    container[place] = texts[int(member[start:])]
+                    container[place] = taken[int(member[start:])]
                     found += 1
             elif isinstance(member, dict | list):
                 left.append(member)

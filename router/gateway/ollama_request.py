@@ -12,7 +12,7 @@ from collections import deque
 from typing import Any, Literal, NamedTuple
 
 from router.core.errors import Refusal, invalid_request
-from router.core.long_text import dumps
+from router.core.raw_json import dumps
 from router.core.shown import shown
 from router.core.types import Outcome
 from router.gateway.body import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS, at_most

@@ -20,6 +20,7 @@ from typing import Any
 
 import orjson
 
+from backends.engine_numbers import sound_usage, token_count
 from router.core.events import Dispatch
 from router.core.interfaces import Batch
 from router.core.types import Request
@@ -139,7 +140,7 @@ class PaidTokens:
                     kept.append(event)
                 continue
             usage = payload.get("usage")
-            told = usage if isinstance(usage, dict) else told
+            told = sound_usage(usage) or told
             if at or not counted:
                 seen = self.tokens
                 self._count(payload)
@@ -195,7 +196,8 @@ class PaidTokens:
         usage = payload.get("usage")
         usage = usage if isinstance(usage, dict) else {}
         prompt, output = usage.get("prompt_tokens"), usage.get("completion_tokens")
-        if type(prompt) is int and prompt > 0:
+        prompt, output = token_count(prompt), token_count(output)
+        if prompt:
             self._prompt_tokens = prompt
         self._ended |= _ended(payload)
         choices = _choices(payload)
@@ -205,7 +207,7 @@ class PaidTokens:
             count = self._by_choice.get(at, 0) + made
             if made:
                 self._events[at] = self._events.get(at, 0) + 1
-            if type(output) is int and output > 0 and len(choices) == 1:
+            if output and len(choices) == 1:
                 count = max(output, self._events.get(at, 0))
             self._by_choice[at] = count
         self.tokens = sum(self._by_choice.values())

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from router import background
 from router.link import Link, LinkError
 
 
@@ -47,6 +48,7 @@ async def test_answers_find_who_asked():
 
 async def test_what_fails_there_is_told_here(caplog, monkeypatch):
     monkeypatch.setattr(background, "_logged_at", {})
+
     async def answer(what, content):
         raise ValueError("a fault")
 
