@@ -313,7 +313,7 @@ def _carries_token(choice: dict[str, Any]) -> bool:
     return bool(choice.get("text"))
 
 
-def _usage_of(payload: dict[str, Any]) -> dict[str, Any] | None:
+def _usage_of(payload: dict[str, Any]) -> Mapping[str, Any] | None:
     """Token counts of an event: `usage` unless it is all zero (Ollama writes that into every event of a
     completion), or llama-server's `timings`."""
     usage = payload.get("usage")
