@@ -10,7 +10,7 @@ import aiohttp
 from backends.http1 import Origin
 from router.core.errors import UpstreamError, UpstreamTimeout
 
-MAX_ANSWER_BYTES = 16 * 1024 * 1024
+MAX_ANSWER_BYTES = 2 * 1024 * 1024
 
 
 class Control:
@@ -27,7 +27,8 @@ class Control:
         timeout_s: float,
     ) -> None:
         self._origin = origin
-        self._headers = dict(headers)
+        # What is packed may be a thousand times as large when it is unpacked.
+        self._headers = {"accept-encoding": "identity", **headers}
         self._tls: ssl.SSLContext | bool = tls if tls is not None else True
         self._session = session
         self._owned = session is None
@@ -47,6 +48,8 @@ class Control:
                 timeout=self._timeout,
                 allow_redirects=False,
             ) as response:
+                if response.headers.get("content-encoding", "identity") != "identity":
+                    raise UpstreamError(f"the engine's answer to {path} is packed")
                 body = await response.content.read(MAX_ANSWER_BYTES)
                 while not response.content.at_eof():
                     more = await response.content.read(MAX_ANSWER_BYTES)
@@ -56,7 +59,7 @@ class Control:
                 return response.status, body
         except TimeoutError as error:
             raise UpstreamTimeout(f"no answer to {path} in time") from error
-        except (aiohttp.ClientError, OSError) as error:
+        except (aiohttp.ClientError, OSError, ValueError) as error:
             raise UpstreamError(f"no answer to {path} ({type(error).__name__})") from error
 
     async def ok(self, path: str) -> bool:

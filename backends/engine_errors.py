@@ -14,9 +14,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import orjson
-
+from backends.bounded_json import loads_event
 from router.core.errors import UpstreamError, UpstreamRejected
+from router.core.shown import cut
 
 MAX_MESSAGE_CHARS = 300
 
@@ -24,18 +24,21 @@ _REFUSED = frozenset({400, 422})
 _REFUSED_TYPES = frozenset({"BadRequestError", "invalid_request_error", "exceed_context_size_error"})
 _IDENTIFIER = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 #: Validation errors of pydantic, rendered by Python's repr, repeat the whole input.
-_REPEATED_INPUT = re.compile(r"['\"]input['\"]\s*:|input_value=")
-_VALIDATION_MESSAGE = re.compile(r"['\"]msg['\"]\s*:\s*(['\"])(.{1,200}?)\1")
+_REPEATED_INPUT = re.compile(r"['\"]input['\"]\s*+:|input_value=")
+_VALIDATION_MESSAGE = re.compile(r"['\"]msg['\"]\s*+:\s*+(['\"])(.{1,200}?)\1")
 #: vLLM ends messages with the offending value.
-_REPEATED_VALUE = re.compile(r"\s*\(parameter=.*\Z", re.S)
+_REPEATED_VALUE = "(parameter="
+#: What is read of a message, and of the place that a validation error names.
+_MAX_READ_CHARS = 10_000
+_MAX_STEPS = 10
 _CONTEXT = re.compile(r"context length|context size|context window|maximum model length|max_model_len", re.I)
 
 
 def from_response(status: int, body: bytes) -> UpstreamError:
     """The error for an answer whose status is not 2xx."""
     try:
-        payload: Any = orjson.loads(body)
-    except orjson.JSONDecodeError:
+        payload: Any = loads_event(body)
+    except ValueError:
         payload = None
     if status in _REFUSED:
         return _rejected(payload, status)
@@ -78,8 +81,10 @@ def _detail(detail: Any) -> str | None:
     for item in detail[:3]:
         if isinstance(item, dict) and isinstance(item.get("msg"), str):
             place = item.get("loc")
-            where = ".".join(str(step) for step in place) if isinstance(place, list) else ""
-            parts.append(f"{where}: {item['msg']}" if where else item["msg"])
+            steps = place[:_MAX_STEPS] if isinstance(place, list) else ()
+            where = ".".join(cut(str(step)) for step in steps if isinstance(step, str | int))
+            said = item["msg"][:_MAX_READ_CHARS]
+            parts.append(f"{where}: {said}" if where else said)
     return "; ".join(parts) or None
 
 
@@ -87,12 +92,13 @@ def _message(fields: dict[str, Any]) -> str | None:
     message = fields.get("message")
     if not isinstance(message, str) or not message.strip():
         return None
+    message = message[:_MAX_READ_CHARS]
     if _REPEATED_INPUT.search(message):
         found = [match.group(2) for match in _VALIDATION_MESSAGE.finditer(message)]
         message = "; ".join(found[:3])
         if not message:
             return None
-    return _REPEATED_VALUE.sub("", message)[:MAX_MESSAGE_CHARS]
+    return message.partition(_REPEATED_VALUE)[0].rstrip()[:MAX_MESSAGE_CHARS]
 
 
 def _rejected(payload: Any, status: int) -> UpstreamRejected:

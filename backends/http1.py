@@ -182,6 +182,13 @@ class Connection(asyncio.Protocol):
             if self.head_bytes > MAX_HEAD_BYTES:
                 self._fail(UpstreamError("the engine's response head is too large"))
             return
+        if (
+            not self._chunks and not self._complete
+        ):  # framing alone: the head of a chunk, or trailers without end
+            self.head_bytes += len(data)
+            if self.head_bytes > MAX_HEAD_BYTES:
+                self._fail(UpstreamError("the engine's answer has too many trailers"))
+                return
         if self.listener is not None:
             self.listener()
             return
@@ -227,6 +234,7 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, data: bytes) -> None:
         self._chunks.append(data)
+        self.head_bytes = 0
         self._unread += len(data)
         if self._unread > HIGH_WATER_BYTES and not self._paused and self._transport is not None:
             if self.draining:

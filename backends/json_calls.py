@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import orjson
-
-from backends.engine_errors import from_response
+from backends import bounded_json
+from backends.engine_errors import from_event, from_response
+from backends.engine_numbers import finish_reason, sound_usage
 from backends.http1 import Connection
 from backends.pool import Pool
 from router.core.errors import UpstreamError, UpstreamRejected
+from router.core.raw_json import dumps
 
-MAX_ERROR_BYTES = 1024 * 1024
+MAX_ERROR_BYTES = 256 * 1024
+_LARGE_BYTES = 1024 * 1024
 
 
 def engine_headers(api_key: str | None, headers: Mapping[str, str] | None) -> dict[str, str]:
@@ -26,9 +29,11 @@ async def post_json(
 ) -> Connection:
     """POST a body; the connection with a 2xx answer, or UpstreamError by the engine's error. `sent` as of `Pool.post`."""
     try:
-        data = orjson.dumps(body)
+        data = dumps(body)
     except TypeError as error:
         raise UpstreamRejected("the request cannot be written as JSON (nested too deeply?)") from error
+    if len(data) > _LARGE_BYTES:
+        await asyncio.sleep(0)  # to write so much takes its time too
     connection = await pool.post(head, request_id, data, sent)
     if 200 <= connection.status < 300:
         return connection
@@ -36,13 +41,43 @@ async def post_json(
     raise from_response(status, await connection.read_all(MAX_ERROR_BYTES))
 
 
-def json_object(data: bytes) -> dict[str, Any]:
+async def json_object(connection: Connection, *, vectors: bool = False) -> dict[str, Any]:
+    """The whole answer as an object; the event loop runs while a large one is read. `vectors`: it is one of embeddings."""
+    data = await connection.read_all()
     try:
-        answer = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
+        answer = await (bounded_json.read_vectors if vectors else bounded_json.read)(data)
+    except bounded_json.TooComplex as error:
+        raise UpstreamError(f"the engine's answer {error}") from error
+    except ValueError as error:
         raise UpstreamError("the engine's answer is not JSON") from error
     if not isinstance(answer, dict):
         raise UpstreamError("the engine's answer is not a JSON object")
     if answer.get("error"):  # some engines put errors under a 200
-        raise from_response(500, data)
+        raise from_event(answer, started=True)
     return answer
+
+
+def sound_answer(answer: dict[str, Any]) -> dict[str, Any]:
+    """A whole answer in OpenAI's shape of which all that the router reads has the right type. Raises UpstreamError."""
+    choices, data = answer.get("choices"), answer.get("data")
+    for listed in (choices, data):
+        if listed is not None and not (
+            isinstance(listed, list) and all(isinstance(each, dict) for each in listed)
+        ):
+            raise _unknown_shape()
+    for choice in choices or ():
+        if not isinstance(choice.get("message", {}), dict | None):
+            raise _unknown_shape()
+        choice["finish_reason"] = finish_reason(choice.get("finish_reason"))
+    for number, each in enumerate(data or ()):
+        if not isinstance(each.get("embedding"), list | str):
+            raise _unknown_shape()
+        if type(each.get("index")) is not int:
+            each["index"] = number
+    if answer.get("usage") is not None:
+        answer["usage"] = sound_usage(answer["usage"]) or {}
+    return answer
+
+
+def _unknown_shape() -> UpstreamError:
+    return UpstreamError("the engine's answer has an unknown shape")

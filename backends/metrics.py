@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from dataclasses import dataclass
-from math import isnan
 
 from router.core.types import LoadReport
 
@@ -44,7 +43,14 @@ ITL_HISTOGRAM = (
 CACHE_CONFIG = b"vllm:cache_config_info"
 KV_TOKENS = (b"sglang:max_total_num_tokens",)
 
-_LABEL = re.compile(rb'([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"')
+#: Of a family; an engine has a sample for each of its models and processes.
+_MAX_SAMPLES = 1000
+_MAX_LINE_BYTES = 4096
+_LARGEST = 1e15
+_MOST_REQUESTS = 1_000_000
+_LONGEST_ITL_S = 3600.0
+
+_LABEL = re.compile(rb'([A-Za-z_][A-Za-z0-9_]*)="([^"\\]*+(?:\\.[^"\\]*+)*+)"')
 
 
 def samples(text: bytes, name: bytes) -> list[tuple[bytes, float]]:
@@ -52,19 +58,20 @@ def samples(text: bytes, name: bytes) -> list[tuple[bytes, float]]:
     found: list[tuple[bytes, float]] = []
     needle = b"\n" + name
     at = text.find(needle)
-    while at >= 0:
+    while at >= 0 and len(found) < _MAX_SAMPLES:
         start = at + len(needle)
         end = text.find(b"\n", start)
-        line = text[start : end if end >= 0 else len(text)]
+        line = text[start : min(end if end >= 0 else len(text), start + _MAX_LINE_BYTES)]
         labels, rest = b"", line
         if line.startswith(b"{"):
             close = line.rfind(b"}")
-            labels, rest = line[1:close], line[close + 1 :]
+            labels, rest = line[1:close], line[close + 1 : close + 100]
         if rest[:1] in {b" ", b"\t"}:  # otherwise a longer name that starts alike
             with suppress(ValueError, IndexError):
-                found.append((labels, float(rest.split()[0])))
+                found.append((labels, float(rest.split(maxsplit=1)[0])))
         at = text.find(needle, start)
-    return [(labels, value) for labels, value in found if not isnan(value)]  # NaN is unknown
+    # What cannot be true is unknown: no count, share or time of an engine is negative, infinite or NaN.
+    return [(labels, value) for labels, value in found if 0 <= value <= _LARGEST]
 
 
 def _values(text: bytes, names: tuple[bytes, ...]) -> list[float] | None:
@@ -86,9 +93,15 @@ def _count(text: bytes, names: tuple[bytes, ...]) -> int | None:
     return None if total is None else max(0, round(total))
 
 
+def _requests(text: bytes, names: tuple[bytes, ...]) -> int | None:
+    count = _count(text, names)
+    return count if count is not None and count <= _MOST_REQUESTS else None
+
+
 def _mean(text: bytes, names: tuple[bytes, ...]) -> float | None:
     values = _values(text, names)
-    return None if values is None else sum(values) / len(values)
+    mean = None if values is None else sum(values) / len(values)
+    return mean if mean is not None and mean <= 1 else None
 
 
 def _kv_capacity_tokens(text: bytes) -> int | None:
@@ -96,7 +109,7 @@ def _kv_capacity_tokens(text: bytes) -> int | None:
     for labels, _ in samples(text, CACHE_CONFIG):
         config = dict(_LABEL.findall(labels))
         block, blocks = config.get(b"block_size", b""), config.get(b"num_gpu_blocks", b"")
-        if block.isdigit() and blocks.isdigit():
+        if block.isdigit() and blocks.isdigit() and len(block) + len(blocks) <= 12:
             total += int(block) * int(blocks)
     return total or _count(text, KV_TOKENS)
 
@@ -136,13 +149,17 @@ class MetricsReader:
             _sum(text, tuple(name + b"_count" for name in ITL_HISTOGRAM)),
         )
         self._prefix.update(_sum(text, PREFIX_HITS), _sum(text, PREFIX_QUERIES))
-        hit_rate = self._prefix.value
+        hit_rate, itl_s = self._prefix.value, self._itl.value
+        if hit_rate is not None and hit_rate > 1:
+            hit_rate = None
+        if itl_s is not None and itl_s > _LONGEST_ITL_S:
+            itl_s = None
         return LoadReport(
-            running=_count(text, RUNNING),
-            waiting=_count(text, WAITING),
+            running=_requests(text, RUNNING),
+            waiting=_requests(text, WAITING),
             kv_usage=_mean(text, KV_USAGE),
             prefix_hit_rate=_mean(text, PREFIX_RATE) if hit_rate is None else hit_rate,
-            itl_avg_s=self._itl.value,
+            itl_avg_s=itl_s,
             preemptions_total=_count(text, PREEMPTIONS),
             kv_capacity_tokens=_kv_capacity_tokens(text),
         )

@@ -10,12 +10,13 @@ from typing import Any
 
 import orjson
 
+from backends.bounded_json import loads_event
 from backends.engine_errors import from_event
 from backends.ollama_bodies import finish_reason_of, logprobs_of, tool_calls_of, usage_of
 from router.core.errors import UpstreamError
 from router.core.interfaces import Batch, Call
 
-MAX_LINE_BYTES = 8 * 1024 * 1024
+MAX_LINE_BYTES = 4 * 1024 * 1024
 
 
 class NdjsonScanner:
@@ -79,8 +80,8 @@ class NdjsonScanner:
             if not text or text.isspace():
                 continue
             try:
-                line = orjson.loads(text)
-            except orjson.JSONDecodeError:
+                line = loads_event(text)
+            except ValueError:
                 line = None
             if not isinstance(line, dict):
                 self.failure = UpstreamError("the engine sent a line that is not a JSON object")

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import aiohttp
-import orjson
 
+from backends import bounded_json
 from backends.control import Control
 from backends.http1 import Origin, request_head, tls_context
-from backends.json_calls import engine_headers, json_object, post_json
+from backends.json_calls import engine_headers, json_object, post_json, sound_answer
 from backends.ndjson import NdjsonScanner
 from backends.ollama_bodies import chat_body, embed_body, embeddings_answer, generate_body, whole_answer
 from backends.pool import Pool
@@ -97,12 +97,12 @@ class OllamaBackend:
     async def complete(self, call: Call) -> dict[str, Any]:
         body = self._body(call, stream=False)
         connection = await post_json(self.pool, self._heads[call.api], call.told, body, call.sent)
-        answer = json_object(await connection.read_all())
+        answer = await json_object(connection, vectors=call.api == "embeddings")
         if call.api == "embeddings":
-            return embeddings_answer(answer, call)
+            return sound_answer(embeddings_answer(answer, call))
         if answer.get("done") is not True:
             raise UpstreamError("the engine's answer ended without its end mark")
-        return whole_answer(answer, call, int(time.time()))
+        return sound_answer(whole_answer(answer, call, int(time.time())))
 
     async def count_tokens(self, call: Call) -> int | None:
         """Ollama has no tokenizer endpoint."""
@@ -118,14 +118,14 @@ class OllamaBackend:
         if status != 200:
             raise UpstreamError(f"the engine answered {status}", status)
         try:
-            listed = orjson.loads(body)
-        except orjson.JSONDecodeError as error:
+            listed = bounded_json.loads(body)
+        except ValueError as error:
             raise UpstreamError("the engine's answer is not JSON") from error
         models = listed.get("models") if isinstance(listed, dict) else None
         loaded = {
-            local_name(str(model.get("model") or model.get("name")))
+            local_name(name)
             for model in (models if isinstance(models, list) else [])
-            if isinstance(model, dict)
+            if isinstance(model, dict) and isinstance(name := model.get("model") or model.get("name"), str)
         }
         return LoadReport(
             loaded_models=frozenset(

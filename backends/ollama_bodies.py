@@ -14,7 +14,9 @@ from typing import Any
 
 import orjson
 
-from router.core.errors import UpstreamRejected
+from backends.bounded_json import loads_event
+from backends.engine_numbers import token_count
+from router.core.errors import UpstreamError, UpstreamRejected
 from router.core.interfaces import Call
 
 #: OpenAI's (or vLLM's) field and Ollama's option, passed on only when given.
@@ -219,8 +221,8 @@ def _tool_call(call: Any, names: dict[str, str]) -> dict[str, Any]:
     arguments = function.get("arguments")
     if isinstance(arguments, str):
         try:
-            arguments = orjson.loads(arguments) if arguments.strip() else {}
-        except orjson.JSONDecodeError as error:
+            arguments = loads_event(arguments.encode()) if arguments.strip() else {}
+        except ValueError as error:
             raise _refuse("a tool call's arguments are not JSON", "messages") from error
     if not isinstance(arguments, dict):
         raise _refuse("a tool call's arguments must be a JSON object", "messages")
@@ -234,9 +236,8 @@ def _tool_call(call: Any, names: dict[str, str]) -> dict[str, Any]:
 # --- answers ------------------------------------------------------------------------------------------
 def usage_of(answer: Mapping[str, Any]) -> dict[str, int]:
     """OpenAI's usage; Ollama leaves counts of zero out."""
-    prompt, output = answer.get("prompt_eval_count"), answer.get("eval_count")
-    prompt_tokens = prompt if type(prompt) is int else 0
-    output_tokens = output if type(output) is int else 0
+    prompt_tokens = token_count(answer.get("prompt_eval_count")) or 0
+    output_tokens = token_count(answer.get("eval_count")) or 0
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": output_tokens,
@@ -321,14 +322,17 @@ def embeddings_answer(answer: Mapping[str, Any], call: Call) -> dict[str, Any]:
     """An /api/embed answer as OpenAI's, in the encoding that was asked for."""
     vectors = answer.get("embeddings")
     packed = call.body.get("encoding_format") == "base64"
-    data = [
-        {
-            "object": "embedding",
-            "index": index,
-            "embedding": b64encode(array("f", vector).tobytes()).decode() if packed else vector,
-        }
-        for index, vector in enumerate(vectors if isinstance(vectors, list) else [])
-    ]
+    try:
+        data = [
+            {
+                "object": "embedding",
+                "index": index,
+                "embedding": b64encode(array("f", vector).tobytes()).decode() if packed else vector,
+            }
+            for index, vector in enumerate(vectors if isinstance(vectors, list) else [])
+        ]
+    except (TypeError, OverflowError) as error:
+        raise UpstreamError("the engine's answer holds a vector that is none") from error
     tokens = usage_of(answer)["prompt_tokens"]
     return {
         "object": "list",

@@ -14,8 +14,9 @@ from typing import Any
 import aiohttp
 
 from backends.control import Control
+from backends.engine_numbers import token_count
 from backends.http1 import Origin, request_head, tls_context
-from backends.json_calls import engine_headers, json_object, post_json
+from backends.json_calls import engine_headers, json_object, post_json, sound_answer
 from backends.metrics import MetricsReader
 from backends.pool import Pool
 from backends.sse import SseScanner
@@ -143,7 +144,7 @@ class OpenAIBackend:
             body.pop("stream_options", None)
         answer = await self._json(self._heads[call.api], call.told, body, call.sent)
         answer["model"] = call.candidate.model
-        return answer
+        return sound_answer(answer)
 
     async def count_tokens(self, call: Call) -> int | None:
         if not self._tokenizes:
@@ -193,11 +194,10 @@ class OpenAIBackend:
                 self._tokenizes = False
                 return None
             raise
-        count = answer.get("count")
-        return count if type(count) is int else None
+        return token_count(answer.get("count"))
 
     async def _json(
         self, head: bytes, request_id: str, body: dict[str, Any], sent: Callable[[], None] | None = None
     ) -> dict[str, Any]:
         connection = await post_json(self.pool, head, request_id, body, sent)
-        return json_object(await connection.read_all())
+        return await json_object(connection, vectors=head is self._heads["embeddings"])

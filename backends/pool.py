@@ -10,6 +10,7 @@ import ssl
 from collections.abc import Callable
 
 from backends.http1 import Connection, ConnectionLost, Origin
+from router.background import surviving
 from router.core.errors import UpstreamError, UpstreamTimeout
 
 #: vLLM (uvicorn) closes idle connections after 5 s; reuse stops well before that.
@@ -142,6 +143,13 @@ class Pool:
         return connection
 
     def _on_sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        with surviving("pool-sweep"):
+            self._close_idle_and_silent(loop)
+        self._sweep = (
+            loop.call_later(self._sweep_s, self._on_sweep, loop) if self._busy or self._idle else None
+        )
+
+    def _close_idle_and_silent(self, loop: asyncio.AbstractEventLoop) -> None:
         oldest = loop.time() - self._idle_connection_s
         expired = [c for c in self._idle if c.idle_since is None or c.idle_since < oldest]
         for connection in expired:
@@ -163,6 +171,3 @@ class Pool:
             connection.time_out()
         for connection in drained:
             connection.abort()
-        self._sweep = (
-            loop.call_later(self._sweep_s, self._on_sweep, loop) if self._busy or self._idle else None
-        )

@@ -23,16 +23,20 @@ from typing import Any
 
 import orjson
 
+from backends.bounded_json import loads_event
 from backends.engine_errors import from_event
+from backends.engine_numbers import finish_reason as finish_reason_of
+from backends.engine_numbers import sound_usage, token_count
 from router.core.errors import UpstreamError
 from router.core.interfaces import Batch
 
-MAX_EVENT_BYTES = 8 * 1024 * 1024
+MAX_EVENT_BYTES = 4 * 1024 * 1024
 QUOTE = ord('"')
 
 _NULL_FINISH = re.compile(rb'"finish_reason":( ?)null')
-_TEXT = re.compile(rb'"(?:delta": ?\{ ?"content|text)": ?"((?:[^"\\]|\\.)+)"')
-_MODEL = re.compile(rb'"model"\s*:\s*"(?:[^"\\]|\\.)*"')
+_STRING = rb'[^"\\]*+(?:\\.[^"\\]*+)*+'  # possessive: it takes each byte once
+_TEXT = re.compile(rb'"(?:delta": ?\{ ?"content|text)": ?"((?!")' + _STRING + rb')"')
+_MODEL = re.compile(rb'"model"\s*+:\s*+"' + _STRING + rb'"')
 
 
 class SseScanner:
@@ -48,6 +52,8 @@ class SseScanner:
         "_choices",
         "_constant_bytes",
         "_cut",
+        "_early_bytes",
+        "_edge",
         "_empty",
         "_end",
         "_held",
@@ -75,6 +81,8 @@ class SseScanner:
         self._max_event_bytes = max_event_bytes
         self._held: list[bytes] = []  # the bytes of an event that is not whole yet
         self._held_bytes = 0
+        self._edge = b""  # the end of them: an end mark may be cut in two
+        self._early_bytes = 0
         # Learned from the first token's event: how this engine writes its JSON.
         self._before: bytes | None = None  # an ordinary event up to its text
         self._end = b""  # and from the text's closing quote on
@@ -124,23 +132,20 @@ class SseScanner:
     # --- the careful gear
     def _join(self, data: bytes) -> bytes:
         """Held bytes and new ones together, or b"" while no event in them is whole."""
-        edge = self._held[-1][-3:] + data[:3]
+        edge = self._edge + data[:3]
         if b"\n\n" in edge or b"\n\n" in data or b"\n\r\n" in edge or b"\n\r\n" in data:
             self._held.append(data)
             joined = b"".join(self._held)
             self._held.clear()
             self._held_bytes = 0
             return joined
-        if len(data) < 3:  # keep the last piece long enough to see an end mark cut in two
-            self._held[-1] += data
-            self._held_bytes += len(data)
-        else:
-            self._hold(data)
+        self._hold(data)
         self._check_size()
         return b""
 
     def _hold(self, data: bytes) -> None:
         if data:
+            self._edge = ((self._edge if self._held else b"") + data)[-3:]
             self._held.append(data)
             self._held_bytes += len(data)
 
@@ -210,8 +215,13 @@ class SseScanner:
                         reason = choice.get("finish_reason")
                         if isinstance(reason, str):
                             self._cut |= reason == "length"
-                            finish_reason = "length" if self._cut else reason
+                            finish_reason = "length" if self._cut else finish_reason_of(reason)
             out.append(self._renamed_event(event, payload))
+            if not self.started:  # all of it is held back until the first token
+                self._early_bytes += len(event)
+                if self._early_bytes > self._max_event_bytes:
+                    self.failure = UpstreamError("the engine sent too much before its first token")
+                    break
             if is_token:
                 tokens += 1
                 self._learn(event)
@@ -282,8 +292,8 @@ def _data_of(event: bytes) -> bytes | None:
 
 def _parse(text: bytes) -> dict[str, Any] | None:
     try:
-        payload = orjson.loads(text)
-    except orjson.JSONDecodeError:
+        payload = loads_event(text)
+    except ValueError:
         return None
     return payload if isinstance(payload, dict) else None
 
@@ -303,16 +313,18 @@ def _carries_token(choice: dict[str, Any]) -> bool:
     return bool(choice.get("text"))
 
 
-def _usage_of(payload: dict[str, Any]) -> dict[str, Any] | None:
+def _usage_of(payload: dict[str, Any]) -> Mapping[str, Any] | None:
     """Token counts of an event: `usage` unless it is all zero (Ollama writes that into every event of a
     completion), or llama-server's `timings`."""
     usage = payload.get("usage")
-    if isinstance(usage, dict) and any(usage.get(name) for name in ("prompt_tokens", "completion_tokens")):
-        return usage
+    if usage is not None and (sound := sound_usage(usage)) is not None:
+        return sound
     timings = payload.get("timings")
     if isinstance(timings, dict):
-        made, new, cached = (timings.get(name) for name in ("predicted_n", "prompt_n", "cache_n"))
-        if type(made) is int and type(new) is int:
-            prompt = new + (cached if type(cached) is int else 0)
+        made, new, cached = (
+            token_count(timings.get(name)) for name in ("predicted_n", "prompt_n", "cache_n")
+        )
+        if made is not None and new is not None:
+            prompt = new + (cached or 0)
             return {"prompt_tokens": prompt, "completion_tokens": made, "total_tokens": prompt + made}
     return None

@@ -6,8 +6,12 @@ import asyncio
 from typing import Protocol
 
 from backends.http1 import Aborted, Connection
+from router.background import failed
 from router.core.errors import UpstreamError
 from router.core.interfaces import Batch, Sink
+
+#: What reading a value of another type than expected raises.
+_OF_ODD_SHAPES = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
 class Scanner(Protocol):
@@ -114,10 +118,19 @@ class EngineStream:
             if self._connection is None:
                 connection.listener = None
                 finished.set_result(None)
+        except (
+            _OF_ODD_SHAPES
+        ) as error:  # an event that nobody has thought of fails its attempt, not the request
+            failed("engine-answer", error)
+            self._end_with(connection, finished, UpstreamError("the engine's answer has an unknown shape"))
         except BaseException as error:  # noqa: BLE001 (raised again by `pump`, whose task it belongs to)
-            connection.listener = None
-            if not finished.done():
-                finished.set_exception(error)
+            self._end_with(connection, finished, error)
+
+    @staticmethod
+    def _end_with(connection: Connection, finished: asyncio.Future[None], error: BaseException) -> None:
+        connection.listener = None
+        if not finished.done():
+            finished.set_exception(error)
 
     def _give_up(self, error: BaseException) -> None:
         connection = self._connection

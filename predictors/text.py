@@ -20,6 +20,9 @@ HEAD_TOKENS = 128
 TAIL_TOKENS = 64
 HEAD_CHARS = 2048
 TAIL_CHARS = 1024
+#: Characters up to which bytes and lines are counted; no prompt that anything was trained on is longer.
+WHOLE_CHARS = 1 << 20
+SAMPLES = 16
 #: What `PromptFeatures.counts` holds.
 COUNTS = ("bytes", "lines", "words", "digits", "signs", "capitals", "not_ascii", "question_marks")
 
@@ -72,8 +75,25 @@ def _hashed(tokens: list[str]) -> tuple[int, ...]:
     return tuple(map(_id_of, tokens))
 
 
+def _size_and_lines(text: str) -> tuple[int, int]:
+    """Bytes and lines; of very long texts as far as `SAMPLES` pieces of them tell, since to read all of 30 MB would hold
+    the event loop."""
+    length = len(text)
+    if length <= WHOLE_CHARS:
+        return length if text.isascii() else len(text.encode("utf-8", "replace")), text.count("\n") + 1
+    size = lines = 0
+    piece_chars = WHOLE_CHARS // SAMPLES
+    for number in range(SAMPLES):
+        start = number * (length - piece_chars) // (SAMPLES - 1)
+        piece = text[start : start + piece_chars]
+        size += piece_chars if piece.isascii() else len(piece.encode("utf-8", "replace"))
+        lines += piece.count("\n")
+    share = length / WHOLE_CHARS
+    return round(size * share), round(lines * share) + 1
+
+
 def _counts(text: str, read: str, tokens: int) -> tuple[int, ...]:
-    size = len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+    size, lines = _size_and_lines(text)
     plain = read.encode("ascii", "ignore")
     length = len(plain)
     capitals = length - len(plain.translate(None, _CAPITALS))
@@ -81,7 +101,7 @@ def _counts(text: str, read: str, tokens: int) -> tuple[int, ...]:
         capitals += sum(map(str.isupper, "".join(_NOT_ASCII.findall(read))))
     return (
         size,
-        text.count("\n") + 1,
+        lines,
         tokens,
         # bytes.translate drops what it is told to: several times quicker than to count each sign
         length - len(plain.translate(None, _DIGITS)),

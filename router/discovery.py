@@ -19,6 +19,7 @@ from typing import Any
 import aiohttp
 import orjson
 
+from router.background import failed
 from router.config import ConfigError, DiscoveryConfig, InstanceConfig, Problem, parse_instance
 
 logger = logging.getLogger("headway")
@@ -79,12 +80,9 @@ class KubernetesPods:
 
     async def follow(self, hear: Hears) -> None:
         """Tell `hear` the instances there are now and whenever they change, until cancelled."""
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._tell(hear))
-                tasks.create_task(self._watch())
-        except Exception:  # the task's root
-            logger.exception("discovery has ended: instances are followed no longer")
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._tell(hear))
+            tasks.create_task(self._watch())
 
     async def _tell(self, hear: Hears) -> None:
         while True:
@@ -95,6 +93,10 @@ class KubernetesPods:
                 await hear(tuple(self._pods[name] for name in sorted(self._pods)))
             except ConfigError as error:
                 logger.error("discovered instances are not applied: %s", error)
+            except Exception as error:  # noqa: BLE001 (the task's root: they are told again)
+                failed("discovery", error)
+                self._changed.set()
+                await asyncio.sleep(_LONGEST_PAUSE_S)
 
     async def _watch(self) -> None:
         pause_s, version = _FIRST_PAUSE_S, None
@@ -111,6 +113,9 @@ class KubernetesPods:
             except (aiohttp.ClientError, TimeoutError, OSError, *_NO_LIST) as error:
                 version = None
                 logger.warning("discovery: %s does not answer (%s)", self._url, type(error).__name__)
+            except Exception as error:  # noqa: BLE001 (the task's root)
+                version = None
+                failed("discovery", error)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 

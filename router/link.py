@@ -8,7 +8,6 @@ one notices.
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -17,7 +16,7 @@ from typing import Any, Self
 
 import orjson
 
-logger = logging.getLogger("headway")
+from router.background import Tasks, failed
 
 CLOSE_TIMEOUT_S = 1.0
 
@@ -39,7 +38,7 @@ class Link:
         self._answer = answer
         self._numbers = count(1)
         self._asked: dict[int, asyncio.Future[Any]] = {}
-        self._answering: set[asyncio.Task[None]] = set()
+        self._answering = Tasks()
         self._reading = asyncio.create_task(self._read(), name="link")
 
     @classmethod
@@ -73,9 +72,8 @@ class Link:
     async def aclose(self) -> None:
         """Let go of the socket; who still waits for an answer gets LinkError."""
         self._reading.cancel()
-        for task in self._answering:
-            task.cancel()
-        await asyncio.gather(self._reading, *self._answering, return_exceptions=True)
+        await asyncio.wait([self._reading])
+        await self._answering.stop()
         self._writer.close()
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):  # what was told last is still sent
@@ -93,6 +91,8 @@ class Link:
                 self._take(orjson.loads(await self._reader.readexactly(size)))
         except (asyncio.IncompleteReadError, OSError):
             pass  # the other side has gone
+        except Exception as error:  # noqa: BLE001 (out of step: as if it had gone)
+            failed("link", error)
         finally:
             for waiting in self._asked.values():
                 if not waiting.done():
@@ -100,9 +100,7 @@ class Link:
 
     def _take(self, frame: dict[str, Any]) -> None:
         if "ask" in frame:
-            task = asyncio.create_task(self._respond(frame), name=f"answer {frame['ask']}")
-            self._answering.add(task)
-            task.add_done_callback(self._answering.discard)
+            self._answering.start(self._respond(frame), f"link {frame['ask']}")
             return
         waiting = self._asked.get(frame["id"])
         if waiting is None or waiting.done():
@@ -118,8 +116,8 @@ class Link:
             reply = {"answer": await self._answer(frame["ask"], frame["content"])}
         except LinkError as error:
             reply = {"refusal": str(error)}
-        except Exception:  # the root of this task: a fault of ours ends neither process
-            logger.exception("a question between processes failed: %s", frame["ask"])
+        except Exception as error:  # noqa: BLE001 (the root of this task: a fault of ours ends neither process)
+            failed("link", error)
             reply = {"refusal": "it failed"}
         if "id" in frame:
             self._send(reply | {"id": frame["id"]})

@@ -7,9 +7,10 @@ import gc
 import logging
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Protocol
 
+from router.background import Tasks
 from router.config import ConfigError, FleetConfig
 from router.core.errors import Refusal
 from router.emulated import Engines
@@ -50,7 +51,7 @@ class Process:
     def __init__(self, gateway: Gateway, server: GatewayServer) -> None:
         self.gateway = gateway
         self._server = server
-        self._tasks: set[asyncio.Task[None]] = set()  # tasks must be held somewhere
+        self._tasks = Tasks()
 
     def stop(self) -> None:
         """Drain, then end; asked again, end at once."""
@@ -59,7 +60,7 @@ class Process:
             for task in list(self._server.server_state.tasks):
                 task.cancel()
         else:
-            self._begin(self._drain(), "drain")
+            self._tasks.start(self._drain(), "drain")
 
     def hang_up(self) -> None:
         """Read the fleet file again."""
@@ -67,7 +68,7 @@ class Process:
         async def reload() -> None:
             await self.reload()
 
-        self._begin(reload(), "reload")
+        self._tasks.start(reload(), "reload")
 
     async def reload(self) -> bool:
         """Read the fleet file again and apply it; whether it was good."""
@@ -78,11 +79,6 @@ class Process:
             return False
         logger.info("the fleet file is applied")
         return True
-
-    def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _drain(self) -> None:
         """Take nothing new, let what is under way end, then stop the server."""

@@ -17,6 +17,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from router.background import Tasks, surviving
 from router.config import ConfigError, FleetConfig, InstanceConfig, Problem
 from router.emulated import EmulatedEngines
 from router.fleet_file import FleetFile, dump
@@ -81,7 +82,7 @@ class Supervisor:
         self._on_ready = on_ready
         self._slots = [_Slot(number) for number in range(config.server.workers)]
         self._engines = EmulatedEngines()
-        self._tasks: set[asyncio.Task[None]] = set()  # tasks must be held somewhere
+        self._tasks = Tasks()
         self._stopping = asyncio.Event()
         self._serving = False  # all workers have accepted connections once
         self._failed: int | None = None  # what the start failed with
@@ -120,9 +121,7 @@ class Supervisor:
 
     def hang_up(self) -> None:
         """Have all workers read the fleet file again."""
-        task = asyncio.create_task(self._reload(), name="reload")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._reload(), "reload")
 
     async def _reload(self) -> None:
         """One worker is enough, since it tells the others through the shared state, unless that does not answer."""
@@ -155,7 +154,9 @@ class Supervisor:
         pause_s = FIRST_PAUSE_S
         while not self._stopping.is_set():
             began = loop.time()
-            code = await self._run(slot)
+            code = 1
+            with surviving("supervisor"):
+                code = await self._run(slot)
             if self._stopping.is_set():
                 return
             how = f"exit code {code}" if slot.failure is None else str(slot.failure)

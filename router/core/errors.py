@@ -8,7 +8,13 @@ UpstreamError               one attempt failed; the scheduler may try elsewhere
 
 from __future__ import annotations
 
+from router.core.shown import cut
 from router.core.types import Outcome
+
+#: Characters of an error's text, and of its field and code. What is repeated in it is cut earlier (`core.shown`); this
+#: holds for all that is not.
+MAX_MESSAGE_CHARS = 2000
+MAX_PARAM_CHARS = 200
 
 
 class Refusal(Exception):
@@ -29,12 +35,13 @@ class Refusal(Exception):
         retry_after_s: float | None = None,
         should_retry: bool = True,
     ) -> None:
+        message = cut(message, MAX_MESSAGE_CHARS)
         super().__init__(message)
         self.status = status
-        self.code = code
+        self.code = cut(code, MAX_PARAM_CHARS)
         self.message = message
         self.outcome = outcome
-        self.param = param
+        self.param = None if param is None else cut(param, MAX_PARAM_CHARS)
         self.retry_after_s = retry_after_s
         self.should_retry = should_retry
 

@@ -22,7 +22,7 @@ class TargetChange(BaseModel):
     """`quality`: the wished mean (null: that of the best single model, less the slack); `attainment`: the wished
     share of SLOs kept. What is left out stays."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     key: str | None = None
     quality: float | None = Field(None, ge=0, le=1, allow_inf_nan=False)

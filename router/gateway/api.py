@@ -5,14 +5,16 @@ Everything else (models, routing, operations) is FastAPI's, to which unknown pat
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
 from router.core import hedging
 from router.core.errors import Refusal, invalid_request
+from router.core.shown import cut
 from router.core.types import Outcome, Request
 from router.gateway import body as bodies
 from router.gateway.accounts import Account
@@ -36,7 +38,7 @@ from router.store.records import RequestRecord
 
 logger = logging.getLogger("headway")
 
-Receive = Callable[[], Awaitable[dict[str, Any]]]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 App = Callable[[dict[str, Any], Receive, Any], Awaitable[None]]
 
@@ -126,9 +128,11 @@ class Api:
                     if not is_small(headers):
                         raise  # else it is read, so that record and answer tell what it asked for
             data = await read_body(headers, receive, rules.config.limits.max_body_mb)
-            body = bodies.parse_json(data)
+            large = len(data) > bodies.SMALL_BYTES
+            body = await bodies.parse_large_json(data) if large else bodies.parse_json(data)
+            del data
             asked = body.get("model")
-            record.model_requested = asked if isinstance(asked, str) else None
+            record.model_requested = cut(asked, bodies.MAX_NAME_CHARS) if isinstance(asked, str) else None
             if route.name == "responses":
                 asked_response = responses_to_chat(body)
                 front = ResponsesFront(asked_response, record.id)
@@ -151,7 +155,11 @@ class Api:
                     lines = b"content-type: application/json\r\nx-request-id: %b\r\n" % record.id.encode()
                     responder.whole(200, lines, load_answer(route, translated))
                     return
+            if large:  # what was translated and what follows need not be one turn of the event loop
+                await asyncio.sleep(0)
             request, facts, whole = self._request(rules, terms, headers, api, body, stream, record)
+            if large:
+                await asyncio.sleep(0)
             if account is not None:
                 tokens = request.prompt_tokens + (request.max_tokens or 0) * request.choices
                 if lease is None:
@@ -177,6 +185,8 @@ class Api:
             logger.exception("request %s failed inside the gateway", record.id)
             respond_refusal(responder, front, internal_error(), record.id, extra)
             return
+        if large:
+            await asyncio.sleep(0)
         exchange = Exchange(api, body, front, stream, whole, request, record, extra, lease)
         try:
             try:
@@ -206,7 +216,7 @@ class Api:
     ) -> KeyTerms | None:
         client_id = headers.get(b"x-request-id")
         if client_id is not None:
-            record.client_request_id = client_id.decode("latin-1")
+            record.client_request_id = client_id[:256].decode("latin-1")
         retries = headers.get(b"x-stainless-retry-count")
         if retries is not None and retries.isdigit():
             record.retry_count = min(int(retries), 1_000_000) if len(retries) < 10 else None

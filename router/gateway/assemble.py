@@ -11,10 +11,16 @@ from typing import Any, Literal, NamedTuple
 
 import orjson
 
+from backends.bounded_json import loads_event
+from backends.engine_numbers import finish_reason
 from router.core.errors import UpstreamError
 
 Api = Literal["chat", "completions"]
 
+MAX_TOOL_CALLS = 256
+MAX_ARGUMENTS_CHARS = 1 << 19
+#: Of an answer that is put together; it would stay in memory without end.
+MAX_ANSWER_BYTES = 1 << 28
 _FOLD_BYTES = 1 << 16  # raw events are kept up to this many bytes, then folded into text
 _NESTED = (list, dict)
 _FIRST_KEPT = frozenset({"id", "created", "model"})  # of the whole answer; of other fields the last wins
@@ -95,8 +101,8 @@ def event_payload(event: bytes) -> bytes | None:
 def parse_event(payload: bytes) -> dict[str, Any]:
     """The object of an event. Raises UpstreamError for what is no JSON object, and for an error event."""
     try:
-        chunk = orjson.loads(payload)
-    except orjson.JSONDecodeError:
+        chunk = loads_event(payload)
+    except ValueError:
         raise UpstreamError("the engine sent an event that is not JSON") from None
     if not isinstance(chunk, dict):
         raise UpstreamError("the engine sent an event that is not a JSON object")
@@ -127,12 +133,12 @@ class Assembler:
     event is not JSON or is an error.
     """
 
-    __slots__ = ("_chat", "_choices", "_cut", "_parts", "_pending_bytes", "_sink", "_top")
+    __slots__ = ("_bytes", "_chat", "_choices", "_cut", "_parts", "_pending_bytes", "_sink", "_top")
 
     def __init__(self, api: Api) -> None:
         self._chat = api == "chat"
         self._parts: list[bytes] = []
-        self._pending_bytes = 0
+        self._pending_bytes = self._bytes = 0
         self._top: dict[str, Any] = {}
         self._choices: dict[int, _Choice] = {}
         self._cut: Cut | None = None
@@ -142,6 +148,9 @@ class Assembler:
         """Take what was read. Cheap: the work is done in blocks, and in `result`."""
         self._parts.append(data)
         self._pending_bytes += len(data)
+        self._bytes += len(data)
+        if self._bytes > MAX_ANSWER_BYTES:
+            raise UpstreamError("the engine's answer is too large")
         if self._pending_bytes > _FOLD_BYTES:
             self._fold(last=False)
 
@@ -240,7 +249,7 @@ class _Choice:
             if value is None or name == "index" or name == "delta":  # noqa: PLR1714 (half the time)
                 continue
             if name == "finish_reason":
-                self.finish_reason = value
+                self.finish_reason = finish_reason(value)
             elif name == "logprobs":
                 self.logprobs = _merged(self.logprobs, value)
             elif name == "text" and not chat and isinstance(value, str):
@@ -308,16 +317,23 @@ class _Choice:
 def _merged(old: Any, new: Any) -> Any:
     """What two values of one field make: lists go on, objects merge member by member, else the last wins."""
     if isinstance(old, list) and isinstance(new, list):
-        return [*old, *new]
+        old += new  # in place: an answer of many events must not be copied with each of them
+        return old
     if isinstance(old, dict) and isinstance(new, dict):
-        return old | {name: _merged(old.get(name), value) for name, value in new.items() if value is not None}
+        for name, value in new.items():
+            if value is not None:
+                old[name] = _merged(old.get(name), value)
+        return old
     return new
 
 
 def _merge_strings(into: dict[str, Any], piece: dict[str, Any]) -> None:
     for name, value in piece.items():
         if isinstance(value, str):
-            into[name] = into.get(name, "") + value
+            before = into.get(name, "")
+            if not isinstance(before, str) or len(before) > MAX_ARGUMENTS_CHARS:
+                raise UpstreamError("the engine sent a tool call of an unknown shape, or without end")
+            into[name] = before + value
         elif isinstance(value, dict):  # some engines give arguments as an object
             into[name] = orjson.dumps(value).decode()
         elif value is not None:
@@ -338,6 +354,8 @@ def merge_tool_call(calls: list[dict[str, Any]], delta: Any) -> None:
         if calls and piece.get("id") in (None, "", calls[-1]["id"]):
             call = calls[-1]
     if call is None:
+        if len(calls) >= MAX_TOOL_CALLS:
+            raise UpstreamError(f"the engine sent more than {MAX_TOOL_CALLS} tool calls")
         kind = piece.get("type") or "function"
         call = {"index": index, "id": None, "type": kind}
         if kind == "function":
@@ -345,6 +363,6 @@ def merge_tool_call(calls: list[dict[str, Any]], delta: Any) -> None:
         calls.append(call)
     for name, value in piece.items():
         if isinstance(value, dict):
-            _merge_strings(call.setdefault(name, {}), value)
+            _merge_strings(_object(call.setdefault(name, {})), value)
         elif name not in {"index", "type"} and value and not call.get(name):
             call[name] = value

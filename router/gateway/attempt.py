@@ -12,12 +12,13 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from backends.engine_numbers import counted
 from router.core.errors import UpstreamError
 from router.core.events import Dispatch
 from router.core.interfaces import Backend, Batch, Call, Stream
 from router.core.types import EndedHow
 from router.gateway.assemble import Assembler
-from router.gateway.paid import PaidTokens, counted
+from router.gateway.paid import PaidTokens
 from router.store.records import AttemptRecord
 
 if TYPE_CHECKING:

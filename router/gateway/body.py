@@ -3,12 +3,15 @@ passed through for the engine to judge."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from typing import Any
 
-import orjson
+from backends import bounded_json
+from router.core.errors import Refusal, invalid_request
+from router.core.shown import cut
 
-from router.core.errors import invalid_request
+#: Up to here a body is parsed at once.
+SMALL_BYTES = bounded_json.SMALL_BYTES
 
 _NUMBER = (int, float)
 #: Members with one simple type; null is allowed for all.
@@ -35,37 +38,54 @@ _TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
     "dimensions": ((int,), "an integer"),
     "encoding_format": ((str,), "a string"),
 }
+#: They name things: nobody reads more of them.
+_NAMES = ("user", "prompt_cache_key", "encoding_format")
 _AT_LEAST_ONE = ("max_tokens", "max_completion_tokens", "n", "best_of", "dimensions")
 MAX_CHOICES = 128
-#: Levels of nesting; what is sent on must be written as JSON again, which has its own limit.
-MAX_DEPTH = 100
+#: The largest whole number that engines, databases and floats all take.
+LARGEST_NUMBER = (1 << 53) - 1
+#: Entries of lists, so that what is done for each of them holds the event loop for milliseconds at most.
+MAX_MESSAGES = 4096
+MAX_PARTS = 8192
+MAX_TOOLS = 1024
+MAX_PROMPTS = 2048
+MAX_STOP_WORDS = 256
+MAX_LOGIT_BIAS = 4096
+MAX_NAME_CHARS = 1024
 
 
 def parse_json(data: bytes) -> dict[str, Any]:
-    """The JSON object in `data`; a 400 if it is none."""
+    """The JSON object in `data`, at once: for bodies below `bounded_json.SMALL_BYTES`. Raises a 400 Refusal."""
     try:
-        body = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise invalid_request(f"The body is not valid JSON: {str(error).split(':', 1)[0]}.") from None
+        return _object(bounded_json.loads(data))
+    except ValueError as error:
+        raise _unreadable(error) from None
+
+
+async def parse_large_json(data: bytes) -> dict[str, Any]:
+    """The same for a body of any size; the event loop runs in between."""
+    try:
+        return _object(await bounded_json.read(data))
+    except ValueError as error:
+        raise _unreadable(error) from None
+
+
+def _object(body: Any) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise invalid_request("The body must be a JSON object.")
-    if data.count(b"[") + data.count(b"{") > MAX_DEPTH and _deeper_than(MAX_DEPTH, body):
-        raise invalid_request(f"The body is nested more than {MAX_DEPTH} levels deep.")
     return body
 
 
-def _deeper_than(limit: int, value: Any) -> bool:
-    level: list[Any] = [value]
-    for _ in range(limit):
-        level = [
-            member
-            for each in level
-            for member in (each.values() if isinstance(each, dict) else each)
-            if isinstance(member, (dict, list))
-        ]
-        if not level:
-            return False
-    return True
+def _unreadable(error: ValueError) -> Refusal:
+    if isinstance(error, bounded_json.TooComplex):
+        return invalid_request(f"The body {error}.")
+    return invalid_request(f"The body is not valid JSON: {str(error).split(':', 1)[0]}.")
+
+
+def at_most(limit: int, entries: Sized, name: str) -> None:
+    """Raise a 400 that names `name` if there are more entries than `limit`."""
+    if len(entries) > limit:
+        raise invalid_request(f"{name} must have at most {limit} entries.", name)
 
 
 def check(api: str, body: Mapping[str, Any]) -> None:
@@ -78,19 +98,27 @@ def check(api: str, body: Mapping[str, Any]) -> None:
                 raise invalid_request(f"{name} must be {what}.", name)
     for name in _AT_LEAST_ONE:
         value = body.get(name)
-        if value is not None and value < 1:
-            raise invalid_request(f"{name} must be at least 1.", name)
+        if value is not None and not 1 <= value <= LARGEST_NUMBER:
+            raise invalid_request(f"{name} must be at least 1 and at most {LARGEST_NUMBER}.", name)
     for name in ("n", "best_of"):
         if (body.get(name) or 1) > MAX_CHOICES:
             raise invalid_request(f"{name} must be at most {MAX_CHOICES}.", name)
+    for name in _NAMES:
+        if len(body.get(name) or "") > MAX_NAME_CHARS:
+            raise invalid_request(f"{name} must have at most {MAX_NAME_CHARS} characters.", name)
     options = body.get("stream_options")
     if options is not None:
         for name, value in options.items():
             if value is not None and not isinstance(value, bool):
-                raise invalid_request(f"stream_options.{name} must be a boolean.", f"stream_options.{name}")
+                at = f"stream_options.{cut(name)}"
+                raise invalid_request(f"{at} must be a boolean.", at)
     stop = body.get("stop")
-    if isinstance(stop, list) and not all(isinstance(item, str) for item in stop):
-        raise invalid_request("stop must be a string or a list of strings.", "stop")
+    if isinstance(stop, list):
+        at_most(MAX_STOP_WORDS, stop, "stop")
+        if not all(isinstance(item, str) for item in stop):
+            raise invalid_request("stop must be a string or a list of strings.", "stop")
+    at_most(MAX_TOOLS, body.get("tools") or (), "tools")
+    at_most(MAX_LOGIT_BIAS, body.get("logit_bias") or (), "logit_bias")
     if api == "chat":
         _check_messages(body.get("messages"))
     else:
@@ -101,6 +129,8 @@ def check(api: str, body: Mapping[str, Any]) -> None:
 def _check_messages(messages: object) -> None:
     if not isinstance(messages, list) or not messages:
         raise invalid_request("messages must be a non-empty list.", "messages")
+    at_most(MAX_MESSAGES, messages, "messages")
+    parts = 0
     for index, message in enumerate(messages):
         where = f"messages[{index}]"
         if not isinstance(message, dict):
@@ -109,6 +139,9 @@ def _check_messages(messages: object) -> None:
             raise invalid_request(f"{where}.role must be a string.", f"{where}.role")
         content = message.get("content")
         if isinstance(content, list):
+            parts += len(content)
+            if parts > MAX_PARTS:
+                raise invalid_request(f"messages must have at most {MAX_PARTS} parts in all.", "messages")
             if not all(isinstance(part, dict) for part in content):
                 raise invalid_request(f"{where}.content must be a list of objects.", f"{where}.content")
         elif content is not None and not isinstance(content, str):
@@ -125,18 +158,20 @@ def _check_prompt(prompt: object, name: str) -> None:
         raise invalid_request(what, name)
     first = prompt[0]
     if isinstance(first, str):
+        at_most(MAX_PROMPTS, prompt, name)
         good = all(isinstance(item, str) for item in prompt)
-    elif isinstance(first, int) and not isinstance(first, bool):
-        good = all(type(item) is int and item >= 0 for item in prompt)
     elif isinstance(first, list):
-        good = all(
-            isinstance(item, list) and all(type(token) is int and token >= 0 for token in item)
-            for item in prompt
-        )
+        at_most(MAX_PROMPTS, prompt, name)
+        good = all(isinstance(item, list) and (not item or _are_ids(item)) for item in prompt)
     else:
-        good = False
+        good = _are_ids(prompt)
     if not good:
         raise invalid_request(what, name)
+
+
+def _are_ids(prompt: list[Any]) -> bool:
+    """Whether a list that is not empty holds token ids; there may be hundreds of thousands."""
+    return set(map(type, prompt)) == {int} and min(prompt) >= 0
 
 
 def output_cap(body: Mapping[str, Any]) -> int | None:

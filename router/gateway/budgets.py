@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
+from router.background import Tasks
 from router.core.errors import Refusal
 from router.core.refusals import insufficient_quota
 from router.core.types import Outcome
@@ -37,7 +38,7 @@ class Till:
     def __init__(self, state: State, clock: Callable[[], float] = time.time) -> None:
         self.state = state
         self.clock = clock
-        self._tasks: set[asyncio.Task[None]] = set()  # tasks must be held somewhere
+        self._tasks = Tasks()
         self._day = 0  # of what follows, since the epoch
         self._budgets: dict[str, tuple[Account, Sequence[Budget]]] = {}  # by key, as they were made for it
 
@@ -89,14 +90,11 @@ class Till:
 
     def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run what must come to its end, whoever has given up waiting for it."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return self._tasks.start(work, "budgets")
 
     async def aclose(self) -> None:
         """Wait for what still runs."""
-        await asyncio.gather(*self._tasks)
+        await self._tasks.finish()
 
 
 def _told(account: Account, takes: list[tuple[Bucket, float]], grant: Grant, headers: Headers) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import json
 import logging
@@ -12,6 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from router.background import Tasks, failed
 from router.config import ConfigError, FleetConfig, Problem
 from router.gateway.keys import new_key
 from router.gateway.tenants import BadKey, NameUsed, Tenant, Tenants, key_of
@@ -102,7 +102,7 @@ class ClientKeys:
         self._apply = apply
         self._tell = tell
         self._version: Version | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = Tasks()
         self._lock = asyncio.Lock()
 
     async def start(self, config: FleetConfig) -> None:
@@ -118,7 +118,7 @@ class ClientKeys:
             logger.warning("there are no keys and they are required: nobody is answered until one is made")
         else:
             logger.warning("there are no keys: anyone who reaches the port may use the models")
-        self._task = asyncio.create_task(self._follow(), name="client-keys")
+        self._tasks.start(self._follow(), "client-keys")
 
     def check(self, config: FleetConfig) -> None:
         """Raise ConfigError if the fleet file gives a client the admin key."""
@@ -126,11 +126,7 @@ class ClientKeys:
 
     async def stop(self) -> None:
         """Follow no longer."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        await self._tasks.stop()
 
     async def refresh(self) -> None:
         """Take over what has changed. Raises StoreError."""
@@ -181,8 +177,8 @@ class ClientKeys:
                 if not away:
                     logger.warning("the keys are not followed: %s; those that are known go on", error)
                 away = True
-            except Exception:  # the task's root: those that are known go on
-                logger.exception("the keys could not be followed")
+            except Exception as error:  # noqa: BLE001 (the task's root: those that are known go on)
+                failed("client-keys", error)
             else:
                 if away:
                     logger.info("the keys are followed again")

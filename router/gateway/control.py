@@ -13,15 +13,16 @@ from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from router import __version__
-from router.core.errors import Refusal
+from router.core.errors import Refusal, invalid_request
 from router.core.types import Outcome
 from router.explain import describe, described_candidates
 from router.gateway import body as bodies
 from router.gateway.access import Guard, add_error_handlers, client_key, not_found
 from router.gateway.admin import admin_routes
-from router.gateway.api import build_request
+from router.gateway.api import ClientGone, build_request, read_body
 from router.gateway.exposition import OneAtATime, Page, PageResponse
 from router.gateway.key_routes import key_routes
+from router.gateway.lease import Lease
 from router.gateway.ollama_routes import ollama_routes
 from router.gateway.openapi import add_generation_paths
 from router.gateway.overview import overview_routes
@@ -29,15 +30,22 @@ from router.gateway.prompt import prompt_facts
 from router.gateway.responses_request import is_response, responses_to_chat
 from router.gateway.service import Gateway
 from router.gateway.ui_routes import ui_routes
-from router.gateway.wish import from_body, from_headers
+from router.gateway.wish import KeyTerms, from_body, from_headers
 from router.store.explanations import kept
 from router.store.records import RequestRecord
+
+_PREDICT_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"type": "object", "additionalProperties": True}}},
+    }
+}
 
 
 class Feedback(BaseModel):
     """A caller's judgement of an answer: `quality` from 0 (useless) to 1 (perfect)."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     request_id: str = Field(min_length=1, max_length=200)
     quality: float = Field(ge=0, le=1, allow_inf_nan=False)
@@ -147,48 +155,69 @@ def _models(gateway: Gateway) -> APIRouter:
 
 
 # --- routing -----------------------------------------------------------------------------------------
+async def _dry_run(
+    gateway: Gateway, request: Request, terms: KeyTerms | None, lease: Lease | None
+) -> dict[str, Any]:
+    """What would be decided now. `lease` is what the request holds of its key's limits: its prompt's tokens are taken
+    like those of a request that is sent."""
+    rules = gateway.rules
+    headers = {name.lower(): value for name, value in request.headers.raw}
+    try:
+        data = await read_body(headers, request.receive, rules.config.limits.max_body_mb)
+    except ClientGone:
+        raise invalid_request("The request was not complete.") from None
+    body = await bodies.parse_large_json(data)
+    routing = body.pop("routing", None)
+    if is_response(body):
+        body = responses_to_chat(body).body
+    api = "chat" if "messages" in body else "embeddings" if "input" in body else "completions"
+    bodies.check(api, body)
+    wish = rules.wishes.merge(
+        body.get("model"),
+        terms,
+        None if routing is None else from_body(routing),
+        from_headers(headers.get),
+    )
+    facts = prompt_facts(api, body)
+    now = gateway.runner.clock()
+    record = RequestRecord(
+        id="predict",
+        received_at=time.time(),
+        arrived_at=now,
+        key_name=None if terms is None else terms.name,
+    )
+    asked = build_request(rules, record, wish, api, body, facts, headers.get(b"x-session-id"))
+    if lease is not None:
+        await gateway.till.hold(lease, asked.prompt_tokens, None, [])
+    await gateway.count_tokens(asked, api, body, facts)
+    decision = gateway.runner.scheduler.decide(asked, now)
+    candidates = described_candidates(kept(decision, now))
+    chosen = next(candidate for candidate in candidates if candidate["chosen"])
+    return {
+        "policy": wish.policy,
+        "model": chosen["model"],
+        "instance": chosen["instance"],
+        "prompt_tokens": asked.prompt_tokens,
+        "candidates": candidates,
+    }
+
+
 def _routing(gateway: Gateway) -> APIRouter:
     router = APIRouter(prefix="/v1", tags=["routing"])
 
-    @router.post("/routing/predict")
-    async def predict(request: Request, body: dict[str, Any]) -> dict[str, Any]:
+    @router.post("/routing/predict", openapi_extra=_PREDICT_BODY)
+    async def predict(request: Request) -> dict[str, Any]:
         """A dry run of a chat (`messages`), completion (`prompt`), embedding (`input`) or response (`input` with
         items, or with a field that only responses have): candidates, predictions and scores; nothing is sent, no row
         written, no counter advanced."""
         terms = client_key(gateway, request)
-        rules = gateway.rules
-        routing = body.pop("routing", None)
-        if is_response(body):
-            body = responses_to_chat(body).body
-        api = "chat" if "messages" in body else "embeddings" if "input" in body else "completions"
-        bodies.check(api, body)
-        headers = {name.lower(): value for name, value in request.headers.raw}
-        wish = rules.wishes.merge(
-            body.get("model"),
-            terms,
-            None if routing is None else from_body(routing),
-            from_headers(headers.get),
-        )
-        facts = prompt_facts(api, body)
-        now = gateway.runner.clock()
-        record = RequestRecord(
-            id="predict",
-            received_at=time.time(),
-            arrived_at=now,
-            key_name=None if terms is None else terms.name,
-        )
-        asked = build_request(rules, record, wish, api, body, facts, headers.get(b"x-session-id"))
-        await gateway.count_tokens(asked, api, body, facts)
-        decision = gateway.runner.scheduler.decide(asked, now)
-        candidates = described_candidates(kept(decision, now))
-        chosen = next(candidate for candidate in candidates if candidate["chosen"])
-        return {
-            "policy": wish.policy,
-            "model": chosen["model"],
-            "instance": chosen["instance"],
-            "prompt_tokens": asked.prompt_tokens,
-            "candidates": candidates,
-        }
+        if terms is None or terms.name is None:
+            return await _dry_run(gateway, request, None, None)
+        lease = await gateway.till.enter(gateway.rules.accounts[terms.name], time.time(), [])
+        try:
+            return await _dry_run(gateway, request, terms, lease)
+        finally:
+            lease.close(0.0)
 
     @router.get("/routing/{request_id}")
     async def routing(request_id: str, request: Request) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from router.background import failures
 from router.core.state import Instance
 from router.gateway.exposition import Family, counter, gauge, histogram
 
@@ -35,6 +36,12 @@ class Families:
         yield from self._state()
         yield from self._connections()
         yield from self._stalls()
+        yield counter(
+            "headway_background_failures",
+            "Failures of what runs beside requests; it went on.",
+            ("task",),
+            (((task,), count) for task, count in sorted(failures().items())),
+        )
 
     def _gen_ai(self, series: list[tuple[Labels, Series]]) -> Iterator[Family]:
         names = (

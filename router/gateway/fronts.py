@@ -8,6 +8,8 @@ from typing import Any, Protocol
 import orjson
 
 from router.core.errors import Refusal
+from router.core.raw_json import dumps
+from router.gateway.assemble import event_payload, parse_event
 
 _DONE = b"data: [DONE]\n\n"
 _ERROR_TYPES = {
@@ -103,7 +105,7 @@ class OpenAIFront:
 
     def whole(self, answer: dict[str, Any], headway: Mapping[str, Any]) -> bytes:
         answer["headway"] = headway
-        return orjson.dumps(answer)
+        return dumps(answer)
 
     def error(self, refusal: Refusal) -> bytes:
         return openai_error(refusal)
@@ -113,9 +115,8 @@ class OpenAIFront:
 
 
 def _first_json(events: bytes) -> dict[str, Any]:
-    for line in events.splitlines():
-        if line.startswith(b"data:"):
-            value = orjson.loads(line[5:])
-            if isinstance(value, dict):
-                return value
+    for event in events.split(b"\n\n"):
+        payload = event_payload(event)
+        if payload is not None:
+            return parse_event(payload)
     return {}

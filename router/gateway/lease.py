@@ -143,8 +143,8 @@ class Lease:
         those that were used. Only the first call counts."""
         self.close(record.cost_usd or 0.0, used(record))
 
-    def close(self, spent_usd: float, used_tokens: int) -> None:
-        """The same, by what was spent and used."""
+    def close(self, spent_usd: float, used_tokens: float | None = None) -> None:
+        """The same, by what was spent and used (None: all tokens that were taken)."""
         if self._settled:
             return
         self._settled = True
@@ -153,7 +153,7 @@ class Lease:
             state.settle(self.account.slots, self.slot, 0.0)
         if self.reserved_usd or spent_usd:
             state.settle(self.budgets, self.reserved_usd, spent_usd)
-        if self.tokens:
+        if self.tokens and used_tokens is not None:
             now = self._till.clock()
             for bucket, taken_tokens in self.tokens:
                 if used_tokens != taken_tokens:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import orjson
 
+from backends.engine_numbers import finish_reason as finish_reason_of
 from router.gateway.assemble import Cut, cut, event_payload, merge_tool_call, parse_event
 
 Kind = Literal["chat", "generate"]
@@ -223,7 +224,7 @@ class NdjsonStream:
         for piece in pieces if isinstance(pieces, list) else ():
             merge_tool_call(self._calls, piece)
         if choice.get("finish_reason") is not None:
-            self._finish_reason = choice["finish_reason"]
+            self._finish_reason = finish_reason_of(choice["finish_reason"])
             line += self._take_calls(start)
         return line
 
@@ -296,8 +297,13 @@ def _vectors(answer: Mapping[str, Any]) -> list[list[float]]:
     return [item["embedding"] for item in items]
 
 
+_NUMBERS = frozenset({int, float})
+
+
 def _unit(vector: list[float]) -> list[float]:
     """The vector at length 1, as Ollama gives it; left as it is where the engine has done so."""
+    if not all(type(value) in _NUMBERS for value in vector):
+        return vector
     length = math.hypot(*vector)
     if length == 0 or abs(length - 1) < 1e-4:
         return vector

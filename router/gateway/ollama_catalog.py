@@ -11,13 +11,16 @@ from typing import Any
 import orjson
 
 from router.core.errors import Refusal
+from router.core.shown import cut
 from router.gateway.ollama_answer import rfc3339
 
 #: The release of Ollama whose API is spoken here; clients compare it to turn features on.
 OLLAMA_VERSION = "0.12.11"
 
 _NEVER = "9999-12-31T23:59:59Z"  # a model of the fleet is not unloaded by the router
-_SIZE = re.compile(r"(?:^|[-_:/ ])([0-9]+x)?([0-9]+(?:\.[0-9]+)?)([bm])(?=$|[-_:/. ])", re.IGNORECASE)
+_SIZE = re.compile(
+    r"(?:^|[-_:/ ])([0-9]{1,9}x)?([0-9]{1,9}(?:\.[0-9]{1,9})?)([bm])(?=$|[-_:/. ])", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,7 @@ def show(card: ModelCard, modified_ns: int) -> dict[str, Any]:
     architecture = card.family or "unknown"
     info: dict[str, Any] = {"general.architecture": architecture, "general.basename": card.name}
     size = card.parameter_size or parameter_size(card.name)
-    if size is not None and (match := re.fullmatch(r"([0-9.]+)([BM])", size)):
+    if size is not None and (match := re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([BM])", size)):
         info["general.parameter_count"] = round(float(match[1]) * (1e9 if match[2] == "B" else 1e6))
     if card.context_tokens is not None:
         info[f"{architecture}.context_length"] = card.context_tokens
@@ -138,7 +141,7 @@ def error_body(message: str) -> bytes:
 def refusal_body(refusal: Refusal, model: str) -> bytes:
     """A refusal as Ollama words it, where it has words of its own; `model` is the name as asked."""
     if refusal.code == "model_not_found":
-        return error_body(f"model '{model}' not found")
+        return error_body(f"model '{cut(model)}' not found")
     if refusal.code == "server_overloaded":
         return error_body("server busy, please try again.  maximum pending requests exceeded")
     return error_body(refusal.message)

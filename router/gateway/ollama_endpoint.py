@@ -9,6 +9,7 @@ from typing import Any, Literal
 import orjson
 
 from router.core.errors import Refusal
+from router.core.raw_json import dumps
 from router.gateway.ollama_front import (
     NdjsonStream,
     Timings,
@@ -69,9 +70,9 @@ class OllamaFront:
     def whole(self, answer: dict[str, Any], headway: Mapping[str, Any]) -> bytes:
         timings = _timings(headway)
         if self._kind == "embed":
-            return orjson.dumps(embed_from_openai(answer, self._model, timings, headway))
+            return dumps(embed_from_openai(answer, self._model, timings, headway))
         if self._kind == "embeddings":
-            return orjson.dumps(embeddings_from_openai(answer))
+            return dumps(embeddings_from_openai(answer))
         return orjson.dumps(whole(self._kind, self._model, answer, timings, headway))
 
     def error(self, refusal: Refusal) -> bytes:

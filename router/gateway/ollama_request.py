@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 import re
+from collections import deque
 from typing import Any, Literal, NamedTuple
 
-import orjson
-
 from router.core.errors import Refusal, invalid_request
+from router.core.raw_json import dumps
+from router.core.shown import shown
 from router.core.types import Outcome
+from router.gateway.body import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS, at_most
 
 Load = Literal["load", "unload"]
 
@@ -79,8 +81,10 @@ def asked_model(body: dict[str, Any], *, missing_is_unknown: bool = False) -> st
     raise invalid_request("model is required", "model")
 
 
-_DURATION = re.compile(r"([+-]?)((?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h))+)")
-_DURATION_PART = re.compile(r"([0-9.]+)(ns|us|µs|μs|ms|s|m|h)")
+_MAX_DURATION_CHARS = 200
+#: Possessive: what does not match is not tried again in other ways.
+_DURATION = re.compile(r"([+-]?)((?:(?:[0-9]++\.?[0-9]*+|\.[0-9]++)(?:ns|us|µs|μs|ms|s|m|h))++)")
+_DURATION_PART = re.compile(r"([0-9.]++)(ns|us|µs|μs|ms|s|m|h)")
 _UNIT_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -93,12 +97,14 @@ def keep_alive_s(value: Any) -> float | None:
         return math.inf if value < 0 else float(min(value, 1e12))
     if not isinstance(value, str):
         raise invalid_request("keep_alive must be a number of seconds or a duration string", "keep_alive")
-    if value.lstrip("+-") == "0" and len(value) <= 2:
+    if value in ("0", "+0", "-0"):
         return 0.0
+    if len(value) > _MAX_DURATION_CHARS:
+        raise invalid_request(f"time: invalid duration {shown(value)}", "keep_alive")
     match = _DURATION.fullmatch(value)
     if match is None:
         unit = "missing unit in" if re.fullmatch(r"[+-]?[0-9.]+", value) else "invalid"
-        raise invalid_request(f"time: {unit} duration {value[:40]!r}", "keep_alive")
+        raise invalid_request(f"time: {unit} duration {shown(value)}", "keep_alive")
     seconds = sum(float(number) * _UNIT_S[unit] for number, unit in _DURATION_PART.findall(match[2]))
     return math.inf if match[1] == "-" and seconds > 0 else seconds
 
@@ -194,6 +200,7 @@ _IMAGE_TYPES = (("/9j/", "jpeg"), ("iVBOR", "png"), ("R0lGOD", "gif"), ("UklGR",
 def _content(text: str, images: list[Any], param: str) -> str | list[dict[str, Any]]:
     if not images:
         return text
+    at_most(MAX_PARTS, images, param)
     parts: list[dict[str, Any]] = [{"type": "text", "text": text}] if text else []
     for image in images:
         if not isinstance(image, str) or not image:
@@ -210,7 +217,9 @@ class _Messages:
 
     def __init__(self) -> None:
         self._made = 0
-        self._open: list[tuple[str, str]] = []  # (id, tool) of calls not yet answered
+        self._open: set[str] = set()  # ids of calls not yet answered
+        # Their order for each tool, and under "" for all; an id that was answered is dropped when it is met.
+        self._open_of: dict[str, deque[str]] = {}
 
     def translate(self, message: Any, at: str) -> dict[str, Any]:
         given = _object(message, at)
@@ -224,6 +233,8 @@ class _Messages:
             into["reasoning_content"] = thinking
         if calls := _list(given, "tool_calls", f"{at}.tool_calls"):
             self._open.clear()
+            self._open_of.clear()
+            at_most(MAX_TOOLS, calls, f"{at}.tool_calls")
             into["tool_calls"] = [
                 self._call(call, f"{at}.tool_calls[{number}]") for number, call in enumerate(calls)
             ]
@@ -241,20 +252,27 @@ class _Messages:
         name = _text(function, "name", f"{at}.function.name")
         arguments = function.get("arguments")
         if not isinstance(arguments, str):
-            arguments = orjson.dumps({} if arguments is None else arguments).decode()
+            arguments = dumps({} if arguments is None else arguments).decode()
         call_id = _text(given, "id", f"{at}.id")
         if not call_id:
             call_id = f"call{self._made:05d}"  # nine letters and digits: all that Mistral's templates take
             self._made += 1
-        self._open.append((call_id, name))
+        self._open.add(call_id)
+        for tool in {name, ""}:
+            self._open_of.setdefault(tool, deque()).append(call_id)
         return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
     def _answered(self, call_id: str, tool: str) -> str:
-        for number, (open_id, name) in enumerate(self._open):
-            if call_id == open_id or (not call_id and tool in ("", name)):
-                del self._open[number]
+        if call_id:
+            self._open.discard(call_id)
+            return call_id
+        waiting = self._open_of.get(tool, deque())
+        while waiting:
+            open_id = waiting.popleft()
+            if open_id in self._open:
+                self._open.discard(open_id)
                 return open_id
-        return call_id or "call00000"
+        return "call00000"
 
 
 # --- endpoints ---------------------------------------------------------------------------------------
@@ -268,6 +286,7 @@ def chat_to_openai(body: dict[str, Any]) -> Translated:
     stream = _flag(body, "stream", True)
     alive_s = keep_alive_s(body.get("keep_alive"))
     given = _list(body, "messages")
+    at_most(MAX_MESSAGES, given, "messages")
     _common(body, into)
     _think(body, into)
     top = _logprobs(body)
@@ -275,6 +294,7 @@ def chat_to_openai(body: dict[str, Any]) -> Translated:
         into["logprobs"] = True
         into["top_logprobs"] = top
     tools = _list(body, "tools")
+    at_most(MAX_TOOLS, tools, "tools")
     if tools:
         into["tools"] = [_object(tool, f"tools[{number}]") for number, tool in enumerate(tools)]
     if not given:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from router import __version__
 from router.core.errors import invalid_request
+from router.core.shown import cut
 from router.gateway.access import client_key, not_found
 from router.gateway.ollama_front import ModelCard, ps, show, tags, version
 from router.gateway.service import Gateway
@@ -17,6 +18,8 @@ from router.gateway.wish import ModelNames
 
 class ShowRequest(BaseModel):
     """Ollama's /api/show; `name` is the older spelling of `model`."""
+
+    model_config = ConfigDict(strict=True)
 
     model: str | None = None
     name: str | None = None
@@ -73,7 +76,7 @@ def ollama_routes(gateway: Gateway) -> APIRouter:
         known = names.name_of(name)
         card = next((card for card in cards(names) if card.name == known), None)
         if card is None:
-            raise not_found(f"model '{name[:80]}' not found")
+            raise not_found(f"model '{cut(name)}' not found")
         return show(card, modified_ns())
 
     @router.head("/version", include_in_schema=False)

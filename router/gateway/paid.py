@@ -20,6 +20,7 @@ from typing import Any
 
 import orjson
 
+from backends.engine_numbers import counted, sound_usage
 from router.core.events import Dispatch
 from router.core.interfaces import Batch
 from router.core.types import Request
@@ -28,14 +29,6 @@ from router.gateway.prompt import BYTES_PER_TOKEN
 
 #: The longest tokens of vocabularies in use are runs of this many spaces or dashes.
 _MOST_BYTES_OF_A_TOKEN = 128
-#: More than this is no count of one answer.
-_MOST_TOKENS = 10**9
-
-
-def counted(usage: object, name: str) -> int | None:
-    """A count in an engine's usage; None if there is none that can be true."""
-    tokens = usage.get(name) if isinstance(usage, Mapping) else None
-    return tokens if type(tokens) is int and 0 < tokens <= _MOST_TOKENS else None
 
 
 def tokens_of_text(text: str) -> int:
@@ -146,7 +139,7 @@ class PaidTokens:
                     kept.append(event)
                 continue
             usage = payload.get("usage")
-            told = usage if isinstance(usage, dict) else told
+            told = sound_usage(usage) or told
             if at or not counted:
                 seen = self.tokens
                 self._count(payload)

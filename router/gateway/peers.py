@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from predictors.sharing import Sharing
+from router.background import surviving
 from router.core.events import PeersTold
 from router.core.interfaces import SharedTurns, TakesTurns
 from router.core.state import Work
@@ -80,20 +81,24 @@ class PeerLink:
             policy, _, of = name.partition(":")
             turns = self._turns.get(policy)
             if turns is not None:
-                turns.hear({of: last})
+                with surviving("peers"):
+                    turns.hear({of: last})
         told = peers.replicas, peers.work
         if peers.ejected or told != self._told:
             self._told = told
-            self._runner.apply(PeersTold(peers.replicas, peers.work, peers.ejected))
+            with surviving("peers"):
+                self._runner.apply(PeersTold(peers.replicas, peers.work, peers.ejected))
 
     def hear_lessons(self, lessons: Sequence[bytes]) -> None:
         """What others learned."""
         instances, now = self._runner.scheduler.instances, self._runner.clock()
         for lesson in lessons:
-            self._sharing.hear(lesson, instances, now)
+            with surviving("peers"):
+                self._sharing.hear(lesson, instances, now)
 
     def changed(self, document: str, content: Mapping[str, Any]) -> None:
         """A shared document has been changed."""
         follower = self.followers.get(document)
         if follower is not None:
-            follower(content)
+            with surviving("peers"):
+                follower(content)

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from router.core.errors import Refusal
+from router.core.raw_json import dumps
 from router.gateway.fronts import error_object
 from router.gateway.responses_answer import ids_of, whole_response
 from router.gateway.responses_request import AskedResponse, renamed
@@ -45,7 +46,7 @@ class ResponsesFront:
     def whole(self, answer: dict[str, Any], headway: Mapping[str, Any]) -> bytes:
         model = headway["model"]
         response = whole_response(answer, self._ids, model, self._created_at, int(time.time()), self._echo)
-        return orjson.dumps(response | {"headway": headway})
+        return dumps(response | {"headway": headway})
 
     def error(self, refusal: Refusal) -> bytes:
         return orjson.dumps({"error": self._error(refusal)})

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from router.core.errors import Refusal, invalid_request
+from router.core.shown import cut
+from router.gateway.body import MAX_MESSAGES, MAX_PARTS, at_most
 
 #: The newer name of `system`; not every chat template knows it.
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
@@ -33,7 +35,7 @@ def unknown(kind: object, param: str, what: str) -> Refusal:
         return invalid_request(f"{param} must be a string.", param)
     if kind == "item_reference":
         return invalid_request("Items cannot be referred to: nothing is stored here.", param)
-    return invalid_request(f"{what} of the type '{kind[:64]}' are not supported.", param)
+    return invalid_request(f"{what} of the type '{cut(kind)}' are not supported.", param)
 
 
 def messages_of(given: Any) -> list[dict[str, Any]]:
@@ -44,6 +46,7 @@ def messages_of(given: Any) -> list[dict[str, Any]]:
         return [{"role": "user", "content": given}]
     if not isinstance(given, list):
         raise invalid_request("input must be a string or a list of items.", "input")
+    at_most(MAX_MESSAGES, given, "input")
     messages: list[dict[str, Any]] = []
     for number, one in enumerate(given):
         at = f"input[{number}]"
@@ -86,6 +89,7 @@ def _content(given: Any, at: str) -> str | list[dict[str, Any]]:
         return given
     if not isinstance(given, list):
         raise invalid_request(f"{at} must be a string or a list of parts.", at)
+    at_most(MAX_PARTS, given, at)
     parts = [_part(part, f"{at}[{number}]") for number, part in enumerate(given)]
     if len(parts) == 1 and parts[0]["type"] == "text":
         text: str = parts[0]["text"]

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from router.core.errors import invalid_request
+from router.core.shown import cut
+from router.gateway.body import LARGEST_NUMBER, MAX_TOOLS, at_most
 from router.gateway.responses_input import messages_of, object_at, string_of, unknown
 
 #: Features that need stored answers or tools run by the server.
@@ -70,6 +72,7 @@ _TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
     "prompt_cache_key": ((str,), "a string"),
     "service_tier": ((str,), "a string"),
 }
+_MAX_ENTRIES = 64  # of `include` and `metadata`
 _LOGPROBS = "message.output_text.logprobs"
 
 
@@ -141,16 +144,19 @@ def _check(given: Mapping[str, Any]) -> None:
         raise invalid_request("n is not a field of this API: a response is one answer.", "n")
     for name, least in (("max_output_tokens", 1), ("max_tool_calls", 0), ("top_logprobs", 0)):
         value = given.get(name)
-        if value is not None and value < least:
-            raise invalid_request(f"{name} must be at least {least}.", name)
+        if value is not None and not least <= value <= LARGEST_NUMBER:
+            raise invalid_request(f"{name} must be at least {least} and at most {LARGEST_NUMBER}.", name)
     if (given.get("top_logprobs") or 0) > 20:
         raise invalid_request("top_logprobs must be at most 20.", "top_logprobs")
+    at_most(_MAX_ENTRIES, given.get("include") or (), "include")
+    at_most(_MAX_ENTRIES, given.get("metadata") or {}, "metadata")
+    at_most(MAX_TOOLS, given.get("tools") or (), "tools")
     for number, wanted in enumerate(given.get("include") or ()):
         if not isinstance(wanted, str):
             raise invalid_request(f"include[{number}] must be a string.", f"include[{number}]")
     for name, value in (given.get("metadata") or {}).items():
         if not isinstance(value, str):
-            raise invalid_request(f"metadata.{name[:64]} must be a string.", "metadata")
+            raise invalid_request(f"metadata.{cut(name)} must be a string.", "metadata")
     if given.get("truncation") not in (None, "auto", "disabled"):
         raise invalid_request("truncation must be auto or disabled.", "truncation")
 

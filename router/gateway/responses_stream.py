@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from router.core.raw_json import dumps
 from router.gateway.assemble import Cut, cut, event_payload, merge_tool_call, parse_event
 from router.gateway.responses_answer import (
     THINKING,
@@ -275,7 +276,7 @@ class ResponsesStream:
     def _event(self, kind: str, **members: Any) -> bytes:
         event = {"type": kind, "sequence_number": self._sequence, **members}
         self._sequence += 1
-        return b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps(event))
+        return b"event: %b\ndata: %b\n\n" % (kind.encode(), dumps(event))
 
     def _item_event(self, what: str, item: Mapping[str, Any]) -> bytes:
         return self._event(f"response.output_item.{what}", output_index=len(self._output), item=item)
@@ -314,7 +315,10 @@ def _escaped(text: str) -> bytes:
 
 def _is_complete(call: Mapping[str, Any]) -> bool:
     """Whether nothing can follow of a call: its arguments are a JSON object, which has its end in it."""
+    arguments = (call.get("function") or {}).get("arguments") or ""
+    if not arguments.rstrip().endswith("}"):
+        return False
     try:
-        return isinstance(orjson.loads((call.get("function") or {}).get("arguments") or ""), dict)
+        return isinstance(orjson.loads(arguments), dict)
     except orjson.JSONDecodeError:
         return False

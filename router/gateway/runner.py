@@ -9,10 +9,14 @@ from math import inf
 from time import monotonic, perf_counter
 from typing import Any
 
+from router.background import failed
 from router.core.errors import Refusal
 from router.core.events import Arrived, Cancel, Dispatch, Ended, Event, Instruction, Left, Refuse, Tick
 from router.core.scheduler import Scheduler
 from router.core.types import EndedHow, Request
+
+#: A timer that failed goes off again after this long.
+_AGAIN_S = 0.5
 
 
 class Ticket:
@@ -143,7 +147,13 @@ class Runner:
     def _wake(self) -> None:
         self._wakes_at = inf
         self._timer = None
-        self.apply(Tick())
+        try:
+            self.apply(Tick())
+        except Exception as error:  # noqa: BLE001 (a callback of the loop: whoever waits must be looked at again)
+            failed("scheduler-timer", error)
+            if self._timer is None:
+                self._wakes_at = self.clock() + _AGAIN_S
+                self._timer = self._loop.call_later(_AGAIN_S, self._wake)
 
     def stop(self) -> None:
         """Cancel the timer."""

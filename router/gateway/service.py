@@ -16,6 +16,7 @@ from typing import Any
 from predictors.models import Models
 from predictors.serving import PhysicalPredictor
 from predictors.sharing import LessonCounts
+from router.background import Tasks, close_all, surviving
 from router.config import FleetConfig, InstanceConfig
 from router.core.errors import Refusal, UpstreamError
 from router.core.events import Tick
@@ -119,7 +120,7 @@ class Gateway:
         self._reload = reload
         self._randomness: list[str] = []
         self._headers: dict[tuple[str, str], bytes] = {}
-        self._background: set[asyncio.Task[None]] = set()  # tasks must be held somewhere
+        self._background = Tasks()
         self.rules = Rules.of(config, policies, state)
         self.keys = ClientKeys(store.keys, admin_key, self._use_keys, self._tell_of_keys)
         self.targets = targets or LiveTargets(config)
@@ -127,7 +128,7 @@ class Gateway:
         self.peers = PeerLink(runner, state, predictor.sharing)
         self.peers.followers[DOCUMENT] = self.changes.heard
         self.peers.followers[_KEYS] = lambda _: self.in_background(
-            self.keys.refresh_soon(), "look at the keys"
+            self.keys.refresh_soon(), "client-keys refresh"
         )
         self.stalls = StallWatch()
         scheduler = runner.scheduler
@@ -177,7 +178,7 @@ class Gateway:
         self.stalls.start()
         await self.keys.start(self.config)
         await self._load_spent()
-        self.in_background(self._load_late_spending(), "spending of killed runs")
+        self.in_background(self._load_late_spending(), "late-spending")
         await self._learn_feedback()
         self._install(await self.prepare(self.config, first=True))
         await self.monitor.look(self.backends)
@@ -206,18 +207,18 @@ class Gateway:
     async def stop(self) -> None:
         """Stop watching, close the engines' connections, flush the records."""
         self.peers.followers.clear()  # what is heard from here on changes nothing here
-        await self.keys.stop()
-        for task in list(self._background):
-            task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
-        await self.monitor.stop()  # after all that might make it watch again
-        await self.till.aclose()
-        for backend in self.backends.values():
-            await backend.aclose()
-        await self.state.aclose()  # what was spent has been told by now
+        await close_all(
+            "shutdown",
+            self.keys.stop,
+            self._background.stop,
+            self.monitor.stop,  # after all that might make it watch again
+            self.till.aclose,
+            *[backend.aclose for backend in self.backends.values()],
+            self.state.aclose,  # what was spent has been told by now
+        )
         self.runner.stop()
         self.stalls.stop()
-        await self.store.close()
+        await close_all("shutdown", self.store.close)
 
     async def reload(self, *, everywhere: bool = False) -> FleetConfig:
         """Have all replicas read their fleet files again. Raises ConfigError and keeps the old one if it is bad here. If
@@ -353,9 +354,7 @@ class Gateway:
         self.metrics.set_fleet(policies=(), models=(), instances={}, keys=made)
 
     def in_background(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.create_task(work, name=name)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        self._background.start(work, name)
 
     def _close_later(self, backend: Backend) -> None:
         """A backend that left the fleet lives until the last request that it carries has ended."""
@@ -368,7 +367,7 @@ class Gateway:
             finally:
                 await backend.aclose()
 
-        self.in_background(close(), "close backend")
+        self.in_background(close(), "close-backend")
 
     async def take_feedback(self, request_id: str, quality: float, key: str | None) -> bool:
         """Keep a judgement of an answer (`quality` 0 to 1) and learn from it; False if the key has no such
@@ -503,7 +502,8 @@ class Gateway:
         """A request has ended: count it and keep it."""
         self.metrics.record(record)
         if record.trace is not None and self.tracing is not None:
-            self.tracing.end(record, record.trace)
+            with surviving("tracing"):
+                self.tracing.end(record, record.trace)
         if self.config.observability.log_requests:
             log_request(record)
         self.store.writer.put(record)

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from router.config import KeyConfig
+from router.core.shown import shown
 from router.gateway.accounts import Account, Purse
-from router.gateway.wish_read import shown
 from router.store.keys import StoredKey
 from router.store.state import TOTAL, Bucket, Budget
 

@@ -9,7 +9,11 @@ from typing import Any, Self
 from router.gateway.prompt import IMAGE_TOKENS, PromptFacts, prompt_texts
 
 #: Texts longer than this are counted in a thread, so that others need not wait for it.
-_IN_THREAD_CHARS = 20_000
+_IN_THREAD_CHARS = 8_000
+#: Longer ones are not counted, as it takes half a second and more: the estimate and the bound of their bytes hold.
+_MAX_COUNTED_CHARS = 2_000_000
+#: Threads that count at a time; who waits longer than this for one goes on with the estimate.
+_THREADS, _PATIENCE_S = 2, 1.0
 #: What a chat template usually adds for one message.
 _USUAL_PER_MESSAGE = 5
 
@@ -19,6 +23,7 @@ class PromptTokenizer:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
+        self._threads = asyncio.Semaphore(_THREADS)
 
     @classmethod
     def from_file(cls, path: str) -> Self:
@@ -37,15 +42,31 @@ class PromptTokenizer:
             return facts.tokens, facts.tokens_bound
         suffix = body.get("suffix") if api == "completions" else None
         counted = [each for text in texts for each in (text, suffix)] if suffix else texts
-        if sum(map(len, counted)) > _IN_THREAD_CHARS:
-            tokens = await asyncio.to_thread(self._count, counted)
-        else:
-            tokens = self._count(counted)
+        tokens = await self._counted(counted)
+        if tokens is None:
+            return facts.tokens, facts.tokens_bound
         usual = _USUAL_PER_MESSAGE * len(body["messages"]) if api == "chat" else len(texts)
         return (
             tokens + usual + facts.media * IMAGE_TOKENS,
             tokens + max(0, facts.tokens_bound - facts.text_bytes),
         )
 
+    async def _counted(self, texts: list[str]) -> int | None:
+        chars = sum(map(len, texts))
+        if chars <= _IN_THREAD_CHARS:
+            return self._count(texts)
+        if chars > _MAX_COUNTED_CHARS:
+            return None
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                await self._threads.acquire()
+        except TimeoutError:
+            return None
+        try:
+            return await asyncio.to_thread(self._count, texts)
+        finally:
+            self._threads.release()
+
     def _count(self, texts: list[str]) -> int:
-        return sum(len(self._tokenizer.encode(text, add_special_tokens=False).ids) for text in texts)
+        # Only the batch call lets go of the interpreter's lock while it works.
+        return sum(map(len, self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)))

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from router.core.errors import Refusal, invalid_request
+from router.core.shown import shown
 from router.core.types import Outcome, Slo
-from router.gateway.wish_read import OnMiss, RoutingWish, from_body, from_headers, shown
+from router.gateway.wish_read import OnMiss, RoutingWish, from_body, from_headers
 
 __all__ = [
     "AUTO",
@@ -35,6 +36,8 @@ __all__ = [
 AUTO = "auto"
 
 _NO_TARGET = Slo()
+#: The longest name with a suffix that is looked at for its suffix.
+_MAX_NAME_CHARS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,7 @@ class ModelNames:
         found = self._known.get(asked)
         if found is not None:
             return found
-        name = asked
+        name = asked if len(asked) <= _MAX_NAME_CHARS else ""  # no name is that long, whatever its suffix
         while ":" in name:
             name = name.rpartition(":")[0]
             if name in self._known:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from router.core.errors import invalid_request
+from router.core.shown import cut
 from router.core.types import Slo
 
 OnMiss = Literal["best_effort", "reject"]
 
 _INT64 = 1 << 63
-_SHOWN_CHARS = 80  # of a client's own value in an error
+_MAX_MODELS = 256  # in one wish
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +33,6 @@ class RoutingWish:
 
 
 # --- values ------------------------------------------------------------------------------------------
-def shown(value: object) -> str:
-    """A client's own value as an error may repeat it: quoted and cut."""
-    text = repr(value)
-    return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "..."
-
-
 def _number(value: object, param: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise invalid_request(f"{param} must be a number", param)
@@ -105,7 +100,7 @@ def _known_keys(given: object, known: Collection[str], param: str) -> dict[str, 
         raise invalid_request(f"{param} must be an object", param)
     for key in given:
         if key not in known:
-            at = f"{param}.{key}"[:_SHOWN_CHARS]
+            at = f"{param}.{cut(key)}"
             raise invalid_request(f"unknown key {at}; known: {', '.join(sorted(known))}", at)
     return {key: value for key, value in given.items() if value is not None}
 
@@ -118,7 +113,13 @@ def _body_slo(given: object) -> Slo:
 def _body_models(given: object) -> tuple[str, ...]:
     if not isinstance(given, list) or not given:
         raise invalid_request("routing.models must be a non-empty list of model names", "routing.models")
-    return tuple(_name(name, "routing.models") for name in given)
+    return _names([_name(name, "routing.models") for name in given], "routing.models")
+
+
+def _names(models: Sequence[str], param: str) -> tuple[str, ...]:
+    if len(models) > _MAX_MODELS:
+        raise invalid_request(f"{param} must have at most {_MAX_MODELS} entries", param)
+    return tuple(models)
 
 
 def from_body(routing: object) -> RoutingWish:
@@ -181,7 +182,7 @@ def _header_models(text: str, name: str) -> tuple[str, ...]:
     models = tuple(part for item in text.split(",") if (part := item.strip()))
     if not models:
         raise invalid_request(f"{name} must be a comma-separated list of model names", name)
-    return models
+    return _names(models, name)
 
 
 def from_headers(get: Callable[[bytes], bytes | None]) -> RoutingWish | None:

@@ -15,6 +15,7 @@ from sqlalchemy import Select, case, func, insert, select
 from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from router.background import Tasks
 from router.core.types import OUTSIDE_ATTAINMENT, PromptFeatures
 from router.store import explanations, runs, spending, tables
 from router.store.database import (
@@ -100,7 +101,7 @@ class Store:
         self._counts: runs.Counts | None = None
         self._lost = Lost()
         self._taking_up: list[asyncio.Task[None]] = []
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = Tasks()
 
     @classmethod
     async def open(
@@ -134,7 +135,7 @@ class Store:
         if spool_directory is not None:  # perhaps it was not there, or another, at the last start
             await store._take_up(runs.file_prefix(parsed, None, state_dir))
         retention = Retention(parsed, engine, retain_days=retain_days, max_mb=max_mb)
-        store._tasks.append(asyncio.create_task(retention.run(), name="store-retention"))
+        store._tasks.start(retention.run(), "retention")
         return store
 
     @classmethod
@@ -174,8 +175,7 @@ class Store:
             with contextlib.suppress(*self._errors):
                 self._lost = await runs.lost_so_far(self._engine)
 
-        task = asyncio.create_task(take_up(), name="store-takeover")
-        self._tasks.append(task)
+        task = self._tasks.start(take_up(), "takeover")
         self._taking_up.append(task)
         await asyncio.wait({task}, timeout=TAKE_UP_S)
 
@@ -190,11 +190,7 @@ class Store:
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Write what is left (at most `timeout_s` seconds), mark the run's end, let go of the database. What the
         database did not take stays in the spool for the next start."""
-        for task in self._tasks:
-            task.cancel()
-        for ended in await asyncio.gather(*self._tasks, return_exceptions=True):
-            if isinstance(ended, Exception):
-                log.error("a task of the store ended early (%s)", type(ended).__name__)
+        await self._tasks.stop()
         if self._writer is not None and self._counts is not None:
             await self._writer.close(timeout_s)
             accounted = False

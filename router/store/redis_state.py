@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
+from router.background import failed, surviving
 from router.store.redis_books import Books, Telling
 from router.store.redis_documents import Documents
 from router.store.redis_link import Link, Script
@@ -98,12 +99,13 @@ class RedisState:
             await self._pace.due()
             try:
                 await self._exchange()
-            except Exception:  # the task's root: without it every take would wait for ever
-                logger.exception("an exchange with the shared state went wrong in this replica")
+            except Exception as error:  # noqa: BLE001 (the task's root: without it every take would wait for ever)
+                failed("shared-state", error)
                 self._cut()
-        while self._known and self._books.untold and await self._exchange():
-            pass
-        await self._exchange(bye=True)
+        with surviving("shared-state"):
+            while self._known and self._books.untold and await self._exchange():
+                pass
+            await self._exchange(bye=True)
         self._cut()
 
     async def aclose(self) -> None:

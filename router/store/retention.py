@@ -15,6 +15,7 @@ from sqlalchemy import delete, func, select, text
 from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from router.background import failed
 from router.store import tables
 from router.store.database import driver_errors
 
@@ -54,6 +55,8 @@ class Retention:
                     log.info("retention: %d requests removed from the store", removed)
             except self._errors as error:
                 log.warning("retention: %s; trying again later", type(error).__name__)
+            except Exception as error:  # noqa: BLE001 (the task's root)
+                failed("retention", error)
             await asyncio.sleep(INTERVAL_S)
 
     async def prune_alone(self, now: float) -> int:

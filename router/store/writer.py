@@ -22,6 +22,7 @@ from itertools import chain
 from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from router.background import failed
 from router.core.types import Outcome
 from router.store import tables
 from router.store.database import driver_errors, is_bad_value
@@ -245,8 +246,8 @@ class Writer:
             put_after, taken_at = taken_at, clock()
             try:
                 await self._take(put_after + SPOOL_AFTER_S)
-            except Exception:  # the task's root: a fault here must not end recording
-                log.exception("records could not be taken in")
+            except Exception as error:  # noqa: BLE001 (the task's root: a fault here must not end recording)
+                failed("store-intake", error)
                 self._refuse(len(self._taken))
                 self._taken = []
             if self._closing:
@@ -359,8 +360,8 @@ class Writer:
                 if self._front_spooled:
                     self._front = []  # from now on from the spool
                     self._front_spooled = False
-            except Exception:  # the task's root: a fault here must not end recording
-                log.exception("records could not be written")
+            except Exception as error:  # noqa: BLE001 (the task's root: a fault here must not end recording)
+                failed("store-writer", error)
                 count = len(self._front) or 1
                 self._refuse(count)
                 self._advance(count)

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from router import background
 from router.link import Link, LinkError
 
 
@@ -45,14 +46,16 @@ async def test_answers_find_who_asked():
         assert await long == ["long", "x" * 300_000]
 
 
-async def test_what_fails_there_is_told_here(caplog):
+async def test_what_fails_there_is_told_here(caplog, monkeypatch):
+    monkeypatch.setattr(background, "_logged_at", {})
+
     async def answer(what, content):
         raise ValueError("a fault")
 
     async with linked(answer) as (first, _):
         with pytest.raises(LinkError, match="it failed"):
             await first.ask("anything")
-    assert "a question between processes failed: anything" in caplog.text
+    assert "link failed (ValueError)" in caplog.text
 
 
 async def test_nobody_waits_for_who_is_slow_or_gone():

@@ -1,0 +1,87 @@
+"""What runs beside requests: tasks, callbacks of the event loop, and the steps of a shutdown.
+
+An exception in any of them is logged, at most once a minute for each kind, counted (`headway_background_failures_total`)
+and survived. `Tasks` holds an owner's tasks; `surviving` stands around one round of a loop, one callback, one step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+logger = logging.getLogger("headway.background")
+
+LOG_INTERVAL_S = 60.0
+_MAX_KINDS = 1000  # of failures whose last line is remembered
+
+_failures: Counter[str] = Counter()
+_logged_at: dict[tuple[str, str], float] = {}
+
+
+def failures() -> Mapping[str, int]:
+    """How often each task of this process has failed and gone on."""
+    return _failures
+
+
+def failed(task: str, error: BaseException) -> None:
+    """Count a failure of `task` (a word of the code, never a client's), and log it unless its like was logged lately."""
+    _failures[task] += 1
+    kind, now = (task, type(error).__name__), time.monotonic()
+    last = _logged_at.get(kind)
+    if last is not None and now - last < LOG_INTERVAL_S:
+        return
+    if len(_logged_at) >= _MAX_KINDS:
+        _logged_at.clear()
+    _logged_at[kind] = now
+    logger.error("%s failed (%s); it goes on", task, type(error).__name__, exc_info=error)
+
+
+@contextmanager
+def surviving(task: str) -> Iterator[None]:
+    """What is raised inside is told by `failed` and goes no further; a cancellation does."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 (the root of what runs in the background)
+        failed(task, error)
+
+
+async def close_all(task: str, *steps: Callable[[], Awaitable[Any]]) -> None:
+    """Take all steps of a shutdown, one after another, whichever of them fails."""
+    for step in steps:
+        with surviving(task):
+            await step()
+
+
+class Tasks:
+    """The tasks of one owner: held until they end, their failures told."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        """Run `work`; `name` up to its first space tells its failures."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            failed(task.get_name().partition(" ")[0], error)
+
+    async def finish(self) -> None:
+        """Wait until all have ended by themselves."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def stop(self) -> None:
+        """Cancel all and wait until they have ended, however."""
+        for task in self._tasks:
+            task.cancel()
+        await self.finish()
