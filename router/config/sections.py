@@ -17,6 +17,7 @@ from router.config.fields import (
     Count,
     EnvironmentName,
     Float,
+    HostName,
     InstanceName,
     Int,
     ModelName,
@@ -34,11 +35,12 @@ from router.config.fields import (
 
 class ServerConfig(Section):
     """Where the gateway listens. Port 0 takes a free one. `workers` are processes that share the port; more than one
-    need a shared `state`."""
+    need a shared `state`. `allowed_hosts` are names under which an open gateway answers beside those of this machine."""
 
     host: Text = "127.0.0.1"
     port: Annotated[Int, Field(ge=0, le=65535)] = 8080
     workers: Count = 1
+    allowed_hosts: tuple[HostName, ...] = ()
 
 
 class KeyConfig(Section):

@@ -16,6 +16,7 @@ from router.core.errors import Refusal, invalid_request
 from router.core.types import Outcome, Request
 from router.gateway import body as bodies
 from router.gateway.answer import respond_refusal
+from router.gateway.callers import RawHeaders, caller_terms
 from router.gateway.fronts import Front, OpenAIFront, openai_error
 from router.gateway.lease import Lease
 from router.gateway.needs import needs_of
@@ -107,7 +108,7 @@ class Api:
             return
         gateway.store.writer.arrived()
         try:
-            terms = self._authenticate(rules, headers, record)
+            terms = self._authenticate(rules, scope["headers"], headers, record)
             if gateway.tracing is not None:  # whoever has no key is not let into anybody's trace
                 record.trace = gateway.tracing.begin(headers)
             if gateway.draining:
@@ -177,7 +178,7 @@ class Api:
                 respond_refusal(responder, front, internal_error(), record.id, extra)
 
     def _authenticate(
-        self, rules: Rules, headers: dict[bytes, bytes], record: RequestRecord
+        self, rules: Rules, raw: RawHeaders, headers: dict[bytes, bytes], record: RequestRecord
     ) -> KeyTerms | None:
         client_id = headers.get(b"x-request-id")
         if client_id is not None:
@@ -185,8 +186,9 @@ class Api:
         retries = headers.get(b"x-stainless-retry-count")
         if retries is not None and retries.isdigit():
             record.retry_count = min(int(retries), 1_000_000) if len(retries) < 10 else None
-        record.key_name = rules.keys.authenticate(headers.get(b"authorization"))
-        return None if record.key_name is None else rules.terms[record.key_name]
+        terms = caller_terms(rules, raw, headers)
+        record.key_name = None if terms is None else terms.name
+        return terms
 
     async def _request(
         self,

@@ -12,6 +12,7 @@ from typing import Any, Self
 from router.config import FleetConfig
 from router.core.types import Need, Request
 from router.gateway.accounts import Account
+from router.gateway.callers import OwnPages
 from router.gateway.keys import KeyRing
 from router.gateway.prompt import PromptFacts
 from router.gateway.tenants import Tenants
@@ -34,9 +35,10 @@ class Rules:
     """`terms` are by the name of a key that works. `accounts` are by the name of any key that is known: what a dead one
     spent counts for those that made it. `fallbacks` are by model; `created` is when the fleet was read (seconds since the
     epoch), `least_context_tokens` the shortest context of any candidate. `stored` are the keys that are not of the fleet
-    file, `state` knows what is left of limits and budgets."""
+    file, `state` knows what is left of limits and budgets, `pages` which web pages may ask while no key is needed."""
 
     config: FleetConfig
+    pages: OwnPages
     names: ModelNames
     wishes: WishRules
     state: State
@@ -74,6 +76,7 @@ class Rules:
         ]
         return cls(
             config=config,
+            pages=OwnPages(config.server.host, config.server.allowed_hosts),
             names=names,
             wishes=WishRules(
                 names,
@@ -89,10 +92,17 @@ class Rules:
         )
 
     def with_keys(self, stored: Sequence[StoredKey]) -> Self:
-        """The same rules with other keys beside those of the fleet file."""
+        """The same rules with other keys beside those of the fleet file. Closed rules stay closed, whatever the keys."""
         if stored is self.stored:
             return self
-        return replace(self, stored=stored, **_keys(self.config, self.names, stored, self.tenants.left_out))
+        rules = replace(self, stored=stored, **_keys(self.config, self.names, stored, self.tenants.left_out))
+        rules.stay_closed(self)
+        return rules
+
+    def stay_closed(self, before: Rules) -> None:
+        """Need a key, also without any that works, if the rules before needed one."""
+        if not before.keys.open:
+            self.keys.close()
 
     def request(
         self,

@@ -15,6 +15,7 @@ from fastapi.responses import FileResponse
 
 from router import __version__
 from router.gateway.access import admin_only, not_found
+from router.gateway.callers import admin_needs_key
 from router.gateway.service import Gateway
 
 _TYPES = {
@@ -79,7 +80,7 @@ def ui_routes(gateway: Gateway) -> APIRouter:
         told = {
             "version": __version__,
             "policies": sorted(gateway.policies),
-            "admin_key_needed": gateway.admin_key is not None,
+            "admin_key_needed": admin_needs_key(gateway.rules, gateway.admin_key),
             "client_key_needed": not gateway.rules.keys.open,
             "default_policy": gateway.config.defaults.policy,
         }

@@ -126,6 +126,7 @@ class Store:
         try:
             await connect(parsed, engine, create=True, wait_s=wait_s)
             prefix = runs.file_prefix(parsed, spool_directory, state_dir)
+            store.keys.keyed = runs.keyed_path(prefix)
             await store._begin_run(prefix, spool_mb, keep_prompts, spool_directory is not None)
         except BaseException:
             await engine.dispose()
