@@ -51,11 +51,10 @@ class KeyTable:
     """The table `keys` of one database. All methods raise StoreError when the database does not answer. `keyed` is a file
     beside the database that says that the table held keys (None: nothing is kept of that)."""
 
-    keyed: Path | None = None
-
-    def __init__(self, url: URL, engine: AsyncEngine) -> None:
+    def __init__(self, url: URL, engine: AsyncEngine, keyed: Path | None = None) -> None:
         self._name = public_url(url)
         self._engine = engine
+        self.keyed = keyed
         self._errors = driver_errors(url)
 
     @classmethod
