@@ -86,10 +86,13 @@ class KeyConfig(Section):
 
 class AuthConfig(Section):
     """Who may ask. Without keys the gateway is open, unless they are `required`: then it answers nobody until one is made,
-    also where the database with the keys was lost. Without an admin key /admin answers on loopback only."""
+    also where the database with the keys was lost. Without an admin key /admin answers a program on this machine, and
+    only while the gateway is open and listens on loopback. Predictions tell a key nothing of what other keys asked, unless
+    they `share_prefixes`."""
 
     admin_key_env: EnvironmentName | None = None
     required: Bool = False
+    share_prefixes: Bool = False
     keys: tuple[KeyConfig, ...] = ()
 
 

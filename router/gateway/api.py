@@ -271,7 +271,6 @@ def build_request(
     record.policy = wish.policy
     record.max_tokens = bodies.output_cap(body)
     record.max_cost_usd = wish.max_cost_usd
-    record.prefix = facts.prefix
     record.features = facts.features
     if wish.slo is not None:
         record.set_slo(wish.slo)
@@ -280,7 +279,7 @@ def build_request(
         told = session.decode("latin-1") if session else None
     choices: int = max(body.get("n") or 1, body.get("best_of") or 1) * facts.prompts
     decodes = api != "embeddings"
-    return rules.request(
+    request = rules.request(
         wish,
         facts,
         request_id=record.id,
@@ -294,6 +293,8 @@ def build_request(
         hedges=decodes and choices == 1 and facts.longest_tokens is None and not needs_whole(body),
         session=told,
     )
+    record.prefix = request.prefix
+    return request
 
 
 def internal_error() -> Refusal:

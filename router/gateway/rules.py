@@ -30,6 +30,17 @@ def session_id(key: str | None, told: str) -> str:
     return hashlib.sha256(scope + told.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
+def salted(prefix: tuple[int, ...], salt: int) -> tuple[int, ...]:
+    """Hashes of a prompt's leading blocks as one key's: no other key's prompts have the same, so no prediction tells one
+    key what another has asked."""
+    return tuple([block ^ salt for block in prefix]) if salt and prefix else prefix
+
+
+def _prefix_salt(sha256: str) -> int:
+    """The same at all replicas, and not to be guessed without the key."""
+    return int.from_bytes(hashlib.sha256(b"prefix" + bytes.fromhex(sha256)).digest()[:4], "big")
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """`terms` are by the name of a key that works. `accounts` are by the name of any key that is known: what a dead one
@@ -149,13 +160,14 @@ class Rules:
             priority=wish.priority,
             seed=wish.seed,
             key=key,
+            owner=None if terms is None else terms.owner,
             expires_at=arrived_at + self.config.limits.request_timeout_s,
             decodes=decodes,
             choices=choices,
             needs=needs,
             hedges=hedges,
             session=None if session is None else session_id(key, session),
-            prefix=facts.prefix,
+            prefix=facts.prefix if terms is None else salted(facts.prefix, terms.prefix_salt),
             features=facts.features,
         )
 
@@ -183,6 +195,8 @@ def _keys(
             key.min_quality,
             key.max_priority,
             None if key.models is None else frozenset(key.models),
+            tenants.chain(key.name)[-1].name,
+            0 if config.auth.share_prefixes else _prefix_salt(key.sha256),
         )
     return {
         "tenants": tenants,
