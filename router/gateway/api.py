@@ -117,6 +117,7 @@ class Api:
             body = bodies.parse_json(data)
             asked = body.get("model")
             record.model_requested = asked if isinstance(asked, str) else None
+            rules.fields.check_names(body)
             if route.name == "responses":
                 asked_response = responses_to_chat(body)
                 front = ResponsesFront(asked_response, record.id)
@@ -203,6 +204,7 @@ class Api:
         """Understand an OpenAI-shaped body; also whether the engine can only answer it whole."""
         routing = body.pop("routing", None)
         bodies.check(api, body)
+        rules.fields.check_media(body)
         wish = rules.wishes.merge(
             body.get("model"),
             terms,

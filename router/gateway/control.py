@@ -156,11 +156,13 @@ def _routing(gateway: Gateway) -> APIRouter:
         written, no counter advanced."""
         terms = client_key(gateway, request)
         rules = gateway.rules
+        rules.fields.check_names(body)
         routing = body.pop("routing", None)
         if is_response(body):
             body = responses_to_chat(body).body
         api = "chat" if "messages" in body else "embeddings" if "input" in body else "completions"
         bodies.check(api, body)
+        rules.fields.check_media(body)
         headers = {name.lower(): value for name, value in request.headers.raw}
         wish = rules.wishes.merge(
             body.get("model"),

@@ -13,6 +13,7 @@ from router.config import FleetConfig
 from router.core.types import Need, Request
 from router.gateway.accounts import Account
 from router.gateway.callers import OwnPages
+from router.gateway.fields import FieldRules
 from router.gateway.keys import KeyRing
 from router.gateway.prompt import PromptFacts
 from router.gateway.tenants import Tenants
@@ -46,10 +47,12 @@ class Rules:
     """`terms` are by the name of a key that works. `accounts` are by the name of any key that is known: what a dead one
     spent counts for those that made it. `fallbacks` are by model; `created` is when the fleet was read (seconds since the
     epoch), `least_context_tokens` the shortest context of any candidate. `stored` are the keys that are not of the fleet
-    file, `state` knows what is left of limits and budgets, `pages` which web pages may ask while no key is needed."""
+    file, `state` knows what is left of limits and budgets, `pages` which web pages may ask while no key is needed,
+    `fields` what bodies must not hold."""
 
     config: FleetConfig
     pages: OwnPages
+    fields: FieldRules
     names: ModelNames
     wishes: WishRules
     state: State
@@ -88,6 +91,7 @@ class Rules:
         return cls(
             config=config,
             pages=OwnPages(config.server.host, config.server.allowed_hosts),
+            fields=FieldRules(config.limits.forbidden_fields, config.limits.media_urls),
             names=names,
             wishes=WishRules(
                 names,

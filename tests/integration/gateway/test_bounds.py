@@ -57,7 +57,7 @@ async def test_distinct_words_of_clients_fill_nothing_without_a_bound(tmp_path):
     rng = random.Random(0)
     models = [{"name": name, "aliases": [f"alias-{name}"], "quality": 0.5} for name in MODELS]
     engine = vllm("a", speed=500.0)
-    serves = {name: "up/llama-3.1-8b" for name in MODELS}
+    serves = dict.fromkeys(MODELS, "up/llama-3.1-8b")
     keys = [key("team", budget_usd=9.0, requests_per_minute=10_000)]
     async with live(
         tmp_path, engine, models=models, instance={"a": {"serves": serves}}, auth={"keys": keys},
