@@ -59,7 +59,7 @@ def create_app(
         title="Headway",
         version=__version__,
         lifespan=life,
-        docs_url="/docs",
+        docs_url=None,  # `ui_routes` has a page of our own: FastAPI's loads its script from another host
         redoc_url=None,
         redirect_slashes=False,
     )

@@ -1,4 +1,4 @@
-"""The page at /ui: its own files, and the comparisons that it offers to open."""
+"""The pages at /ui and /docs: their own files, and the comparisons that the first offers to open."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ _SAFETY = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
     # Asked again each time, answered by a 304 while nothing has changed.
     "cache-control": "no-cache",
 }
@@ -60,7 +61,7 @@ def read_assets() -> dict[str, Asset]:
 
 
 def ui_routes(gateway: Gateway) -> APIRouter:
-    """/ui and the reports under /admin. 404 where `ui.enabled` is false."""
+    """/ui, /docs and the reports under /admin. 404 where `ui.enabled` is false."""
 
     def enabled() -> None:
         if not gateway.config.ui.enabled:
@@ -89,6 +90,11 @@ def ui_routes(gateway: Gateway) -> APIRouter:
     @router.api_route("/ui/", methods=["GET", "HEAD"])
     async def index(request: Request) -> Response:
         return _sent(assets["index.html"], request)
+
+    @router.api_route("/docs", methods=["GET", "HEAD"])
+    async def docs(request: Request) -> Response:
+        """The API, from /openapi.json."""
+        return _sent(assets["docs.html"], request)
 
     @router.api_route("/ui/{name}", methods=["GET", "HEAD"])
     async def asset(name: str, request: Request) -> Response:
