@@ -89,11 +89,12 @@ class AuthConfig(Section):
     also where the database with the keys was lost. Without an admin key /admin answers a program on this machine, and
     only while the gateway is open and listens on loopback. Instances that are added while it runs may use the variables that
     instances of the file use, and those of `engine_env`. Predictions tell a key nothing of what other keys asked, unless
-    they `share_prefixes`."""
+    they `share_prefixes`; with `cache_salt` vLLM's caches tell them nothing either."""
 
     admin_key_env: EnvironmentName | None = None
     required: Bool = False
     share_prefixes: Bool = False
+    cache_salt: Bool = False
     engine_env: tuple[EnvironmentName, ...] = ()
     keys: tuple[KeyConfig, ...] = ()
 

@@ -182,7 +182,7 @@ class Call(NamedTuple):
     `api` is "chat", "completions" or "embeddings"; `body` is the client's OpenAI-shaped body without
     `routing` (shared between attempts: never change it). The backend sets model, stream, stream_options
     and the output bound itself. `traceparent` is where the attempt stands in a trace. `usage_each` wishes for the usage so far in every event, where the engine is
-    known to give it.
+    known to give it. `cache_salt` keeps the prompt in the engine's prefix cache apart from those of other keys.
     """
 
     api: str
@@ -192,6 +192,7 @@ class Call(NamedTuple):
     max_output_tokens: int | None = None
     usage_each: bool = False
     traceparent: str | None = None
+    cache_salt: str | None = None
 
     @property
     def told(self) -> str:

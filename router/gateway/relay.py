@@ -209,6 +209,7 @@ class Relay:
             dispatch.max_output_tokens,
             paid is not None,
             traceparent,
+            self._request.cache_salt,
         )
         answer = None
         try:

@@ -37,9 +37,9 @@ def salted(prefix: tuple[int, ...], salt: int) -> tuple[int, ...]:
     return tuple([block ^ salt for block in prefix]) if salt and prefix else prefix
 
 
-def _prefix_salt(sha256: str) -> int:
+def _salt(purpose: str, sha256: str) -> bytes:
     """The same at all replicas, and not to be guessed without the key."""
-    return int.from_bytes(hashlib.sha256(b"prefix" + bytes.fromhex(sha256)).digest()[:4], "big")
+    return hashlib.sha256(purpose.encode() + bytes.fromhex(sha256)).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +165,7 @@ class Rules:
             seed=wish.seed,
             key=key,
             owner=None if terms is None else terms.owner,
+            cache_salt=None if terms is None else terms.cache_salt,
             expires_at=arrived_at + self.config.limits.request_timeout_s,
             decodes=decodes,
             choices=choices,
@@ -200,7 +201,8 @@ def _keys(
             key.max_priority,
             None if key.models is None else frozenset(key.models),
             tenants.chain(key.name)[-1].name,
-            0 if config.auth.share_prefixes else _prefix_salt(key.sha256),
+            0 if config.auth.share_prefixes else int.from_bytes(_salt("prefix", key.sha256)[:4], "big"),
+            _salt("cache", key.sha256).hex() if config.auth.cache_salt else None,
         )
     return {
         "tenants": tenants,
