@@ -33,19 +33,28 @@ _SCRAPES_SKIPPED = 30
 @dataclass(frozen=True, slots=True)
 class Flavour:
     """Where kinds of OpenAI-compatible servers differ. `chat_bound` is the field that bounds a chat's
-    output when the client named none; `counts_each` says that it knows `continuous_usage_stats`."""
+    output when the client named none; `counts_each` says that it knows `continuous_usage_stats`, `salts_cache` that it
+    knows `cache_salt`."""
 
     kind: str
     health_path: str
     chat_bound: str
     tokenizes: bool
     counts_each: bool
+    salts_cache: bool = False
 
 
 OPENAI = Flavour(
     "openai", health_path="/v1/models", chat_bound="max_completion_tokens", tokenizes=False, counts_each=False
 )
-VLLM = Flavour("vllm", health_path="/health", chat_bound="max_tokens", tokenizes=True, counts_each=True)
+VLLM = Flavour(
+    "vllm",
+    health_path="/health",
+    chat_bound="max_tokens",
+    tokenizes=True,
+    counts_each=True,
+    salts_cache=True,
+)
 
 
 def generation_body(call: Call, chat_bound: str, *, counts_each: bool = False) -> dict[str, Any]:
@@ -84,6 +93,15 @@ def bounded_body(call: Call, chat_bound: str) -> dict[str, Any]:
                 body.pop(name, None)
         body[keep] = min(bounds)
     return body
+
+
+def _salt_cache(call: Call, body: dict[str, Any]) -> None:
+    """Have vLLM keep the prompt apart in its prefix cache. A client's own salt divides its key's part further: taken as
+    it is, it could be another key's."""
+    if call.cache_salt is not None and call.api != "embeddings":
+        own = body.get("cache_salt")
+        salt = call.cache_salt if not isinstance(own, str) else f"{call.cache_salt}:{own}"
+        body["cache_salt"] = salt
 
 
 def _choices(body: Mapping[str, Any]) -> int:
@@ -134,11 +152,15 @@ class OpenAIBackend:
     async def stream(self, call: Call) -> EngineStream:
         flavour = self._flavour
         body = generation_body(call, flavour.chat_bound, counts_each=flavour.counts_each)
+        if flavour.salts_cache:
+            _salt_cache(call, body)
         connection = await post_json(self.pool, self._heads[call.api], call.told, body, call.sent)
         return EngineStream(connection, SseScanner(call.candidate.model, choices=_choices(body)))
 
     async def complete(self, call: Call) -> dict[str, Any]:
         body = bounded_body(call, self._flavour.chat_bound)
+        if self._flavour.salts_cache:
+            _salt_cache(call, body)
         if call.api != "embeddings":
             body["stream"] = False
             body.pop("stream_options", None)

@@ -6,12 +6,13 @@ The sweep finds connections whose engine fell silent in mid-answer and closes id
 from __future__ import annotations
 
 import asyncio
+import errno
 import ssl
 from collections.abc import Callable
 
 from backends.http1 import Connection, ConnectionLost, Origin
 from router.background import surviving
-from router.core.errors import UpstreamError, UpstreamTimeout
+from router.core.errors import OutOfSockets, UpstreamError, UpstreamTimeout
 
 #: vLLM (uvicorn) closes idle connections after 5 s; reuse stops well before that.
 IDLE_CONNECTION_S = 2.0
@@ -19,6 +20,8 @@ IDLE_CONNECTION_S = 2.0
 SWEEP_S = 0.5
 #: An answer whose reader is done has this long to end its chunked body before the connection is dropped.
 DRAIN_S = 2.0
+#: Errors of a connection that this machine causes, not the engine.
+_SHORTAGE = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.ENOMEM})
 
 
 class Pool:
@@ -134,9 +137,15 @@ class Pool:
                     lambda: Connection(self, loop), self._origin.host, self._origin.port, ssl=self._tls
                 )
         except TimeoutError as error:
-            raise UpstreamTimeout("no connection to the engine in time") from error
+            raise UpstreamTimeout("no connection to the engine in time", unreachable=True) from error
         except OSError as error:  # refused, unreachable, unknown host, a certificate that does not verify
-            raise UpstreamError(f"cannot connect to the engine ({type(error).__name__})") from error
+            if error.errno in _SHORTAGE:
+                raise OutOfSockets(
+                    f"the gateway has no socket left ({errno.errorcode[error.errno]})"
+                ) from error
+            raise UpstreamError(
+                f"cannot connect to the engine ({type(error).__name__})", unreachable=True
+            ) from error
         self._busy.add(connection)
         if self._sweep is None:
             self._sweep = loop.call_later(self._sweep_s, self._on_sweep, loop)

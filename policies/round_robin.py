@@ -37,4 +37,6 @@ class RoundRobin:
 
 def _turn(request: Request, model: str) -> tuple[str, ...]:
     """Whose turns are counted: the models the request may have, or the fallback it came down to."""
-    return request.models if model in request.models else (model,)
+    if len(request.models) == 1 or model not in request.models:
+        return (model,)
+    return tuple(sorted(request.models))

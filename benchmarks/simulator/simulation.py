@@ -203,7 +203,7 @@ class Simulation:
         candidate, request = dispatch.candidate, flight.arrival.request
         engine = self.engines[candidate.instance]
         if engine.down:
-            self._soon(now, partial(self._fail, attempt, fault=True))
+            self._soon(now, partial(self._fail, attempt, fault=True, unreachable=True))
             return
         self._catch_up(engine, now)
         try:
@@ -308,7 +308,7 @@ class Simulation:
         self._apply(ended, now)
         self._arm()
 
-    def _fail(self, attempt: Attempt, now: float, *, fault: bool) -> None:
+    def _fail(self, attempt: Attempt, now: float, *, fault: bool, unreachable: bool = False) -> None:
         """An attempt failed; the request may go elsewhere if the client has seen nothing of it, or goes on with
         its other attempt."""
         if not attempt.running:
@@ -326,6 +326,7 @@ class Simulation:
             None,  # an engine counts the prompt at the end of its answer
             restartable=restartable,
             fault=fault,
+            unreachable=unreachable,
         )
         self._apply(ended, now)
         self._arm()

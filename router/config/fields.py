@@ -31,6 +31,8 @@ Count = Annotated[Int, Field(ge=1)]
 # Both kinds of names stand in response headers and metric labels, an instance's in URL paths as well.
 ModelName = Annotated[str, StringConstraints(pattern=r"^[!-~]+$", max_length=200)]
 InstanceName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
+#: Without a port.
+HostName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:-]+$", max_length=253)]
 Text = Annotated[str, StringConstraints(min_length=1)]
 PolicyName = Text
 OnMiss = Literal["best_effort", "reject"]

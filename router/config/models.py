@@ -125,6 +125,14 @@ class EngineConfig(Section):
     ca_file: Text | None = None
     headers_env: dict[HeaderName, EnvironmentName] = Field(default_factory=dict)
 
+    def machine_names(self) -> set[tuple[str, str]]:
+        """What it takes from the machine of the gateway: variables and files, each with what it is."""
+        files = {("ca_file", self.ca_file), ("tokenizer", self.tokenizer)}
+        variables = {
+            ("environment variable", name) for name in (self.api_key_env, *self.headers_env.values())
+        }
+        return {(what, name) for what, name in files | variables if name is not None}
+
 
 class InstanceConfig(EngineConfig):
     """One running replica of an engine; also what `POST /admin/instances` takes as JSON.
@@ -245,6 +253,12 @@ class FleetConfig(Section):
 
     def instance(self, name: str) -> InstanceConfig | None:
         return next((each for each in self.instances if each.name == name), None)
+
+    def machine_names(self) -> set[tuple[str, str]]:
+        """What engines may take from the machine of the gateway: what any of the file's does, and `auth.engine_env`."""
+        engines: list[EngineConfig] = [*self.instances, *(each.instance for each in self.discovery)]
+        found = {name for each in engines for name in each.machine_names()}
+        return found | {("environment variable", name) for name in self.auth.engine_env}
 
     def candidates(self, instance: InstanceConfig) -> dict[str, Candidate]:
         """The (instance, model) pairs of an instance by the fleet's model name: what it says of a model

@@ -17,6 +17,7 @@ from router.config.fields import (
     Count,
     EnvironmentName,
     Float,
+    HostName,
     InstanceName,
     Int,
     ModelName,
@@ -34,12 +35,14 @@ from router.config.fields import (
 
 class ServerConfig(Section):
     """Where the gateway listens. Port 0 takes a free one. `workers` are processes that share the port; more than one
-    need a shared `state`. Each has at most `max_connections` of clients."""
+    need a shared `state`. Each has at most `max_connections` of clients. `allowed_hosts` are names under which an open
+    gateway answers beside those of this machine."""
 
     host: Text = "127.0.0.1"
     port: Annotated[Int, Field(ge=0, le=65535)] = 8080
     workers: Count = 1
     max_connections: Count = 10_000
+    allowed_hosts: tuple[HostName, ...] = ()
 
 
 class KeyConfig(Section):
@@ -86,10 +89,16 @@ class KeyConfig(Section):
 
 class AuthConfig(Section):
     """Who may ask. Without keys the gateway is open, unless they are `required`: then it answers nobody until one is made,
-    also where the database with the keys was lost. Without an admin key /admin answers on loopback only."""
+    also where the database with the keys was lost. Without an admin key /admin answers a program on this machine, and
+    only while the gateway is open and listens on loopback. Instances that are added while it runs may use the variables that
+    instances of the file use, and those of `engine_env`. Predictions tell a key nothing of what other keys asked, unless
+    they `share_prefixes`; with `cache_salt` vLLM's caches tell them nothing either."""
 
     admin_key_env: EnvironmentName | None = None
     required: Bool = False
+    share_prefixes: Bool = False
+    cache_salt: Bool = False
+    engine_env: tuple[EnvironmentName, ...] = ()
     keys: tuple[KeyConfig, ...] = ()
 
 
@@ -145,9 +154,22 @@ class DefaultsConfig(Section):
     on_miss: OnMiss = "best_effort"
 
 
+#: What engines do on a client's word with rights of their own, and no usual client asks for.
+_FORBIDDEN = (
+    "chat_template",
+    "kv_transfer_params",
+    "media_io_kwargs",
+    "mm_processor_kwargs",
+    "priority",
+    "prompt_embeds",
+    "request_id",
+)
+
+
 class LimitsConfig(Section):
     """Bounds on one request and on the queue. A client that reads nothing of its answer for `client_stall_s` is cut
-    off."""
+    off. `forbidden_fields` are members of a body that are refused, `media_urls` says whether engines may be told to fetch
+    media (`allow`), or must be given them (`data_only`)."""
 
     request_timeout_s: Positive = 600.0
     idle_timeout_s: Positive = 60.0
@@ -156,6 +178,8 @@ class LimitsConfig(Section):
     max_body_mb: Positive = 32.0
     max_queue: Annotated[Int, Field(ge=0)] = 512
     max_attempts: Count = 3
+    forbidden_fields: tuple[Text, ...] = _FORBIDDEN
+    media_urls: Literal["allow", "data_only"] = "allow"
 
 
 class HedgeConfig(Section):

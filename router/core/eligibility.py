@@ -134,6 +134,8 @@ def eligible(
                 out.append((candidate, "draining"))
             elif not instance.healthy:
                 out.append((candidate, "unhealthy"))
+            elif instance.ejected_for and request.owner in instance.ejected_for:
+                out.append((candidate, "requests of this key fail there"))
             elif free_slots(instance, now) < 1:
                 busy.append(Option(candidate, instance))
             else:

@@ -4,6 +4,7 @@ Refusal                     the caller gets it as an HTTP error; it says outcome
 UpstreamError               one attempt failed; the scheduler may try elsewhere
  +- UpstreamRejected        the engine answered 400: passed through once, not tried again
  +- UpstreamTimeout         silence for longer than the idle limit, or no connection in time
+ +- OutOfSockets            the gateway has no socket left: no fault of the engine's
 """
 
 from __future__ import annotations
@@ -52,11 +53,12 @@ def invalid_request(message: str, param: str | None = None, code: str = "invalid
 
 class UpstreamError(Exception):
     """One attempt failed. `status` is the engine's HTTP status if it gave one; the message is for
-    logs and records and holds no prompt text."""
+    logs and records and holds no prompt text. `unreachable`: no connection could be made."""
 
-    def __init__(self, message: str, status: int | None = None) -> None:
+    def __init__(self, message: str, status: int | None = None, *, unreachable: bool = False) -> None:
         super().__init__(message)
         self.status = status
+        self.unreachable = unreachable
 
 
 class UpstreamRejected(UpstreamError):
@@ -72,3 +74,7 @@ class UpstreamRejected(UpstreamError):
 
 class UpstreamTimeout(UpstreamError):
     """No connection in time, or no bytes for longer than the idle limit."""
+
+
+class OutOfSockets(UpstreamError):
+    """This machine has no file, port or buffer left for a connection."""

@@ -34,7 +34,8 @@ class Ended(NamedTuple):
     `output_tokens` are what the engine produced and bills, `prompt_tokens` its own count if it gave one.
     `restartable` says that the client has seen nothing of it, so another attempt may follow. `refusal`
     is set when the engine's answer is final for the client (an upstream 400). `fault` says that the
-    instance itself is to blame (no connection, a 5xx, a broken stream), which counts towards ejection.
+    instance itself may be to blame (no connection, a 5xx, a broken stream), which counts towards ejection;
+    `unreachable` that there was no connection, so that the request is not to blame.
     """
 
     request_id: str
@@ -45,6 +46,7 @@ class Ended(NamedTuple):
     restartable: bool = False
     refusal: Refusal | None = None
     fault: bool = False
+    unreachable: bool = False
 
 
 class Left(NamedTuple):

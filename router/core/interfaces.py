@@ -183,7 +183,7 @@ class Call(NamedTuple):
     `routing` (shared between attempts: never change it). The backend sets model, stream, stream_options
     and the output bound itself. `traceparent` is where the attempt stands in a trace. `usage_each` wishes for the usage
     so far in every event, where the engine is known to give it. `sent` is called when the request is on its way to the
-    engine.
+    engine. `cache_salt` keeps the prompt in the engine's prefix cache apart from those of other keys.
     """
 
     api: str
@@ -194,6 +194,7 @@ class Call(NamedTuple):
     usage_each: bool = False
     traceparent: str | None = None
     sent: Callable[[], None] | None = None
+    cache_salt: str | None = None
 
     @property
     def told(self) -> str:

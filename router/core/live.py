@@ -30,7 +30,8 @@ class Live:
     """A request that is queued or under way. `under_way` are its attempts at this moment: one, or two while a
     hedge runs; `attempts` counts all it has had. `tried` are the (instance, model) pairs it has been to,
     `spent_usd` what its ended attempts cost, `deferred` says that its policy holds it back. `placed` is where it was
-    sent last (None: nowhere yet), `charged_tokens` what its key's turn in the queue was counted for."""
+    sent last (None: nowhere yet), `charged_tokens` what its key's turn in the queue was counted for. `failed_at` are the
+    instances at which it failed, until it is known who is to blame."""
 
     request: Request
     seq: int
@@ -41,6 +42,7 @@ class Live:
     deferred: bool = False
     placed: Candidate | None = None
     charged_tokens: float | None = None
+    failed_at: dict[str, Instance] = field(default_factory=dict)
 
     def attempt(self, number: int) -> Attempt | None:
         """The attempt of this number, if it is under way."""

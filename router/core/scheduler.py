@@ -234,6 +234,8 @@ class Scheduler:
             return []
         attempt.first_token_at = now
         self._awaiting.pop(event.request_id, None)
+        if live.failed_at:
+            self._blame(live, answered=True)
         instance = attempt.instance
         instance.first_token(attempt.prompt_tokens, attempt.expected_output_tokens)
         self.predictor.observe_ttft(
@@ -257,10 +259,17 @@ class Scheduler:
             return []
         request = live.request
         instructions: list[Instruction] = []
-        health.attempt_ended(attempt.instance, event, self.settings.eject_after)
         if event.how is EndedHow.OK:
+            health.answered(attempt.instance)
+            if live.failed_at:
+                self._blame(live, answered=True)
             self._succeeded(live, attempt, event, now)
         else:
+            if event.how is EndedHow.FAILED and event.fault:
+                if event.unreachable:
+                    health.connection_failed(attempt.instance, self.settings.eject_after)
+                else:
+                    live.failed_at[attempt.instance.name] = attempt.instance
             self._lose(live, attempt, now)
             if event.output_tokens:
                 live.spent_usd += attempt.candidate.price.cost_usd(
@@ -684,10 +693,23 @@ class Scheduler:
         """A request has ended, and what is under way for it; who learns from that hears of it."""
         for attempt in list(live.under_way):
             self._lose(live, attempt, now)
+        if live.failed_at:
+            self._blame(live, answered=False)
         self._forget(live)
         learner = self._learners.get(live.request.policy)
         if learner is not None and live.placed is not None:
             learner.ended(live.request, live.placed, None if live.request.slo is None else met, now)
+
+    def _blame(self, live: Live, *, answered: bool) -> None:
+        """Count a request's failures against the instances at which it failed, unless it is to blame itself: it failed
+        at several, and none has `answered`."""
+        if answered or len(live.failed_at) == 1:
+            settings = self.settings
+            for instance in live.failed_at.values():
+                health.request_failed(
+                    instance, live.request.owner, settings.eject_after, settings.return_after
+                )
+        live.failed_at.clear()
 
     def _release(self, live: Live, attempt: Attempt, now: float) -> None:
         """Take an attempt's work off its instance."""

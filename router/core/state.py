@@ -67,7 +67,12 @@ class Instance:
     draining: bool = False
     probe_failures: int = 0  # consecutive
     probe_successes: int = 0
-    attempt_failures: int = 0  # consecutive, the instance's own fault
+    connect_failures: int = 0  # consecutive
+    #: Consecutive failures of requests by owner: the operator's key that they count for (None: there are no keys).
+    request_failures: dict[str | None, int] = field(default_factory=dict)
+    ejected_for: dict[str, int] = field(
+        default_factory=dict
+    )  # out for these owners only: good probes until it is back
     returned_at: float | None = None  # when it came back after an ejection
     ejections: int = 0  # by this replica
     own_word_until: float = -inf  # until then no other replica's ejection counts

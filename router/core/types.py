@@ -146,7 +146,8 @@ class Request:
     `longest_prompt_tokens` the longest of several prompts (None: one prompt). `max_cost_usd` is the client's cap,
     `left_usd` what its key's budgets have for it at most, all attempts together, as far as is known (None: its key
     has no budget). `hard` says that a missed SLO refuses or ends it. `prefix` are hashes of the prompt's leading blocks, shortest first,
-    over its first PREFIX_TOKENS tokens at most.
+    over its first PREFIX_TOKENS tokens at most. `owner` is the operator's key above `key`, which is that key itself
+    unless it was made by another; `cache_salt` keeps its prompts in engines' caches apart (None: nothing does).
     """
 
     id: str
@@ -167,6 +168,8 @@ class Request:
     priority: int = 0
     seed: int | None = None
     key: str | None = None
+    owner: str | None = None
+    cache_salt: str | None = None
     session: str | None = None
     expires_at: float = float("inf")
     decodes: bool = True  # False for embeddings

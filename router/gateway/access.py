@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
 from math import ceil
-from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -14,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from router.config import ConfigError
 from router.core.errors import Refusal, invalid_request
 from router.core.types import Outcome
+from router.gateway.callers import caller_terms, check_admin
 from router.gateway.fronts import openai_error
 from router.gateway.ollama_front import refusal_body
 from router.gateway.service import Gateway
@@ -44,9 +43,10 @@ class Guard:
             left = min(left, MAX_BODY_BYTES)
         too_large = f"The body is larger than {left / 1024 / 1024:g} MiB."
         try:
-            if path.startswith(("/v1/", "/api/")):
+            # On an open gateway every path is checked: this is where a page of another site is refused.
+            if self._gateway.rules.keys.open or path.startswith(("/v1/", "/api/")):
                 client_key(self._gateway, request)
-            elif path.startswith("/admin"):
+            if path.startswith("/admin"):
                 admin_only(self._gateway, request)
             length = request.headers.get("content-length", "")
             if length.isdigit() and int(length) > left:
@@ -67,48 +67,17 @@ class Guard:
 
 
 def client_key(gateway: Gateway, request: Request) -> KeyTerms | None:
-    """The caller's key; None on an open gateway. Raises the 401."""
-    name = gateway.rules.keys.authenticate(_authorization(request))
-    return None if name is None else gateway.rules.terms[name]
-
-
-def _authorization(request: Request) -> bytes | None:
-    header = request.headers.get("authorization")
-    return None if header is None else header.encode("latin-1")
+    """The caller's key; None on an open gateway. Raises what `callers.caller_terms` raises."""
+    raw = request.scope["headers"]
+    return caller_terms(gateway.rules, raw, dict(raw))
 
 
 def admin_only(gateway: Gateway, request: Request) -> None:
-    """Let in who has the admin key, or without one who is on this machine. Raises the 401."""
-    if gateway.admin_key is not None:
-        if gateway.rules.keys.is_admin(_authorization(request), gateway.admin_key):
-            return
-    elif _is_local(request):
-        return
-    raise Refusal(401, "invalid_api_key", "The admin key is missing or wrong.", Outcome.REJECTED_AUTH)
-
-
-def _is_local(request: Request) -> bool:
-    """Whether a program on this machine asks: not through a proxy, and not a page of some web site."""
-    if request.client is None or not _is_loopback(request.client.host):
-        return False
-    if not _names_this_machine(request.headers.get("host", "")):
-        return False  # a web page whose name was pointed here
-    return not any(name in request.headers for name in ("origin", "forwarded", "x-forwarded-for"))
-
-
-def _names_this_machine(host: str) -> bool:
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return False
-    return name in {"", "localhost"} or name.endswith(".localhost") or _is_loopback(name)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
+    """Let in who has the admin key, or without one who may do without. Raises the 401."""
+    client = None if request.client is None else request.client.host
+    check_admin(
+        gateway.rules, gateway.admin_key, request.scope["headers"], client, request.scope["http_version"]
+    )
 
 
 _HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}

@@ -19,6 +19,7 @@ from router.core.types import Outcome, Request
 from router.gateway import body as bodies
 from router.gateway.accounts import Account
 from router.gateway.answer import respond_refusal
+from router.gateway.callers import RawHeaders, caller_terms
 from router.gateway.fronts import Front, OpenAIFront, openai_error
 from router.gateway.lease import Lease
 from router.gateway.needs import needs_of
@@ -115,7 +116,7 @@ class Api:
             return
         gateway.store.writer.arrived()
         try:
-            terms = self._authenticate(rules, headers, record)
+            terms = self._authenticate(rules, scope["headers"], headers, record)
             if gateway.tracing is not None:  # whoever has no key is not let into anybody's trace
                 record.trace = gateway.tracing.begin(headers)
             if gateway.draining:
@@ -133,6 +134,7 @@ class Api:
             del data
             asked = body.get("model")
             record.model_requested = cut(asked, bodies.MAX_NAME_CHARS) if isinstance(asked, str) else None
+            rules.fields.check_names(body)
             if route.name == "responses":
                 asked_response = responses_to_chat(body)
                 front = ResponsesFront(asked_response, record.id)
@@ -212,7 +214,7 @@ class Api:
             lease.settle(record)
 
     def _authenticate(
-        self, rules: Rules, headers: dict[bytes, bytes], record: RequestRecord
+        self, rules: Rules, raw: RawHeaders, headers: dict[bytes, bytes], record: RequestRecord
     ) -> KeyTerms | None:
         client_id = headers.get(b"x-request-id")
         if client_id is not None:
@@ -220,8 +222,9 @@ class Api:
         retries = headers.get(b"x-stainless-retry-count")
         if retries is not None and retries.isdigit():
             record.retry_count = min(int(retries), 1_000_000) if len(retries) < 10 else None
-        record.key_name = rules.keys.authenticate(headers.get(b"authorization"))
-        return None if record.key_name is None else rules.terms[record.key_name]
+        terms = caller_terms(rules, raw, headers)
+        record.key_name = None if terms is None else terms.name
+        return terms
 
     def _request(
         self,
@@ -237,6 +240,7 @@ class Api:
         whole."""
         routing = body.pop("routing", None)
         bodies.check(api, body)
+        rules.fields.check_media(body)
         wish = rules.wishes.merge(
             body.get("model"),
             terms,
@@ -289,7 +293,6 @@ def build_request(
     record.policy = wish.policy
     record.max_tokens = bodies.output_cap(body)
     record.max_cost_usd = wish.max_cost_usd
-    record.prefix = facts.prefix
     record.features = facts.features
     if wish.slo is not None:
         record.set_slo(wish.slo)
@@ -298,7 +301,7 @@ def build_request(
         told = session.decode("latin-1") if session else None
     choices: int = max(body.get("n") or 1, body.get("best_of") or 1) * facts.prompts
     decodes = api != "embeddings"
-    return rules.request(
+    request = rules.request(
         wish,
         facts,
         request_id=record.id,
@@ -312,6 +315,8 @@ def build_request(
         hedges=decodes and choices == 1 and facts.longest_tokens is None and not needs_whole(body),
         session=told,
     )
+    record.prefix = request.prefix
+    return request
 
 
 def internal_error() -> Refusal:

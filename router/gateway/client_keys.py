@@ -8,7 +8,7 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from router.background import Tasks, failed
@@ -98,11 +98,13 @@ class ClientKeys:
     ) -> None:
         self.table = table
         self.stored: Sequence[StoredKey] = ()
+        self.lost = False  # at the start there were none left of the keys that there had been
         self._admin_key = admin_key
         self._apply = apply
         self._tell = tell
         self._version: Version | None = None
         self._tasks = Tasks()
+        self._revoked_at: dict[str, float] = {}  # by hash
         self._lock = asyncio.Lock()
 
     async def start(self, config: FleetConfig) -> None:
@@ -111,9 +113,13 @@ class ClientKeys:
         refuse_admin_key(config, self.stored, self._admin_key)
         if config.auth.keys or self.stored:
             if self._admin_key is None:
-                logger.warning(
-                    "there is no admin key: whoever is on this machine may make keys and use /admin"
-                )
+                logger.warning("there is no admin key: /admin answers nobody until there is one")
+        elif self.lost:
+            logger.error(
+                "the database had keys and has none now: nobody is answered until one is made (to open the gateway, "
+                "remove %s and start it again)",
+                self.table.keyed,
+            )
         elif config.auth.required:
             logger.warning("there are no keys and they are required: nobody is answered until one is made")
         else:
@@ -134,10 +140,29 @@ class ClientKeys:
             version = await self.table.version()
             if version == self._version:
                 return
-            self.stored = await self.table.rows()
+            rows = await self.table.rows()
+            self._note_loss(rows)
+            self.stored = tuple(map(self._still_revoked, rows))
             self._apply(self.stored)
             # The one from before the rows: what changed in between is read again the next time.
             self._version = version
+
+    def _note_loss(self, rows: Sequence[StoredKey]) -> None:
+        """A table that had keys before must not look like one that never had any."""
+        if rows:
+            self.table.note_keys()
+        elif self._version is None:
+            self.lost = self.table.held_keys()
+        elif self.stored:
+            logger.error("the database has lost its keys: those that it held are not answered any more")
+
+    def _still_revoked(self, row: StoredKey) -> StoredKey:
+        """A row as it is, or revoked, if it has been: a table that was restored does not give a key back."""
+        if row.revoked_at is not None:
+            self._revoked_at[row.sha256] = row.revoked_at
+        elif row.sha256 in self._revoked_at:
+            return replace(row, revoked_at=self._revoked_at[row.sha256])
+        return row
 
     async def make(
         self,

@@ -68,7 +68,7 @@ def create_app(
         title="Headway",
         version=__version__,
         lifespan=life,
-        docs_url="/docs",
+        docs_url=None,  # `ui_routes` has a page of our own: FastAPI's loads its script from another host
         redoc_url=None,
         redirect_slashes=False,
     )
@@ -167,11 +167,13 @@ async def _dry_run(
     except ClientGone:
         raise invalid_request("The request was not complete.") from None
     body = await bodies.parse_large_json(data)
+    rules.fields.check_names(body)
     routing = body.pop("routing", None)
     if is_response(body):
         body = responses_to_chat(body).body
     api = "chat" if "messages" in body else "embeddings" if "input" in body else "completions"
     bodies.check(api, body)
+    rules.fields.check_media(body)
     wish = rules.wishes.merge(
         body.get("model"),
         terms,

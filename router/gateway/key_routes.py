@@ -56,6 +56,9 @@ def _operators(gateway: Gateway) -> APIRouter:
     async def make_key(body: dict[str, Any], response: Response) -> dict[str, Any]:
         """Make a key: `name`, the fleet file's settings of a key, and `maker` for one below another key. The key itself
         stands in this answer and nowhere else."""
+        if gateway.admin_key is None:
+            # The first key closes the gateway: whoever is on this machine could lock its owner out.
+            raise Refusal(401, "invalid_api_key", "Keys need an admin key.", Outcome.REJECTED_AUTH)
         maker = body.pop("maker", None)
         if maker is not None and not isinstance(maker, str):
             raise invalid_request("maker must be the name of a key", "maker")

@@ -74,6 +74,10 @@ class KeyRing:
         """Whether no key is needed."""
         return self._open
 
+    def close(self) -> None:
+        """Need a key from now on, even if there is none that works."""
+        self._open = False
+
     def authenticate(self, authorization: bytes | None) -> str | None:
         """The name of the key in an `Authorization` header; None when everything is open. Raises the 401 for a
         missing or wrong key."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from router.config import ConfigError, FleetConfig, InstanceConfig, parse_instance, with_instances
+from router.config import ConfigError, FleetConfig, InstanceConfig, Problem, parse_instance, with_instances
 
 #: The shared document's name.
 DOCUMENT = "fleet"
@@ -37,9 +37,20 @@ class Overlay:
     targets: Mapping[str | None, Values] = field(default_factory=dict)
 
     def over(self, file: FleetConfig) -> FleetConfig:
-        """A fleet file with the changes. Raises ConfigError where they do not fit it."""
+        """A fleet file with the changes. Raises ConfigError where they do not fit it, and for an instance that was added
+        with a secret or a file of this machine that the fleet file gives to none: else whoever may write the shared
+        document could have any of them sent to a URL of theirs."""
         if not self.added and not self.removed:
             return file
+        if self.added:
+            known = file.machine_names()
+            for each in self.added:
+                strange = each.machine_names() - known
+                if strange:
+                    places = ", ".join(sorted({f"{member} {name!r}" for member, name in strange}))
+                    raise ConfigError(
+                        "instance", [Problem((each.name,), f"the fleet file here names no such {places}")]
+                    )
         added = {each.name for each in self.added}
         kept = [each for each in file.instances if each.name not in self.removed and each.name not in added]
         return with_instances(file, (*kept, *self.added))

@@ -36,12 +36,14 @@ class Quote:
 
 
 class Tariffs:
-    """The distinct tariffs of models, remembered until the fleet changes."""
+    """The distinct tariffs of each model, remembered until the fleet changes."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._fleet: dict[str, Instance] | None = None
-        self._known: dict[tuple[str, ...], tuple[Tariff, ...]] = {}
+        self._known: dict[
+            str, tuple[Tariff, ...]
+        ] = {}  # by model: clients name any set of them, in any order
 
     def of(self, request: Request) -> tuple[Tariff, ...]:
         """Those of the models that may serve a request."""
@@ -50,12 +52,15 @@ class Tariffs:
             self._fleet = scheduler.instances
             self._known.clear()
         models = request.models + request.fallbacks
-        found = self._known.get(models)
+        if len(models) == 1:
+            return self._of_model(models[0])
+        return tuple(tariff for model in models for tariff in self._of_model(model))
+
+    def _of_model(self, model: str) -> tuple[Tariff, ...]:
+        found = self._known.get(model)
         if found is None:
-            candidates = [
-                instance.candidates[model] for model in models for instance in scheduler.serving(model)
-            ]
-            found = self._known[models] = tuple(
+            candidates = [instance.candidates[model] for instance in self._scheduler.serving(model)]
+            found = self._known[model] = tuple(
                 {Tariff(each.model, each.price, each.context_tokens) for each in candidates}
             )
         return found

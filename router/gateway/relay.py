@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from router.core.errors import Refusal, UpstreamError, UpstreamRejected
+from router.core.errors import OutOfSockets, Refusal, UpstreamError, UpstreamRejected
 from router.core.events import Cancel, Dispatch, Ended, FirstToken, Refuse
 from router.core.interfaces import Call
 from router.core.outcome import answered, tpot_s
@@ -211,6 +211,7 @@ class Relay:
             paid is not None,
             traceparent,
             partial(setattr, attempt, "sent", True),
+            self._request.cache_salt,
         )
         answer = None
         try:
@@ -353,7 +354,8 @@ class Relay:
                 attempt.prompt_tokens,
                 restartable=restartable,
                 refusal=None,
-                fault=not isinstance(error, UpstreamRejected) and status not in NO_FAULT,
+                fault=not isinstance(error, UpstreamRejected | OutOfSockets) and status not in NO_FAULT,
+                unreachable=error.unreachable,
             ),
             ticket,
         )

@@ -12,6 +12,8 @@ from typing import Any, Self
 from router.config import FleetConfig
 from router.core.types import Need, Request
 from router.gateway.accounts import Account
+from router.gateway.callers import OwnPages
+from router.gateway.fields import FieldRules
 from router.gateway.keys import KeyRing
 from router.gateway.prompt import PromptFacts
 from router.gateway.tenants import Tenants
@@ -29,14 +31,28 @@ def session_id(key: str | None, told: str) -> str:
     return hashlib.sha256(scope + told.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
+def salted(prefix: tuple[int, ...], salt: int) -> tuple[int, ...]:
+    """Hashes of a prompt's leading blocks as one key's: no other key's prompts have the same, so no prediction tells one
+    key what another has asked."""
+    return tuple([block ^ salt for block in prefix]) if salt and prefix else prefix
+
+
+def _salt(purpose: str, sha256: str) -> bytes:
+    """The same at all replicas, and not to be guessed without the key."""
+    return hashlib.sha256(purpose.encode() + bytes.fromhex(sha256)).digest()
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """`terms` are by the name of a key that works. `accounts` are by the name of any key that is known: what a dead one
     spent counts for those that made it. `fallbacks` are by model; `created` is when the fleet was read (seconds since the
     epoch), `least_context_tokens` the shortest context of any candidate. `stored` are the keys that are not of the fleet
-    file, `state` knows what is left of limits and budgets."""
+    file, `state` knows what is left of limits and budgets, `pages` which web pages may ask while no key is needed,
+    `fields` what bodies must not hold."""
 
     config: FleetConfig
+    pages: OwnPages
+    fields: FieldRules
     names: ModelNames
     wishes: WishRules
     state: State
@@ -74,6 +90,8 @@ class Rules:
         ]
         return cls(
             config=config,
+            pages=OwnPages(config.server.host, config.server.allowed_hosts),
+            fields=FieldRules(config.limits.forbidden_fields, config.limits.media_urls),
             names=names,
             wishes=WishRules(
                 names,
@@ -89,10 +107,17 @@ class Rules:
         )
 
     def with_keys(self, stored: Sequence[StoredKey]) -> Self:
-        """The same rules with other keys beside those of the fleet file."""
+        """The same rules with other keys beside those of the fleet file. Closed rules stay closed, whatever the keys."""
         if stored is self.stored:
             return self
-        return replace(self, stored=stored, **_keys(self.config, self.names, stored, self.tenants.left_out))
+        rules = replace(self, stored=stored, **_keys(self.config, self.names, stored, self.tenants.left_out))
+        rules.stay_closed(self)
+        return rules
+
+    def stay_closed(self, before: Rules) -> None:
+        """Need a key, also without any that works, if the rules before needed one."""
+        if not before.keys.open:
+            self.keys.close()
 
     def request(
         self,
@@ -139,13 +164,15 @@ class Rules:
             priority=wish.priority,
             seed=wish.seed,
             key=key,
+            owner=None if terms is None else terms.owner,
+            cache_salt=None if terms is None else terms.cache_salt,
             expires_at=arrived_at + self.config.limits.request_timeout_s,
             decodes=decodes,
             choices=choices,
             needs=needs,
             hedges=hedges,
             session=None if session is None else session_id(key, session),
-            prefix=facts.prefix,
+            prefix=facts.prefix if terms is None else salted(facts.prefix, terms.prefix_salt),
             features=facts.features,
         )
 
@@ -173,6 +200,9 @@ def _keys(
             key.min_quality,
             key.max_priority,
             None if key.models is None else frozenset(key.models),
+            tenants.chain(key.name)[-1].name,
+            0 if config.auth.share_prefixes else int.from_bytes(_salt("prefix", key.sha256)[:4], "big"),
+            _salt("cache", key.sha256).hex() if config.auth.cache_salt else None,
         )
     return {
         "tenants": tenants,

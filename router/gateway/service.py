@@ -177,6 +177,8 @@ class Gateway:
     async def start(self) -> None:
         self.stalls.start()
         await self.keys.start(self.config)
+        if self.keys.lost:
+            self.rules.keys.close()
         await self._load_spent()
         self.in_background(self._load_late_spending(), "late-spending")
         await self._learn_feedback()
@@ -329,6 +331,7 @@ class Gateway:
         self._headers.clear()
         scheduler.set_instances(instances)
         scheduler.settings = scheduler_settings(config)
+        prepared.rules.stay_closed(self.rules)
         self.rules = prepared.rules
         self._use_keys(self.keys.stored)  # they may have changed meanwhile
         self.runner.apply(Tick())  # queued requests may go to what has come, or must be told what has gone

@@ -1,4 +1,4 @@
-"""The page at /ui: its own files, and the comparisons that it offers to open."""
+"""The pages at /ui and /docs: their own files, and the comparisons that the first offers to open."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from fastapi.responses import FileResponse
 
 from router import __version__
 from router.gateway.access import admin_only, not_found
+from router.gateway.callers import admin_needs_key
 from router.gateway.service import Gateway
 
 _TYPES = {
@@ -33,6 +34,7 @@ _SAFETY = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
     # Asked again each time, answered by a 304 while nothing has changed.
     "cache-control": "no-cache",
 }
@@ -59,7 +61,7 @@ def read_assets() -> dict[str, Asset]:
 
 
 def ui_routes(gateway: Gateway) -> APIRouter:
-    """/ui and the reports under /admin. 404 where `ui.enabled` is false."""
+    """/ui, /docs and the reports under /admin. 404 where `ui.enabled` is false."""
 
     def enabled() -> None:
         if not gateway.config.ui.enabled:
@@ -79,7 +81,7 @@ def ui_routes(gateway: Gateway) -> APIRouter:
         told = {
             "version": __version__,
             "policies": sorted(gateway.policies),
-            "admin_key_needed": gateway.admin_key is not None,
+            "admin_key_needed": admin_needs_key(gateway.rules, gateway.admin_key),
             "client_key_needed": not gateway.rules.keys.open,
             "default_policy": gateway.config.defaults.policy,
         }
@@ -88,6 +90,11 @@ def ui_routes(gateway: Gateway) -> APIRouter:
     @router.api_route("/ui/", methods=["GET", "HEAD"])
     async def index(request: Request) -> Response:
         return _sent(assets["index.html"], request)
+
+    @router.api_route("/docs", methods=["GET", "HEAD"])
+    async def docs(request: Request) -> Response:
+        """The API, from /openapi.json."""
+        return _sent(assets["docs.html"], request)
 
     @router.api_route("/ui/{name}", methods=["GET", "HEAD"])
     async def asset(name: str, request: Request) -> Response:

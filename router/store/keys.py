@@ -7,8 +7,10 @@ tells whether anything has changed without reading the rows.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import ColumnElement, case, func, insert, select, update
@@ -18,6 +20,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from router.store.database import StoreError, connect, create_engine, driver_errors, parse_url, public_url
 from router.store.tables import keys
+
+logger = logging.getLogger("headway")
 
 #: Later than the last change by this much where the clock is not.
 _TICK_S = 0.001
@@ -44,11 +48,13 @@ Version = tuple[int, int, float]
 
 
 class KeyTable:
-    """The table `keys` of one database. All methods raise StoreError when the database does not answer."""
+    """The table `keys` of one database. All methods raise StoreError when the database does not answer. `keyed` is a file
+    beside the database that says that the table held keys (None: nothing is kept of that)."""
 
-    def __init__(self, url: URL, engine: AsyncEngine) -> None:
+    def __init__(self, url: URL, engine: AsyncEngine, keyed: Path | None = None) -> None:
         self._name = public_url(url)
         self._engine = engine
+        self.keyed = keyed
         self._errors = driver_errors(url)
 
     @classmethod
@@ -67,6 +73,18 @@ class KeyTable:
     async def aclose(self) -> None:
         """Let go of the database."""
         await self._engine.dispose()
+
+    def held_keys(self) -> bool:
+        """Whether the table is known to have held keys, also if it holds none now."""
+        return self.keyed is not None and self.keyed.exists()
+
+    def note_keys(self) -> None:
+        """Keep, beside the database, that the table holds keys."""
+        if self.keyed is not None and not self.keyed.exists():
+            try:
+                self.keyed.touch(mode=0o600)
+            except OSError as error:
+                logger.warning("cannot keep that there are keys (%s): set auth.required", error.strerror)
 
     async def version(self) -> Version:
         """Another value after every change, wherever it was made."""

@@ -98,6 +98,7 @@ class Store:
         self._engine = engine
         self._errors = driver_errors(url)
         self._writer: Writer | None = None
+        self._keyed: Path | None = None
         self._counts: runs.Counts | None = None
         self._lost = Lost()
         self._taking_up: list[asyncio.Task[None]] = []
@@ -127,6 +128,7 @@ class Store:
         try:
             await connect(parsed, engine, create=True, wait_s=wait_s)
             prefix = runs.file_prefix(parsed, spool_directory, state_dir)
+            store._keyed = runs.keyed_path(prefix)
             await store._begin_run(prefix, spool_mb, keep_prompts, spool_directory is not None)
         except BaseException:
             await engine.dispose()
@@ -220,7 +222,7 @@ class Store:
     @property
     def keys(self) -> KeyTable:
         """Clients' keys that were made while gateways ran; over the store's own connections."""
-        return KeyTable(self._url, self._engine)
+        return KeyTable(self._url, self._engine, self._keyed)
 
     @property
     def run_id(self) -> str:

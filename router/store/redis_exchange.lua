@@ -12,14 +12,14 @@
 --   bucket:NAME      string: level and when; expires when full
 --   counter, changes a counter, and a sorted set: what changed -> the counter when it last did. A replica asks for what
 --                    has changed since it last asked. b:RUN:BUDGET money, v:RUN a view, t:WHAT a turn, d:NAME a document
---   turns, lessons, versions, documents
+--   turns (TURNS_KEPT at most), lessons, versions, documents
 local prefix, ask = ARGV[1], cjson.decode(ARGV[2])
 local run, call = ask.run, redis.call
 local time = call('TIME')
 local now = time[1] + time[2] / 1000000
 
 local LIVE_S, DEAD_S, HELD_S, DAY_BUDGET_S = 2, 10, 60, 3 * 86400
-local PAGE, LESSONS, LESSONS_KEPT = 500, 50, 1000
+local PAGE, LESSONS, LESSONS_KEPT, TURNS_KEPT = 500, 50, 1000, 1024
 local SLACK, SLACK_USD = 1e-9, 1e-8
 
 local function key(kind, name) return prefix .. kind .. (name or '') end
@@ -224,7 +224,11 @@ if ask.view ~= cjson.null then
   changed('v:' .. run)
 end
 for what, turn in pairs(ask.turns) do
-  call('HSET', key('turns'), what, turn)
+  if call('HSET', key('turns'), what, turn) == 1 and call('HLEN', key('turns')) > TURNS_KEPT then
+    local dropped = call('HRANDFIELD', key('turns'))  -- clients may name any set of models
+    call('HDEL', key('turns'), dropped)
+    call('ZREM', key('changes'), 't:' .. dropped)
+  end
   changed('t:' .. what)
 end
 for _, row in ipairs(ask.documents) do

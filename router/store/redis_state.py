@@ -39,6 +39,8 @@ _EXCHANGE = Script(files("router.store").joinpath("redis_exchange.lua").read_tex
 _LIVE_S = 2.0
 #: Lessons that wait to be told.
 _LESSONS = 1000
+#: Turns that wait to be told (as many as Redis keeps: `TURNS_KEPT` of the script).
+_TURNS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +203,8 @@ class RedisState:
         view = View() if self._listener is None else self._listener.view()
         for what, (instance, model) in view.turns.items():
             self._turns[what] = json.dumps((self._run, instance, model))
+        while len(self._turns) > _TURNS:  # Redis is away, and clients may name any set of models
+            del self._turns[next(iter(self._turns))]
         text = view_text(view)
         telling, wants, turns = self._books.telling(), self._takes.rows(), dict(self._turns)
         gives_number, gives = self._takes.gives.batch()

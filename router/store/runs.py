@@ -109,6 +109,11 @@ def file_prefix(url: URL, directory: Path | None, state_dir: Path | None = None)
     return (directory or state_dir or Path.cwd()) / f"headway-{digest:08x}-run-"
 
 
+def keyed_path(prefix: Path | None) -> Path | None:
+    """The file that says that there were keys in the database, of which `file_prefix` tells the place."""
+    return None if prefix is None else prefix.with_name(prefix.name.removesuffix("run-") + "keyed")
+
+
 def create_counts(prefix: Path | None, run_id: str, *, make_directory: bool) -> Counts:
     """The counter file of a new run, and its directory if asked for; StoreError when it cannot be made."""
     try:

@@ -36,8 +36,10 @@ def free_port() -> int:
 
 
 def filled(value: str, variables: dict[str, str]) -> str:
-    """A value of the compose file with `${NAME:-default}` put in."""
-    return re.sub(r"\$\{(\w+):-([^}]*)\}", lambda found: variables.get(found[1], found[2]), value)
+    """A value of the compose file with its variables put in: `${NAME:-default}`, and `${NAME:?message}` which must be
+    there."""
+    value = re.sub(r"\$\{(\w+):-([^}]*)\}", lambda found: variables.get(found[1], found[2]), value)
+    return re.sub(r"\$\{(\w+):\?[^}]*\}", lambda found: variables[found[1]], value)
 
 
 class Stack:

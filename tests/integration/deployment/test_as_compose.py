@@ -88,13 +88,19 @@ async def test_it_runs_and_survives_each_part(stack: Stack) -> None:
         first, second = stack.urls
         await asyncio.gather(*(stack.until_ready(session, url) for url in stack.urls))
 
+        # nobody is answered before the first key is made
+        for url in (first, second):
+            await until_answered(session, url, 401)
+        key = await make_key(session, first, name="first")
+        await until_answered(session, second, 200, key)
+
         # one truth: what one gateway served the other shows, and each knows of the other
-        ids = {await ask(session, url) for url in (first, second) * 3}
+        ids = {await ask(session, url, key) for url in (first, second) * 3}
         await recorded(session, first, ids)
         await recorded(session, second, ids)
         await until_state(session, first, "replicas", 2)
 
-        # a key made at one is a key of the other, and closes both
+        # a key made at one is a key of the other
         key = await make_key(session, first, name="team-a", requests_per_minute=5)
         await until_answered(session, second, 401)
         await until_answered(session, second, 200, key)

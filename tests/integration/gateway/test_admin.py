@@ -290,3 +290,23 @@ async def test_without_an_admin_key_only_this_machine_may(tmp_path):
         assert await status_from(("10.0.0.7", 1)) == 401
         assert await status_from(("localhost.evil", 1)) == 401
         assert await status_from(None) == 401
+
+
+async def test_an_added_instance_gets_no_variable_that_the_fleet_file_does_not_name(tmp_path):
+    environment = {"HEADWAY_ADMIN_KEY": "root", "DATABASE_URL": "secret", "ENGINE_KEY": "for engines"}
+    extra = vllm("b")
+    await extra.start()
+    try:
+        async with live(
+            tmp_path, vllm("a"), environment=environment, auth={"engine_env": ["ENGINE_KEY"]}
+        ) as gw:
+            for member in ({"api_key_env": "DATABASE_URL"}, {"headers_env": {"x-a": "HEADWAY_ADMIN_KEY"}}):
+                status, told = await gw.post(
+                    "/admin/instances", entry(extra, name="c", **member), headers=bearer("root")
+                )
+                assert (status, told["error"]["code"]) == (422, "invalid_fleet")
+                assert "secret" not in str(told)
+            named = entry(extra, name="c", api_key_env="ENGINE_KEY")
+            assert (await gw.post("/admin/instances", named, headers=bearer("root")))[0] == 201
+    finally:
+        await extra.stop()

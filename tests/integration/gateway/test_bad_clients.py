@@ -19,7 +19,7 @@ CHAT = json.dumps(
 
 
 def post(body, *, path="/v1/chat/completions", version="1.1", headers=b"connection: close\r\n"):
-    return b"POST %b HTTP/%b\r\nhost: x\r\n%bcontent-length: %d\r\n\r\n%b" % (
+    return b"POST %b HTTP/%b\r\nhost: localhost\r\n%bcontent-length: %d\r\n\r\n%b" % (
         path.encode(),
         version.encode(),
         headers,
@@ -105,10 +105,10 @@ async def test_wrong_types_are_400s(shared, path, body):
 
 
 async def test_headers_too_large_and_too_many(shared):
-    big = b"GET /healthz HTTP/1.1\r\nhost: x\r\nx-big: " + b"y" * 100_000 + b"\r\n\r\n"
-    many = b"GET /healthz HTTP/1.1\r\nhost: x\r\n" + b"x-more: 1\r\n" * 300 + b"\r\n"
-    endless = b"GET /healthz HTTP/1.1\r\nhost: x\r\nx-big: " + b"y" * 200_000
-    long_path = b"GET /" + b"y" * 200_000 + b" HTTP/1.1\r\nhost: x\r\n\r\n"
+    big = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx-big: " + b"y" * 100_000 + b"\r\n\r\n"
+    many = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n" + b"x-more: 1\r\n" * 300 + b"\r\n"
+    endless = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx-big: " + b"y" * 200_000
+    long_path = b"GET /" + b"y" * 200_000 + b" HTTP/1.1\r\nhost: localhost\r\n\r\n"
     for data in (big, many, endless, long_path):
         answer = await shared.raw(data)
         # A reset may take the answer with it when the client was still sending.
@@ -121,9 +121,9 @@ async def test_headers_too_large_and_too_many(shared):
     [
         b"hello\r\n\r\n",
         b"GET / HTTP/9.9\r\n\r\n",
-        b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: -5\r\n\r\n",
-        b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nabcdef",
-        b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: -5\r\n\r\n",
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nabcdef",
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     ],
 )
@@ -170,7 +170,7 @@ async def test_a_byte_a_second_client_gets_a_408_and_others_are_served(shared, m
 
     slow_head = asyncio.create_task(drip(b"POST /v1/chat/completions HTTP/1.1\r\nx-slow: ", b"y"))
     slow_body = asyncio.create_task(
-        drip(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n", b" ")
+        drip(b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n", b" ")
     )
     for _ in range(3):
         assert (await shared.chat(model="small"))[0] == 200
@@ -213,10 +213,14 @@ async def test_http_1_0_streaming(shared):
 
 async def test_head(shared):
     for path in ("/", "/healthz", "/readyz", "/api/tags", "/api/version"):
-        answer = await shared.raw(b"HEAD %b HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n" % path.encode())
+        answer = await shared.raw(
+            b"HEAD %b HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n" % path.encode()
+        )
         assert answer.startswith(b"HTTP/1.1 200 "), path
         assert answer.endswith(b"\r\n\r\n"), path
-    answer = await shared.raw(b"HEAD /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+    answer = await shared.raw(
+        b"HEAD /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+    )
     assert answer.split()[1] in (b"404", b"405")
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.integration.gateway.live import events, fault, live, ollama, vllm
+from tests.integration.gateway.live import bearer, events, fault, key, live, ollama, vllm
 
 MID_STREAM = ["error_mid_stream", "truncate_without_done", "cut_mid_stream"]
 
@@ -220,3 +220,34 @@ async def test_a_200_that_holds_an_error(tmp_path):
             for _ in range(2):
                 status, headers, answer = await gw.chat(model="small", routing=routing)
                 assert (status, headers["x-headway-instance"]) == (200, "b"), answer
+
+
+async def test_one_key_takes_no_instance_out_for_another(tmp_path):
+    keys = [key("evil", makes_keys=True), key("good")]
+    async with live(
+        tmp_path,
+        *(vllm(name) for name in "abc"),
+        auth={"keys": keys},
+        environment={"HEADWAY_ADMIN_KEY": "root"},
+        probes={"interval_s": 5, "eject_after": 2},
+    ) as gw:
+        made = (await gw.post("/v1/keys", {"name": "below"}, headers=bearer("evil")))[1]["key"]
+        for secret in ["evil", made] * 3:  # what it makes counts as its own
+            for engine in gw.engines.values():
+                engine.arm(fault("status", status=500))
+            assert (await gw.chat(headers=bearer(secret)))[0] == 502
+            assert all(instance.healthy for instance in gw.instances.values())
+        for _ in range(6):  # fails at one, is answered by another: that one is to blame, says this key
+            gw.engines["a"].faults.clear()
+            gw.engines["a"].arm(fault("status", status=500))
+            await gw.chat(headers=bearer("evil"), routing={"policy": "round_robin"})
+        assert (gw.instances["a"].healthy, list(gw.instances["a"].ejected_for)) == (True, ["evil"])
+        gw.engines["a"].faults.clear()
+        routing = {"policy": "round_robin"}
+        answered = {
+            (await gw.chat(headers=bearer("good"), routing=routing))[1]["x-headway-instance"]
+            for _ in range(6)
+        }
+        assert answered == {"a", "b", "c"}
+        assert (await gw.chat(headers=bearer(made), routing=routing))[0] == 200
+        assert list(gw.instances["a"].ejected_for) == ["evil"]

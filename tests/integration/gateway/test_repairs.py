@@ -30,7 +30,10 @@ async def test_what_follows_a_request_does_not_break_into_its_answer(tmp_path, m
         ).encode()
         reader, writer = await asyncio.open_connection("127.0.0.1", gw.port)
         try:
-            head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
+            head = (
+                b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n"
+                % len(body)
+            )
             writer.write(head + body)
             got = await reader.readline()
             writer.write(stray)

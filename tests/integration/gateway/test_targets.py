@@ -8,8 +8,12 @@ KEYS = [key("one", quality=0.7), key("two", attainment=0.8), key("three")]
 COST = {"quality": 0.5, "quality_slack": 0.02, "attainment": 0.9, "window_requests": 100}
 
 
-async def patch(gw, **body):
-    async with gw.http.patch(f"{gw.url}/admin/targets", json=body) as response:
+ROOT = {"HEADWAY_ADMIN_KEY": "root"}
+ADMIN = bearer("root")
+
+
+async def patch(gw, headers=None, **body):
+    async with gw.http.patch(f"{gw.url}/admin/targets", json=body, headers=headers) as response:
         return response.status, await response.json()
 
 
@@ -19,10 +23,10 @@ def by_key(answer):
 
 async def test_targets_change_until_the_file_is_read_again(tmp_path):
     sections = {"auth": {"keys": KEYS}, "scheduling": {"cost": COST}}
-    async with live(tmp_path, vllm("a"), **sections) as gw:
+    async with live(tmp_path, vllm("a"), environment=ROOT, **sections) as gw:
         asked = gw.gateway.runner.scheduler.policies["cost"]._targets  # what the policy really asks
         of_file = {None: (0.5, 0.9), "one": (0.7, 0.9), "two": (0.5, 0.8), "three": (0.5, 0.9)}
-        status, answer = await gw.get("/admin/targets")
+        status, answer = await gw.get("/admin/targets", headers=ADMIN)
         assert (status, by_key(answer)) == (200, of_file)
         assert {each["window_requests"] for each in answer["targets"]} == {100}
         assert not any(each["changed"] for each in answer["targets"])
@@ -32,7 +36,7 @@ async def test_targets_change_until_the_file_is_read_again(tmp_path):
             0.5,
         )
 
-        status, answer = await patch(gw, attainment=0.99)  # the fleet, and who has none of its own
+        status, answer = await patch(gw, ADMIN, attainment=0.99)  # the fleet, and who has none of its own
         assert status == 200
         assert by_key(answer) == {
             None: (0.5, 0.99),
@@ -40,19 +44,19 @@ async def test_targets_change_until_the_file_is_read_again(tmp_path):
             "two": (0.5, 0.8),
             "three": (0.5, 0.99),
         }
-        _, answer = await patch(gw, key="one", quality=None)
+        _, answer = await patch(gw, ADMIN, key="one", quality=None)
         assert by_key(answer)["one"] == (None, 0.99)
         assert [each["key"] for each in answer["targets"] if each["changed"]] == [None, "one"]
         assert (asked("one").quality, asked("three").attainment) == (None, 0.99)
 
         # An instance that is added is no new file.
         added = {"name": "z", "kind": "vllm", "url": "http://127.0.0.1:9", "serves": {"qwen2.5-7b": "x"}}
-        assert (await gw.post("/admin/instances", added))[0] == 201
+        assert (await gw.post("/admin/instances", added, headers=ADMIN))[0] == 201
         assert asked("three").attainment == 0.99
 
         gw.fleet["scheduling"]["cost"] = COST | {"quality": 0.55}
-        assert (await gw.post("/admin/reload", {}))[0] == 200
-        _, answer = await gw.get("/admin/targets")
+        assert (await gw.post("/admin/reload", {}, headers=ADMIN))[0] == 200
+        _, answer = await gw.get("/admin/targets", headers=ADMIN)
         assert by_key(answer) == of_file | {None: (0.55, 0.9), "two": (0.55, 0.8), "three": (0.55, 0.9)}
         assert not any(each["changed"] for each in answer["targets"])
         assert asked("two").quality == 0.55

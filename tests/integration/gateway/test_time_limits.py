@@ -169,7 +169,7 @@ async def test_a_slow_reader_does_not_trip_the_idle_limit(tmp_path):
                 b'"messages":[{"role":"user","content":"Hello"}]}'
             )
             writer.write(
-                b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+                b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
                 b"content-length: %d\r\n\r\n%b" % (len(body), body)
             )
             assert (await reader.readline()).startswith(b"HTTP/1.1 200")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import sqlite3
 from urllib.parse import urlsplit
 
 import pytest
@@ -383,3 +385,96 @@ async def test_where_keys_are_required_a_lost_database_opens_nothing(tmp_path, c
 async def test_keys_without_an_admin_key_are_warned_of(tmp_path, caplog):
     async with live(tmp_path, vllm("a"), auth={"keys": [key("a-client")]}):
         assert "there is no admin key" in caplog.text
+
+
+# --- a gateway that was closed stays closed -----------------------------------------------------------------
+async def run_sql(path, *statements):
+    """Change a gateway's SQLite file behind its back, as a restore or another program would."""
+
+    def change():
+        with sqlite3.connect(path, timeout=10) as database:
+            for statement in statements:
+                database.execute(statement)
+
+    await asyncio.to_thread(change)
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        "DELETE FROM keys",
+        "UPDATE keys SET settings = 'no JSON', changed_at = changed_at + 1",
+        "UPDATE keys SET revoked_at = 1.0, changed_at = changed_at + 1",
+        "UPDATE keys SET maker = 'nobody', changed_at = changed_at + 1",
+    ],
+)
+async def test_a_closed_gateway_stays_closed_whatever_becomes_of_the_table(tmp_path, lost):
+    async with gateway(tmp_path, keys=[]) as gw:
+        secret = await make(gw, "team-a")
+        assert await chats(gw, secret) == 200
+        await run_sql(tmp_path / "headway.db", lost)
+        await gw.gateway.keys.refresh()
+        assert (await gw.chat())[0] == 401
+        assert await chats(gw, secret) == 401
+        assert (await gw.get("/v1/models"))[0] == 401
+        gw.fleet["defaults"] = {"policy": "price"}
+        assert (await gw.post("/admin/reload", {}, **ADMIN))[0] == 200
+        assert (await gw.chat())[0] == 401
+        assert await chats(gw, await make(gw, "team-b")) == 200  # and it can be mended
+
+
+async def test_keys_that_leave_the_fleet_file_open_nothing(tmp_path):
+    async with gateway(tmp_path) as gw:
+        gw.fleet["auth"] = {"keys": []}
+        assert (await gw.post("/admin/reload", {}, **ADMIN))[0] == 200
+        assert (await gw.chat())[0] == 401
+
+
+@pytest.mark.parametrize("database", ["emptied", "removed"])
+async def test_a_restart_over_a_table_that_lost_its_keys_opens_nothing(tmp_path, caplog, database):
+    path = tmp_path / "headway.db"
+    async with gateway(tmp_path, keys=[]) as gw:
+        assert (await gw.chat())[0] == 200
+        await make(gw, "team-a")
+    if database == "removed":
+        path.unlink()
+    else:
+        await run_sql(path, "DELETE FROM keys")
+    caplog.clear()
+    async with gateway(tmp_path, keys=[]) as gw:
+        assert (await gw.chat())[0] == 401
+        assert "had keys and has none now" in caplog.text
+        assert (await gw.post("/admin/reload", {}, **ADMIN))[0] == 200
+        assert (await gw.chat())[0] == 401
+        assert await chats(gw, await make(gw, "team-b")) == 200
+    (tmp_path / "headway.db-keyed").unlink()  # as the log says
+    await run_sql(path, "DELETE FROM keys")
+    async with gateway(tmp_path, keys=[]) as gw:
+        assert (await gw.chat())[0] == 200
+
+
+async def test_a_restored_table_gives_no_revoked_key_back(tmp_path):
+    async with gateway(tmp_path, keys=[]) as gw:
+        secret = await make(gw, "team-a")
+        await delete(gw, "/admin/keys/team-a", ROOT)
+        assert await chats(gw, secret) == 401
+        await run_sql(
+            tmp_path / "headway.db", "UPDATE keys SET revoked_at = NULL, changed_at = changed_at + 1"
+        )
+        await gw.gateway.keys.refresh()
+        assert await chats(gw, secret) == 401
+
+
+async def test_without_an_admin_key_the_first_key_is_not_made_over_http(tmp_path):
+    async with live(tmp_path, vllm("a")) as gw:
+        assert (await gw.get("/admin/fleet"))[0] == 200
+        assert (await gw.post("/admin/keys", {"name": "mine"}))[0] == 401
+        assert (await gw.chat())[0] == 200  # nobody has locked the owner out
+
+
+async def test_with_keys_and_no_admin_key_admin_answers_nobody(tmp_path):
+    async with live(tmp_path, vllm("a"), auth={"keys": [key("a-client")]}) as gw:
+        for headers in ({}, bearer("a-client")):
+            status, told = await gw.get("/admin/fleet", headers=headers)
+            assert (status, "HEADWAY_ADMIN_KEY" in told["error"]["message"]) == (401, True)
+        assert (await gw.get("/ui/about.json"))[1]["admin_key_needed"] is True

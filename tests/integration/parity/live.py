@@ -38,6 +38,9 @@ class _NoKeys:
     async def rows(self) -> tuple[()]:
         return ()
 
+    def held_keys(self) -> bool:
+        return False
+
 
 class _Records:
     """The store, as far as requests use it: a list."""

@@ -246,7 +246,7 @@ class LiveBackend:
     async def stream(self, call: Call) -> LiveStream:
         await asyncio.sleep(0)  # a connection takes a turn of the loop, whether it is made or refused
         if self.engine.down:
-            raise UpstreamError("the connection was refused")
+            raise UpstreamError("the connection was refused", unreachable=True)
         request, lengths, _, prefix_hashes = self._truths[call.request_id]
         output_tokens = lengths[call.candidate.model]
         prompt_tokens = request.prompt_tokens

@@ -8,7 +8,9 @@ import logging
 from tests.integration.gateway.live import bearer, key, live, vllm
 from tests.integration.replicas.replicas import replicas
 
-ADMIN = {"auth": {"admin_key_env": "ADMIN", "keys": [key("sesame", quality=0.5)]}}
+ADMIN = {
+    "auth": {"admin_key_env": "ADMIN", "keys": [key("sesame", quality=0.5)], "engine_env": ["ENGINE_KEY"]}
+}
 SECRETS = {"ADMIN": "open up", "ENGINE_KEY": "of the engine"}
 AS_ADMIN = {"headers": bearer("open up")}
 

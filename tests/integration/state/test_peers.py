@@ -178,3 +178,28 @@ async def test_fleets_with_different_names_share_nothing(calm_server):
 
 def _name(replica: Replica) -> str:
     return replica.state._prefix[1:-2]
+
+
+async def test_turns_do_not_grow_whatever_clients_name(calm_server):
+    async with replicas(calm_server.url, 2) as (a, b), redis.asyncio.from_url(calm_server.url) as client:
+        for start in range(0, 6000, 500):
+            b.ear.tells = View(turns={f"set-{start + each}": ("x", "m") for each in range(500)})
+            b.state.poke()
+            names = b.ear.tells.turns.keys()
+            await until(lambda names=names: any(names & each.turns.keys() for each in a.ear.peers))
+        b.ear.tells = View()
+        prefix = f"{{{_name(a)}}}:"
+        assert await client.hlen(f"{prefix}turns") == 1024
+        changes = await client.zrange(f"{prefix}changes", 0, -1)
+        assert sum(each.startswith(b"t:") for each in changes) == 1024
+
+
+async def test_turns_that_wait_for_redis_do_not_grow_either(server):
+    async with replicas(server.url, 1) as (a,):
+        server.kill()
+        for start in range(0, 6000, 1000):
+            a.ear.tells = View(turns={f"set-{start + each}": ("x", "m") for each in range(1000)})
+            failures = a.state.health.failures
+            a.state.poke()
+            await until(lambda failures=failures: a.state.health.failures > failures)
+        assert len(a.state._turns) == 1024

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
 
 import pytest
 
 from backends.http1 import Origin, request_head
 from backends.pool import Pool
-from router.core.errors import UpstreamError
+from router.core.errors import OutOfSockets, UpstreamError
 from tests.contract.backends.fakes import Exchange, FakeEngine
 
 
@@ -169,3 +171,29 @@ def test_urls_that_are_none(url: str) -> None:
 def test_headers_cannot_break_out() -> None:
     with pytest.raises(ValueError, match="line break"):
         request_head(Origin.parse("http://h"), "/", {"x": "a\r\nevil: 1"})
+
+
+async def test_a_gateway_without_files_blames_no_engine() -> None:
+    async with FakeEngine(hello) as engine:
+        pool, head = pool_for(engine)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        free = os.dup(0)
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+        try:
+            with pytest.raises(OutOfSockets) as failed:
+                await ask(pool, head)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert not failed.value.unreachable
+        assert await ask(pool, head) == b"hello "
+        await pool.aclose()
+
+
+async def test_an_engine_that_is_not_there_is_unreachable() -> None:
+    async with FakeEngine(hello) as engine:
+        pool, head = pool_for(engine)
+    with pytest.raises(UpstreamError) as failed:
+        await ask(pool, head)
+    assert failed.value.unreachable
+    await pool.aclose()

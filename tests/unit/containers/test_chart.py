@@ -20,7 +20,8 @@ HELM = shutil.which("helm") or str(ROOT / ".tools" / "helm")
 CUSTOM = {"ScaledObject", "ServiceMonitor", "PrometheusRule"}
 
 MODEL = {"name": "llama-3.1-8b", "price": {"input_usd_per_mtok": 0.05, "output_usd_per_mtok": 0.25}}
-ALONE: dict[str, Any] = {"replicas": 1, "fleet": {"models": [MODEL]}}
+SECRET = {"values": {"HEADWAY_ADMIN_KEY": "a"}}
+ALONE: dict[str, Any] = {"replicas": 1, "fleet": {"models": [MODEL]}, "secret": SECRET}
 SHARED: dict[str, Any] = {
     "store": {"url": "postgresql+asyncpg://headway@pg/headway"},
     "state": {"url": "redis://redis:6379/0", "passwordEnv": "HEADWAY_STATE_PASSWORD"},
@@ -98,6 +99,7 @@ def test_the_fleet_file_in_it_is_one_that_we_read(values: dict[str, Any], tmp_pa
     assert fleet.server.host == "0.0.0.0"
     assert fleet.server.workers == values.get("workers", 1)
     assert fleet.store.spool_directory == "/var/lib/headway"
+    assert fleet.auth.required
     if values is not ALONE:
         assert fleet.state.url == SHARED["state"]["url"]
         assert fleet.state.password_env == "HEADWAY_STATE_PASSWORD"
@@ -108,11 +110,17 @@ def test_the_fleet_file_in_it_is_one_that_we_read(values: dict[str, Any], tmp_pa
 def test_the_example_fleet_fits_into_the_chart(tmp_path: Path) -> None:
     """Whatever an operator has in a fleet file can be given as `fleet`."""
     fleet = yaml.safe_load((ROOT / "fleets" / "example.yaml").read_text(encoding="utf-8"))
-    text = rendered({"replicas": 1, "fleet": fleet}, tmp_path)["ConfigMap", "prod-headway"]["data"][
-        "fleet.yaml"
-    ]
+    text = rendered({"replicas": 1, "fleet": fleet, "secret": SECRET}, tmp_path)["ConfigMap", "prod-headway"][
+        "data"
+    ]["fleet.yaml"]
     ours = load(ROOT / "fleets" / "example.yaml").model_dump(exclude={"server", "store"})
     assert loads(text).model_dump(exclude={"server", "store"}) == ours
+
+
+def test_a_fleet_may_be_open_where_it_says_so(tmp_path: Path) -> None:
+    given = {**ALONE, "fleet": {"models": [MODEL], "auth": {"required": False}}}
+    text = rendered(given, tmp_path)["ConfigMap", "prod-headway"]["data"]["fleet.yaml"]
+    assert not loads(text).auth.required
 
 
 def test_a_pod_runs_without_rights_and_drains(tmp_path: Path) -> None:
@@ -185,6 +193,11 @@ def test_rules_and_dashboard_are_those_of_the_repository(tmp_path: Path) -> None
         ({"fleet": {"models": [MODEL]}, "state": SHARED["state"]}, "several gateways need one store"),
         ({"fleet": {"models": []}, "replicas": 1}, "minItems"),
         ({**ALONE, "replica": 2}, "replica"),
+        ({**ALONE, "secret": {}}, "secrets are needed"),
+        ({**ALONE, "secret": {"values": {"OTHER": "x"}}}, "HEADWAY_ADMIN_KEY is missing or empty"),
+        ({**ALONE, "secret": {"values": {"HEADWAY_ADMIN_KEY": ""}}}, "HEADWAY_ADMIN_KEY is missing or empty"),
+        ({**ALONE, "secret": {"values": {"HEADWAY_ADMIN_KEY": "ChangeMe"}}}, "one that anybody would try"),
+        ({**SHARED, "secret": SECRET}, "HEADWAY_STORE_PASSWORD is missing or empty"),
         ({**ALONE, "drain": {"graceSeconds": 10}}, "graceSeconds"),
     ],
 )

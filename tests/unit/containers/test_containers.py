@@ -6,6 +6,7 @@ check-jsonschema 0.39.0 carries it.
 """
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,34 @@ def test_a_password_is_the_same_on_both_sides() -> None:
     gateway = SERVICES["gateway"]["environment"]
     assert SERVICES["postgres"]["environment"]["POSTGRES_PASSWORD"] == gateway["HEADWAY_STORE_PASSWORD"]
     assert gateway["HEADWAY_STATE_PASSWORD"] in SERVICES["redis"]["command"]
+
+
+def test_nothing_starts_without_secrets_of_its_own() -> None:
+    text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+    given = dict(re.findall(r"\$\{(\w+):([-?])", text))
+    secrets = {name for name in given if re.search("KEY|PASSWORD", name)}
+    assert secrets == {
+        "HEADWAY_ADMIN_KEY",
+        "HEADWAY_STORE_PASSWORD",
+        "HEADWAY_STATE_PASSWORD",
+        "GRAFANA_PASSWORD",
+    }
+    for name in secrets:
+        assert set(re.findall(rf"\$\{{{name}(..)", text)) == {":?"}  # unset and empty are refused
+
+
+@pytest.mark.parametrize("name", FLEETS)
+def test_clients_need_keys(name: str) -> None:
+    assert load(ROOT / "fleets" / name).auth.required
+
+
+def test_the_proxy_says_who_asked_and_believes_nobody() -> None:
+    text = (ROOT / "deploy" / "nginx" / "headway.conf").read_text(encoding="utf-8")
+    told = dict(re.findall(r"^proxy_set_header (\S+) (.+?);", text, re.MULTILINE))
+    assert (
+        told["X-Forwarded-For"] == told["X-Real-IP"] == "$remote_addr"
+    )  # what a client says itself is replaced
+    assert (told["Host"], told["X-Forwarded-Host"], told["Forwarded"]) == ("$host", "$host", '""')
 
 
 def test_every_instance_of_the_fleet_is_a_service_with_its_engine(fleet: FleetConfig) -> None:

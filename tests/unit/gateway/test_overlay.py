@@ -85,6 +85,45 @@ def test_what_does_not_fit_the_file_is_refused() -> None:
         Overlay().adding(an_instance("c", serves={"unknown": "x"})).over(FILE)
 
 
+SECRETS = loads(
+    "auth: {admin_key_env: ADMIN, engine_env: [LATER_KEY]}\n"
+    "store: {url: 'postgresql+asyncpg://h/d', password_env: DATABASE_PASSWORD}\n"
+    "models: [{name: m}]\n"
+    "instances:\n"
+    "  - {name: a, kind: vllm, url: 'http://h:1', serves: {m: x}, api_key_env: A_KEY, ca_file: /etc/ca.pem}\n"
+    "discovery:\n"
+    "  - kubernetes: {selector: app=x, namespace: n}\n"
+    "    instance: {kind: vllm, serves: {m: x}, headers_env: {x-token: POD_TOKEN}, tokenizer: /m/tokenizer.json}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("members", "refused"),
+    [
+        ({"api_key_env": "A_KEY"}, None),
+        ({"api_key_env": "LATER_KEY"}, None),
+        ({"headers_env": {"x-a": "A_KEY", "x-b": "POD_TOKEN"}}, None),
+        ({"ca_file": "/etc/ca.pem", "tokenizer": "/m/tokenizer.json"}, None),
+        ({"api_key_env": "PATH"}, "PATH"),
+        ({"api_key_env": "ADMIN"}, "ADMIN"),
+        ({"api_key_env": "DATABASE_PASSWORD"}, "DATABASE_PASSWORD"),
+        ({"headers_env": {"x-a": "A_KEY", "x-b": "HOME"}}, "HOME"),
+        ({"ca_file": "/etc/shadow"}, "ca_file"),
+        ({"tokenizer": "/etc/ca.pem"}, "tokenizer"),
+    ],
+)
+def test_the_shared_document_asks_for_no_secret_and_no_file_of_its_own(
+    members: dict[str, Any], refused: str | None
+) -> None:
+    document = json.loads(json.dumps(Overlay().adding(an_instance("c", **members)).document()))
+    overlay = Overlay.of(document)
+    if refused is None:
+        assert overlay.over(SECRETS).instance("c") is not None
+    else:
+        with pytest.raises(ConfigError, match=refused):
+            overlay.over(SECRETS)
+
+
 @pytest.mark.parametrize(
     "document",
     [

@@ -32,13 +32,15 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if kindIs "bool" .Values.rbac.create }}{{ if .Values.rbac.create }}yes{{ end }}{{ else if .Values.fleet.discovery }}yes{{ end }}
 {{- end }}
 
-{{/* The fleet file: what is given, and store, state and server filled in where it is silent. */}}
+{{/* The fleet file: what is given, and auth, store, state and server filled in where it is silent. */}}
 {{- define "headway.fleet" -}}
 {{- $fleet := deepCopy .Values.fleet }}
 {{- range $section := list "instances" "discovery" }}
 {{- if not (index $fleet $section) }}{{ $fleet = omit $fleet $section }}{{ end }}
 {{- end }}
 {{- $server := merge (default dict $fleet.server) (dict "host" "0.0.0.0" "port" 8080 "workers" .Values.workers) }}
+{{- $auth := default dict $fleet.auth }}
+{{- if not (hasKey $auth "required") }}{{ $auth = set $auth "required" true }}{{ end }}
 {{- $store := default dict $fleet.store }}
 {{- if and .Values.store.url (not $store.url) }}
 {{- $store = merge $store (dict "url" .Values.store.url) }}
@@ -50,7 +52,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $state = merge $state (dict "url" .Values.state.url "name" (include "headway.name" .)) }}
 {{- if .Values.state.passwordEnv }}{{ $state = merge $state (dict "password_env" .Values.state.passwordEnv) }}{{ end }}
 {{- end }}
-{{- $fleet = merge (dict "server" $server "store" $store) $fleet }}
+{{- $fleet = merge (dict "server" $server "auth" $auth "store" $store) $fleet }}
 {{- if $state }}{{ $fleet = merge (dict "state" $state) $fleet }}{{ end }}
 {{- toYaml $fleet }}
 {{- end }}

@@ -1,0 +1,70 @@
+"""Members of a body that operators do not let clients send on to engines, and media that engines would fetch.
+
+An engine acts on some members with its own rights: it runs a template, loads a tensor, moves other requests back, or opens
+a URL from where it stands in the network. Checked once for each body, before it is translated or sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from router.core.errors import invalid_request
+
+#: Members of a part of a message that name what an engine may open, beside those that end in `url`.
+_MEDIA = frozenset({"image", "video", "audio", "file"})
+_ALLOWED = {"allow": ("data:", "http://", "https://"), "data_only": ("data:",)}
+
+
+class FieldRules:
+    """`forbidden` are names of members; `media_urls` is `allow` or `data_only` (`limits` of the fleet file)."""
+
+    def __init__(self, forbidden: Collection[str], media_urls: str) -> None:
+        self._forbidden = frozenset(forbidden)
+        self._schemes = _ALLOWED[media_urls]
+        self._refused = (
+            "media must be sent as data: URIs"
+            if media_urls == "data_only"
+            else "is no http, https or data URL"
+        )
+
+    def check_names(self, body: Mapping[str, Any]) -> None:
+        """Raise a 400 for a forbidden member, also of arguments (`chat_template_kwargs`). Null is not given."""
+        if not self._forbidden.isdisjoint(body):
+            self._refuse(body, "")
+        for name, value in body.items():
+            if name.endswith("_kwargs") and isinstance(value, dict) and not self._forbidden.isdisjoint(value):
+                self._refuse(value, f"{name}.")
+
+    def _refuse(self, members: Mapping[str, Any], at: str) -> None:
+        for name, value in members.items():
+            if name in self._forbidden and value is not None:
+                raise invalid_request(f"{at}{name} is not allowed here.", f"{at}{name}")
+
+    def check_media(self, body: Mapping[str, Any]) -> None:
+        """Raise a 400 for media in a chat's messages that an engine would have to fetch from where it must not."""
+        messages = body.get("messages")
+        if not isinstance(messages, list):
+            return
+        for index, message in enumerate(messages):
+            content = message.get("content") if isinstance(message, dict) else None
+            if isinstance(content, list):
+                for number, part in enumerate(content):
+                    for name, url in _urls(part):
+                        if not url[:8].lower().startswith(self._schemes):
+                            where = f"messages[{index}].content[{number}].{name}"
+                            raise invalid_request(f"{where}: {self._refused}.", where)
+
+
+def _urls(part: Any) -> Iterator[tuple[str, str]]:
+    """Everything in a part that names media, with the member's name."""
+    if not isinstance(part, dict):
+        return
+    for name, value in part.items():
+        if name in _MEDIA or name.endswith("url"):
+            if isinstance(value, str):
+                yield name, value
+            elif isinstance(value, dict):
+                yield from (
+                    (name, url) for key, url in value.items() if key.endswith("url") and isinstance(url, str)
+                )

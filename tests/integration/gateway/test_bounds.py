@@ -1,0 +1,109 @@
+"""What a gateway keeps of its clients' words does not grow with them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from types import ModuleType
+
+from tests.integration.gateway.live import bearer, key, live, vllm
+
+#: Containers that grow with what clients say, each up to a bound of its own, and the test of that bound.
+BOUNDED = {
+    "PrefixIndex._seen": "tests/unit/predictors: max_blocks",
+    "SessionIndex._held": "tests/unit/predictors: max_sessions",
+    "WishRules._unasked": "cleared at _CACHED",
+    "WishRules._joint": "cleared at _CACHED",
+    "Turns._last": "tests/unit/policies/test_policies.py: 1024",
+    "LengthModel._fleets": "cleared at _FLEETS",
+    "RelevanceModel._fleets": "cleared at _FLEETS",
+    "ResidualWindow._recent": "a window",
+    "Metrics._series": "known names only, and MAX_SERIES",
+    "Totals._amounts": "known keys, policies and models, by day",
+}
+OURS = ("router.", "policies.", "predictors.", "backends.")
+MODELS = [f"m{number}" for number in range(8)]
+REQUESTS = 90
+
+
+def sizes(root: object) -> dict[str, int]:
+    """The greatest container under each attribute of our objects that `root` leads to, by `Class.attribute`."""
+    found: dict[str, int] = {}
+    seen: set[int] = set()
+    ahead: deque[tuple[str, object]] = deque([("root", root)])
+    while ahead:
+        name, value = ahead.popleft()
+        if id(value) in seen or isinstance(value, (type, ModuleType, str, bytes, int, float)):
+            continue
+        seen.add(id(value))
+        if isinstance(value, (dict, list, set, frozenset, tuple, deque)):
+            found[name] = max(found.get(name, 0), len(value))
+            inner = [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)
+            ahead.extend((name, each) for each in inner[:5000])
+            continue
+        kind = type(value)
+        if not kind.__module__.startswith(OURS):
+            continue
+        slots = [slot for each in kind.__mro__ for slot in getattr(each, "__slots__", ())]
+        for attribute in {*getattr(value, "__dict__", {}), *slots}:
+            member = getattr(value, attribute, None)
+            owner = getattr(member, "__self__", None)
+            ahead.append((f"{kind.__name__}.{attribute}", member if owner is None else owner))
+    return found
+
+
+async def test_distinct_words_of_clients_fill_nothing_without_a_bound(tmp_path):
+    rng = random.Random(0)
+    models = [{"name": name, "aliases": [f"alias-{name}"], "quality": 0.5} for name in MODELS]
+    engine = vllm("a", speed=500.0)
+    serves = dict.fromkeys(MODELS, "up/llama-3.1-8b")
+    keys = [key("team", budget_usd=9.0, requests_per_minute=10_000)]
+    async with live(
+        tmp_path, engine, models=models, instance={"a": {"serves": serves}}, auth={"keys": keys},
+        environment={"HEADWAY_ADMIN_KEY": "root"},
+    ) as gw:  # fmt: skip
+
+        async def ask(number: int) -> None:
+            wanted = rng.sample(MODELS, rng.randint(1, len(MODELS)))
+            policy = rng.choice(sorted(gw.gateway.policies))
+            headers = {
+                **bearer("team"),
+                "x-session-id": f"session-{number}",
+                "x-request-id": f"client-{number}",
+                "x-stainless-retry-count": str(number),
+                "traceparent": f"00-{number:032x}-{number:016x}-01",
+            }
+            body = {
+                "model": rng.choice(["auto", *MODELS, *(f"alias-{name}" for name in MODELS)]),
+                "messages": [{"role": "user", "content": f"Number {number}. " * 100}],
+                "max_tokens": 1 + number % 7,
+                "user": f"user-{number}",
+                "prompt_cache_key": f"cache-{number}",
+                "routing": {
+                    "models": wanted,
+                    "policy": policy,
+                    "slo": {"ttft_ms": 1000 + number},
+                    "seed": number,
+                },
+                f"unknown-{number}": number,
+            }
+            status, _, answer = await gw.chat(headers=headers, **body)
+            assert status == 200, answer
+            await gw.chat(headers=bearer("team"), model=f"unknown-{number}")
+            await gw.chat(headers=bearer(f"wrong-{number}"))
+            await gw.get(f"/v1/models/unknown-{number}", headers=bearer("team"))
+            await gw.post("/v1/routing/predict", body, headers=bearer("team"))
+            await gw.get(f"/admin/requests?key=key-{number}", headers=bearer("root"))
+
+        await asyncio.gather(*map(ask, range(20)))
+        await asyncio.sleep(0.3)  # records are written
+        before = sizes(gw.gateway)
+        for start in range(20, 20 + REQUESTS, 30):
+            await asyncio.gather(*map(ask, range(start, start + 30)))
+        await gw.until(lambda: not gw.gateway.runner.scheduler.live)
+        await asyncio.sleep(0.3)
+        after = sizes(gw.gateway)
+        grown = {name for name, size in after.items() if size - before.get(name, 0) >= REQUESTS / 3}
+        assert grown - BOUNDED.keys() == set(), {name: after[name] for name in grown}
+        assert len(before) > 100  # it has looked at the gateway, not at its shell

@@ -1,0 +1,121 @@
+"""Members that operators forbid, and media that engines would fetch: on every API, before anything is sent."""
+
+from __future__ import annotations
+
+import asyncio
+from copy import deepcopy
+
+import pytest
+
+from tests.integration.gateway.live import live, vllm
+
+CHAT = {"model": "small", "max_tokens": 2, "messages": [{"role": "user", "content": "Hello"}]}
+#: One good body of each API.
+BODIES = {
+    "/v1/chat/completions": CHAT,
+    "/v1/completions": {"model": "small", "max_tokens": 2, "prompt": "Hello"},
+    "/v1/embeddings": {"model": "small", "input": "Hello"},
+    "/v1/responses": {"model": "small", "max_output_tokens": 16, "input": "Hello"},
+    "/api/chat": {"model": "small", "stream": False, "messages": [{"role": "user", "content": "Hello"}]},
+    "/api/generate": {"model": "small", "stream": False, "prompt": "Hello"},
+    "/api/embed": {"model": "small", "input": "Hello"},
+    "/v1/routing/predict": CHAT,
+}
+FORBIDDEN = [
+    "chat_template", "kv_transfer_params", "media_io_kwargs", "mm_processor_kwargs", "priority", "prompt_embeds",
+    "request_id",
+]  # fmt: skip
+
+
+def word(answer, path):
+    """The error's message, and its `param` where the API tells it."""
+    error = answer["error"]
+    return (error, None) if path.startswith("/api/") else (error["message"], error["param"])
+
+
+async def test_forbidden_members_are_refused_on_every_api(tmp_path):
+    async with live(tmp_path, vllm("a")) as gw:
+
+        async def refused(path, name):
+            status, answer = await gw.post(path, {**BODIES[path], name: {"a": 1}})
+            message, param = word(answer, path)
+            assert (status, name in message, param in {None, name}) == (400, True, True), (path, name)
+            inner = {"chat_template_kwargs": {"enable_thinking": False, name: "x"}}
+            status, answer = await gw.post(path, {**BODIES[path], **inner})
+            assert (status, f"chat_template_kwargs.{name}" in str(answer)) == (400, True), (path, name)
+
+        for path, body in BODIES.items():
+            await asyncio.gather(*(refused(path, name) for name in FORBIDDEN))
+            given = {**body, "priority": None}  # as some clients send what they do not mean
+            assert (await gw.post(path, given))[0] in {200, 501} or path in {"/v1/embeddings", "/api/embed"}
+        assert all(not row["attempts"] for row in await gw.rows() if row["outcome"] == "rejected_invalid")
+
+
+async def test_operators_choose_what_is_forbidden(tmp_path):
+    async with live(tmp_path, vllm("a"), limits={"forbidden_fields": ["logit_bias", "template"]}) as gw:
+        assert (await gw.chat(logit_bias={}))[0] == 400
+        assert (await gw.chat(priority=0))[0] == 200
+        status, answer = await gw.post(
+            "/api/generate", {**BODIES["/api/generate"], "template": "{{ .Prompt }}"}
+        )
+        assert (status, "not allowed here" in answer["error"]) == (400, True)
+
+
+#: Content with one piece of media, and how the 400 names it; by URL, as a file, and as data.
+PARTS = [
+    ("image_url", {"type": "image_url", "image_url": {"url": "URL"}}),
+    ("image_url", {"type": "image_url", "image_url": "URL"}),
+    ("image_url", {"image_url": "URL"}),
+    ("image_url", {"type": "text", "text": "x", "image_url": {"url": "URL"}}),
+    ("video_url", {"type": "video_url", "video_url": {"url": "URL"}}),
+    ("audio_url", {"type": "audio_url", "audio_url": {"url": "URL"}}),
+    ("file", {"type": "file", "file": {"file_url": "URL"}}),
+    ("file_url", {"type": "input_file", "file_url": "URL"}),
+    ("image", {"type": "image", "image": "URL"}),
+]
+DATA = "data:image/png;base64,iVBORw0KGgo="
+LOCAL = ["file:///etc/passwd", " file:///etc/passwd", "/etc/passwd.png", "FILE:///x", "gopher://a", "", "a:b"]
+
+
+def put(part, url):
+    made = deepcopy(part)
+    for name, value in made.items():
+        if value == "URL":
+            made[name] = url
+        elif isinstance(value, dict):
+            made[name] = dict.fromkeys(value, url)
+    return made
+
+
+@pytest.mark.parametrize("mode", ["allow", "data_only"])
+async def test_what_engines_may_fetch(tmp_path, mode):
+    async with live(tmp_path, vllm("a"), limits={"media_urls": mode}) as gw:
+
+        async def status(part, role="user"):
+            messages = [{"role": "user", "content": "x"}, {"role": role, "content": [part]}]
+            got, answer = await gw.post("/v1/routing/predict", {**CHAT, "messages": messages})
+            if part == PARTS[0][1] or got == 400:
+                assert (await gw.chat(messages=messages))[0] == got
+            return got, answer
+
+        for name, part in PARTS:
+            for role in ("user", "tool"):
+                assert (await status(put(part, DATA), role))[0] == 200, part
+            for url in ("https://example.com/a.png", "http://169.254.169.254/latest", "HTTP://a"):
+                got, answer = await status(put(part, url))
+                assert got == (200 if mode == "allow" else 400), (part, url)
+                if got == 400:
+                    assert answer["error"]["param"] == f"messages[1].content[0].{name}"
+            for url in LOCAL:
+                assert (await status(put(part, url)))[0] == 400, (part, url)
+
+
+async def test_media_of_other_apis(tmp_path):
+    async with live(tmp_path, vllm("a"), limits={"media_urls": "data_only"}) as gw:
+        for url, expected in ((DATA, 200), ("http://169.254.169.254/", 400)):
+            content = [{"type": "input_image", "image_url": url}]
+            body = {**BODIES["/v1/responses"], "input": [{"role": "user", "content": content}]}
+            assert (await gw.post("/v1/responses", body))[0] == expected
+        images = {"messages": [{"role": "user", "content": "x", "images": ["http://169.254.169.254/"]}]}
+        status, _ = await gw.post("/api/chat", {**BODIES["/api/chat"], **images})
+        assert status == 200  # Ollama's images are base64: what is sent on is a data: URI of these letters
