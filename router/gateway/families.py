@@ -276,6 +276,11 @@ class Families(Collector):
                 counts.dropped,
             ),
             ("headway_store_retries", "Writes that the database did not take at once.", counts.retries),
+            (
+                "headway_store_file_losses",
+                "Times that the SQLite file was found moved, removed or replaced.",
+                counts.file_losses,
+            ),
         ):
             yield CounterMetricFamily(name, text, value=value)
         for name, text, waits in (
