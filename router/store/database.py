@@ -163,8 +163,10 @@ async def connect(url: URL, engine: AsyncEngine, *, create: bool, wait_s: float 
         if not create and not path.exists():
             raise StoreError(f"no database at {where}")
         if create:
-            with contextlib.suppress(OSError):  # which the probe tells better
+            try:
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # it holds keys' hashes
+            except OSError as error:
+                raise StoreError(f"cannot open the store {where}: {error.strerror}") from None
         try:
             _probe(path)
         except sqlite3.Error as error:
