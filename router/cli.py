@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         extra = EXTRAS.get((error.name or "").partition(".")[0])
         if extra is None:
             raise
-        return _refuse(f"{chosen} needs {error.name}: pip install 'headway[{extra}]'")
+        return _refuse(f"{chosen} needs {error.name}: pip install '.[{extra}]' in Headway's checkout")
     except OSError as error:
         return _refuse(_told(error))
     except ValueError as error:

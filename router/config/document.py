@@ -22,7 +22,7 @@ class _Loader(yaml.SafeLoader):
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
-            return super().construct_object(node, deep=deep)  # type: ignore[no-untyped-call]
+            return super().construct_object(node, deep=deep)
         except ValueError as error:  # a whole number with too many digits; `!!int abc`
             raise ConstructorError(None, None, "not a value of its type", node.start_mark) from error
 

@@ -184,7 +184,7 @@ async def connect(url: URL, engine: AsyncEngine, *, create: bool, wait_s: float 
         except schema.SchemaError as error:
             raise StoreError(f"the store {where} {error}") from None
         except driver_errors(url) as error:
-            if time.monotonic() >= give_up_at or not _may_pass(error):
+            if time.monotonic() >= give_up_at or not may_pass(error):
                 raise StoreError(f"cannot open the store {where}: {reason(error)}") from None
             if path is None and pause_s == _FIRST_PAUSE_S:
                 log.warning(
@@ -216,7 +216,7 @@ def _probe(path: Path) -> None:
         connection.execute("PRAGMA schema_version").fetchone()
 
 
-def _may_pass(error: Exception) -> bool:
+def may_pass(error: Exception) -> bool:
     """Whether a database that cannot be opened may be opened soon: a server that starts or is on its way, a file that
     another process has locked."""
     if isinstance(error, (OSError, TimeoutError)):

@@ -111,3 +111,17 @@ def _pins(name: str) -> dict[str, tuple[str, str]]:
 
 def _normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_nobody_is_told_to_install_a_package_that_is_not_ours() -> None:
+    """No index has this project: a package of that name there is somebody else's."""
+    texts = [
+        path
+        for folder in (*PACKAGES, "docs", "scripts", "deploy")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in {".py", ".md", ".yaml", ".yml", ".sh", ".html", ".js"}
+    ]
+    texts += [*ROOT.glob("*.md"), *ROOT.glob("Dockerfile"), *ROOT.glob("*.yml")]
+    assert len(texts) > 300
+    named = re.compile(r"install\s+(-\S+\s+)*['\"]?headway\b(?!-)(?!\s+deploy)")
+    assert [str(path) for path in texts if named.search(path.read_text(encoding="utf-8"))] == []
