@@ -1,11 +1,10 @@
-# syntax=docker/dockerfile:1
 # The gateway and, from the same image, emulated engines. Nothing in it runs as root.
-FROM python:3.11-slim AS build
+FROM python:3.11.15-slim-trixie@sha256:db3ff2e1800a8581e2c48a27c3995339d47bdf046da21c7627accd3d51053a93 AS build
 WORKDIR /src
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python -m venv /opt/headway
 COPY requirements/runtime.txt requirements/runtime.txt
-RUN /opt/headway/bin/pip install -r requirements/runtime.txt
+RUN /opt/headway/bin/pip install --require-hashes -r requirements/runtime.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY router router
 COPY policies policies
@@ -16,7 +15,7 @@ COPY benchmarks benchmarks
 RUN /opt/headway/bin/pip install --no-deps --no-build-isolation . \
     && /opt/headway/bin/pip uninstall --yes setuptools pip
 
-FROM python:3.11-slim
+FROM python:3.11.15-slim-trixie@sha256:db3ff2e1800a8581e2c48a27c3995339d47bdf046da21c7627accd3d51053a93
 COPY --from=build /opt/headway /opt/headway
 ENV PATH=/opt/headway/bin:$PATH PYTHONUNBUFFERED=1
 # The database of a fleet file with a relative path lands in the working directory: mount a volume there.

@@ -5,10 +5,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-SOURCES := router policies predictors backends benchmarks tests
+SOURCES := router policies predictors backends benchmarks tests scripts
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check format train-defaults bench bench-overhead bench-vidur test-browser test-engines test-e2e install dev lock clean
+.PHONY: help serve test check format train-defaults bench bench-overhead bench-vidur test-browser test-engines test-e2e install dev lock audit sbom digests clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,14 +63,13 @@ dev: $(VENV)/.dev ## .venv with the development tools too
 
 # The stamps make a second run start at once; a changed pin or project file installs again.
 $(VENV)/.runtime: requirements/runtime.txt pyproject.toml | $(BIN)/python
-	$(PIP) install --quiet -r requirements/runtime.txt
+	$(PIP) install --quiet --require-hashes -r requirements/runtime.txt
 	$(PIP) install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
-$(VENV)/.dev: requirements/dev.txt pyproject.toml | $(BIN)/python
+$(VENV)/.dev: requirements/dev.txt $(VENV)/.runtime
 	$(PIP) install --quiet -r requirements/dev.txt
-	$(PIP) install --quiet --no-deps --no-build-isolation -e .
-	@touch $@ $(VENV)/.runtime
+	@touch $@
 
 $(BIN)/python:
 	@command -v "$(PYTHON)" >/dev/null || { \
@@ -81,21 +80,31 @@ $(BIN)/python:
 	  echo "make: $(PYTHON) has no venv: install the package python$$("$(PYTHON)" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-venv (or python3-venv)"; exit 1; }
 	"$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
-# Both files come from clean installs. runtime.txt is what `headway serve` needs with PostgreSQL, Redis and traces;
-# torch is pinned without the build that this machine has, since others have another. setuptools is in both, so that nothing unpinned builds the project.
+# runtime.txt is what `headway serve` needs with PostgreSQL, Redis and traces, for every platform and Python: each pin with
+# the hashes of all files of its release. dev.txt is everything else, from a clean installation, without hashes: torch is
+# built differently for machines with and without a GPU. setuptools is in both, so that nothing unpinned builds the project.
 lock: ## pin requirements/ anew from the newest releases that pyproject.toml allows
 	rm -rf build && mkdir -p build/lock requirements
+	"$(PYTHON)" -m venv build/lock/tools && build/lock/tools/bin/python -m pip install --quiet uv
+	echo "setuptools>=77" > build/lock/build.in
+	build/lock/tools/bin/uv pip compile --quiet --extra production --universal --fork-strategy fewest --generate-hashes \
+	  --no-header --no-annotate pyproject.toml build/lock/build.in > build/lock/runtime.txt
+	{ echo "# what the service needs; written by make lock"; cat build/lock/runtime.txt; } > requirements/runtime.txt
+	sed -n 's/ *\\$$//; /^[a-z0-9]/p' requirements/runtime.txt > build/lock/constraints.txt
 	"$(PYTHON)" -m venv build/lock/dev
-	build/lock/dev/bin/python -m pip install --quiet --upgrade "setuptools>=77" && build/lock/dev/bin/python -m pip install --quiet ".[dev]"
-	$(call freeze,dev,everything to develop and test; written by make lock)
-	"$(PYTHON)" -m venv build/lock/runtime
-	build/lock/runtime/bin/python -m pip install --quiet -c requirements/dev.txt setuptools ".[production]"
-	$(call freeze,runtime,what the service needs; written by make lock)
+	build/lock/dev/bin/python -m pip install --quiet -c build/lock/constraints.txt "setuptools>=77" ".[dev]"
+	{ echo "# everything to develop and test; written by make lock"; \
+	  build/lock/dev/bin/python -m pip freeze --all --exclude pip --exclude headway --exclude wheel | sed 's/+cpu$$//'; } > requirements/dev.txt
 	rm -rf build
 
-define freeze
-	{ echo "# $(2)"; build/lock/$(1)/bin/python -m pip freeze --all --exclude pip --exclude headway --exclude wheel | sed 's/+cpu$$//'; } > requirements/$(1).txt
-endef
+audit: dev ## check the pins of the service: hashes, licences, yanked releases, known vulnerabilities
+	$(BIN)/python scripts/supply_chain.py audit
+
+sbom: dev ## write the service's bill of materials to build/sbom.json (CycloneDX)
+	@mkdir -p build && $(BIN)/python scripts/supply_chain.py sbom > build/sbom.json && echo "build/sbom.json"
+
+digests: ## compare the digests of the container images with those that their tags have now (needs docker)
+	@scripts/image-digests
 
 clean: ## remove .venv, caches and build products
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage htmlcov

@@ -1,8 +1,8 @@
 """`headway check`: read a fleet file as the gateway would, and say what it found.
 
-Errors (exit 2) are faults of the file. Warnings are what may differ where the gateway will run: a secret that
-this environment does not have or a file that is not here (there a start would stop), a model that nothing
-serves.
+Errors (exit 2) are faults of the file, and a database or Redis that answers and refuses: a wrong password for example.
+Warnings are what may differ where the gateway will run: a secret that this environment does not have or a file that is not
+here (there a start would stop), a database or Redis that does not answer, a model that nothing serves.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from rich.table import Table
 
 from backends.engine import profiles
 from policies import POLICIES
-from router.config import FleetConfig, InstanceConfig, load
+from router.config import ConfigError, FleetConfig, InstanceConfig, Problem, load
+
+#: How long Redis may take to answer.
+_STATE_TIMEOUT_S = 3.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +49,11 @@ def run(args: argparse.Namespace) -> int:
         from router.wiring import load_artifacts
 
         load_artifacts(config)
-    found = [*warnings(config, os.environ), *_of_the_store(config)]
+    found = [
+        *warnings(config, os.environ),
+        *_of_the_store(config, args.config),
+        *_of_the_state(config, args.config),
+    ]
     if args.json:
         instances = [each.name for each in config.instances]
         models = [each.name for each in config.models]
@@ -57,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     console.print(_table(config))
     for warning in found:
         console.print(f"warning: {warning}", markup=False, style="yellow")
-    console.print(f"{args.config}: ok", markup=False)
+    console.print(f"{args.config}: ok{', with warnings' if found else ''}", markup=False)
     return 0
 
 
@@ -89,24 +96,53 @@ def warnings(config: FleetConfig, environment: Mapping[str, str]) -> Iterator[st
             yield f"model {model.name}: has no price, so it counts as free"
 
 
-def _of_the_store(config: FleetConfig) -> Iterator[str]:
-    """What a database that can be reached from here says. One that cannot is no fault: it may be elsewhere."""
-    if config.store.password_env is None or os.environ.get(config.store.password_env):
-        from router.database import upgrade_due
-        from router.store.database import StoreError
-        from router.wiring import store_url
+def _of_the_store(config: FleetConfig, source: str) -> Iterator[str]:
+    """What the database says, asked for a few seconds. Raises ConfigError for one that stops a start."""
+    if not _has_secret(config.store.password_env):
+        return
+    from router.database import upgrade_due
+    from router.store.database import StoreError
+    from router.wiring import store_url
 
+    try:
+        due = asyncio.run(upgrade_due(store_url(config, os.environ)))
+    except StoreError as error:
+        raise ConfigError(source, [Problem(("store", "url"), str(error))]) from None
+    if due is not None:
+        yield due
+    elif config.auth.keys:
+        from router.keys_command import left_out
+
+        with contextlib.suppress(StoreError, TimeoutError):
+            yield from asyncio.run(left_out(config, store_url(config, os.environ), timeout_s=3.0))
+
+
+def _of_the_state(config: FleetConfig, source: str) -> Iterator[str]:
+    """Whether Redis answers and lets us in. Raises ConfigError where it refuses."""
+    if config.state.url == "memory://" or not _has_secret(config.state.password_env):
+        return
+    from router.store.redis_link import Link, Script
+    from router.store.state import StateError, StateRefused
+    from router.wiring import state_url
+
+    async def ask() -> None:
+        link = Link(state_url(config, os.environ), _STATE_TIMEOUT_S)
         try:
-            due = asyncio.run(upgrade_due(store_url(config, os.environ)))
-        except StoreError as error:
-            due = str(error)
-        if due is not None:
-            yield due
-        elif config.auth.keys:
-            from router.keys_command import left_out
+            await link.run(Script("return 1"), f"headway:{config.state.name}")
+        finally:
+            await link.aclose()
 
-            with contextlib.suppress(StoreError, TimeoutError):
-                yield from asyncio.run(left_out(config, store_url(config, os.environ), timeout_s=3.0))
+    try:
+        asyncio.run(ask())
+    except (StateRefused, ValueError, ImportError) as error:
+        raise ConfigError(source, [Problem(("state", "url"), f"the shared state refuses: {error}")]) from None
+    except StateError as error:
+        yield f"the shared state does not answer here ({error})"
+
+
+def _has_secret(variable: str | None) -> bool:
+    """Whether the secret is there, if one is named; a missing one is told by `warnings`."""
+    return variable is None or bool(os.environ.get(variable))
 
 
 def _environment_names(config: FleetConfig) -> Iterator[tuple[str, str]]:

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from router import __version__
 
@@ -61,9 +62,22 @@ COMMANDS = {
 }
 
 
+class _Parser(argparse.ArgumentParser):
+    """Shows the value that an argument does not take, whatever the argument's type says of it."""
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        try:
+            return super()._get_value(action, arg_string)
+        except argparse.ArgumentError as error:
+            error.message = error.message.replace("invalid _", "invalid ")
+            if arg_string not in error.message:
+                error.message += f" (given: {arg_string!r})"
+            raise
+
+
 def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
     """The whole parser; only the chosen command's module is imported and asked for its arguments."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="headway", description="SLA-aware router and scheduler for mixed fleets of LLM instances."
     )
     parser.add_argument("--version", action="version", version=f"headway {__version__}")
@@ -96,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         extra = EXTRAS.get((error.name or "").partition(".")[0])
         if extra is None:
             raise
-        return _refuse(f"{chosen} needs {error.name}: pip install 'headway[{extra}]'")
+        return _refuse(f"{chosen} needs {error.name}: pip install '.[{extra}]' in Headway's checkout")
     except OSError as error:
         return _refuse(_told(error))
     except ValueError as error:

@@ -17,6 +17,7 @@ from router.store.database import (
     connect,
     create_engine,
     driver_errors,
+    may_pass,
     parse_url,
     public_url,
     reason,
@@ -78,10 +79,17 @@ async def _versions(url: str, *, upgrade: bool) -> tuple[str | None, str | None]
 
 
 async def upgrade_due(url: str, timeout_s: float = 3.0) -> str | None:
-    """What to tell an operator about the tables' version; None if nothing, or if the database cannot be reached in
-    time. Raises StoreError for a database of a newer program."""
+    """What to tell an operator: the tables are of an older version, or the database does not answer within `timeout_s`;
+    None if nothing. Raises StoreError for what stops a start: a database that refuses, or is of a newer program, a SQLite
+    file that cannot be written."""
     parsed = parse_url(url)
     path = sqlite_path(parsed)
+    if path is not None:
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            what = "cannot be written" if path.parent.is_dir() else "is in a directory that does not exist"
+            raise StoreError(f"{public_url(parsed)} {what}")
+        if path.exists() and not path.is_file():
+            raise StoreError(f"{public_url(parsed)} is not a file")
     if parsed.get_backend_name() == "sqlite" and (path is None or not path.exists()):
         return None
     engine = create_engine(parsed)
@@ -90,8 +98,10 @@ async def upgrade_due(url: str, timeout_s: float = 3.0) -> str | None:
             found = await schema.current(engine)
     except schema.SchemaError as error:
         raise StoreError(f"the store {public_url(parsed)} {error}") from None
-    except driver_errors(parsed):
-        return None
+    except driver_errors(parsed) as error:
+        if not may_pass(error):
+            raise StoreError(f"cannot open the store {public_url(parsed)}: {reason(error)}") from None
+        return f"the store {public_url(parsed)} does not answer here ({reason(error)})"
     finally:
         await engine.dispose()
     if found == schema.NEWEST:

@@ -180,7 +180,7 @@ async def _write(batches: AsyncIterator[tuple[Rows, int | None]], out: Format, n
 
 # --- formats ------------------------------------------------------------------------------------------
 class Parquet:
-    """Columns with the tables' types, compressed. Needs pyarrow (`headway[export]`)."""
+    """Columns with the tables' types, compressed. Needs pyarrow (the extra `export`)."""
 
     def __init__(self, table: Table, out: BinaryIO) -> None:
         import pyarrow as pa  # type: ignore[import-untyped]

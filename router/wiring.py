@@ -24,6 +24,7 @@ from predictors.models import Models, load_models
 from predictors.serving import PhysicalPredictor
 from router import __version__
 from router.config import ConfigError, FleetConfig, InstanceConfig, Problem
+from router.config.shown import shown
 from router.core.interfaces import Backend, TextEstimates, TextEstimator
 from router.core.profile import EngineProfile
 from router.core.scheduler import Scheduler
@@ -199,7 +200,7 @@ def create_tracing(config: FleetConfig) -> Tracing | None:
     try:
         return Tracing(traces.endpoint, traces.sample, __version__)
     except ModuleNotFoundError as error:
-        reason = f"needs {error.name}: pip install 'headway[otel]'"
+        reason = f"needs {error.name}: pip install '.[otel]' in Headway's checkout"
         raise ConfigError("observability", [Problem(("traces", "enabled"), reason)]) from None
 
 
@@ -208,14 +209,18 @@ def store_url(config: FleetConfig, environment: Mapping[str, str]) -> str:
     return _with_secret(config.store.url, config.store.password_env, environment, "store.password_env")
 
 
+def state_url(config: FleetConfig, environment: Mapping[str, str]) -> str:
+    """The shared state's URL, its password put in from the environment."""
+    return _with_secret(config.state.url, config.state.password_env, environment, "state.password_env")
+
+
 def create_state(config: FleetConfig, environment: Mapping[str, str], run_id: str) -> State:
     """The state that replicas share, of which this is the run `run_id`. Raises ConfigError for a URL that is none, and
     where the client for it is not installed; whether it answers is seen later."""
     state = config.state
-    url = _with_secret(state.url, state.password_env, environment, "state.password_env")
     try:
         return open_state(
-            url,
+            state_url(config, environment),
             name=state.name,
             run_id=run_id,
             timeout_s=state.timeout_ms / 1000,
@@ -234,7 +239,8 @@ def _with_secret(url: str, variable: str | None, environment: Mapping[str, str],
         parsed = make_url(url)
     except (ArgumentError, ValueError):
         section = place.partition(".")[0]
-        raise ConfigError(section, [Problem(("url",), "is not a URL")]) from None
+        reason = f"is not a URL (given: {shown(url, ('url',))})"
+        raise ConfigError(section, [Problem(("url",), reason)]) from None
     password = secret(variable, environment, place)
     # Without a name a password would not be rendered; Redis has passwords of nobody in particular.
     return parsed.set(username=parsed.username or "", password=password).render_as_string(hide_password=False)

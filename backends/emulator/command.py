@@ -148,10 +148,10 @@ def from_settings(settings: Mapping[str, Any], where: str) -> EmulatedInstance:
             or not isinstance(settings[key], int)
             or settings[key] < (key != "port")
         ):
-            raise BadInput(f"{where}: {key} must be a positive integer")
+            raise BadInput(f"{where}: {key} must be a positive integer (given: {settings[key]!r})")
     for key in sorted(_NUMBERS & set(settings)):
         if isinstance(settings[key], bool) or not isinstance(settings[key], int | float) or settings[key] < 0:
-            raise BadInput(f"{where}: {key} must be a number of at least 0")
+            raise BadInput(f"{where}: {key} must be a number of at least 0 (given: {settings[key]!r})")
     kind = settings.get("kind", "vllm")
     if kind not in get_args(Kind):
         raise BadInput(f"{where}: unknown kind {kind!r}: vllm or ollama")

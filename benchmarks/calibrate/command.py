@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     """Exit status: 0, or 2 with one line on stderr for bad input. A missed target is no failure."""
     try:
         if args.evaluations < 1:
-            raise CalibrationError("--evaluations: must be at least 1")
+            raise CalibrationError(f"--evaluations: must be at least 1 (given: {args.evaluations})")
         limits: dict[str, tuple[int, ...]] = parse_limits(args.limit)
         if args.chunked_prefill is not None:
             limits[CHUNKED] = _CHUNKED[args.chunked_prefill]

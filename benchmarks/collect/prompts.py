@@ -90,6 +90,7 @@ def _json(path: Path, number: int, line: bytes) -> Question:
         if count is not None and (type(count) is not int or count < 1):
             raise WorkloadError(
                 f"{path}, line {number}: {name or 'output_tokens'} must be a positive integer"
+                f" (given: {count!r})"
             )
     for name in ("session", "task"):
         if not isinstance(value.get(name), str | None):

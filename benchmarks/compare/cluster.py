@@ -32,7 +32,7 @@ def run_on_ray(
     try:
         import ray as imported
     except ImportError:
-        raise WorkloadError("--ray needs Ray: pip install 'headway[ray]'") from None
+        raise WorkloadError("--ray needs Ray: pip install '.[ray]' in Headway's checkout") from None
     ray: Any = imported
     pending: dict[Any, int] = {}
     try:

@@ -13,7 +13,7 @@ def require() -> None:
         import scipy.optimize
         import scipy.sparse  # noqa: F401
     except ImportError as error:
-        raise WorkloadError("oracles need scipy: pip install 'headway[bench]'") from error
+        raise WorkloadError("oracles need scipy: pip install '.[bench]' in Headway's checkout") from error
 
 
 def solve(method: str = "highs", **problem: Any) -> Any:

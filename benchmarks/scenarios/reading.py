@@ -33,6 +33,7 @@ from benchmarks.workloads import arguments
 from benchmarks.workloads.format import WorkloadError
 from benchmarks.workloads.options import BuildOptions
 from router.config import FleetConfig, loads
+from router.config.shown import shown
 
 _NEEDED = ("about", "fleet", "workload", "rates", "seeds")
 _KEYS = (*_NEEDED, "answers", "policies", "losses", "small")
@@ -75,7 +76,7 @@ def _read(file: Traversable, folder: Traversable, small: bool) -> Scenario:
     try:
         data = yaml.safe_load(_text(file))
         if not isinstance(data, dict):
-            raise WorkloadError("must be a mapping of keys")
+            raise WorkloadError(f"must be a mapping of keys (given: {shown(data)})")
         _only(data, _KEYS, "")
         missing = [key for key in _NEEDED if key not in data]
         if missing:
@@ -110,7 +111,7 @@ def _text(file: Traversable) -> str:
 
 def _fleet(name: Any, folder: Traversable) -> FleetConfig:
     if not isinstance(name, str):
-        raise WorkloadError("fleet must be the name of a file")
+        raise WorkloadError(f"fleet must be the name of a file (given: {shown(name)})")
     try:
         text = _text(folder / name)
     except WorkloadError as error:
@@ -172,7 +173,7 @@ def _policies(given: Any) -> tuple[str, ...]:
     if given is None:
         return USUAL_POLICIES
     if not isinstance(given, list) or not given:
-        raise WorkloadError("policies must be a list of names")
+        raise WorkloadError(f"policies must be a list of names (given: {shown(given)})")
     for name in given:
         if not isinstance(name, str) or name not in policies.POLICIES:
             raise WorkloadError(f"unknown policy {name!r} (known: {', '.join(policies.POLICIES)})")
@@ -183,15 +184,19 @@ def _policies(given: Any) -> tuple[str, ...]:
 
 def _rates(given: Any) -> tuple[float, ...]:
     if not isinstance(given, list) or not given or not all(_is_number(rate) and rate > 0 for rate in given):
-        raise WorkloadError("rates must be a list of numbers above 0")
+        raise WorkloadError(f"rates must be a list of numbers above 0 (given: {_shown_list(given)})")
     if len(set(given)) != len(given):
         raise WorkloadError("rates must be different")
     return tuple(float(rate) for rate in given)
 
 
+def _shown_list(given: Any) -> str:
+    return ", ".join(map(shown, given[:20])) if isinstance(given, list) else shown(given)
+
+
 def _seeds(given: Any) -> int:
     if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        raise WorkloadError("seeds must be a whole number of at least 1")
+        raise WorkloadError(f"seeds must be a whole number of at least 1 (given: {shown(given)})")
     return given
 
 

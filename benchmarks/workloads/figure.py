@@ -16,7 +16,7 @@ def plot(path: Path, header: Header, description: Description) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise WorkloadError("plots need matplotlib: pip install 'headway[bench]'") from error
+        raise WorkloadError("plots need matplotlib: pip install '.[bench]' in Headway's checkout") from error
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise WorkloadError(f"{path}: plots are written as .png, .svg or .pdf")
     figure = Figure(figsize=(9, 6.5), layout="constrained")

@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
+from router.config.shown import shown
+
 #: Where a value stands: keys and list positions from the top of the file.
 Path = tuple[str | int, ...]
 #: A path and what is wrong there.
@@ -32,7 +34,7 @@ def check_policies(data: Mapping[str, Any], known: Collection[str]) -> list[Find
     for path, key in _rows(_mapping(data.get("auth")).get("keys"), ("auth", "keys")):
         named.append(((*path, "policy"), key.get("policy")))
     return [
-        (path, f"unknown policy {name!r}{_near(name, known)}; known: {', '.join(sorted(known))}")
+        (path, f"unknown policy {shown(name)}{_near(name, known)}; known: {', '.join(sorted(known))}")
         for path, name in named
         if isinstance(name, str) and name not in known
     ]
@@ -46,7 +48,7 @@ def check_profiles(data: Mapping[str, Any], known: Collection[str]) -> list[Find
         for model, served in _mapping(instance.get("serves")).items():
             named.append(((*path, "serves", str(model), "profile"), _mapping(served).get("profile")))
     return [
-        (path, f"unknown engine profile {name!r}{_near(name, known)}")
+        (path, f"unknown engine profile {shown(name)}{_near(name, known)}")
         for path, name in named
         if isinstance(name, str) and name not in known
     ]
@@ -71,7 +73,7 @@ def _keys(data: Mapping[str, Any]) -> Iterator[Finding]:
         if not isinstance(digest, str):
             continue
         if digest.lower() in seen:
-            yield (*path, "sha256"), f"is the hash of key {seen[digest.lower()]!r} too"
+            yield (*path, "sha256"), f"is the hash of key {shown(seen[digest.lower()])} too"
         else:
             seen[digest.lower()] = key.get("name")
     models = list(_rows(data.get("models"), ("models",)))
@@ -79,7 +81,7 @@ def _keys(data: Mapping[str, Any]) -> Iterator[Finding]:
     for path, key in rows:
         for position, model in _strings(key.get("models")):
             if model not in known:
-                yield (*path, "models", position), f"unknown model {model!r}{_near(model, known)}"
+                yield (*path, "models", position), f"unknown model {shown(model)}{_near(model, known)}"
 
 
 def _models(data: Mapping[str, Any]) -> Iterator[Finding]:
@@ -96,20 +98,20 @@ def _models(data: Mapping[str, Any]) -> Iterator[Finding]:
             if alias == ANY_MODEL:
                 yield at, f"{ANY_MODEL!r} means any model and cannot be an alias"
             elif alias in names:
-                yield at, f"alias {alias!r} is the name of a model"
+                yield at, f"alias {shown(alias)} is the name of a model"
             elif alias in owner_of:
-                yield at, f"alias {alias!r} already stands for {owner_of[alias]!r}"
+                yield at, f"alias {shown(alias)} already stands for {shown(owner_of[alias])}"
             else:
                 owner_of[alias] = str(name)
         taken = set()
         for position, fallback in _strings(model.get("fallbacks")):
             at = (*path, "fallbacks", position)
             if fallback == name:
-                yield at, f"model {fallback!r} cannot be its own fallback"
+                yield at, f"model {shown(fallback)} cannot be its own fallback"
             elif fallback not in names:
-                yield at, f"unknown model {fallback!r}{_near(fallback, names)}"
+                yield at, f"unknown model {shown(fallback)}{_near(fallback, names)}"
             elif fallback in taken:
-                yield at, f"model {fallback!r} is listed twice"
+                yield at, f"model {shown(fallback)} is listed twice"
             taken.add(fallback)
 
 
@@ -121,7 +123,7 @@ def _instances(data: Mapping[str, Any]) -> Iterator[Finding]:
         for key, served in _mapping(instance.get("serves")).items():
             model = str(key)
             if model not in names:
-                yield (*path, "serves", model), f"unknown model {model!r}{_near(model, names)}"
+                yield (*path, "serves", model), f"unknown model {shown(model)}{_near(model, names)}"
             profile = _mapping(served).get("profile")
             if profile is not None and instance.get("kind") != "emulated":
                 yield (*path, "serves", model, "profile"), "is for kind: emulated"
@@ -132,7 +134,10 @@ def _discovery(data: Mapping[str, Any]) -> Iterator[Finding]:
     for path, found in _rows(data.get("discovery"), ("discovery",)):
         for model in map(str, _mapping(_mapping(found.get("instance")).get("serves"))):
             if model not in names:
-                yield (*path, "instance", "serves", model), f"unknown model {model!r}{_near(model, names)}"
+                yield (
+                    (*path, "instance", "serves", model),
+                    f"unknown model {shown(model)}{_near(model, names)}",
+                )
 
 
 def _repeated(rows: Sequence[tuple[Path, Mapping[str, Any]]], field: str, what: str) -> Iterator[Finding]:
@@ -142,7 +147,7 @@ def _repeated(rows: Sequence[tuple[Path, Mapping[str, Any]]], field: str, what: 
         if not isinstance(value, str):
             continue
         if value in seen:
-            yield (*path, field), f"another {what} is named {value!r}"
+            yield (*path, field), f"another {what} is named {shown(value)}"
         seen.add(value)
 
 
@@ -169,5 +174,5 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def _near(name: str, known: Collection[str]) -> str:
-    near = get_close_matches(name, known, n=1)
+    near = get_close_matches(name[:200], known, n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""

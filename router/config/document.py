@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import yaml
+from yaml.constructor import ConstructorError
 
 from router.config.crosscheck import Path
 from router.config.errors import ConfigError, Problem
@@ -18,6 +19,12 @@ from router.config.errors import ConfigError, Problem
 
 class _Loader(yaml.SafeLoader):
     """SafeLoader with the scalar rules of YAML 1.2 in place of those of 1.1."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep=deep)
+        except ValueError as error:  # a whole number with too many digits; `!!int abc`
+            raise ConstructorError(None, None, "not a value of its type", node.start_mark) from error
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 (PyYAML's own)
 
@@ -72,10 +79,8 @@ def parse(text: str, source: str) -> Document:
         return Document(data, lines)
     except yaml.YAMLError as error:
         raise ConfigError(source, [_syntax(error)]) from error
-    except ValueError as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(source, [Problem((), f"not YAML: {error}", 1)]) from error
+    except RecursionError as error:
+        raise ConfigError(source, [Problem((), "is nested too deeply", 1)]) from error
     finally:
         loader.dispose()
 

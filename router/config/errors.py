@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from router.config.crosscheck import Path
+from router.config.shown import shown_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +19,12 @@ class Problem:
 
     def dotted(self) -> str:
         """`instances[0].serves.NAME.price`; empty for the whole file."""
-        parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.path)
-        return "".join(parts).removeprefix(".")
+        return shown_path(self.path)
 
 
 class ConfigError(ValueError):
     """A fleet file (or one instance) that cannot be used. The text has one line a problem,
-    `FILE:LINE: path.to.key: reason`, and never shows a value that might be a secret."""
+    `FILE:LINE: path.to.key: reason (given: VALUE)`; `router.config.shown` hides a value that may be a secret."""
 
     def __init__(self, source: str, problems: Sequence[Problem]) -> None:
         self.source = source

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path as FilePath
 from typing import Any
@@ -15,20 +15,7 @@ from router.config.crosscheck import Finding, Path, check_policies, check_profil
 from router.config.document import parse
 from router.config.errors import ConfigError, Problem
 from router.config.models import FleetConfig, InstanceConfig
-
-#: Keys that people write a secret under, with the key that the fleet file has in their place.
-SECRET_KEYS = {
-    "api_key": "api_key_env",
-    "apikey": "api_key_env",
-    "token": "api_key_env",
-    "bearer": "api_key_env",
-    "secret": "api_key_env",
-    "authorization": "api_key_env",
-    "headers": "headers_env",
-    "admin_key": "admin_key_env",
-    "password": "password_env",
-    "key": "sha256",
-}
+from router.config.shown import SECRET_KEYS, shown
 
 
 def load(
@@ -62,8 +49,21 @@ def loads(
     """`load` for a text at hand; `source` is the file name that errors show."""
     document = parse(text, source)
     data = {} if document.data is None else document.data
+    return check(data, source, document.line, policies=policies, profiles=profiles)
+
+
+def check(
+    data: object,
+    source: str,
+    line_of: Callable[[Path], int],
+    *,
+    policies: Collection[str] | None = None,
+    profiles: Collection[str] | None = None,
+) -> FleetConfig:
+    """A fleet file's data, checked. Raises ConfigError with every problem and its line."""
     if not isinstance(data, Mapping):
-        raise ConfigError(source, [Problem((), "must be a mapping of sections", document.line(()))])
+        reason = f"must be a mapping of sections (given: {shown(data)})"
+        raise ConfigError(source, [Problem((), reason, line_of(()))])
     findings: list[Finding] = []
     config = None
     try:
@@ -77,7 +77,7 @@ def loads(
     if profiles is not None:
         findings += check_profiles(data, profiles)
     if config is None or findings:
-        problems = [Problem(path, reason, document.line(path)) for path, reason in dict.fromkeys(findings)]
+        problems = [Problem(path, reason, line_of(path)) for path, reason in dict.fromkeys(findings)]
         raise ConfigError(source, sorted(problems, key=lambda problem: problem.line or 0))
     return config
 
@@ -107,21 +107,46 @@ def _refused(source: str, error: ValidationError, model: type[BaseModel]) -> Con
 def _findings(errors: Iterable[ErrorDetails], root: type[BaseModel]) -> list[Finding]:
     found = []
     for error in errors:
+        if error["type"] == "too_short" and len(error["input"]) >= error["ctx"]["min_length"]:
+            continue  # pydantic counts only the items that are right; those that are wrong are told beside it
         path = tuple(part for part in error["loc"] if part != "[key]")
         found.append((path, _reason(error, path, root)))
     return found
 
 
+# Pydantic's words for what YAML calls otherwise.
+_WORDS = (
+    ("Value error, ", ""),
+    ("Input should be", "must be"),
+    ("String should", "must"),
+    ("Tuple should", "must"),
+    ("Dictionary should", "must"),
+    (" after validation, not 0", ""),
+    ("a valid tuple", "a list"),
+    ("a valid dictionary", "a mapping"),
+    ("a valid string", "text"),
+    ("a valid integer", "a whole number"),
+    ("a valid number", "a number"),
+    ("a valid boolean", "true or false"),
+    ("Keys should be strings", "keys must be text"),
+)
+
+
 def _reason(error: ErrorDetails, path: Path, root: type[BaseModel]) -> str:
-    """One clause in plain words. The value itself is never shown: it may be a secret."""
-    if error["type"] == "missing":
+    """One clause in plain words, with the value that is wrong."""
+    kind, value = error["type"], error["input"]
+    if kind == "missing":
         return "is missing"
-    if error["type"] == "extra_forbidden":
+    if kind == "extra_forbidden":
         return _unknown_key(str(path[-1]), _model_at(root, path[:-1]))
-    if error["type"] == "model_type":
-        return "must be a mapping"
-    message = error["msg"].removeprefix("Value error, ")
-    return message.replace("Input should be", "must be").replace("String should", "should")
+    message = "must be a mapping" if kind == "model_type" else error["msg"]
+    for theirs, ours in _WORDS:
+        message = message.replace(theirs, ours)
+    if "[key]" in error["loc"]:
+        return f"{message} (the key)"
+    if isinstance(value, Mapping | list | tuple | BaseModel) and not kind.endswith("_type"):
+        return message  # of several parts together, which the message names
+    return f"{message} (given: {shown(value, path)})"
 
 
 def _unknown_key(key: str, model: type[BaseModel] | None) -> str:
@@ -130,7 +155,7 @@ def _unknown_key(key: str, model: type[BaseModel] | None) -> str:
     if instead in known and key not in known:
         what = "the key's SHA-256" if instead == "sha256" else "the name of an environment variable"
         return f"a secret never stands in the file: use {instead} with {what}"
-    near = get_close_matches(key, known, n=1)
+    near = get_close_matches(key[:100], known, n=1)
     if near:
         return f"unknown key (did you mean {near[0]!r}?)"
     return f"unknown key; known: {', '.join(known)}" if known else "unknown key"

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request, Response
-from fastapi.responses import PlainTextResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from router import __version__
@@ -103,15 +103,24 @@ def _operations(gateway: Gateway, scrape: Callable[[], Awaitable[Page]] | None) 
         return {"status": "ok"}
 
     @router.head("/readyz", include_in_schema=False)
-    @router.get("/readyz", responses={503: {"description": "nothing can serve, or draining"}})
+    @router.get(
+        "/readyz", responses={503: {"description": "nothing can serve, draining, or a lost database file"}}
+    )
     async def readyz() -> Response:
-        """Whether requests can be served."""
+        """Whether requests can be served and recorded. A database server that is away is told and no reason to stop."""
         if gateway.draining:
-            return Response('{"status":"draining"}', 503, media_type="application/json")
+            return JSONResponse({"status": "draining"}, 503)
         instances = gateway.runner.scheduler.instances.values()
         if not any(instance.healthy and not instance.draining for instance in instances):
-            return Response('{"status":"no live instance"}', 503, media_type="application/json")
-        return Response('{"status":"ready"}', media_type="application/json")
+            return JSONResponse({"status": "no live instance"}, 503)
+        store = gateway.store
+        fault = store.fault
+        if fault is None and store.full and gateway.rules.config.store.when_full == "refuse":
+            fault = "no room is left for records"
+        if fault is not None:
+            return JSONResponse({"status": "store fault", "reason": fault}, 503)
+        away = {"store": "does not answer; records wait"} if store.away else {}
+        return JSONResponse({"status": "ready", **away})
 
     @router.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:

@@ -285,6 +285,11 @@ class Families:
                 counts.dropped,
             ),
             ("headway_store_retries", "Writes that the database did not take at once.", counts.retries),
+            (
+                "headway_store_file_losses",
+                "Times that the SQLite file was found moved, removed or replaced.",
+                counts.file_losses,
+            ),
         ):
             yield _value(counter, name, text, value)
         for name, text, waits in (

@@ -26,6 +26,7 @@ from sqlalchemy.exc import (
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from router.store import schema
+from router.store.sqlite_file import LostFileError
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +95,7 @@ def create_engine(url: URL, command_timeout_s: float | None = COMMAND_TIMEOUT_S)
     except ModuleNotFoundError as error:
         extra = "postgres" if url.get_backend_name() == "postgresql" else "store"
         raise StoreError(
-            f"{public_url(url)} needs the package {error.name} (pip install 'headway[{extra}]')"
+            f"{public_url(url)} needs the package {error.name} (pip install '.[{extra}]' in Headway's checkout)"
         ) from None
     if url.get_backend_name() == "sqlite":
         event.listen(engine.sync_engine, "connect", _set_pragmas)
@@ -162,8 +163,10 @@ async def connect(url: URL, engine: AsyncEngine, *, create: bool, wait_s: float 
         if not create and not path.exists():
             raise StoreError(f"no database at {where}")
         if create:
-            with contextlib.suppress(OSError):  # which the probe tells better
+            try:
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # it holds keys' hashes
+            except OSError as error:
+                raise StoreError(f"cannot open the store {where}: {error.strerror}") from None
         try:
             _probe(path)
         except sqlite3.Error as error:
@@ -181,7 +184,7 @@ async def connect(url: URL, engine: AsyncEngine, *, create: bool, wait_s: float 
         except schema.SchemaError as error:
             raise StoreError(f"the store {where} {error}") from None
         except driver_errors(url) as error:
-            if time.monotonic() >= give_up_at or not _may_pass(error):
+            if time.monotonic() >= give_up_at or not may_pass(error):
                 raise StoreError(f"cannot open the store {where}: {reason(error)}") from None
             if path is None and pause_s == _FIRST_PAUSE_S:
                 log.warning(
@@ -213,7 +216,7 @@ def _probe(path: Path) -> None:
         connection.execute("PRAGMA schema_version").fetchone()
 
 
-def _may_pass(error: Exception) -> bool:
+def may_pass(error: Exception) -> bool:
     """Whether a database that cannot be opened may be opened soon: a server that starts or is on its way, a file that
     another process has locked."""
     if isinstance(error, (OSError, TimeoutError)):
@@ -222,6 +225,38 @@ def _may_pass(error: Exception) -> bool:
     state = str(getattr(cause, "sqlstate", None) or "")
     # Connections; too many of them; shutting down or starting up.
     return state[:2] in {"08", "53", "57"} or "locked" in str(cause) or isinstance(cause, OSError)
+
+
+#: What the driver's names for a file's faults mean. They last until someone acts, unlike a lock.
+_FILE_FAULTS = {
+    "SQLITE_FULL": "the disk is full",
+    "SQLITE_READONLY": "the database file cannot be written: it or its file system is read-only",
+    "SQLITE_CANTOPEN": "the database file cannot be opened",
+    "SQLITE_IOERR": "the disk refuses to read or write the database file",
+    "SQLITE_CORRUPT": "the database file is damaged",
+    "SQLITE_NOTADB": "the database file is not a SQLite database",
+}
+#: Another process has the file locked; a statement was interrupted.
+_PASSING = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_INTERRUPT")
+
+
+def file_fault(error: BaseException) -> str | None:
+    """One clause for what is wrong with a SQLite file, None for any other error."""
+    if isinstance(error, LostFileError):
+        return str(error)
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    name = getattr(cause, "sqlite_errorname", "")
+    if not name or name.startswith(_PASSING):
+        return None
+    return next(
+        (words for start, words in _FILE_FAULTS.items() if name.startswith(start)),
+        f"the database refuses ({name})",
+    )
+
+
+def safe_reason(error: Exception) -> str:
+    """What may be logged or shown of an error: a driver's own message may quote the row, its type does not."""
+    return file_fault(error) or type(error).__name__
 
 
 def reason(error: Exception) -> str:

@@ -18,7 +18,15 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from router.store.database import StoreError, connect, create_engine, driver_errors, parse_url, public_url
+from router.store.database import (
+    StoreError,
+    connect,
+    create_engine,
+    driver_errors,
+    parse_url,
+    public_url,
+    safe_reason,
+)
 from router.store.tables import keys
 
 logger = logging.getLogger("headway")
@@ -133,8 +141,7 @@ class KeyTable:
             raise self._unanswered(error) from None
 
     def _unanswered(self, error: Exception) -> StoreError:
-        # The type only: a driver's message may quote the row.
-        return StoreError(f"the store {self._name} does not answer ({type(error).__name__})")
+        return StoreError(f"the store {self._name} does not answer ({safe_reason(error)})")
 
 
 def _later(now: float) -> ColumnElement[float]:

@@ -26,6 +26,8 @@ from router.store.database import (
     parse_url,
     public_url,
     reason,
+    safe_reason,
+    sqlite_path,
 )
 from router.store.explanations import Explanation
 from router.store.keys import KeyTable
@@ -33,6 +35,7 @@ from router.store.records import ATTEMPT_COLUMNS, REQUEST_COLUMNS, RequestRecord
 from router.store.retention import Retention
 from router.store.runs import Lost
 from router.store.spool import Spool
+from router.store.sqlite_file import SqliteFile
 from router.store.takeover import Takeover
 from router.store.writer import CLOSE_TIMEOUT_S, Writer
 
@@ -52,7 +55,7 @@ MAX_LIMIT = 1000
 @dataclass(frozen=True, slots=True)
 class RecordCounts:
     """Counts for metrics. `lost` is over all runs that the store knows, the rest over this one. Of the `pending`,
-    `spooled` wait on disk."""
+    `spooled` wait on disk. `file_losses` tells how often the SQLite file was found moved, removed or replaced."""
 
     finished: int
     recorded: int
@@ -62,6 +65,7 @@ class RecordCounts:
     retries: int = 0
     spooled: int = 0
     spooled_bytes: int = 0
+    file_losses: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,7 @@ class Store:
         self._errors = driver_errors(url)
         self._writer: Writer | None = None
         self._keyed: Path | None = None
+        self._file: SqliteFile | None = None
         self._counts: runs.Counts | None = None
         self._lost = Lost()
         self._taking_up: list[asyncio.Task[None]] = []
@@ -127,6 +132,8 @@ class Store:
         store = cls(parsed, engine)
         try:
             await connect(parsed, engine, create=True, wait_s=wait_s)
+            path = sqlite_path(parsed)
+            store._file = None if path is None else SqliteFile(path, engine)
             prefix = runs.file_prefix(parsed, spool_directory, state_dir)
             store._keyed = runs.keyed_path(prefix)
             await store._begin_run(prefix, spool_mb, keep_prompts, spool_directory is not None)
@@ -165,7 +172,9 @@ class Store:
             raise StoreError(f"cannot write to the store {self.name}: {reason(error)}") from None
         spool = None if counts.path is None else Spool(counts.path, spool_mb * 1024 * 1024)
         self._counts = counts
-        self._writer = Writer(self._url, self._engine, counts, spool=spool, keep_prompts=keep_prompts)
+        self._writer = Writer(
+            self._url, self._engine, counts, spool=spool, file=self._file, keep_prompts=keep_prompts
+        )
 
     async def _take_up(self, prefix: Path | None) -> None:
         """Take up what killed runs left; what takes longer than `TAKE_UP_S` goes on in the background."""
@@ -236,6 +245,18 @@ class Store:
         """Whether finished requests cannot be kept: the database is away and the spool takes no more."""
         return self._writer is not None and self._writer.full
 
+    @property
+    def fault(self) -> str | None:
+        """What is wrong with the SQLite file, so that someone has to act; None for a database that is well, locked, or a
+        server that is away."""
+        lost = None if self._file is None else self._file.check()
+        return lost or (None if self._writer is None else self._writer.fault)
+
+    @property
+    def away(self) -> bool:
+        """Whether the database did not take the last batch of records."""
+        return self._writer is not None and self._writer.away
+
     def counts(self) -> RecordCounts:
         """Counts for metrics."""
         if self._writer is None or self._counts is None:
@@ -251,6 +272,7 @@ class Store:
             writer.retries,
             spooled,
             spooled_bytes,
+            0 if self._file is None else self._file.losses,
         )
 
     async def add_feedback(self, request_id: str, quality: float, key_name: str | None) -> bool:
@@ -461,7 +483,7 @@ class Store:
             raise self._unanswered(error) from None
 
     def _unanswered(self, error: Exception) -> StoreError:
-        return StoreError(f"the store {self.name} does not answer ({type(error).__name__})")
+        return StoreError(f"the store {self.name} does not answer ({safe_reason(error)})")
 
 
 def _summarised(policy: str, rows: Sequence[Mapping[str, Any]]) -> PolicySummary:

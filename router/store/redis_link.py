@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from router.store.state import StateError
+from router.store.state import StateError, StateRefused
 
 if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection
@@ -39,7 +39,7 @@ class Link:
             from redis.backoff import NoBackoff
         except ImportError as error:
             raise ImportError(
-                "a shared state needs the Redis client: pip install 'headway[redis]'"
+                "a shared state needs the Redis client: pip install '.[redis]' in Headway's checkout"
             ) from error
         try:
             parsed: dict[str, Any] = dict(parse_url(url))
@@ -63,7 +63,7 @@ class Link:
 
     async def run(self, script: Script, key: str, *arguments: str) -> Any:
         """Run a script; `key` is one of those that it uses (a Cluster looks at its hash tag). Raises StateError."""
-        from redis.exceptions import NoScriptError, RedisError
+        from redis.exceptions import AuthenticationError, NoPermissionError, NoScriptError, RedisError
 
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -77,7 +77,8 @@ class Link:
         except (RedisError, OSError) as error:
             await self._drop()
             # The error's kind alone: its text may name whatever it was about.
-            raise StateError(_in_words(error)) from None
+            refused = isinstance(error, AuthenticationError | NoPermissionError)
+            raise (StateRefused if refused else StateError)(_in_words(error)) from None
         except BaseException:
             await self._drop()
             raise

@@ -62,7 +62,9 @@ class Counts:
             unborn = path.with_name(f".{path.name}.new")
             self._fd = os.open(unborn, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._fd, fcntl.LOCK_EX)
-            os.ftruncate(self._fd, _SIZE_BYTES)
+            os.write(
+                self._fd, bytes(_SIZE_BYTES)
+            )  # to store into a page that a full disk cannot hold is a SIGBUS
             self._map = mmap.mmap(self._fd, _SIZE_BYTES)
             os.rename(unborn, path)
         self.slots = memoryview(self._map).cast("Q")

@@ -3,6 +3,7 @@
 The newest segment is appended to, the oldest read from; a segment whose lines are all removed goes. Nothing is synced:
 what was written survives the process, not a power failure (as with SQLite's `synchronous=NORMAL`). Writing goes to the
 kernel's cache, so it is done in the event loop, where it cannot come between a commit and what the commit removes.
+Its own segments are read through their open files, so that those that someone removes lose nothing while the process lives.
 A run's segments are named after its counter file, whose lock (`router.store.runs`) says whether the run still lives.
 """
 
@@ -27,9 +28,17 @@ _RETRY_S = 1.0
 @dataclass(slots=True)
 class _Segment:
     path: Path
+    fd: int
     size: int = 0
     read: int = 0  # bytes at its beginning that have been removed
     rows: int = 0  # that have not
+
+    def is_in_place(self) -> bool:
+        """Whether its file still has its name."""
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self.fd))
+        except OSError:
+            return False
 
 
 class Spool:
@@ -42,7 +51,6 @@ class Spool:
         self._segment_bytes = min(_SEGMENT_BYTES, max(1, int(max_bytes / 4)))
         self._segments: list[_Segment] = []
         self._made = 0
-        self._fd: int | None = None
         self._lengths: list[int] = []  # of the first lines, as far as they were read
         self._retry_at: float | None = None  # after a refusal; infinity: when room has been made
         self._lost = 0
@@ -62,11 +70,11 @@ class Spool:
             self._refused(float("inf") if self.rows else time.monotonic() + _RETRY_S, "the spool is full")
             return False
         try:
-            segment, fd = self._open_segment()
+            segment = self._open_segment()
             try:
-                _write_all(fd, data)
+                _write_all(segment.fd, data)
             except OSError:
-                os.ftruncate(fd, segment.size)  # no half of a line stays
+                os.ftruncate(segment.fd, segment.size)  # no half of a line stays
                 raise
         except OSError as error:
             self._refused(time.monotonic() + _RETRY_S, f"the spool cannot be written: {error.strerror}")
@@ -83,25 +91,24 @@ class Spool:
             log.error("%s; %d records (%d bytes) are in it", reason, self.rows, self.bytes)
         self._retry_at = retry_at
 
-    def _open_segment(self) -> tuple[_Segment, int]:
-        """The segment that is written to, and its file."""
-        if self._fd is not None and self._segments and self._segments[-1].size < self._segment_bytes:
-            return self._segments[-1], self._fd
+    def _open_segment(self) -> _Segment:
+        """The segment that is written to: a new one after one that is large enough, or that was removed."""
+        if self._segments:
+            last = self._segments[-1]
+            if last.size < self._segment_bytes and last.is_in_place():
+                return last
         path = self._path.with_name(f"{self._path.name}.{self._made:06d}{SUFFIX}")
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._made += 1
-        if self._fd is not None:
-            os.close(self._fd)
-        self._fd = fd
-        self._segments.append(_Segment(path))
-        return self._segments[-1], fd
+        self._segments.append(_Segment(path, fd))
+        return self._segments[-1]
 
     def read(self, limit: int) -> list[bytes]:
         """The first lines, at most `limit`, at least one if there is any. They stay until they are removed."""
         lines: list[bytes] = []
         while not lines and (segment := self._first()) is not None:
             try:
-                lines = read_lines(segment.path, segment.read, limit)
+                lines = read_lines(segment.fd, segment.read, limit)
             except OSError as error:
                 log.error("%s: %s", segment.path, error.strerror)
             if not lines:
@@ -140,22 +147,21 @@ class Spool:
         """Give a segment's room back; the last one's file is used again."""
         self.bytes -= segment.size
         self.rows -= segment.rows
-        if segment is self._segments[-1] and self._fd is not None:
-            os.ftruncate(self._fd, 0)
+        if segment is self._segments[-1] and segment.is_in_place():
+            os.ftruncate(segment.fd, 0)
             segment.size = segment.read = segment.rows = 0
         else:
             self._segments.remove(segment)
+            os.close(segment.fd)
             segment.path.unlink(missing_ok=True)
         if self._retry_at is not None:
             log.info("the spool has room again")
             self._retry_at = None
 
     def close(self) -> None:
-        """Let go of the files; those that still hold lines stay."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        """Let go of the files; those that still hold lines stay. Nothing may follow."""
         for segment in self._segments:
+            os.close(segment.fd)
             if segment.read >= segment.size:
                 segment.path.unlink(missing_ok=True)
 
@@ -165,12 +171,12 @@ def segments(path: Path) -> list[Path]:
     return sorted(path.parent.glob(f"{glob.escape(path.name)}.*{SUFFIX}"))
 
 
-def read_lines(path: Path, offset: int, limit: int) -> list[bytes]:
-    """Lines of a segment from `offset` on, at most `limit` and about a megabyte, at least one if there is any. What
+def read_lines(segment: Path | int, offset: int, limit: int) -> list[bytes]:
+    """Lines of a segment (its path, or its open file) from `offset` on, at most `limit` and about a megabyte, at least one if there is any. What
     stands after the last line end is not a line."""
     lines: list[bytes] = []
     taken = 0
-    with path.open("rb") as file:
+    with open(os.dup(segment) if isinstance(segment, int) else segment, "rb") as file:
         file.seek(offset)
         while len(lines) < limit and taken < _READ_BYTES:
             line = file.readline()

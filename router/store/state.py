@@ -204,6 +204,10 @@ class StateError(Exception):
     """The shared state does not answer. The message holds no credentials."""
 
 
+class StateRefused(StateError):
+    """It answers, and does not let this gateway in: waiting changes nothing."""
+
+
 def taken(level: float, bucket: Bucket, amount: float, granted: bool) -> Level:
     """A bucket's `Level` after an amount was asked of its `level`."""
     wait_s = 0.0 if granted else max(0.0, amount - level - SLACK) / bucket.refill_per_s

@@ -25,13 +25,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from router.background import failed
 from router.core.types import Outcome
 from router.store import tables
-from router.store.database import driver_errors, is_bad_value
+from router.store.database import driver_errors, file_fault, is_bad_value, safe_reason
 from router.store.entries import Entry, from_line, make_entry, salvaged, to_line
 from router.store.inserts import EntryInsert
 from router.store.records import RequestRecord
 from router.store.runs import Counts
 from router.store.spending import Totals, Upsert, totals_of
 from router.store.spool import Spool
+from router.store.sqlite_file import SqliteFile
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,8 @@ _RECENT_RECORDS = 1000
 class Writer:
     """Writes records of finished requests. One a process; used from the event loop's thread only.
 
-    `retries` counts tries that the database did not take; `away` says that the last try was one. Without a `spool` what
+    `retries` counts tries that the database did not take; `away` says that the last try was one, `fault` what is wrong with
+    the SQLite file where that is why. Without a `spool` what
     cannot be committed waits in memory."""
 
     def __init__(
@@ -69,6 +71,7 @@ class Writer:
         counts: Counts,
         *,
         spool: Spool | None = None,
+        file: SqliteFile | None = None,
         keep_prompts: bool = False,
         max_pending: int = MAX_PENDING_RECORDS,
         interval_s: float = FLUSH_INTERVAL_S,
@@ -77,11 +80,13 @@ class Writer:
         self._counts = counts
         self._slots = counts.slots
         self._spool = spool
+        self._file = file
         self._keep_prompts = keep_prompts
         self._max_pending = max_pending
         self._interval_s = interval_s
         self.retries = 0
         self.away = False
+        self.fault: str | None = None
         self._errors: tuple[type[Exception], ...] = (
             *driver_errors(url),
             ValueError,
@@ -244,6 +249,8 @@ class Writer:
                         await self._wake.wait()
             self._wake.clear()
             put_after, taken_at = taken_at, clock()
+            if self._file is not None:
+                self._file.check()
             try:
                 await self._take(put_after + SPOOL_AFTER_S)
             except Exception as error:  # noqa: BLE001 (the task's root: a fault here must not end recording)
@@ -349,14 +356,15 @@ class Writer:
             try:
                 await self._write(self._front.copy() or await self._from_spool())
                 self.away = False
+                self.fault = None
                 pause_s = _FIRST_PAUSE_S
                 await self._notify()
                 continue
             except self._errors as error:
-                # The type only: a driver's message may quote the row.
                 self.retries += 1
                 self.away = True
-                log.warning("the store takes no records (%s); %d wait", type(error).__name__, self.pending)
+                self.fault = file_fault(error)
+                log.warning("the store takes no records: %s; %d wait", safe_reason(error), self.pending)
                 if self._front_spooled:
                     self._front = []  # from now on from the spool
                     self._front_spooled = False

@@ -1,5 +1,6 @@
 """Exit codes of `headway`, and that a bad input is one clear line on stderr."""
 
+import contextlib
 import json
 import re
 import subprocess
@@ -130,7 +131,7 @@ def test_interrupt_is_quiet(command: str, capsys: pytest.CaptureFixture[str]) ->
         ("raise TimeoutError", "headway: TimeoutError\n"),
         (
             "raise ModuleNotFoundError('no', name='matplotlib.pyplot')",
-            "headway: probe needs matplotlib.pyplot: pip install 'headway[bench]'\n",
+            "headway: probe needs matplotlib.pyplot: pip install '.[bench]' in Headway's checkout\n",
         ),
     ],
 )
@@ -174,3 +175,25 @@ def test_check_warns_of_hardware_without_a_profile(
     )
     assert cli.main(["check", "--config", str(path)]) == 0
     assert "there is no engine profile llama-3.1-8b@rtx-9999" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["serve", "--config", "f", "--port", "abc"], "argument --port: invalid int value: 'abc'"),
+        (["demo", "--speed", "fast"], "argument --speed: invalid positive value: 'fast'"),
+        (["demo", "--speed", "-1"], "argument --speed: must be above 0 (given: '-1')"),
+        (["emulate", "--kind", "steam"], "invalid choice: 'steam'"),
+        (["emulate", "--kind", "vllm", "--profile", "llama-3.1-8b@l4", "--port", "-5"], "(given: -5)"),
+        (
+            ["workload", "build", "poisson", "--rate", "-3", "--out", "f"],
+            "--rate: must be above 0 (given: -3)",
+        ),
+    ],
+)
+def test_an_argument_that_is_wrong_is_shown(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with contextlib.suppress(SystemExit):
+        assert cli.main(arguments) == 2
+    assert told in capsys.readouterr().err

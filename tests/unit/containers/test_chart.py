@@ -58,7 +58,11 @@ EVERYTHING: dict[str, Any] = {
     "affinity": {"podAntiAffinity": {}},
     "podLabels": {"team": "llm"},
     "podAnnotations": {"a": "b"},
-    "image": {"repository": "registry.example/headway", "pullSecrets": [{"name": "pull"}]},
+    "image": {
+        "repository": "registry.example/headway",
+        "digest": f"sha256:{'a' * 64}",
+        "pullSecrets": [{"name": "pull"}],
+    },
     "serviceAccount": {"annotations": {"a": "b"}},
 }
 
@@ -173,6 +177,18 @@ def test_engines_scale_by_what_headway_says(via: str, tmp_path: Path) -> None:
         metric = found["HorizontalPodAutoscaler", name]["spec"]["metrics"][0]["external"]["metric"]
         assert metric["name"] == "headway_desired_replicas"
         assert metric["selector"] == {"matchLabels": {"model": "llama-3.1-8b"}}
+
+
+def test_an_image_may_be_named_by_its_digest(tmp_path: Path) -> None:
+    def image(values: dict[str, Any]) -> str:
+        pod = rendered(values, tmp_path)["Deployment", "prod-headway"]["spec"]["template"]["spec"]
+        return str(pod["containers"][0]["image"])
+
+    assert image(EVERYTHING).endswith(f"@sha256:{'a' * 64}")
+    assert "@" not in image(SHARED)
+    wrong = template({**SHARED, "image": {"repository": "headway", "digest": "latest"}}, tmp_path)
+    assert wrong.returncode != 0
+    assert "digest" in wrong.stderr
 
 
 def test_rules_and_dashboard_are_those_of_the_repository(tmp_path: Path) -> None:

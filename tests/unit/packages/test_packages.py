@@ -10,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.markers import Marker
 
 import router
 
@@ -77,10 +78,7 @@ def test_the_five_packages_import_from_the_wheel(wheel: Path) -> None:
 
 @pytest.mark.parametrize("name", ["runtime", "dev"])
 def test_pins_cover_what_the_project_asks_for(name: str) -> None:
-    lines = (ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
-    pins = [line for line in lines if line and not line.startswith("#")]
-    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9._!+-]+", pin) for pin in pins)
-    pinned = {_normal(pin.split("==")[0]) for pin in pins}
+    pinned = set(_pins(name))
     wanted = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["postgres"]]
     if name == "dev":
         extras = PROJECT["optional-dependencies"]
@@ -91,11 +89,39 @@ def test_pins_cover_what_the_project_asks_for(name: str) -> None:
 
 
 def test_both_pin_files_agree() -> None:
-    def pins(name: str) -> set[str]:
-        return set((ROOT / "requirements" / name).read_text(encoding="utf-8").splitlines()[1:])
+    everywhere = _pins("dev")
+    for name, (version, marker) in _pins("runtime").items():
+        if not marker or Marker(marker).evaluate():
+            assert everywhere[name][0] == version, name
 
-    assert pins("runtime.txt") <= pins("dev.txt")
+
+def _pins(name: str) -> dict[str, tuple[str, str]]:
+    """Version and marker of each name that is pinned."""
+    text = (ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8").replace("\\\n", " ")
+    pins = {}
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            found = re.fullmatch(
+                r"([A-Za-z0-9._-]+)==([A-Za-z0-9._!+-]+)(?: ; ([^#]+?))?(?:\s+--hash=\S+)*\s*", line
+            )
+            assert found is not None, line
+            pins[_normal(found[1])] = (found[2], found[3] or "")
+    return pins
 
 
 def _normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_nobody_is_told_to_install_a_package_that_is_not_ours() -> None:
+    """No index has this project: a package of that name there is somebody else's."""
+    texts = [
+        path
+        for folder in (*PACKAGES, "docs", "scripts", "deploy")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in {".py", ".md", ".yaml", ".yml", ".sh", ".html", ".js"}
+    ]
+    texts += [*ROOT.glob("*.md"), *ROOT.glob("Dockerfile"), *ROOT.glob("*.yml")]
+    assert len(texts) > 300
+    named = re.compile(r"install\s+(-\S+\s+)*['\"]?headway\b(?!-)(?!\s+deploy)")
+    assert [str(path) for path in texts if named.search(path.read_text(encoding="utf-8"))] == []

@@ -1,0 +1,131 @@
+"""`headway check` over a real database and a real Redis: what refuses is an error, what does not answer is told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sqlite3
+from pathlib import Path
+
+import pytest
+import yaml
+from sqlalchemy.engine import make_url
+
+from router.cli import main
+from router.store.queries import Store
+from tests.servers.redis import RedisServer
+
+
+def check(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *arguments: str, **sections: object
+) -> tuple[int, str]:
+    """The exit code, and all that is printed."""
+    file = tmp_path / "fleet.yaml"
+    file.write_text(yaml.safe_dump({"models": [{"name": "m"}]} | sections), encoding="utf-8")
+    code = main(["check", "--config", str(file), *arguments])
+    shown = capsys.readouterr()
+    return code, shown.out + shown.err
+
+
+def sqlite(path: Path) -> dict[str, str]:
+    return {"url": f"sqlite+aiosqlite:///{path}"}
+
+
+@pytest.fixture
+def closed_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    return port
+
+
+def test_a_good_file_over_a_good_database(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def make() -> None:
+        await (await Store.open(f"sqlite:///{tmp_path / 'a.db'}")).close()
+
+    asyncio.run(make())
+    code, told = check(tmp_path, capsys, store=sqlite(tmp_path / "a.db"))
+    assert code == 0
+    assert "store" not in told
+    assert check(tmp_path, capsys, store=sqlite(tmp_path / "not-yet.db"))[0] == 0
+
+
+def test_a_database_file_that_a_start_cannot_use_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text.db").write_text("this is no database, but long enough to be taken for one" * 50)
+    (tmp_path / "folder.db").mkdir()
+    with sqlite3.connect(tmp_path / "newer.db") as connection:
+        connection.execute("CREATE TABLE alembic_version (version_num TEXT)")
+        connection.execute("INSERT INTO alembic_version VALUES ('9999')")
+    connection.close()
+    for name, reason in (
+        ("text.db", "not a database"),
+        ("folder.db", "is not a file"),
+        ("newer.db", "9999"),
+        ("no/such/folder/x.db", "in a directory that does not exist"),
+    ):
+        code, told = check(tmp_path, capsys, store=sqlite(tmp_path / name))
+        assert code == 2, name
+        assert "store.url: " in told
+        assert reason in told
+
+
+def test_postgres_that_refuses_is_an_error_and_one_that_is_away_is_told(
+    postgres_url: str,
+    closed_port: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parsed = make_url(postgres_url)
+    monkeypatch.setenv("RIGHT", str(parsed.password))
+    monkeypatch.setenv("WRONG", "swordfish")
+    bare = parsed._replace(password=None)
+    store = {"url": bare.render_as_string(), "password_env": "RIGHT"}
+    code, told = check(tmp_path, capsys, store=store)
+    assert (code, "does not answer" in told) == (0, False)
+    code, told = check(tmp_path, capsys, store=store | {"password_env": "WRONG"})
+    assert code == 2
+    assert "password authentication failed" in told
+    assert "swordfish" not in told
+    code, told = check(
+        tmp_path, capsys, store=store | {"url": bare.set(database="nobody").render_as_string()}
+    )
+    assert code == 2
+    assert 'database "nobody" does not exist' in told
+    away = {"url": f"postgresql+asyncpg://headway@127.0.0.1:{closed_port}/x"}
+    code, told = check(tmp_path, capsys, store=away)
+    assert code == 0
+    assert "does not answer here" in told
+    assert "ok, with warnings" in told
+
+
+def test_a_wrong_redis_password_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RIGHT", "swordfish-right")
+    monkeypatch.setenv("WRONG", "swordfish-wrong")
+    store = sqlite(tmp_path / "a.db")
+    with RedisServer(tmp_path, "--requirepass", "swordfish-right") as server:
+        url = f"redis://127.0.0.1:{server.port}"
+        code, told = check(
+            tmp_path, capsys, "--json", store=store, state={"url": url, "password_env": "RIGHT"}
+        )
+        assert (code, "shared state" in told) == (0, False)
+        assert json.loads(told)["ok"] is True
+        for state in ({"url": url, "password_env": "WRONG"}, {"url": url}):
+            code, told = check(tmp_path, capsys, store=store, state=state)
+            assert code == 2
+            assert "state.url: the shared state refuses: user or password are not accepted" in told
+            assert "swordfish" not in told
+
+
+def test_a_redis_that_is_away_is_told(
+    tmp_path: Path, closed_port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = {"url": f"redis://127.0.0.1:{closed_port}"}
+    code, told = check(tmp_path, capsys, store=sqlite(tmp_path / "a.db"), state=state)
+    assert code == 0
+    assert "warning: the shared state does not answer here (ConnectionError)" in told
