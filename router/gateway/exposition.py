@@ -106,8 +106,8 @@ def _lines(name: str, labels: Labels, values: Iterable[tuple[Labels, float]], mo
 
 
 def _labels(names: Labels, values: Labels, more: str) -> str:
-    """Labels as they stand between braces; `more` are further ones, in that form."""
-    told = [f'{name}="{_escaped(value)}"' for name, value in zip(names, values, strict=True)]
+    """Labels as they stand between braces, by name; `more` are further ones, in that form."""
+    told = sorted([f'{name}="{_escaped(value)}"' for name, value in zip(names, values, strict=True)])
     return ",".join([more, *told] if more else told)
 
 
