@@ -35,7 +35,7 @@ class Bounds:
 #: A parse of so many takes about 20 ms.
 BOUNDS = Bounds(values=1 << 18, members=1 << 16, depth=64)
 #: Of one event, line or error of an engine.
-EVENT_BOUNDS = Bounds(values=1 << 16, members=1 << 14, depth=64)
+EVENT_BOUNDS = Bounds(values=1 << 15, members=1 << 13, depth=64)
 #: Up to here nothing has to be counted: a parse takes below 5 ms, whatever stands there.
 SMALL_BYTES = 32 * 1024
 #: Up to here strings are parsed in place.

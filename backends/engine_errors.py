@@ -50,7 +50,9 @@ def from_event(payload: Any, *, started: bool) -> UpstreamError:
     fields = _fields(payload)
     code = fields.get("code")
     status = code if type(code) is int and 400 <= code <= 599 else None
-    if not started and (status in _REFUSED or (status is None and fields.get("type") in _REFUSED_TYPES)):
+    kind = fields.get("type")
+    refused = isinstance(kind, str) and kind in _REFUSED_TYPES
+    if not started and (status in _REFUSED or (status is None and refused)):
         return _rejected(payload, status or 400)
     return _failed(payload, status)
 

@@ -100,6 +100,10 @@ def _tool_calls(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return whole
 
 
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 def _logprobs(given: Any) -> list[dict[str, Any]]:
     """Logprobs of a chat (`content` items) or of a completion (parallel lists) as Ollama's list."""
     if not isinstance(given, dict):
@@ -111,15 +115,13 @@ def _logprobs(given: Any) -> list[dict[str, Any]]:
             for item in given["content"]
             if isinstance(item, dict)
         ]
-    tops = given.get("top_logprobs") or []
+    tokens, logprobs, tops = map(_listed, map(given.get, ("tokens", "token_logprobs", "top_logprobs")))
     items: list[dict[str, Any]] = []
-    for number, (token, logprob) in enumerate(
-        zip(given.get("tokens") or [], given.get("token_logprobs") or [], strict=False)
-    ):
+    for number, (token, logprob) in enumerate(zip(tokens, logprobs, strict=False)):
         if logprob is None:
             continue
         item: dict[str, Any] = {"token": token, "logprob": logprob}
-        if number < len(tops) and tops[number]:
+        if number < len(tops) and isinstance(tops[number], dict):
             item["top_logprobs"] = [{"token": one, "logprob": p} for one, p in tops[number].items()]
         items.append(item)
     return items

@@ -119,10 +119,19 @@ def logprobs_of(given: Any) -> list[dict[str, Any]]:
     """A chat's log probabilities, each with every member that this API's types ask for."""
     listed = given.get("content") if isinstance(given, Mapping) else None
     return [
-        {**_logprob(one), "top_logprobs": [_logprob(top) for top in one.get("top_logprobs") or ()]}
-        for one in (listed if isinstance(listed, list) else ())
+        {
+            **_logprob(one),
+            "top_logprobs": [
+                _logprob(top) for top in _listed(one.get("top_logprobs")) if isinstance(top, Mapping)
+            ],
+        }
+        for one in _listed(listed)
         if isinstance(one, Mapping)
     ]
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _logprob(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,90 @@
+"""The watch over an instance goes on, whatever its engine answers and whatever fails inside."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from router import background
+from router.core.errors import UpstreamError
+from router.core.events import LoadReported, Probed
+from router.core.types import LoadReport
+from router.gateway.monitor import Monitor
+
+
+class Events:
+    """A runner that keeps what it is told, and fails on demand."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+        self.fails = False
+
+    def apply(self, event: Any) -> None:
+        self.seen.append(event)
+        if self.fails:
+            raise ZeroDivisionError
+
+    async def until(self, event: Any) -> None:
+        self.seen.clear()
+        async with asyncio.timeout(5):
+            while event not in self.seen:  # noqa: ASYNC110 (a test may poll)
+                await asyncio.sleep(0.001)
+
+
+class Backend:
+    """Answers or raises what it is set to."""
+
+    def __init__(self) -> None:
+        self.probed: Any = True
+        self.loaded: Any = LoadReport(running=1)
+
+    async def probe(self) -> Any:
+        return self._told(self.probed)
+
+    async def load(self) -> Any:
+        return self._told(self.loaded)
+
+    @staticmethod
+    def _told(value: Any) -> Any:
+        if isinstance(value, BaseException):
+            raise value
+        return value
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "_logged_at", {})
+    background._failures.clear()
+
+
+@pytest.mark.parametrize(
+    "error", [OverflowError("inf"), ValueError(), KeyError(), RecursionError(), OSError()]
+)
+async def test_a_fault_in_a_round_is_counted_and_the_next_round_comes(error: Exception) -> None:
+    events, backend = Events(), Backend()
+    monitor = Monitor(events, 0.001, 1.0)  # type: ignore[arg-type]
+    monitor.watch({"a": backend})  # type: ignore[dict-item]
+    await events.until(LoadReported("a", LoadReport(running=1)))
+    backend.loaded = error
+    await events.until(Probed("a", True))
+    backend.probed = error
+    await events.until(Probed("a", False))
+    backend.probed, backend.loaded = True, LoadReport(running=2)
+    await events.until(LoadReported("a", LoadReport(running=2)))
+    events.fails = True
+    await events.until(Probed("a", True))
+    events.fails = False
+    await events.until(LoadReported("a", LoadReport(running=2)))
+    assert background.failures()["monitor"] >= 3
+    await monitor.stop()
+
+
+async def test_an_engine_that_is_away_is_no_fault_of_ours() -> None:
+    events, backend = Events(), Backend()
+    backend.probed = UpstreamError("away")
+    monitor = Monitor(events, 0.001, 1.0)  # type: ignore[arg-type]
+    await monitor.look({"a": backend})  # type: ignore[dict-item]
+    assert events.seen == [Probed("a", False)]
+    assert not background.failures()
