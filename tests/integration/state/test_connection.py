@@ -102,5 +102,5 @@ def test_another_url_is_refused(url, said):
 
 def test_a_missing_client_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "redis.asyncio.connection", None)
-    with pytest.raises(ImportError, match=r"headway\[redis\]"):
+    with pytest.raises(ImportError, match=r"\.\[redis\]"):
         open_state("redis://127.0.0.1", name="x", run_id="r", timeout_s=1, interval_s=1)
