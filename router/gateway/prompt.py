@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from zlib import crc32
 
-import orjson
-
 from predictors.text import prompt_features
+from router.core.raw_json import LongText, dumps
 from router.core.types import PREFIX_TOKENS, PromptFeatures
 
 BYTES_PER_TOKEN = 4
@@ -105,8 +104,8 @@ def prompt_facts(api: str, body: Mapping[str, Any]) -> PromptFacts:
     if api == "chat":
         texts, media, media_bytes = chat_parts(body)
         size = _text_bytes(texts)
-        sent = len(orjson.dumps(prompt)) - media_bytes
-        written = sent + sum(len(orjson.dumps(body[name])) for name in _ALSO_WRITTEN if name in body)
+        sent = len(dumps(prompt)) - media_bytes
+        written = sent + sum(len(dumps(body[name])) for name in _ALSO_WRITTEN if name in body)
         usual = _USUAL_ENVELOPE_BYTES + _USUAL_MESSAGE_BYTES * len(prompt) + int(size * _USUAL_ESCAPES)
         unseen = max(0, written - size - usual)  # in members that hold no text as a rule
         return PromptFacts(
@@ -123,7 +122,7 @@ def prompt_facts(api: str, body: Mapping[str, Any]) -> PromptFacts:
         texts = [prompt, *more]
         size = _text_bytes(texts)
         features = None if api == "embeddings" else prompt_features("\n".join(texts))
-        bound = around_bound + len(orjson.dumps(prompt))
+        bound = around_bound + len(dumps(prompt))
         return PromptFacts(_usual_tokens(size), bound, _prefix(texts, size), size, features=features)
     if isinstance(prompt[0], str):
         suffix_bytes = _text_bytes(more)
@@ -131,7 +130,7 @@ def prompt_facts(api: str, body: Mapping[str, Any]) -> PromptFacts:
         tokens = [_usual_tokens(size) for size in sizes]
         return PromptFacts(
             sum(tokens),
-            around_bound + len(orjson.dumps(prompt)) + (8 + suffix_bytes) * (len(prompt) - 1),
+            around_bound + len(dumps(prompt)) + (8 + suffix_bytes) * (len(prompt) - 1),
             _prefix([*prompt, *more], sizes[0]) if len(prompt) == 1 else (),
             sum(sizes),
             longest_tokens=max(tokens),
@@ -161,14 +160,14 @@ def bound_around(api: str, body: Mapping[str, Any]) -> int:
         for message in body[prompt]:
             for name, value in message.items():
                 if name != "content" and isinstance(value, (dict, list)) and value:
-                    bound += _bound_of_json(value) - len(orjson.dumps(value))
+                    bound += _bound_of_json(value) - len(dumps(value))
     return bound
 
 
 def unseen_bytes(body: Mapping[str, Any], seen: Collection[str]) -> int:
     """Bytes of the members that may be written into a prompt, but are not among those `seen` by who counted it."""
     return sum(
-        len(name) + len(orjson.dumps(value))
+        len(name) + len(dumps(value))
         for name, value in body.items()
         if name not in seen and name not in _NOT_PROMPT
     )
@@ -209,7 +208,7 @@ def chat_parts(body: Mapping[str, Any]) -> ChatParts:
 
 
 def _printed(value: Any) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
+    return value if isinstance(value, str) else dumps(value).decode()
 
 
 def _image_bytes(part: Mapping[str, Any]) -> int:
@@ -222,14 +221,19 @@ def _image_bytes(part: Mapping[str, Any]) -> int:
 
 def _bound_of_json(value: Any) -> int:
     """Upper bound of the tokens of JSON, however a template prints it."""
-    data = orjson.dumps(value)
+    data = dumps(value)
     breaks = data.count(b",") + 2 * (data.count(b"{") + data.count(b"["))
     escapes = data.count(b"<") + data.count(b">") + data.count(b"&")
     return len(data) + _TOKENS_PER_BREAK * breaks + _MORE_PER_ESCAPE * escapes
 
 
 def _text_bytes(texts: Iterable[str]) -> int:
-    return sum(len(text) if text.isascii() else len(text.encode()) for text in texts)
+    return sum(len(text) if text.isascii() else _encoded_bytes(text) for text in texts)
+
+
+def _encoded_bytes(text: str) -> int:
+    """Of a long text as it came, escapes included: to encode it would take too long."""
+    return len(text.json) - 2 if isinstance(text, LongText) else len(text.encode())
 
 
 def _usual_tokens(size: int) -> int:
@@ -237,7 +241,16 @@ def _usual_tokens(size: int) -> int:
 
 
 def _prefix(texts: list[str], size: int) -> tuple[int, ...]:
-    return _prefix_hashes("".join(texts)) if size >= PREFIX_BLOCK_BYTES else ()
+    if size < PREFIX_BLOCK_BYTES:
+        return ()
+    room = PREFIX_BLOCK_BYTES * MAX_PREFIX_BLOCKS
+    start = []
+    for text in texts:
+        start.append(text[:room])
+        room -= len(start[-1])
+        if not room:
+            break
+    return _prefix_hashes("".join(start))
 
 
 def _prefix_hashes(text: str) -> tuple[int, ...]:
