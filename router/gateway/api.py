@@ -108,6 +108,8 @@ class Api:
         responder = Responder(send)
         extra: list[tuple[bytes, bytes]] = []
         lease: Lease | None = None
+        connection, task = scope["state"]["connection"], asyncio.current_task()
+        assert task is not None  # noqa: S101 (ASGI applications run in tasks)
         if rules.config.store.when_full == "refuse" and gateway.store.full:
             refusal = unrecorded()
             record.outcome, record.error_code = refusal.outcome, refusal.code
@@ -130,6 +132,7 @@ class Api:
                         raise  # else it is read, so that record and answer tell what it asked for
             data = await read_body(headers, receive, rules.config.limits.max_body_mb)
             large = len(data) > bodies.SMALL_BYTES
+            connection.on_disconnect = task.cancel  # until the relay takes over
             body = await bodies.parse_large_json(data) if large else bodies.parse_json(data)
             del data
             asked = body.get("model")
@@ -180,6 +183,10 @@ class Api:
             self._ended(record, lease, Outcome.CLIENT_CANCELLED)
             return
         except BaseException as error:  # a fault of ours, or the shutdown
+            if isinstance(error, asyncio.CancelledError) and responder.left:
+                task.uncancel()
+                self._ended(record, lease, Outcome.CLIENT_CANCELLED)
+                return
             code = "internal_error" if isinstance(error, Exception) else "shutdown"
             self._ended(record, lease, Outcome.BACKEND_ERROR, code)
             if not isinstance(error, Exception):
@@ -192,7 +199,7 @@ class Api:
         exchange = Exchange(api, body, front, stream, whole, request, record, extra, lease)
         try:
             try:
-                await Relay(gateway, exchange, responder).run(scope["state"]["connection"])
+                await Relay(gateway, exchange, responder).run(connection)
             finally:
                 if lease is not None:
                     lease.settle(record)

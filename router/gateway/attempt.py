@@ -183,15 +183,16 @@ class Attempt:
         """Wait for the money of what was kept back; then the stream goes on, or ends."""
         lease = self._relay.exchange.lease
         assert lease is not None  # noqa: S101 (nothing waits without one)
-        covered = await lease.cover(self.dispatch.attempt, paid.needs_usd)
-        self._paying = None
-        if self.lost or self._stream is None:
-            return
         try:
+            covered = await lease.cover(self.dispatch.attempt, paid.needs_usd)
+            self._paying = None
+            if self.lost or self._stream is None:
+                return
             pause = self._pass_paid(paid, paid.go_on(covered))
         except Exception as error:  # noqa: BLE001 (raised again by `run`, whose task it belongs to)
             self._stopped = error
-            self._stream.abort()
+            if self._stream is not None:
+                self._stream.abort()
             return
         if not pause:
             self._go_on()

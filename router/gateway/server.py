@@ -299,6 +299,12 @@ class Responder:
         """Whether the client reads more slowly than we write; `drain` waits until it has caught up."""
         return self._flow.write_paused and not self._cycle.disconnected
 
+    @property
+    def left(self) -> bool:
+        """Whether the client has gone."""
+        disconnected: bool = self._cycle.disconnected
+        return disconnected
+
     async def drain(self) -> None:
         """Wait until the client has read most of what was written."""
         await self._flow.drain()
