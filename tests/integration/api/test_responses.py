@@ -325,7 +325,7 @@ async def test_a_stream_that_breaks(tmp_path):
 async def test_an_answer_cut_by_its_money(tmp_path):
     """The engine keeps to no bound: the router ends the answer where the cap ends."""
     words = says(*[" word"] * 30)
-    cap = {"routing": {"max_cost_usd": 6e-6}}  # the bound of the prompt and seven tokens
+    cap = {"routing": {"max_cost_usd": 6.7e-6}}  # the bound of the prompt and seven tokens
     async with staged(tmp_path, words, words, engines="a") as (gw, _):
         status, answer = await gw.post("/v1/responses", {"model": "small", "input": "Hi", **cap})
         assert status == 200
