@@ -198,7 +198,12 @@ def chat_parts(body: Mapping[str, Any]) -> ChatParts:
             for part in content:
                 if isinstance(text := part.get("text"), str):
                     texts.append(text)
-                if part.get("type", "text") not in _TEXT_PARTS or not _MEDIA_MEMBERS.isdisjoint(part):
+                kind = part.get("type", "text")
+                if (
+                    not isinstance(kind, str)
+                    or kind not in _TEXT_PARTS
+                    or not _MEDIA_MEMBERS.isdisjoint(part)
+                ):
                     media += 1
                     media_bytes += _image_bytes(part)
         texts += [_printed(value) for name in _ALSO_RENDERED if (value := message.get(name))]

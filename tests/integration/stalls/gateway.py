@@ -44,7 +44,10 @@ async def main(path: Path) -> None:
     loop = asyncio.get_running_loop()
     async with open_gateway(config, environment={}, seed=0) as gateway:
         listener = listen("127.0.0.1", 0)
-        server = GatewayServer(server_config(Api(gateway, create_app(gateway)), "127.0.0.1", 0, grace_s=1.0))
+        server = GatewayServer(
+            server_config(Api(gateway, create_app(gateway)), "127.0.0.1", 0, grace_s=1.0),
+            lambda: gateway.config,
+        )
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         reader = asyncio.StreamReader()
         pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

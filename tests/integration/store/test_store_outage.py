@@ -414,9 +414,9 @@ async def test_rows_that_were_committed_before_the_kill_count_once(
     # As a kill would: nothing is closed in order.
     run_id = store.run_id
     counts.close(remove=False)
-    for task in (store.writer._intake, store.writer._committer, *store._tasks):
+    for task in (store.writer._intake, store.writer._committer):
         task.cancel()
-    await asyncio.gather(*store._tasks, return_exceptions=True)
+    await store._tasks.stop()
     await store._engine.dispose()
 
     again = await Store.open(store_url, state_dir=tmp_path)
