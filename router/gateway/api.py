@@ -25,7 +25,7 @@ from router.gateway.lease import Lease
 from router.gateway.needs import needs_of
 from router.gateway.ollama_endpoint import OLLAMA_ROUTES, OllamaFront, OllamaRoute, load_answer
 from router.gateway.ollama_front import refusal_body
-from router.gateway.prompt import PromptFacts, prompt_facts, prompt_texts
+from router.gateway.prompt import PromptFacts, bound_around, leading_chars, prompt_facts, prompt_texts
 from router.gateway.quote import Quote, quote
 from router.gateway.relay import Exchange, Relay
 from router.gateway.responses_front import ResponsesFront
@@ -35,7 +35,7 @@ from router.gateway.server import Responder
 from router.gateway.service import Gateway
 from router.gateway.wish import KeyTerms, Wish, from_body, from_headers
 from router.logs import current_request
-from router.store.records import RequestRecord
+from router.store.records import MAX_PROMPT_CHARS, RequestRecord
 
 logger = logging.getLogger("headway")
 
@@ -162,9 +162,9 @@ class Api:
                     return
             if large:  # what was translated and what follows need not be one turn of the event loop
                 await asyncio.sleep(0)
-            request, facts, whole = self._request(rules, terms, headers, api, body, stream, record)
-            if large:
-                await asyncio.sleep(0)
+            request, facts, whole = await self._request(
+                rules, terms, headers, api, body, stream, record, large=large
+            )
             if account is not None:
                 tokens = request.prompt_tokens + (request.max_tokens or 0) * request.choices
                 if lease is None:
@@ -233,7 +233,7 @@ class Api:
         record.key_name = None if terms is None else terms.name
         return terms
 
-    def _request(
+    async def _request(
         self,
         rules: Rules,
         terms: KeyTerms | None,
@@ -242,9 +242,11 @@ class Api:
         body: dict[str, Any],
         stream: bool,
         record: RequestRecord,
+        *,
+        large: bool,
     ) -> tuple[Request, PromptFacts, bool]:
         """Understand an OpenAI-shaped body; also the facts of its prompt, and whether the engine can only answer it
-        whole."""
+        whole. Of a `large` one the event loop runs between the steps."""
         routing = body.pop("routing", None)
         bodies.check(api, body)
         rules.fields.check_media(body)
@@ -254,14 +256,19 @@ class Api:
             None if routing is None else from_body(routing),
             from_headers(headers.get),
         )
-        facts = prompt_facts(api, body)
+        around_bound = bound_around(api, body)
+        if large:
+            await asyncio.sleep(0)
+        facts = prompt_facts(api, body, around_bound)
+        if large:
+            await asyncio.sleep(0)
         request = build_request(rules, record, wish, api, body, facts, headers.get(b"x-session-id"))
         whole = api == "embeddings" or needs_whole(body)
         if whole and stream:
             raise invalid_request("An engine cannot stream this request; ask without stream.", "stream")
         record.prompt_tokens = request.prompt_tokens
         if rules.config.store.keep_prompts:
-            record.prompt = "\n".join(prompt_texts(api, body))
+            record.prompt = leading_chars(prompt_texts(api, body), MAX_PROMPT_CHARS, "\n")
         return request, facts, whole
 
     def _quote(self, account: Account, request: Request, whole: bool) -> Quote | None:

@@ -17,6 +17,7 @@ from zlib import crc32
 
 from predictors.text import prompt_features
 from router.core.raw_json import LongText, dumps
+from router.core.raw_json import size as size_of
 from router.core.types import PREFIX_TOKENS, PromptFeatures
 
 BYTES_PER_TOKEN = 4
@@ -96,16 +97,17 @@ class ChatParts(NamedTuple):
     media_bytes: int
 
 
-def prompt_facts(api: str, body: Mapping[str, Any]) -> PromptFacts:
+def prompt_facts(api: str, body: Mapping[str, Any], around_bound: int | None = None) -> PromptFacts:
     """Facts of a checked body: a chat's `messages` (and `tools`), a completion's `prompt`, or an embedding's
-    `input`."""
-    around_bound = bound_around(api, body)
+    `input`. `around_bound` is what `bound_around` says of it (None: not asked yet)."""
+    if around_bound is None:
+        around_bound = bound_around(api, body)
     prompt = body[_PROMPT[api]]
     if api == "chat":
         texts, media, media_bytes = chat_parts(body)
         size = _text_bytes(texts)
-        sent = len(dumps(prompt)) - media_bytes
-        written = sent + sum(len(dumps(body[name])) for name in _ALSO_WRITTEN if name in body)
+        sent = size_of(prompt) - media_bytes
+        written = sent + sum(size_of(body[name]) for name in _ALSO_WRITTEN if name in body)
         usual = _USUAL_ENVELOPE_BYTES + _USUAL_MESSAGE_BYTES * len(prompt) + int(size * _USUAL_ESCAPES)
         unseen = max(0, written - size - usual)  # in members that hold no text as a rule
         return PromptFacts(
@@ -122,7 +124,7 @@ def prompt_facts(api: str, body: Mapping[str, Any]) -> PromptFacts:
         texts = [prompt, *more]
         size = _text_bytes(texts)
         features = None if api == "embeddings" else prompt_features("\n".join(texts))
-        bound = around_bound + len(dumps(prompt))
+        bound = around_bound + size_of(prompt)
         return PromptFacts(_usual_tokens(size), bound, _prefix(texts, size), size, features=features)
     if isinstance(prompt[0], str):
         suffix_bytes = _text_bytes(more)
@@ -130,7 +132,7 @@ def prompt_facts(api: str, body: Mapping[str, Any]) -> PromptFacts:
         tokens = [_usual_tokens(size) for size in sizes]
         return PromptFacts(
             sum(tokens),
-            around_bound + len(dumps(prompt)) + (8 + suffix_bytes) * (len(prompt) - 1),
+            around_bound + size_of(prompt) + (8 + suffix_bytes) * (len(prompt) - 1),
             _prefix([*prompt, *more], sizes[0]) if len(prompt) == 1 else (),
             sum(sizes),
             longest_tokens=max(tokens),
@@ -160,14 +162,14 @@ def bound_around(api: str, body: Mapping[str, Any]) -> int:
         for message in body[prompt]:
             for name, value in message.items():
                 if name != "content" and isinstance(value, (dict, list)) and value:
-                    bound += _bound_of_json(value) - len(dumps(value))
+                    bound += _bound_of_json(value) - size_of(value)
     return bound
 
 
 def unseen_bytes(body: Mapping[str, Any], seen: Collection[str]) -> int:
     """Bytes of the members that may be written into a prompt, but are not among those `seen` by who counted it."""
     return sum(
-        len(name) + len(dumps(value))
+        len(name) + size_of(value)
         for name, value in body.items()
         if name not in seen and name not in _NOT_PROMPT
     )
@@ -245,17 +247,21 @@ def _usual_tokens(size: int) -> int:
     return max(1, -(-size // BYTES_PER_TOKEN))
 
 
+def leading_chars(texts: Iterable[str], chars: int, between: str = "") -> str:
+    """The first characters of texts that are joined, without joining all of them."""
+    start: list[str] = []
+    for text in texts:
+        start.append(text[:chars])
+        chars -= len(text) + len(between)
+        if chars < 0:
+            break
+    return between.join(start)
+
+
 def _prefix(texts: list[str], size: int) -> tuple[int, ...]:
     if size < PREFIX_BLOCK_BYTES:
         return ()
-    room = PREFIX_BLOCK_BYTES * MAX_PREFIX_BLOCKS
-    start = []
-    for text in texts:
-        start.append(text[:room])
-        room -= len(start[-1])
-        if not room:
-            break
-    return _prefix_hashes("".join(start))
+    return _prefix_hashes(leading_chars(texts, PREFIX_BLOCK_BYTES * MAX_PREFIX_BLOCKS))
 
 
 def _prefix_hashes(text: str) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from router.gateway.prompt import (
     IMAGE_TOKENS_BOUND,
     TEMPLATE_TOKENS,
     PromptFacts,
+    leading_chars,
     prompt_facts,
     unseen_bytes,
 )
@@ -160,3 +161,8 @@ def test_what_hides_in_a_message_counts_against_limits_too() -> None:
 def test_what_a_tokenizer_endpoint_does_not_take_is_counted_beside_it() -> None:
     body = {"messages": [TEXT], "model": "m", "stop": [HIDDEN], "temperature": 1, "documents": [HIDDEN]}
     assert len(HIDDEN) < unseen_bytes(body, COUNTED_FIELDS) < len(HIDDEN) + 20
+
+
+@given(st.lists(st.text(max_size=6), max_size=5), st.integers(1, 20), st.sampled_from(["", "\n"]))
+def test_the_first_characters_of_joined_texts(texts: list[str], chars: int, between: str) -> None:
+    assert leading_chars(texts, chars, between)[:chars] == between.join(texts)[:chars]
