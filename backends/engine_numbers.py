@@ -15,9 +15,10 @@ def token_count(value: object) -> int | None:
     return value if type(value) is int and 0 <= value <= MAX_TOKENS else None
 
 
-def counted(usage: object, name: str) -> int | None:
+def counted(usage: Mapping[str, Any] | None, name: str) -> int | None:
     """A count above 0 in an engine's usage; None if there is none that can be true."""
-    return (token_count(usage.get(name)) or None) if isinstance(usage, Mapping) else None
+    count = usage.get(name) if isinstance(usage, dict) else None
+    return count if type(count) is int and 0 < count <= MAX_TOKENS else None
 
 
 _COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
@@ -25,18 +26,15 @@ _COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 def sound_usage(usage: object) -> Mapping[str, Any] | None:
     """An answer's `usage` without counts that cannot be true; None without any count above 0."""
-    if not isinstance(usage, Mapping):
+    if not isinstance(usage, dict):
         return None
-    prompt, output, total = (usage.get(name) for name in _COUNTS)
-    wrong = [
-        name
-        for name, count in zip(_COUNTS, (prompt, output, total), strict=True)
-        if count is not None and token_count(count) is None
-    ]
-    if wrong:
-        usage = {name: value for name, value in usage.items() if name not in wrong}
-        prompt, output = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    return usage if prompt or output else None
+    for name in _COUNTS:
+        count = usage.get(name)
+        if count is not None and not (type(count) is int and 0 <= count <= MAX_TOKENS):
+            wrong = [each for each in _COUNTS if token_count(usage.get(each)) is None]
+            usage = {each: value for each, value in usage.items() if each not in wrong}
+            break
+    return usage if usage.get("prompt_tokens") or usage.get("completion_tokens") else None
 
 
 def finish_reason(value: object) -> str | None:

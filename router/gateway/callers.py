@@ -168,6 +168,7 @@ def _authority_of_origin(origin: bytes) -> Authority | None:
     return authority(rest) if separator and scheme.lower() in {b"http", b"https"} else None
 
 
+@lru_cache(maxsize=256)
 def names_this_machine(name: str) -> bool:
     """Whether a host's name or address is that of the machine itself, whoever says it."""
     address = _address(name)
