@@ -247,15 +247,7 @@ class Api:
     ) -> tuple[Request, PromptFacts, bool]:
         """Understand an OpenAI-shaped body; also the facts of its prompt, and whether the engine can only answer it
         whole. Of a `large` one the event loop runs between the steps."""
-        routing = body.pop("routing", None)
-        bodies.check(api, body)
-        rules.fields.check_media(body)
-        wish = rules.wishes.merge(
-            body.get("model"),
-            terms,
-            None if routing is None else from_body(routing),
-            from_headers(headers.get),
-        )
+        wish = checked(rules, terms, headers, api, body)
         around_bound = bound_around(api, body)
         if large:
             await asyncio.sleep(0)
@@ -283,6 +275,21 @@ class Api:
             whole=whole,
             hedged=scheduler.settings.hedge_share > 0 and hedging.may(request),
         )
+
+
+def checked(
+    rules: Rules, terms: KeyTerms | None, headers: Mapping[bytes, bytes], api: str, body: dict[str, Any]
+) -> Wish:
+    """What a request asks of the router, once its OpenAI-shaped body has been checked; `routing` is taken out of it."""
+    routing = body.pop("routing", None)
+    bodies.check(api, body)
+    rules.fields.check_media(body)
+    return rules.wishes.merge(
+        body.get("model"),
+        terms,
+        None if routing is None else from_body(routing),
+        from_headers(headers.get),
+    )
 
 
 def needs_whole(body: Mapping[str, Any]) -> bool:

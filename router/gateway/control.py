@@ -19,7 +19,7 @@ from router.explain import describe, described_candidates
 from router.gateway import body as bodies
 from router.gateway.access import Guard, add_error_handlers, client_key, not_found
 from router.gateway.admin import admin_routes
-from router.gateway.api import ClientGone, build_request, read_body
+from router.gateway.api import ClientGone, build_request, checked, read_body
 from router.gateway.exposition import OneAtATime, Page, PageResponse
 from router.gateway.key_routes import key_routes
 from router.gateway.lease import Lease
@@ -30,7 +30,7 @@ from router.gateway.prompt import prompt_facts
 from router.gateway.responses_request import is_response, responses_to_chat
 from router.gateway.service import Gateway
 from router.gateway.ui_routes import ui_routes
-from router.gateway.wish import KeyTerms, from_body, from_headers
+from router.gateway.wish import KeyTerms
 from router.store.explanations import kept
 from router.store.records import RequestRecord
 
@@ -177,18 +177,10 @@ async def _dry_run(
         raise invalid_request("The request was not complete.") from None
     body = await bodies.parse_large_json(data)
     rules.fields.check_names(body)
-    routing = body.pop("routing", None)
     if is_response(body):
         body = responses_to_chat(body).body
     api = "chat" if "messages" in body else "embeddings" if "input" in body else "completions"
-    bodies.check(api, body)
-    rules.fields.check_media(body)
-    wish = rules.wishes.merge(
-        body.get("model"),
-        terms,
-        None if routing is None else from_body(routing),
-        from_headers(headers.get),
-    )
+    wish = checked(rules, terms, headers, api, body)
     facts = prompt_facts(api, body)
     now = gateway.runner.clock()
     record = RequestRecord(
