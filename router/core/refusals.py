@@ -87,3 +87,10 @@ def expired(after_s: float, outcome: Outcome, by_e2e: bool) -> Refusal:
     code, what = ("deadline_exceeded", "answer") if whole else ("ttft_timeout", "first token")
     message = f"The time for the {what} passed after {after_s:.2f} s."
     return Refusal(504, code, message, outcome, should_retry=False)
+
+
+def draining() -> Refusal:
+    """What a request is told when the gateway shuts down."""
+    return Refusal(
+        503, "no_instance", "The gateway is shutting down.", Outcome.REJECTED_NO_INSTANCE, retry_after_s=5
+    )

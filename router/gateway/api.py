@@ -14,6 +14,7 @@ from typing import Any
 
 from router.core import hedging
 from router.core.errors import Refusal, invalid_request
+from router.core.refusals import draining
 from router.core.shown import cut
 from router.core.types import Outcome, Request
 from router.gateway import body as bodies
@@ -173,6 +174,8 @@ class Api:
                 request.left_usd = lease.left_usd
             await gateway.count_tokens(request, api, body, facts)
             record.prompt_tokens = request.prompt_tokens
+            if large:
+                await asyncio.sleep(0)
         except Refusal as refusal:
             if record.slo_ttft_s or record.slo_tpot_s or record.slo_e2e_s:
                 record.slo_met = False
@@ -182,20 +185,19 @@ class Api:
         except ClientGone:
             self._ended(record, lease, Outcome.CLIENT_CANCELLED)
             return
-        except BaseException as error:  # a fault of ours, or the shutdown
-            if isinstance(error, asyncio.CancelledError) and responder.left:
-                task.uncancel()
+        except asyncio.CancelledError:
+            task.uncancel()
+            if responder.left:
                 self._ended(record, lease, Outcome.CLIENT_CANCELLED)
-                return
-            code = "internal_error" if isinstance(error, Exception) else "shutdown"
-            self._ended(record, lease, Outcome.BACKEND_ERROR, code)
-            if not isinstance(error, Exception):
-                raise
+            else:
+                self._ended(record, lease, Outcome.BACKEND_ERROR, "shutdown")
+                respond_refusal(responder, front, draining(), record.id, extra)
+            return
+        except Exception:  # a fault of ours
+            self._ended(record, lease, Outcome.BACKEND_ERROR, "internal_error")
             logger.exception("request %s failed inside the gateway", record.id)
             respond_refusal(responder, front, internal_error(), record.id, extra)
             return
-        if large:
-            await asyncio.sleep(0)
         exchange = Exchange(api, body, front, stream, whole, request, record, extra, lease)
         try:
             try:
@@ -343,13 +345,6 @@ def build_request(
 def internal_error() -> Refusal:
     """What a client is told of a fault of ours."""
     return Refusal(500, "internal_error", "The gateway failed on this request.", Outcome.BACKEND_ERROR)
-
-
-def draining() -> Refusal:
-    """What a new request is told while the gateway shuts down."""
-    return Refusal(
-        503, "no_instance", "The gateway is shutting down.", Outcome.REJECTED_NO_INSTANCE, retry_after_s=5
-    )
 
 
 def unrecorded() -> Refusal:

@@ -23,7 +23,7 @@ from router.core.errors import OutOfSockets, Refusal, UpstreamError, UpstreamRej
 from router.core.events import Cancel, Dispatch, Ended, FirstToken, Refuse
 from router.core.interfaces import Call
 from router.core.outcome import answered, tpot_s
-from router.core.refusals import insufficient_quota
+from router.core.refusals import draining, insufficient_quota
 from router.core.types import EndedHow, Outcome, Request
 from router.gateway.answer import header_lines, headway_object, length_event, respond_refusal
 from router.gateway.attempt import Attempt
@@ -117,8 +117,9 @@ class Relay:
                 self.responder.gone()
                 self._note(Outcome.CLIENT_CANCELLED, None)
             else:  # the server is shutting down and has run out of patience
+                task.uncancel()
+                self._refuse(draining())
                 self._note(Outcome.BACKEND_ERROR, "shutdown")
-                raise
         finally:
             if connection.on_disconnect is client_left:  # else the connection's next request has come already
                 connection.on_disconnect = None

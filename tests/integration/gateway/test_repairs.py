@@ -12,6 +12,9 @@ import pytest
 
 from router.gateway import server as http_server
 from tests.integration.gateway.live import SPEED, live, vllm
+from tests.integration.gateway.staged import event, hangs, staged
+
+STREAMED = {"model": "small", "stream": True, "messages": [{"role": "user", "content": "Hello"}]}
 
 
 @pytest.mark.parametrize("stray", [b"\r\n", b"GET /healthz HT"])
@@ -153,3 +156,28 @@ async def test_a_client_that_leaves_while_its_prompt_is_counted(tmp_path):
             (row,) = await gw.rows()
             assert (row["outcome"], row["attempts"]) == ("client_cancelled", 0)
             assert asked == []
+
+
+@pytest.mark.parametrize("queued", [False, True])
+async def test_who_is_served_too_long_for_a_shutdown_is_told(tmp_path, caplog, queued):
+    """With an error event, or a 503 where nothing was sent yet; and it is no fault to be logged."""
+
+    async def script(exchange):
+        await exchange.head()
+        await exchange.chunk(event("a"))
+        await asyncio.Event().wait()
+
+    async with staged(tmp_path, hangs("role") if queued else script) as (gw, stage):
+        asking = asyncio.create_task(gw.http.post(f"{gw.url}/v1/chat/completions", json=STREAMED))
+        await gw.until(lambda: stage.bodies)
+        gw.server.should_exit = True
+        response = await asking
+        text = await response.text()
+        assert (response.status, '"no_instance"' in text, "[DONE]" in text) == (
+            503 if queued else 200,
+            True,
+            False,
+        )
+        (row,) = await gw.rows()
+        assert (row["outcome"], row["error_code"]) == ("backend_error", "shutdown")
+    assert [each for each in caplog.records if each.levelname == "ERROR"] == []
