@@ -391,3 +391,9 @@ def test_whatever_a_holder_asks_for_others_go_on(asked: dict[str, Any]) -> None:
         for bucket in (*account.requests, *account.tokens):
             assert 0 < bucket.refill_per_s < float("inf")
     assert known.alive("top")
+
+
+def test_a_model_is_named_once() -> None:
+    """What a holder writes is read by all gateways, each time that a key changes."""
+    known = tenants(file=(configured("top", makes_keys=True),))
+    assert refused(known, "top", models=["a"] * 20_000).field == "models"
