@@ -20,13 +20,16 @@ from router.gateway.spend_report import day, dimensions, spend_report
 from router.gateway.tenants import SETTINGS, BadKey, NameUsed, Tenant
 from router.store.keys import StoredKey
 from router.store.spending import today
-from router.store.state import TOTAL
+from router.store.state import TOTAL, Bucket
 
 #: How a report's parameters are written.
 _By = Annotated[str, Query(description="any of day, key, policy, model; comma-separated")]
 _Day = Annotated[str | None, Query(description="a day (UTC): 2026-11-22, today, or 7d (the last seven)")]
 
 _Read = TypeVar("_Read")
+
+#: Changes of keys by the holders below one of the operator's: at once, and a second. All gateways read all keys after each.
+_CHANGES_AT_ONCE, _CHANGES_PER_S = 60, 1.0
 
 _CLOSED = "The gateway was open; from now on every request needs a key."
 
@@ -91,6 +94,10 @@ def _holders(gateway: Gateway) -> APIRouter:
             raise not_found("This gateway needs no key, so there is none to tell of")
         return found
 
+    async def may_change(maker: str) -> None:
+        root = gateway.rules.tenants.chain(maker)[-1].name
+        await gateway.till.take(Bucket(f"{root}/keys", _CHANGES_AT_ONCE, _CHANGES_PER_S), "changes of keys")
+
     @router.get("/keys/self", responses={404: {}})
     async def own(request: Request) -> dict[str, Any]:
         """The caller's key: what holds for it, what is spent and what is left."""
@@ -111,15 +118,17 @@ def _holders(gateway: Gateway) -> APIRouter:
         maker = caller(request).name
         if not gateway.rules.tenants.effective(maker).makes_keys:
             raise Refusal(403, "permission_denied", "This key may not make keys", Outcome.REJECTED_AUTH)
+        await may_change(maker)
         return await _make(gateway, body, maker, response)
 
     @router.delete("/keys/{name}", responses={404: {}})
     async def revoke_key(name: str, request: Request) -> dict[str, Any]:
         """Revoke a key that the caller's key made, and all that it made."""
-        tenants = gateway.rules.tenants
-        tenant = tenants.get(name) if name in tenants.made_by(caller(request).name) else None
+        tenants, maker = gateway.rules.tenants, caller(request).name
+        tenant = tenants.get(name) if name in tenants.made_by(maker) else None
         if tenant is None:
             raise not_found("There is no such key")
+        await may_change(maker)
         return await _revoke(gateway, tenant)
 
     @router.get("/spend", responses={400: {}, 404: {}})

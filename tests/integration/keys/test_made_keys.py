@@ -195,6 +195,22 @@ async def test_a_holder_makes_sees_and_revokes_its_own_and_nothing_else(tmp_path
         assert [await chats(gw, secret) for secret in (mine, below, theirs, "top")] == [401, 401, 200, 200]
 
 
+async def test_holders_change_keys_at_a_bounded_rate(tmp_path, monkeypatch):
+    """Every gateway reads all keys after each change; those below one operator's key share the rate."""
+    monkeypatch.setattr("router.gateway.key_routes._CHANGES_AT_ONCE", 3)
+    monkeypatch.setattr("router.gateway.key_routes._CHANGES_PER_S", 1e-3)
+    async with gateway(tmp_path, keys=[*KEYS, key("other", makes_keys=True)]) as gw:
+        mine = await make(gw, "mine", by="top", makes_keys=True)
+        await make(gw, "below", by=mine)
+        assert (await delete(gw, "/v1/keys/below", "top"))[0] == 200
+        for holder in ("top", mine):
+            status, told = await gw.post("/v1/keys", {"name": "more"}, headers=bearer(holder))
+            assert (status, told["error"]["code"]) == (429, "rate_limit_exceeded")
+        assert (await delete(gw, "/v1/keys/mine", "top"))[0] == 429
+        await make(gw, "theirs", by="other")
+        await make(gw, "operators")
+
+
 async def test_what_goes_beyond_the_maker_is_refused_in_a_sentence(tmp_path):
     async with gateway(tmp_path) as gw:
         for settings, told in (
