@@ -9,17 +9,68 @@ import pytest
 from tests.contract.backends.fakes import Exchange, FakeEngine
 from tests.integration.gateway.live import bearer, key, live
 
-PATHS = """
-/api/pull /api/push /api/create /api/copy /api/delete /api/blobs/sha256:0 /api/experimental/aliases
-/v1/load_lora_adapter /v1/unload_lora_adapter /tokenize /detokenize /invocations /start_profile /stop_profile
-/collective_rpc /sleep /wake_up /reset_prefix_cache /server_info /scale_elastic_ep /pooling /score /rerank /classify
-/generate /update_weights_from_disk /load_lora_adapter /load_lora_adapter_from_tensors /flush_cache /get_server_info
-/slots /props /lora-adapters /infill /apply-template /completion /embedding /models/load
-/v1/files /v1/batches /v1/fine_tuning/jobs /v1/images/generations /v1/audio/transcriptions /v1/realtime /v1/messages
-/key/generate /key/info /config/update /model/info /spend/logs /user/new /health /sso/key/generate
-/v1/chat/completions/../../api/pull /v1//../api/create //api/pull /api/%70ull /v1/models/%2e%2e%2f%2e%2e%2fapi%2ftags
-/ui/../admin/fleet /admin;x=/fleet
-""".split()
+PATHS = [
+    "/api/pull",
+    "/api/push",
+    "/api/create",
+    "/api/copy",
+    "/api/delete",
+    "/api/blobs/sha256:0",
+    "/api/experimental/aliases",
+    "/v1/load_lora_adapter",
+    "/v1/unload_lora_adapter",
+    "/tokenize",
+    "/detokenize",
+    "/invocations",
+    "/start_profile",
+    "/stop_profile",
+    "/collective_rpc",
+    "/sleep",
+    "/wake_up",
+    "/reset_prefix_cache",
+    "/server_info",
+    "/scale_elastic_ep",
+    "/pooling",
+    "/score",
+    "/rerank",
+    "/classify",
+    "/generate",
+    "/update_weights_from_disk",
+    "/load_lora_adapter",
+    "/load_lora_adapter_from_tensors",
+    "/flush_cache",
+    "/get_server_info",
+    "/slots",
+    "/props",
+    "/lora-adapters",
+    "/infill",
+    "/apply-template",
+    "/completion",
+    "/embedding",
+    "/models/load",
+    "/v1/files",
+    "/v1/batches",
+    "/v1/fine_tuning/jobs",
+    "/v1/images/generations",
+    "/v1/audio/transcriptions",
+    "/v1/realtime",
+    "/v1/messages",
+    "/key/generate",
+    "/key/info",
+    "/config/update",
+    "/model/info",
+    "/spend/logs",
+    "/user/new",
+    "/health",
+    "/sso/key/generate",
+    "/v1/chat/completions/../../api/pull",
+    "/v1//../api/create",
+    "//api/pull",
+    "/api/%70ull",
+    "/v1/models/%2e%2e%2f%2e%2e%2fapi%2ftags",
+    "/ui/../admin/fleet",
+    "/admin;x=/fleet",
+]
 
 
 @pytest.mark.parametrize("with_keys", [True, False])
