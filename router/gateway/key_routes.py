@@ -6,10 +6,12 @@ that nobody has.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
 
+import orjson
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from router.core.errors import Refusal, invalid_request
@@ -31,6 +33,9 @@ _Read = TypeVar("_Read")
 #: Changes of keys by the holders below one of the operator's: at once, and a second. All gateways read all keys after each.
 _CHANGES_AT_ONCE, _CHANGES_PER_S = 60, 1.0
 
+#: Keys that are told between two turns of the event loop.
+_AT_A_TIME = 25
+
 _CLOSED = "The gateway was open; from now on every request needs a key."
 
 
@@ -50,10 +55,10 @@ def _operators(gateway: Gateway) -> APIRouter:
     router = APIRouter(prefix="/admin", tags=["admin"], dependencies=[Depends(allowed)])
 
     @router.get("/keys")
-    async def keys() -> dict[str, Any]:
+    async def keys() -> Response:
         """All keys, revoked ones included: their own settings, what holds for them, what they and those below them have
         spent and have left."""
-        return {"keys": [_told(gateway, tenant) for tenant in gateway.rules.tenants]}
+        return await _listed(gateway, list(gateway.rules.tenants))
 
     @router.post("/keys", status_code=201, responses={409: {}, 422: {}})
     async def make_key(body: dict[str, Any], response: Response) -> dict[str, Any]:
@@ -105,11 +110,11 @@ def _holders(gateway: Gateway) -> APIRouter:
         return {"name": tenant.name, **_terms(gateway, tenant.name), **_money(gateway, tenant.name)}
 
     @router.get("/keys", responses={404: {}})
-    async def keys(request: Request) -> dict[str, Any]:
+    async def keys(request: Request) -> Response:
         """The keys that the caller's key made, directly or further down."""
         tenants = gateway.rules.tenants
         made = map(tenants.get, tenants.made_by(caller(request).name))
-        return {"keys": [_told(gateway, tenant) for tenant in made if tenant is not None]}
+        return await _listed(gateway, [tenant for tenant in made if tenant is not None])
 
     @router.post("/keys", status_code=201, responses={403: {}, 404: {}, 409: {}, 422: {}})
     async def make_key(body: dict[str, Any], request: Request, response: Response) -> dict[str, Any]:
@@ -202,6 +207,17 @@ async def _spend(
         keys,
     )
     return report.as_dict()
+
+
+async def _listed(gateway: Gateway, tenants: Sequence[Tenant]) -> Response:
+    """What is told of keys, of which there may be thousands: the event loop runs in between."""
+    told = []
+    for number, tenant in enumerate(tenants, 1):
+        if gateway.rules.tenants.get(tenant.name) is not None:  # else it left meanwhile
+            told.append(_told(gateway, tenant))
+        if number % _AT_A_TIME == 0:
+            await asyncio.sleep(0)
+    return Response(orjson.dumps({"keys": told}), media_type="application/json")
 
 
 def _told(gateway: Gateway, tenant: Tenant) -> dict[str, Any]:

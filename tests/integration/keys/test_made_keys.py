@@ -6,6 +6,8 @@ import asyncio
 import json
 import logging
 import sqlite3
+import time
+from contextlib import closing
 from urllib.parse import urlsplit
 
 import pytest
@@ -209,6 +211,48 @@ async def test_holders_change_keys_at_a_bounded_rate(tmp_path, monkeypatch):
         assert (await delete(gw, "/v1/keys/mine", "top"))[0] == 429
         await make(gw, "theirs", by="other")
         await make(gw, "operators")
+
+
+async def test_to_tell_of_many_keys_does_not_hold_the_event_loop(tmp_path):
+    async with gateway(tmp_path) as gw:
+        await make(gw, "k0", by="top", makes_keys=True)
+        rows = [  # the first six stand one below the other, the rest below them
+            (
+                f"k{number}",
+                f"{number:064x}",
+                f"k{min(number, 6) - 1}",
+                '{"makes_keys": true}',
+                1.0,
+                time.time(),
+            )
+            for number in range(1, 2000)
+        ]
+        with closing(sqlite3.connect(tmp_path / "headway.db")) as database, database:
+            database.executemany(
+                "INSERT INTO keys (name, sha256, maker, settings, created_at, changed_at) VALUES (?, ?, ?, ?, ?, ?)",
+                rows,
+            )
+        await gw.gateway.keys.refresh()
+
+        async def held_s(path, secret):
+            longest_s = 0.0
+
+            async def watch():
+                nonlocal longest_s
+                while True:
+                    before = time.perf_counter()
+                    await asyncio.sleep(0)
+                    longest_s = max(longest_s, time.perf_counter() - before)
+
+            watching = asyncio.create_task(watch())
+            async with gw.http.get(gw.url + path, headers=bearer(secret)) as response:
+                text = await response.read()
+            watching.cancel()
+            assert len(json.loads(text)["keys"]) >= 2000
+            return longest_s
+
+        for path, secret in (("/v1/keys", "top"), ("/admin/keys", ROOT)):
+            assert min([await held_s(path, secret) for _ in range(4)]) < 0.05
 
 
 async def test_what_goes_beyond_the_maker_is_refused_in_a_sentence(tmp_path):
