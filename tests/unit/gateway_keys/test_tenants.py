@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from router.config import KeyConfig
@@ -376,6 +376,8 @@ def test_no_chain_of_creations_ever_has_more_than_any_of_those_above(
         max_size=4,
     )
 )
+@example({"requests_per_minute": 10**400})
+@example({"max_concurrency": 10**400, "max_priority": -(10**400)})
 def test_whatever_a_holder_asks_for_others_go_on(asked: dict[str, Any]) -> None:
     """A key that can be made has terms and an account that can be computed: every gateway does so for all keys at once,
     so one that cannot would stop all of them from hearing of any key."""
