@@ -113,7 +113,8 @@ def _rejected(payload: Any, status: int) -> UpstreamRejected:
         message,
         status,
         param=param.removeprefix("body.") if isinstance(param, str) else None,
-        code=code if isinstance(code, str) else None,
+        # It stands in logs and records.
+        code=code if isinstance(code, str) and _IDENTIFIER.fullmatch(code) else None,
     )
 
 

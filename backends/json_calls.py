@@ -16,6 +16,8 @@ from router.core.raw_json import dumps
 
 MAX_ERROR_BYTES = 256 * 1024
 _LARGE_BYTES = 1024 * 1024
+#: What is shorter is a word, such as "Bearer".
+_SECRET_BYTES = 8
 
 
 def engine_headers(api_key: str | None, headers: Mapping[str, str] | None) -> dict[str, str]:
@@ -37,8 +39,16 @@ async def post_json(
     connection = await pool.post(head, request_id, data, sent)
     if 200 <= connection.status < 300:
         return connection
-    status = connection.status
-    raise from_response(status, await connection.read_all(MAX_ERROR_BYTES))
+    status, said = connection.status, await connection.read_all(MAX_ERROR_BYTES)
+    for secret in _secrets(head):  # a refusal may quote the request's head, and goes on to the client
+        said = said.replace(secret, b"***")
+    raise from_response(status, said)
+
+
+def _secrets(head: bytes) -> list[bytes]:
+    """What in the constant part of a request's head is the operator's (`request_head`: five lines of our own come first)."""
+    words = [word for line in head.split(b"\r\n")[5:-1] for word in line.partition(b":")[2].split()]
+    return sorted((word for word in words if len(word) >= _SECRET_BYTES), key=len, reverse=True)
 
 
 async def json_object(connection: Connection, *, vectors: bool = False) -> dict[str, Any]:

@@ -240,12 +240,18 @@ class Csv:
         """Nothing belongs at the end."""
 
 
+#: A spreadsheet takes a text that begins so for a formula. Clients choose some texts.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
 def _field(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
     text = str(value)
+    if isinstance(value, str) and text.startswith(_FORMULA):
+        text = f"'{text}"
     if text and not any(sign in text for sign in ',"\r\n'):
         return text
     return '"' + text.replace('"', '""') + '"'

@@ -48,8 +48,16 @@ class JsonLines(logging.Formatter):
         return json.dumps(told, ensure_ascii=False, default=str)
 
 
+#: What would begin a line that nobody logged, or tell a terminal what to do.
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code != ord("\t")} | {
+    ord("\n"): "\n    ",
+    **{code: f"\\u{code:04x}" for code in (*range(0x2028, 0x202F), *range(0x2066, 0x206A))},
+}
+
+
 class TextLines(logging.Formatter):
-    """A line for people: time, level, logger, message, and the request's id where there is one."""
+    """A line for people: time, level, logger, message, and the request's id where there is one. Further lines of a message
+    are indented and control characters shown as their codes, so that nobody's text passes for a line of the log."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -61,7 +69,7 @@ class TextLines(logging.Formatter):
         if request_id is not None and request_id not in line:
             line = f"{line} [{request_id}]"
         rest = " ".join(f"{name}={value}" for name, value in fields.items() if name != "request_id")
-        return f"{line} {rest}" if rest else line
+        return (f"{line} {rest}" if rest else line).translate(_CONTROLS)
 
 
 def configure(form: Literal["text", "json"], level: str) -> None:

@@ -21,7 +21,9 @@ from router.core.types import Price, Slo
 
 # Exact types: YAML and JSON carry numbers and booleans, so a quoted one is a mistake worth telling.
 Bool = Annotated[bool, Strict()]
-Int = Annotated[int, Strict()]
+#: The largest whole number that databases, floats and scripts of Redis all take.
+LARGEST_NUMBER = (1 << 53) - 1
+Int = Annotated[int, Strict(), Field(ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)]
 Float = Annotated[float, Strict(), Field(allow_inf_nan=False)]
 Positive = Annotated[Float, Field(gt=0)]
 NotNegative = Annotated[Float, Field(ge=0)]

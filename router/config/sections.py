@@ -156,14 +156,16 @@ class DefaultsConfig(Section):
 
 #: What engines do on a client's word with rights of their own, and no usual client asks for.
 _FORBIDDEN = (
-    "chat_template",
-    "kv_transfer_params",
-    "media_io_kwargs",
-    "mm_processor_kwargs",
-    "priority",
-    "prompt_embeds",
-    "request_id",
-)
+    # templates and code
+    "chat_template", "custom_logit_processor", "guided_decoding_backend", "logits_processors", "tokenize",
+    # tensors, and arguments of those who load media
+    "audio_embeds", "image_embeds", "media_io_kwargs", "mm_processor_kwargs", "prompt_embeds", "video_embeds",
+    # other requests, their places and what is cached of them
+    "data_parallel_rank", "id_slot", "n_discard", "priority", "request_id", "rid", "session_params", "uuid",
+    # other machines, models and accounts
+    "api_base", "api_key", "base_url", "bootstrap_host", "bootstrap_port", "bootstrap_room", "kv_transfer_params",
+    "lora", "lora_path",
+)  # fmt: skip
 
 
 class LimitsConfig(Section):

@@ -85,7 +85,9 @@ _HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "request_too_la
 
 def refusal_response(request: Request, refusal: Refusal) -> Response:
     """A refusal in the shape of the API that was called."""
-    ollama = request.url.path.startswith("/api/")
+    ollama = request.scope["path"].startswith(
+        "/api/"
+    )  # not request.url, which is made of the header Host, too
     content = refusal_body(refusal, "") if ollama else openai_error(refusal)
     headers = {}
     if refusal.retry_after_s is not None:
@@ -125,9 +127,11 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(StoreError)
     async def store(request: Request, error: StoreError) -> Response:
+        # Where the database is concerns operators alone.
+        told = str(error) if request.scope["path"].startswith("/admin") else "The database does not answer."
         return respond(
             request,
-            Refusal(503, "store_unavailable", str(error), Outcome.REJECTED_NO_INSTANCE, retry_after_s=2),
+            Refusal(503, "store_unavailable", told, Outcome.REJECTED_NO_INSTANCE, retry_after_s=2),
         )
 
 

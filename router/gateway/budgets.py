@@ -79,6 +79,15 @@ class Till:
         if quote is not None:
             lease.fund(quote, grant)
 
+    async def take(self, bucket: Bucket, what: str) -> None:
+        """Take one from a bucket that belongs to no account. Raises the 429, which says `what` there was too much of."""
+        (level,) = (await self.state.take(Want([(bucket, 1.0)]), self.clock())).levels
+        if level.wait_s > 0:
+            message = f"Too many {what}; try again in {duration(level.wait_s)}."
+            raise Refusal(
+                429, "rate_limit_exceeded", message, Outcome.REJECTED_RATE, retry_after_s=level.wait_s
+            )
+
     def _budgets_of(self, account: Account, now: float) -> Sequence[Budget]:
         if now // _DAY_S != self._day:
             self._day = int(now // _DAY_S)

@@ -157,10 +157,10 @@ def authority(host: bytes) -> Authority | None:
         return None
     try:
         parts = urlsplit(f"//{text}")
-        name, port = parts.hostname, parts.port
+        name, port = (parts.hostname or "").removesuffix("."), parts.port
     except ValueError:
         return None
-    return (name.removesuffix("."), None if port in {80, 443} else port) if name else None
+    return (name, None if port in {80, 443} else port) if name else None
 
 
 def _authority_of_origin(origin: bytes) -> Authority | None:

@@ -1,7 +1,8 @@
 """Members of a body that operators do not let clients send on to engines, and media that engines would fetch.
 
-An engine acts on some members with its own rights: it runs a template, loads a tensor, moves other requests back, or opens
-a URL from where it stands in the network. Checked once for each body, before it is translated or sent.
+An engine acts on some members with its own rights: it runs a template, loads a tensor, moves other requests back, finds
+another's picture in its cache, or opens a URL from where it stands in the network. Checked once for each body, before it
+is translated or sent.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from router.core.errors import invalid_request
 
 #: Members of a part of a message that name what an engine may open, beside those that end in `url`.
 _MEDIA = frozenset({"image", "video", "audio", "file"})
+#: Members that hold further arguments of an engine end so.
+_ARGUMENTS = ("_kwargs", "_body", "_params")
 _ALLOWED = {"allow": ("data:", "http://", "https://"), "data_only": ("data:",)}
 
 
@@ -33,7 +36,11 @@ class FieldRules:
         if not self._forbidden.isdisjoint(body):
             self._refuse(body, "")
         for name, value in body.items():
-            if name.endswith("_kwargs") and isinstance(value, dict) and not self._forbidden.isdisjoint(value):
+            if (
+                name.endswith(_ARGUMENTS)
+                and isinstance(value, dict)
+                and not self._forbidden.isdisjoint(value)
+            ):
                 self._refuse(value, f"{name}.")
 
     def _refuse(self, members: Mapping[str, Any], at: str) -> None:
@@ -42,7 +49,8 @@ class FieldRules:
                 raise invalid_request(f"{at}{name} is not allowed here.", f"{at}{name}")
 
     def check_media(self, body: Mapping[str, Any]) -> None:
-        """Raise a 400 for media in a chat's messages that an engine would have to fetch from where it must not."""
+        """Raise a 400 for parts of a chat's messages with a forbidden member, or with media that an engine would have to
+        fetch from where it must not."""
         messages = body.get("messages")
         if not isinstance(messages, list):
             return
@@ -50,6 +58,8 @@ class FieldRules:
             content = message.get("content") if isinstance(message, dict) else None
             if isinstance(content, list):
                 for number, part in enumerate(content):
+                    if isinstance(part, dict) and not self._forbidden.isdisjoint(part):
+                        self._refuse(part, f"messages[{index}].content[{number}].")
                     for name, url in _urls(part):
                         if not url[:8].lower().startswith(self._schemes):
                             where = f"messages[{index}].content[{number}].{name}"
@@ -62,9 +72,12 @@ def _urls(part: Any) -> Iterator[tuple[str, str]]:
         return
     for name, value in part.items():
         if name in _MEDIA or name.endswith("url"):
-            if isinstance(value, str):
-                yield name, value
-            elif isinstance(value, dict):
-                yield from (
-                    (name, url) for key, url in value.items() if key.endswith("url") and isinstance(url, str)
-                )
+            for each in value if isinstance(value, list) else (value,):  # a video may be a list of frames
+                if isinstance(each, str):
+                    yield name, each
+                elif isinstance(each, dict):
+                    yield from (
+                        (name, url)
+                        for key, url in each.items()
+                        if key.endswith("url") and isinstance(url, str)
+                    )

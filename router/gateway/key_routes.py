@@ -6,10 +6,12 @@ that nobody has.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
 
+import orjson
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from router.core.errors import Refusal, invalid_request
@@ -20,13 +22,19 @@ from router.gateway.spend_report import day, dimensions, spend_report
 from router.gateway.tenants import SETTINGS, BadKey, NameUsed, Tenant
 from router.store.keys import StoredKey
 from router.store.spending import today
-from router.store.state import TOTAL
+from router.store.state import TOTAL, Bucket
 
 #: How a report's parameters are written.
 _By = Annotated[str, Query(description="any of day, key, policy, model; comma-separated")]
 _Day = Annotated[str | None, Query(description="a day (UTC): 2026-11-22, today, or 7d (the last seven)")]
 
 _Read = TypeVar("_Read")
+
+#: Changes of keys by the holders below one of the operator's: at once, and a second. All gateways read all keys after each.
+_CHANGES_AT_ONCE, _CHANGES_PER_S = 60, 1.0
+
+#: Keys that are told between two turns of the event loop.
+_AT_A_TIME = 25
 
 _CLOSED = "The gateway was open; from now on every request needs a key."
 
@@ -47,10 +55,10 @@ def _operators(gateway: Gateway) -> APIRouter:
     router = APIRouter(prefix="/admin", tags=["admin"], dependencies=[Depends(allowed)])
 
     @router.get("/keys")
-    async def keys() -> dict[str, Any]:
+    async def keys() -> Response:
         """All keys, revoked ones included: their own settings, what holds for them, what they and those below them have
         spent and have left."""
-        return {"keys": [_told(gateway, tenant) for tenant in gateway.rules.tenants]}
+        return await _listed(gateway, list(gateway.rules.tenants))
 
     @router.post("/keys", status_code=201, responses={409: {}, 422: {}})
     async def make_key(body: dict[str, Any], response: Response) -> dict[str, Any]:
@@ -91,6 +99,10 @@ def _holders(gateway: Gateway) -> APIRouter:
             raise not_found("This gateway needs no key, so there is none to tell of")
         return found
 
+    async def may_change(maker: str) -> None:
+        root = gateway.rules.tenants.chain(maker)[-1].name
+        await gateway.till.take(Bucket(f"{root}/keys", _CHANGES_AT_ONCE, _CHANGES_PER_S), "changes of keys")
+
     @router.get("/keys/self", responses={404: {}})
     async def own(request: Request) -> dict[str, Any]:
         """The caller's key: what holds for it, what is spent and what is left."""
@@ -98,11 +110,11 @@ def _holders(gateway: Gateway) -> APIRouter:
         return {"name": tenant.name, **_terms(gateway, tenant.name), **_money(gateway, tenant.name)}
 
     @router.get("/keys", responses={404: {}})
-    async def keys(request: Request) -> dict[str, Any]:
+    async def keys(request: Request) -> Response:
         """The keys that the caller's key made, directly or further down."""
         tenants = gateway.rules.tenants
         made = map(tenants.get, tenants.made_by(caller(request).name))
-        return {"keys": [_told(gateway, tenant) for tenant in made if tenant is not None]}
+        return await _listed(gateway, [tenant for tenant in made if tenant is not None])
 
     @router.post("/keys", status_code=201, responses={403: {}, 404: {}, 409: {}, 422: {}})
     async def make_key(body: dict[str, Any], request: Request, response: Response) -> dict[str, Any]:
@@ -111,15 +123,17 @@ def _holders(gateway: Gateway) -> APIRouter:
         maker = caller(request).name
         if not gateway.rules.tenants.effective(maker).makes_keys:
             raise Refusal(403, "permission_denied", "This key may not make keys", Outcome.REJECTED_AUTH)
+        await may_change(maker)
         return await _make(gateway, body, maker, response)
 
     @router.delete("/keys/{name}", responses={404: {}})
     async def revoke_key(name: str, request: Request) -> dict[str, Any]:
         """Revoke a key that the caller's key made, and all that it made."""
-        tenants = gateway.rules.tenants
-        tenant = tenants.get(name) if name in tenants.made_by(caller(request).name) else None
+        tenants, maker = gateway.rules.tenants, caller(request).name
+        tenant = tenants.get(name) if name in tenants.made_by(maker) else None
         if tenant is None:
             raise not_found("There is no such key")
+        await may_change(maker)
         return await _revoke(gateway, tenant)
 
     @router.get("/spend", responses={400: {}, 404: {}})
@@ -193,6 +207,17 @@ async def _spend(
         keys,
     )
     return report.as_dict()
+
+
+async def _listed(gateway: Gateway, tenants: Sequence[Tenant]) -> Response:
+    """What is told of keys, of which there may be thousands: the event loop runs in between."""
+    told = []
+    for number, tenant in enumerate(tenants, 1):
+        if gateway.rules.tenants.get(tenant.name) is not None:  # else it left meanwhile
+            told.append(_told(gateway, tenant))
+        if number % _AT_A_TIME == 0:
+            await asyncio.sleep(0)
+    return Response(orjson.dumps({"keys": told}), media_type="application/json")
 
 
 def _told(gateway: Gateway, tenant: Tenant) -> dict[str, Any]:

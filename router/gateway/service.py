@@ -53,6 +53,8 @@ BackendFactory = Callable[[InstanceConfig, FleetConfig], Awaitable[Backend]]
 #: A row reaches the store within about 0.2 s of its request's end. What another replica served is looked for again
 #: after this long.
 _RECORDED_S = 0.3
+#: So many judgements of one answer are kept; the first is learned from.
+MAX_JUDGEMENTS = 8
 #: Spending that could not be read is asked for again after this long.
 _LOAD_AGAIN_S = 5.0
 #: The shared document that changes whenever keys were made or revoked; they themselves stand in the database.
@@ -374,7 +376,12 @@ class Gateway:
 
     async def take_feedback(self, request_id: str, quality: float, key: str | None) -> bool:
         """Keep a judgement of an answer (`quality` 0 to 1) and learn from it; False if the key has no such
-        request."""
+        request. Raises a Refusal (409) after `MAX_JUDGEMENTS`: one caller could fill the store with them."""
+        before = len(await self.store.feedback(request_id))
+        if before >= MAX_JUDGEMENTS and await self.store.request(request_id, key):
+            raise Refusal(
+                409, "judged_already", "This answer was judged often enough.", Outcome.REJECTED_INVALID
+            )
         add = partial(self.store.add_feedback, request_id, quality, key)
         if not await add() and not (await self._may_be_recorded_yet() and await add()):
             return False

@@ -221,6 +221,10 @@ class Tenants:
             top = self.effective(maker)
             allowed = top.models
             self._check_caps(given, key, top)
+        if key.models is not None and len(set(key.models)) < len(
+            key.models
+        ):  # each row is read by all gateways
+            raise BadKey("models", "a model is named twice")
         for model in key.models or ():
             found = self._model_name(model)
             # The same words for what there is not and what its maker may not have.

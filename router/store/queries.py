@@ -23,6 +23,7 @@ from router.store.database import (
     connect,
     create_engine,
     driver_errors,
+    is_bad_value,
     parse_url,
     public_url,
     reason,
@@ -480,6 +481,8 @@ class Store:
                 names = list(map(str, result.keys()))  # of SQLAlchemy's own kind of text otherwise
                 return [dict(zip(names, row, strict=True)) for row in result]
         except self._errors as error:
+            if is_bad_value(error):  # no row has what the database cannot hold, such as a NUL in a text
+                return []
             raise self._unanswered(error) from None
 
     def _unanswered(self, error: Exception) -> StoreError:

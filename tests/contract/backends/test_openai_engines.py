@@ -138,3 +138,24 @@ def test_bad_settings() -> None:
             backends.create(kind, url="h:80")
         with pytest.raises(OSError, match="missing"):
             backends.create(kind, url="https://h", ca_file="missing.pem")
+
+
+@pytest.mark.parametrize("kind", sorted(backends.KINDS))
+@pytest.mark.parametrize("status", [400, 422, 500])
+async def test_a_refusal_that_quotes_our_own_headers_shows_no_secret(kind: str, status: int) -> None:
+    """As a proxy before an engine may do; the words of a refusal go on to the client."""
+
+    async def script(exchange: Exchange) -> None:
+        quoted = " ".join(f"{name}: {value}" for name, value in exchange.headers.items())
+        await exchange.answer(status, orjson.dumps({"error": {"message": f"not so: {quoted}", "type": "x"}}))
+
+    headers = {"x-tenant": "a-token-of-ours, and-another"}
+    async with FakeEngine(script) as engine:
+        backend = backends.create(kind, url=engine.url, api_key="sk-0123456789", headers=headers)
+        with pytest.raises(UpstreamError) as caught:
+            await backend.stream(chat())
+        await backend.aclose()
+    assert engine.requests[0].headers["authorization"] == "Bearer sk-0123456789"
+    for secret in ("sk-0123456789", "a-token-of-ours", "and-another"):
+        assert secret not in str(caught.value)
+    assert status == 500 or "application/json" in str(caught.value)  # the rest stands

@@ -7,6 +7,7 @@ from copy import deepcopy
 
 import pytest
 
+from router.config.sections import LimitsConfig
 from tests.integration.gateway.live import live, vllm
 
 CHAT = {"model": "small", "max_tokens": 2, "messages": [{"role": "user", "content": "Hello"}]}
@@ -21,10 +22,7 @@ BODIES = {
     "/api/embed": {"model": "small", "input": "Hello"},
     "/v1/routing/predict": CHAT,
 }
-FORBIDDEN = [
-    "chat_template", "kv_transfer_params", "media_io_kwargs", "mm_processor_kwargs", "priority", "prompt_embeds",
-    "request_id",
-]  # fmt: skip
+FORBIDDEN = LimitsConfig().forbidden_fields
 
 
 def word(answer, path):
@@ -40,15 +38,29 @@ async def test_forbidden_members_are_refused_on_every_api(tmp_path):
             status, answer = await gw.post(path, {**BODIES[path], name: {"a": 1}})
             message, param = word(answer, path)
             assert (status, name in message, param in {None, name}) == (400, True, True), (path, name)
-            inner = {"chat_template_kwargs": {"enable_thinking": False, name: "x"}}
-            status, answer = await gw.post(path, {**BODIES[path], **inner})
-            assert (status, f"chat_template_kwargs.{name}" in str(answer)) == (400, True), (path, name)
+            for outer in ("chat_template_kwargs", "extra_body", "litellm_params"):
+                inner = {outer: {"enable_thinking": False, name: "x"}}
+                status, answer = await gw.post(path, {**BODIES[path], **inner})
+                assert (status, f"{outer}.{name}" in str(answer)) == (400, True), (path, name)
 
         for path, body in BODIES.items():
             await asyncio.gather(*(refused(path, name) for name in FORBIDDEN))
             given = {**body, "priority": None}  # as some clients send what they do not mean
             assert (await gw.post(path, given))[0] in {200, 501} or path in {"/v1/embeddings", "/api/embed"}
         assert all(not row["attempts"] for row in await gw.rows() if row["outcome"] == "rejected_invalid")
+
+
+@pytest.mark.parametrize("name", ["image_embeds", "audio_embeds", "prompt_embeds", "uuid"])
+async def test_forbidden_members_of_parts_are_refused(tmp_path, name):
+    """Tensors for vLLM to load, and the key of a picture in its cache, which may be another client's."""
+    async with live(tmp_path, vllm("a")) as gw:
+        part = {"type": "image_url", "image_url": None, name: "x"}
+        messages = [{"role": "user", "content": [{"type": "text", "text": "x"}, part]}]
+        status, _, answer = await gw.chat(messages=messages)
+        assert (status, answer["error"]["param"]) == (400, f"messages[0].content[1].{name}")
+        status, answer = await gw.post("/v1/routing/predict", {**CHAT, "messages": messages})
+        assert status == 400
+        assert not (await gw.rows())[0]["attempts"]
 
 
 async def test_operators_choose_what_is_forbidden(tmp_path):
@@ -72,6 +84,7 @@ PARTS = [
     ("file", {"type": "file", "file": {"file_url": "URL"}}),
     ("file_url", {"type": "input_file", "file_url": "URL"}),
     ("image", {"type": "image", "image": "URL"}),
+    ("video", {"type": "video", "video": ["URL", "URL"]}),
 ]
 DATA = "data:image/png;base64,iVBORw0KGgo="
 LOCAL = ["file:///etc/passwd", " file:///etc/passwd", "/etc/passwd.png", "FILE:///x", "gopher://a", "", "a:b"]
@@ -84,6 +97,8 @@ def put(part, url):
             made[name] = url
         elif isinstance(value, dict):
             made[name] = dict.fromkeys(value, url)
+        elif isinstance(value, list):
+            made[name] = [DATA, url]
     return made
 
 

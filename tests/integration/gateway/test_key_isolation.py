@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from router.gateway.service import MAX_JUDGEMENTS
 from tests.contract.backends.fakes import Exchange, FakeEngine
 from tests.integration.gateway.live import bearer, key, live, vllm
 from tests.integration.gateway.staged import DONE, event, usage
@@ -58,3 +59,15 @@ async def test_vllm_keeps_each_keys_prompts_apart_where_that_is_wished(tmp_path,
             assert salts[3] == f"{salts[2]}:mine"
         else:  # whoever that is may refuse what it does not know
             assert salts == [None, None, None, "mine"]
+
+
+async def test_no_key_fills_the_store_with_judgements(tmp_path):
+    async with live(tmp_path, vllm("a"), auth={"keys": [key("one"), key("two")]}) as gw:
+        _, headers, _ = await gw.chat(model="small", headers=bearer("one"))
+        body = {"request_id": headers["x-request-id"], "quality": 0.5}
+        for _ in range(MAX_JUDGEMENTS):
+            assert (await gw.post("/v1/feedback", body, headers=bearer("one")))[0] == 200
+        status, answer = await gw.post("/v1/feedback", body, headers=bearer("one"))
+        assert (status, answer["error"]["code"]) == (409, "judged_already")
+        assert (await gw.post("/v1/feedback", body, headers=bearer("two")))[0] == 404
+        assert len(await gw.gateway.store.feedback(body["request_id"])) == MAX_JUDGEMENTS

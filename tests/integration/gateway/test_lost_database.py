@@ -24,6 +24,9 @@ async def test_readiness_says_that_the_file_is_lost_and_keys_are_refused_until_i
         assert (status, refused["error"]["code"]) == (503, "store_unavailable")
         assert "moved or removed" in refused["error"]["message"]
         assert "key" not in refused
+        for path_of_callers in ("/v1/routing/req_1", "/v1/routing/a%2500"):
+            status, refused = await gw.get(path_of_callers)
+            assert (status, refused["error"]["message"]) == (503, "The database does not answer.")
         assert not path.exists()
         await gw.until(lambda: gw.gateway.store.counts().spooled == 1)
         async with gw.http.get(f"{gw.url}/metrics") as response:

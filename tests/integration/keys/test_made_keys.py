@@ -6,6 +6,8 @@ import asyncio
 import json
 import logging
 import sqlite3
+import time
+from contextlib import closing
 from urllib.parse import urlsplit
 
 import pytest
@@ -193,6 +195,64 @@ async def test_a_holder_makes_sees_and_revokes_its_own_and_nothing_else(tmp_path
             {"name": "mine", "revoked": ["below", "mine"]},
         )
         assert [await chats(gw, secret) for secret in (mine, below, theirs, "top")] == [401, 401, 200, 200]
+
+
+async def test_holders_change_keys_at_a_bounded_rate(tmp_path, monkeypatch):
+    """Every gateway reads all keys after each change; those below one operator's key share the rate."""
+    monkeypatch.setattr("router.gateway.key_routes._CHANGES_AT_ONCE", 3)
+    monkeypatch.setattr("router.gateway.key_routes._CHANGES_PER_S", 1e-3)
+    async with gateway(tmp_path, keys=[*KEYS, key("other", makes_keys=True)]) as gw:
+        mine = await make(gw, "mine", by="top", makes_keys=True)
+        await make(gw, "below", by=mine)
+        assert (await delete(gw, "/v1/keys/below", "top"))[0] == 200
+        for holder in ("top", mine):
+            status, told = await gw.post("/v1/keys", {"name": "more"}, headers=bearer(holder))
+            assert (status, told["error"]["code"]) == (429, "rate_limit_exceeded")
+        assert (await delete(gw, "/v1/keys/mine", "top"))[0] == 429
+        await make(gw, "theirs", by="other")
+        await make(gw, "operators")
+
+
+async def test_to_tell_of_many_keys_does_not_hold_the_event_loop(tmp_path):
+    async with gateway(tmp_path) as gw:
+        await make(gw, "k0", by="top", makes_keys=True)
+        rows = [  # the first six stand one below the other, the rest below them
+            (
+                f"k{number}",
+                f"{number:064x}",
+                f"k{min(number, 6) - 1}",
+                '{"makes_keys": true}',
+                1.0,
+                time.time(),
+            )
+            for number in range(1, 2000)
+        ]
+        with closing(sqlite3.connect(tmp_path / "headway.db")) as database, database:
+            database.executemany(
+                "INSERT INTO keys (name, sha256, maker, settings, created_at, changed_at) VALUES (?, ?, ?, ?, ?, ?)",
+                rows,
+            )
+        await gw.gateway.keys.refresh()
+
+        async def held_s(path, secret):
+            longest_s = 0.0
+
+            async def watch():
+                nonlocal longest_s
+                while True:
+                    before = time.perf_counter()
+                    await asyncio.sleep(0)
+                    longest_s = max(longest_s, time.perf_counter() - before)
+
+            watching = asyncio.create_task(watch())
+            async with gw.http.get(gw.url + path, headers=bearer(secret)) as response:
+                text = await response.read()
+            watching.cancel()
+            assert len(json.loads(text)["keys"]) >= 2000
+            return longest_s
+
+        for path, secret in (("/v1/keys", "top"), ("/admin/keys", ROOT)):
+            assert min([await held_s(path, secret) for _ in range(4)]) < 0.05
 
 
 async def test_what_goes_beyond_the_maker_is_refused_in_a_sentence(tmp_path):

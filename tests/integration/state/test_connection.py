@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import sys
+from random import Random
 
 import pytest
 import trustme
 
 from router.store.open_state import open_state
-from router.store.state import Budget, MemoryState, Want
+from router.store.redis_link import Link, Script
+from router.store.state import TOTAL, Bucket, Budget, MemoryState, Want
 from tests.integration.state.replicas import Ear, Replica, Way, fleet, until
 from tests.servers.redis import RedisServer
 
@@ -79,6 +82,45 @@ async def test_tls_with_a_ca_of_ones_own_and_never_with_a_stranger(calm_server, 
         await careful.start()
         assert not careful.state.health.connected
         await careful.state.aclose()
+
+
+async def test_a_call_given_up_leaves_its_answer_to_nobody(calm_server):
+    """The answer of a cancelled call must not be taken for that of the next one (CVE-2023-28858, CVE-2023-28859)."""
+    link, echo = Link(f"redis://127.0.0.1:{calm_server.port}", 5.0), Script("return ARGV[1]")
+    rng, given_up = Random(1), 0
+    for number in range(300):
+        call = asyncio.create_task(link.run(echo, "{x}:k", f"given-up-{number}"))
+        for _ in range(rng.randrange(6)):
+            await asyncio.sleep(0)
+        await asyncio.sleep(rng.random() * 4e-4 if rng.random() < 0.5 else 0)
+        call.cancel()
+        (answer,) = await asyncio.gather(call, return_exceptions=True)
+        given_up += isinstance(answer, asyncio.CancelledError)
+        assert await link.run(echo, "{x}:k", f"next-{number}") == f"next-{number}".encode()
+    await link.aclose()
+    assert given_up > 30
+
+
+async def test_whoever_gives_up_a_take_has_taken_nothing(calm_server):
+    """Clients leave while their take is on its way: in the end the bucket is full and nothing is reserved."""
+    replica = Replica(f"redis://127.0.0.1:{calm_server.port}", fleet(), "run-0")
+    await replica.start()
+    bucket, budget, rng = Bucket("k/requests", 1000.0, 1e-6), Budget("k", TOTAL, 10.0), Random(2)
+    want = Want([(bucket, 1.0)], [budget], 0.01, 0.0)
+    for _ in range(30):
+        takes = [asyncio.create_task(replica.state.take(want, 0)) for _ in range(5)]
+        await asyncio.sleep(rng.random() * 2e-3)
+        for take in takes:
+            take.cancel()
+        for grant in await asyncio.gather(*takes, return_exceptions=True):
+            if not isinstance(grant, BaseException):
+                replica.state.settle([budget], grant.reserved_usd, 0.0)
+                replica.state.give(bucket, 1.0, 0)
+    await until(lambda: not replica.state._takes.waiting and not replica.state._books.untold)
+    await asyncio.sleep(0.1)
+    grant = await replica.state.take(want, 0)
+    assert (round(grant.levels[0].level), grant.left_usd) == (999, 10.0)
+    await replica.state.aclose()
 
 
 async def test_memory_is_opened_by_its_name():

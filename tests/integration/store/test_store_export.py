@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import csv
 import io
 import sys
 from collections.abc import Callable
@@ -14,7 +15,8 @@ from pyarrow import parquet, types
 
 from router.cli import main
 from router.core.types import Outcome
-from router.store import extract
+from router.export import Csv
+from router.store import extract, tables
 from router.store.database import parse_url
 from router.store.queries import Store
 from router.store.records import REQUEST_COLUMNS, RequestRecord, request_row
@@ -103,6 +105,15 @@ def test_csv_tells_nothing_from_an_empty_text(
     assert (first[at("client_request_id")], last[at("client_request_id")]) == ('""', "")
     assert (first[at("slo_met")], last[at("slo_met")]) == ("true", "")
     assert (first[at("cost_usd")], last[at("cost_usd")]) == ("0.0005", "")
+
+
+@pytest.mark.parametrize("text", ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(1)", "\t=1", '=1,"x"'])
+def test_no_text_of_a_client_is_a_formula(text: str) -> None:
+    out = io.BytesIO()
+    Csv(tables.requests, out).write([(text, -1, -0.5, "a=b", "")])
+    first, *rest = next(csv.reader(io.StringIO(out.getvalue().decode().partition("\n")[2])))
+    assert first == f"'{text}"
+    assert rest == ["-1", "-0.5", "a=b", ""]
 
 
 def test_rows_are_chosen_by_time_and_policy(

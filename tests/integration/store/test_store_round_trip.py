@@ -258,3 +258,16 @@ async def test_a_run_that_closes_is_clean(store_url: str, tmp_path: Path, make_r
     assert reader.counts().lost == Lost()
     await reader.close()
     assert list(tmp_path.glob("*-run-*")) == []
+
+
+async def test_what_no_row_can_hold_is_in_no_row(store_url, tmp_path):
+    """PostgreSQL refuses a NUL; that is no outage."""
+    store = await Store.open(store_url, state_dir=tmp_path)
+    try:
+        assert await store.request("req\0", any_key=True) is None
+        assert await store.attempts("\0") == await store.feedback("\0") == []
+        assert not await store.add_feedback("\0", 1.0, None)
+        for name in ("policy", "model", "instance", "key", "cursor"):
+            assert (await store.requests(**{name: "a\0b"})).requests == []
+    finally:
+        await store.close()

@@ -32,6 +32,11 @@ def test_openai_s_refusal_keeps_its_code() -> None:
     assert (error.param, error.code) == (None, "x")
 
 
+@pytest.mark.parametrize("code", ["a\nb", "x" * 65, "a b", "", "\x00", 7, ["a"]])
+def test_a_code_that_is_no_identifier_is_left_out(code: object) -> None:
+    assert refused({"error": {"message": "m", "code": code}}).code is None
+
+
 @pytest.mark.parametrize(
     "payload",
     [

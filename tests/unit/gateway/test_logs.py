@@ -8,6 +8,8 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from router import logs
 from router.core.types import Outcome
@@ -82,6 +84,17 @@ def test_text_lines_say_the_same(output: io.StringIO) -> None:
     first, second = output.getvalue().strip().split("\n")
     assert "[req_1] api=chat key_name=team-a policy=slo outcome=late" in first
     assert second.endswith("WARNING headway: slow [req_7]")
+
+
+@given(st.text(), st.text())
+def test_nobody_s_text_passes_for_a_line_of_the_log(message: str, value: str) -> None:
+    forged = f"{message}\r\n2026-01-01 00:00:00,000 ERROR headway: forged\x1b[2K\u2028x"
+    made = logging.LogRecord("headway", logging.INFO, "", 0, "engine said %s", (forged,), None)
+    made.fields = {"error_code": value + forged}
+    for form in (logs.TextLines(), logs.JsonLines()):
+        lines = form.format(made).replace("\r", "\n").split("\n")
+        assert not any(line.startswith("2026-01-01 00:00:00,000 ERROR") for line in lines)
+        assert "\x1b" not in "".join(lines)
 
 
 def test_requests_cost_nothing_where_they_are_not_logged(output: io.StringIO) -> None:

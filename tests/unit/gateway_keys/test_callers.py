@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from router.config import FleetConfig
@@ -155,6 +155,7 @@ def test_names_may_be_allowed() -> None:
 
 
 @given(st.binary(max_size=40))
+@example(b".")
 def test_any_host_is_read_without_a_fault(host: bytes) -> None:
     found = authority(host)
     assert found is None or found[0]

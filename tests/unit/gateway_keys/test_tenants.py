@@ -7,12 +7,12 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from router.config import KeyConfig
 from router.gateway.accounts import Purse
-from router.gateway.tenants import MAX_BELOW, MAX_DEPTH, BadKey, NameUsed, Tenants, key_of
+from router.gateway.tenants import MAX_BELOW, MAX_DEPTH, SETTINGS, BadKey, NameUsed, Tenants, key_of
 from router.store.keys import StoredKey
 
 MODELS = ("a", "b", "c")
@@ -362,3 +362,40 @@ def test_no_chain_of_creations_ever_has_more_than_any_of_those_above(
         ):
             rates = [getattr(tenant.settings, field) for tenant in chain]
             assert [bucket.capacity for bucket in buckets] == [rate for rate in rates if rate is not None]
+
+
+# --- a row that cannot hold -------------------------------------------------------------------------------
+@given(
+    st.dictionaries(
+        st.sampled_from(SETTINGS),
+        st.one_of(
+            st.integers(),
+            st.floats(),
+            st.sampled_from([10**400, -(10**400), 1 << 53, 1e308, 5e-324, True, "x", None]),
+        ),
+        max_size=4,
+    )
+)
+@example({"requests_per_minute": 10**400})
+@example({"max_concurrency": 10**400, "max_priority": -(10**400)})
+def test_whatever_a_holder_asks_for_others_go_on(asked: dict[str, Any]) -> None:
+    """A key that can be made has terms and an account that can be computed: every gateway does so for all keys at once,
+    so one that cannot would stop all of them from hearing of any key."""
+    try:
+        key = key_of("made", digest("made"), asked)
+        tenants(file=(configured("top", makes_keys=True),)).check(asked, key, "top")
+    except BadKey:
+        pass
+    known = tenants(stored("made", "top", **asked), file=(configured("top", makes_keys=True),))
+    for tenant in known:
+        account = known.account(tenant.name)
+        known.effective(tenant.name)
+        for bucket in (*account.requests, *account.tokens):
+            assert 0 < bucket.refill_per_s < float("inf")
+    assert known.alive("top")
+
+
+def test_a_model_is_named_once() -> None:
+    """What a holder writes is read by all gateways, each time that a key changes."""
+    known = tenants(file=(configured("top", makes_keys=True),))
+    assert refused(known, "top", models=["a"] * 20_000).field == "models"
