@@ -34,8 +34,6 @@ MAX_PREFIX_BLOCKS = PREFIX_TOKENS * BYTES_PER_TOKEN // PREFIX_BLOCK_BYTES
 
 #: Members of a message that chat templates print beside its content.
 _ALSO_RENDERED = ("tool_calls", "function_call", "reasoning", "reasoning_content")
-#: Members beside its messages that a chat's template writes into the prompt.
-_ALSO_WRITTEN = ("tools", "documents", "chat_template_kwargs")
 #: Types of a content's parts that hold text, and the members that make an engine take a part for media whatever its type
 #: says (vLLM does).
 _TEXT_PARTS = frozenset({"text", "refusal", "input_text", "output_text", "thinking"})
@@ -68,6 +66,13 @@ _NOT_PROMPT = frozenset(
     " top_k min_p seed stop ignore_eos presence_penalty frequency_penalty repetition_penalty length_penalty logit_bias"
     " logprobs top_logprobs prompt_logprobs parallel_tool_calls skip_special_tokens user metadata echo dimensions"
     " encoding_format prompt_cache_key".split()
+)
+
+
+#: Members that bind the sampling, or tell what to do with the prompt, as a rule: they count in the bound only.
+_USUALLY_NOT_PROMPT = frozenset(
+    "response_format structured_outputs guided_json guided_regex guided_choice guided_grammar tool_choice logits_processors"  # noqa: SIM905
+    " stop_token_ids bad_words allowed_token_ids vllm_xargs cache_salt prediction".split()
 )
 
 
@@ -107,7 +112,7 @@ def prompt_facts(api: str, body: Mapping[str, Any], around_bound: int | None = N
         texts, media, media_bytes = chat_parts(body)
         size = _text_bytes(texts)
         sent = size_of(prompt) - media_bytes
-        written = sent + sum(size_of(body[name]) for name in _ALSO_WRITTEN if name in body)
+        written = sent + unseen_bytes(body, {"messages", *_USUALLY_NOT_PROMPT})
         usual = _USUAL_ENVELOPE_BYTES + _USUAL_MESSAGE_BYTES * len(prompt) + int(size * _USUAL_ESCAPES)
         unseen = max(0, written - size - usual)  # in members that hold no text as a rule
         return PromptFacts(
@@ -120,30 +125,32 @@ def prompt_facts(api: str, body: Mapping[str, Any], around_bound: int | None = N
         )
     suffix = body.get("suffix")  # what the answer is to lead to is written into the prompt too
     more = [suffix] if api == "completions" and isinstance(suffix, str) else []
+    hidden = unseen_bytes(body, {_PROMPT[api], "suffix", *_USUALLY_NOT_PROMPT}) - _USUAL_ENVELOPE_BYTES
+    unseen = max(0, hidden) // BYTES_PER_TOKEN  # may be written into each prompt
     if isinstance(prompt, str):
         texts = [prompt, *more]
         size = _text_bytes(texts)
         features = None if api == "embeddings" else prompt_features("\n".join(texts))
         bound = around_bound + size_of(prompt)
-        return PromptFacts(_usual_tokens(size), bound, _prefix(texts, size), size, features=features)
+        return PromptFacts(_usual_tokens(size) + unseen, bound, _prefix(texts, size), size, features=features)
     if isinstance(prompt[0], str):
         suffix_bytes = _text_bytes(more)
         sizes = [_text_bytes([text]) + suffix_bytes for text in prompt]
-        tokens = [_usual_tokens(size) for size in sizes]
+        tokens = [_usual_tokens(size) + unseen for size in sizes]
         return PromptFacts(
             sum(tokens),
-            around_bound + size_of(prompt) + (8 + suffix_bytes) * (len(prompt) - 1),
+            around_bound * len(prompt) + size_of(prompt),
             _prefix([*prompt, *more], sizes[0]) if len(prompt) == 1 else (),
             sum(sizes),
             longest_tokens=max(tokens),
             prompts=len(prompt),
         )
     if isinstance(prompt[0], int):
-        return PromptFacts(len(prompt), around_bound + len(prompt), ())
-    lengths = [max(1, len(ids)) for ids in prompt]
+        return PromptFacts(len(prompt) + unseen, around_bound + len(prompt), ())
+    lengths = [max(1, len(ids)) + unseen for ids in prompt]
     return PromptFacts(
         sum(lengths),
-        around_bound + sum(lengths),
+        around_bound * len(prompt) + sum(map(len, prompt)),
         (),
         longest_tokens=max(lengths),
         prompts=len(lengths),

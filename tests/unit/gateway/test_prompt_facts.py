@@ -166,3 +166,14 @@ def test_what_a_tokenizer_endpoint_does_not_take_is_counted_beside_it() -> None:
 @given(st.lists(st.text(max_size=6), max_size=5), st.integers(1, 20), st.sampled_from(["", "\n"]))
 def test_the_first_characters_of_joined_texts(texts: list[str], chars: int, between: str) -> None:
     assert leading_chars(texts, chars, between)[:chars] == between.join(texts)[:chars]
+
+
+@pytest.mark.parametrize("prompts", [["Hello"] * 10, [[1, 2]] * 10])
+@pytest.mark.parametrize(("api", "name"), [("completions", "prompt"), ("embeddings", "input")])
+def test_what_may_be_written_into_each_prompt_counts_for_each(api, name, prompts):
+    one = prompt_facts(api, {name: prompts[:1], "written": "word " * 1000})
+    ten = prompt_facts(api, {name: prompts, "written": "word " * 1000})
+    assert one.tokens > 1000
+    assert one.tokens_bound > 5000
+    assert ten.tokens == 10 * one.tokens
+    assert ten.tokens_bound >= 10 * 5000
