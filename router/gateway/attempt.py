@@ -238,6 +238,15 @@ class Attempt:
         answer["usage"] = self.usage_or_count()
         return answer
 
+    def _made_unseen(self) -> int:
+        """Tokens of an answer that was not waited for, as predicted for the time since it was begun."""
+        request, dispatch, told = self._relay.exchange.request, self.dispatch, self.dispatch.prediction
+        if not request.decodes or not told.tpot_s:
+            return 0
+        decoding_s = time.time() - self.record.started_at - (told.engine_ttft_s or 0.0)
+        most = dispatch.max_output_tokens or dispatch.candidate.context_tokens or request.prompt_tokens
+        return request.choices * max(0, int(min(most, decoding_s / told.tpot_s)))
+
     # --- its end -------------------------------------------------------------------------------------
     def give_up(self) -> None:
         """End it at once; nothing of it is passed on from here on, whatever its task still does."""
@@ -279,10 +288,13 @@ class Attempt:
 
     def settle(self, how: EndedHow, error: str | None) -> None:
         """Close its record: tokens and what they cost. An engine that was given the prompt of an attempt that was given up
-        is paid for it, whoever gave up: nobody knows how far it came."""
+        is paid for it, whoever gave up: nobody knows how far it came. If it was to answer in one piece, it is also paid
+        for the tokens that it usually makes in that time."""
         if self.settled:
             return
         self.settled = True
+        if how is EndedHow.CANCELLED and self.sent and self._relay.exchange.whole:
+            self.tokens = self._made_unseen()
         record, output_tokens = self.record, self.output_tokens
         record.ended_at = time.time()
         record.ended_how = how

@@ -67,6 +67,26 @@ async def test_who_leaves_before_the_first_token_pays_the_prompt(tmp_path, strea
         assert state.spent_usd("k", TOTAL) == row["cost_usd"]
 
 
+@pytest.mark.parametrize("limit", ["client", "deadline"])
+async def test_who_does_not_wait_for_an_answer_in_one_piece_pays_what_was_made(tmp_path, monkeypatch, limit):
+    """Nobody sees its tokens: they are those that are predicted for the time, and no more than were asked for."""
+    monkeypatch.setattr("router.core.admission.keeping", lambda options, _: (list(options), []))
+    keys = [key("k", tokens_per_minute=1_000_000)]
+    hard = {"routing": {"slo": {"e2e_ms": 500}, "on_miss": "reject"}} if limit == "deadline" else {}
+    body = {"model": "small", "max_tokens": 8, "n": 2, "prompt_logprobs": 0} | hard
+    async with staged(tmp_path, hangs("nothing"), auth={"keys": keys}) as (gw, stage):
+        asking = asyncio.create_task(gw.chat(**body, **KEY))
+        await gw.until(lambda: stage.bodies)
+        if limit == "client":
+            await asyncio.sleep(0.5)
+            asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        await gw.until(lambda: not gw.gateway.runner.scheduler.live)
+        (row,) = await gw.rows()
+        assert row["output_tokens"] == 16
+        assert row["cost_usd"] == pytest.approx(2 * INPUT_USD + 16 * OUTPUT_USD)
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [
