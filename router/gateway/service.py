@@ -18,7 +18,7 @@ from predictors.serving import PhysicalPredictor
 from predictors.sharing import LessonCounts
 from router.background import Tasks, close_all, surviving
 from router.config import FleetConfig, InstanceConfig
-from router.core.errors import Refusal, UpstreamError
+from router.core.errors import Refusal, UpstreamError, invalid_request
 from router.core.events import Tick
 from router.core.interfaces import COUNTED_FIELDS, Backend, Call
 from router.core.types import Candidate, Outcome, Request
@@ -53,6 +53,8 @@ BackendFactory = Callable[[InstanceConfig, FleetConfig], Awaitable[Backend]]
 #: A row reaches the store within about 0.2 s of its request's end. What another replica served is looked for again
 #: after this long.
 _RECORDED_S = 0.3
+#: Of one answer: what callers may write to the database must not grow with how often they ask.
+MAX_JUDGEMENTS = 16
 #: Spending that could not be read is asked for again after this long.
 _LOAD_AGAIN_S = 5.0
 #: The shared document that changes whenever keys were made or revoked; they themselves stand in the database.
@@ -375,6 +377,9 @@ class Gateway:
     async def take_feedback(self, request_id: str, quality: float, key: str | None) -> bool:
         """Keep a judgement of an answer (`quality` 0 to 1) and learn from it; False if the key has no such
         request."""
+        judged = len(await self.store.feedback(request_id)) >= MAX_JUDGEMENTS
+        if judged and await self.store.request(request_id, key) is not None:
+            raise invalid_request(f"An answer is judged at most {MAX_JUDGEMENTS} times.", "request_id")
         add = partial(self.store.add_feedback, request_id, quality, key)
         if not await add() and not (await self._may_be_recorded_yet() and await add()):
             return False

@@ -6,7 +6,7 @@ import pytest
 
 from tests.contract.backends.fakes import Exchange, FakeEngine
 from tests.integration.gateway.live import bearer, key, live, vllm
-from tests.integration.gateway.staged import DONE, event, usage
+from tests.integration.gateway.staged import DONE, event, says, staged, usage
 
 PROMPT = [{"role": "user", "content": "The secret plan of the other team, word for word. " * 150}]
 
@@ -58,3 +58,14 @@ async def test_vllm_keeps_each_keys_prompts_apart_where_that_is_wished(tmp_path,
             assert salts[3] == f"{salts[2]}:mine"
         else:  # whoever that is may refuse what it does not know
             assert salts == [None, None, None, "mine"]
+
+
+async def test_one_answer_is_judged_so_many_times(tmp_path):
+    """What a key may write to the database does not grow with how often it asks."""
+    async with staged(tmp_path, says("a"), auth={"keys": [key("k"), key("other")]}) as (gw, _):
+        _, headers, _ = await gw.chat(model="small", headers=bearer("k"))
+        judgement = {"request_id": headers["x-request-id"], "quality": 0.5}
+        await gw.row(headers["x-request-id"])
+        codes = [(await gw.post("/v1/feedback", judgement, headers=bearer("k")))[0] for _ in range(18)]
+        assert codes == [200] * 16 + [400] * 2
+        assert (await gw.post("/v1/feedback", judgement, headers=bearer("other")))[0] == 404
