@@ -30,7 +30,7 @@ from router.gateway.metrics import BudgetLevel, Metrics
 from router.gateway.monitor import Monitor
 from router.gateway.overlay import DOCUMENT, Overlay
 from router.gateway.peers import PeerLink
-from router.gateway.prompt import IMAGE_TOKENS, IMAGE_TOKENS_BOUND, PromptFacts, unseen_bytes
+from router.gateway.prompt import IMAGE_TOKENS, PromptFacts, unseen_bytes
 from router.gateway.quote import Tariffs
 from router.gateway.rules import Rules
 from router.gateway.runner import Runner
@@ -377,8 +377,8 @@ class Gateway:
     async def take_feedback(self, request_id: str, quality: float, key: str | None) -> bool:
         """Keep a judgement of an answer (`quality` 0 to 1) and learn from it; False if the key has no such
         request."""
-        judged = len(await self.store.feedback(request_id)) >= MAX_JUDGEMENTS
-        if judged and await self.store.request(request_id, key) is not None:
+        full = len(await self.store.feedback(request_id)) >= MAX_JUDGEMENTS
+        if full and await self.store.request(request_id, key) is not None:
             raise invalid_request(f"An answer is judged at most {MAX_JUDGEMENTS} times.", "request_id")
         add = partial(self.store.add_feedback, request_id, quality, key)
         if not await add() and not (await self._may_be_recorded_yet() and await add()):
@@ -479,7 +479,7 @@ class Gateway:
             return  # the estimate and its bound hold
         if count is not None:
             # It counts a place for each image, and nothing of the members that it does not take.
-            usual, most = facts.media * IMAGE_TOKENS, facts.media * IMAGE_TOKENS_BOUND
+            usual, most = facts.media * IMAGE_TOKENS, facts.media_bound
             bound = count + most + unseen_bytes(body, COUNTED_FIELDS)
             self._counted(request, candidate.model, count + usual, bound)
 
