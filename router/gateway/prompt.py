@@ -251,7 +251,7 @@ def _media_bound(part: Mapping[str, Any]) -> int:
         return IMAGE_TOKENS_BOUND
     if any(map(_is_reference, part.values())):
         return MEDIA_TOKENS_BOUND
-    return max(IMAGE_TOKENS_BOUND, min(len(dumps(part)), MEDIA_TOKENS_BOUND))
+    return max(IMAGE_TOKENS_BOUND, min(size_of(part), MEDIA_TOKENS_BOUND))
 
 
 def _is_reference(value: Any) -> bool:
