@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from router.core.errors import UpstreamError, UpstreamTimeout
+from router.core.errors import AnswerTooLarge, UpstreamError, UpstreamTimeout
 
 #: Unread body bytes above which the socket is not read from.
 HIGH_WATER_BYTES = 256 * 1024
@@ -302,7 +302,7 @@ class Connection(asyncio.Protocol):
                 parts.append(data)
                 size += len(data)
                 if size > limit_bytes:
-                    raise UpstreamError("the engine's answer is too large")
+                    raise AnswerTooLarge("the engine's answer is too large")
         except BaseException:
             self.abort()
             raise

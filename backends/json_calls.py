@@ -11,7 +11,7 @@ from backends.engine_errors import from_event, from_response
 from backends.engine_numbers import finish_reason, sound_usage
 from backends.http1 import Connection
 from backends.pool import Pool
-from router.core.errors import UpstreamError, UpstreamRejected
+from router.core.errors import AnswerTooLarge, UpstreamError, UpstreamRejected
 from router.core.raw_json import dumps
 
 MAX_ERROR_BYTES = 256 * 1024
@@ -39,10 +39,13 @@ async def post_json(
     connection = await pool.post(head, request_id, data, sent)
     if 200 <= connection.status < 300:
         return connection
-    status, said = connection.status, await connection.read_all(MAX_ERROR_BYTES)
+    try:
+        said = await connection.read_all(MAX_ERROR_BYTES)
+    except AnswerTooLarge:
+        said = b""
     for secret in _secrets(head):  # a refusal may quote the request's head, and goes on to the client
         said = said.replace(secret, b"***")
-    raise from_response(status, said)
+    raise from_response(connection.status, said)
 
 
 def _secrets(head: bytes) -> list[bytes]:
@@ -57,7 +60,7 @@ async def json_object(connection: Connection, *, vectors: bool = False) -> dict[
     try:
         answer = await (bounded_json.read_vectors if vectors else bounded_json.read)(data)
     except bounded_json.TooComplex as error:
-        raise UpstreamError(f"the engine's answer {error}") from error
+        raise AnswerTooLarge(f"the engine's answer {error}") from error
     except ValueError as error:
         raise UpstreamError("the engine's answer is not JSON") from error
     if not isinstance(answer, dict):

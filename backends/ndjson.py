@@ -10,10 +10,10 @@ from typing import Any
 
 import orjson
 
-from backends.bounded_json import loads_event
+from backends.bounded_json import TooComplex, loads_event
 from backends.engine_errors import from_event
 from backends.ollama_bodies import finish_reason_of, logprobs_of, tool_calls_of, usage_of
-from router.core.errors import UpstreamError
+from router.core.errors import AnswerTooLarge, UpstreamError
 from router.core.interfaces import Batch, Call
 
 MAX_LINE_BYTES = 4 * 1024 * 1024
@@ -81,6 +81,9 @@ class NdjsonScanner:
                 continue
             try:
                 line = loads_event(text)
+            except TooComplex:
+                self.failure = AnswerTooLarge("the engine sent a line of too many parts")
+                break
             except ValueError:
                 line = None
             if not isinstance(line, dict):
@@ -110,7 +113,7 @@ class NdjsonScanner:
             self._held.append(data)
             self._held_bytes += len(data)
             if self._held_bytes > MAX_LINE_BYTES:
-                self.failure = UpstreamError("the engine sent a line that is too large")
+                self.failure = AnswerTooLarge("the engine sent a line that is too large")
                 self._held.clear()
 
     def _take_role(self) -> bytes:

@@ -23,11 +23,11 @@ from typing import Any
 
 import orjson
 
-from backends.bounded_json import loads_event
+from backends.bounded_json import TooComplex, loads_event
 from backends.engine_errors import from_event
 from backends.engine_numbers import finish_reason as finish_reason_of
 from backends.engine_numbers import sound_usage, token_count
-from router.core.errors import UpstreamError
+from router.core.errors import AnswerTooLarge, UpstreamError
 from router.core.interfaces import Batch
 
 MAX_EVENT_BYTES = 4 * 1024 * 1024
@@ -151,7 +151,7 @@ class SseScanner:
 
     def _check_size(self) -> None:
         if self._held_bytes > self._max_event_bytes:
-            self.failure = UpstreamError("the engine sent an event that is too large")
+            self.failure = AnswerTooLarge("the engine sent an event that is too large")
             self._held.clear()
             self._held_bytes = 0
 
@@ -195,8 +195,8 @@ class SseScanner:
                 self.done = True
                 break
             payload = _parse(text)
-            if payload is None:
-                self.failure = UpstreamError("the engine sent an event that is not a JSON object")
+            if not isinstance(payload, dict):
+                self.failure = payload
                 break
             if payload.get("error"):
                 self.failure = from_event(payload, started=self.started)
@@ -220,7 +220,7 @@ class SseScanner:
             if not self.started:  # all of it is held back until the first token
                 self._early_bytes += len(event)
                 if self._early_bytes > self._max_event_bytes:
-                    self.failure = UpstreamError("the engine sent too much before its first token")
+                    self.failure = AnswerTooLarge("the engine sent too much before its first token")
                     break
             if is_token:
                 tokens += 1
@@ -290,12 +290,16 @@ def _data_of(event: bytes) -> bytes | None:
     return text
 
 
-def _parse(text: bytes) -> dict[str, Any] | None:
+def _parse(text: bytes) -> dict[str, Any] | UpstreamError:
     try:
         payload = loads_event(text)
+    except TooComplex:
+        return AnswerTooLarge("the engine sent an event of too many parts")
     except ValueError:
-        return None
-    return payload if isinstance(payload, dict) else None
+        payload = None
+    if isinstance(payload, dict):
+        return payload
+    return UpstreamError("the engine sent an event that is not a JSON object")
 
 
 def _carries_token(choice: dict[str, Any]) -> bool:

@@ -5,6 +5,7 @@ UpstreamError               one attempt failed; the scheduler may try elsewhere
  +- UpstreamRejected        the engine answered 400: passed through once, not tried again
  +- UpstreamTimeout         silence for longer than the idle limit, or no connection in time
  +- OutOfSockets            the gateway has no socket left: no fault of the engine's
+ +- AnswerTooLarge          the engine answered with more than is read: paid for, not tried again
 """
 
 from __future__ import annotations
@@ -78,3 +79,8 @@ class UpstreamTimeout(UpstreamError):
 
 class OutOfSockets(UpstreamError):
     """This machine has no file, port or buffer left for a connection."""
+
+
+class AnswerTooLarge(UpstreamError):
+    """The engine answered with more than the router reads. That is the request's doing: another engine's answer would be as
+    large, and the work was done."""

@@ -13,7 +13,7 @@ import orjson
 
 from backends.bounded_json import loads_event
 from backends.engine_numbers import finish_reason
-from router.core.errors import UpstreamError
+from router.core.errors import AnswerTooLarge, UpstreamError
 
 Api = Literal["chat", "completions"]
 
@@ -150,7 +150,7 @@ class Assembler:
         self._pending_bytes += len(data)
         self._bytes += len(data)
         if self._bytes > MAX_ANSWER_BYTES:
-            raise UpstreamError("the engine's answer is too large")
+            raise AnswerTooLarge("the engine's answer is too large")
         if self._pending_bytes > _FOLD_BYTES:
             self._fold(last=False)
 

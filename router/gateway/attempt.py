@@ -18,7 +18,7 @@ from router.core.events import Dispatch
 from router.core.interfaces import Backend, Batch, Call, Stream
 from router.core.types import EndedHow
 from router.gateway.assemble import Assembler
-from router.gateway.paid import PaidTokens
+from router.gateway.paid import PaidTokens, tokens_of
 from router.store.records import AttemptRecord
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ class Attempt:
     """What one `Dispatch` sets going; `await run(...)` once, or `took_whole` for an answer in one piece.
 
     Times are on the runner's clock in seconds. `lost` says that it was given up: whatever it still raises or
-    returns is of no interest. `cut` says that its money ended it, `sent` that the engine was given the request.
+    returns is of no interest. `cut` says that its money ended it, `sent` that the engine was given the
+    request, `answered` that what it answered was more than is read.
 
     The engine's stream is paused while the client is slower than the engine, and while an event waits for money; it
     goes on when neither holds any more.
@@ -53,6 +54,7 @@ class Attempt:
         "_responder",
         "_stopped",
         "_stream",
+        "answered",
         "cut",
         "dispatch",
         "finish_reason",
@@ -88,7 +90,7 @@ class Attempt:
         self.usage: Mapping[str, Any] | None = None
         self.finish_reason: str | None = None
         self.itl_max_s = 0.0
-        self.lost = self.cut = self.settled = self.sent = False
+        self.lost = self.cut = self.settled = self.sent = self.answered = False
         candidate = dispatch.candidate
         self.record = AttemptRecord(
             number=dispatch.attempt,
@@ -224,6 +226,8 @@ class Attempt:
         ]
         if reasons:
             self.finish_reason = "length" if "length" in reasons else reasons[-1]
+        if counted(self.usage, "completion_tokens") is None:
+            self.tokens = tokens_of(answer)
 
     def assembled(self, last: bytes) -> dict[str, Any] | None:
         """The whole answer with `last` at its end; None if it went out as it came."""
@@ -233,6 +237,15 @@ class Attempt:
         answer = self._assembler.result()
         answer["usage"] = self.usage_or_count()
         return answer
+
+    def _made_unseen(self) -> int:
+        """Tokens of an answer that was not waited for, as predicted for the time since it was begun."""
+        request, dispatch, told = self._relay.exchange.request, self.dispatch, self.dispatch.prediction
+        if not request.decodes or not told.tpot_s:
+            return 0
+        decoding_s = time.time() - self.record.started_at - (told.engine_ttft_s or 0.0)
+        most = dispatch.max_output_tokens or dispatch.candidate.context_tokens or request.prompt_tokens
+        return request.choices * max(0, int(min(most, decoding_s / told.tpot_s)))
 
     # --- its end -------------------------------------------------------------------------------------
     def give_up(self) -> None:
@@ -275,16 +288,20 @@ class Attempt:
 
     def settle(self, how: EndedHow, error: str | None) -> None:
         """Close its record: tokens and what they cost. An engine that was given the prompt of an attempt that was given up
-        is paid for it, whoever gave up: nobody knows how far it came."""
+        is paid for it, whoever gave up: nobody knows how far it came. If it was to answer in one piece, it is also paid
+        for the tokens that it usually makes in that time."""
         if self.settled:
             return
         self.settled = True
+        if how is EndedHow.CANCELLED and self.sent and self._relay.exchange.whole:
+            self.tokens = self._made_unseen()
         record, output_tokens = self.record, self.output_tokens
         record.ended_at = time.time()
         record.ended_how = how
         record.error = error
         record.output_tokens = output_tokens
-        record.billed = how is EndedHow.OK or (how is not EndedHow.FAILED and self.sent) or output_tokens > 0
+        worked = self.answered or (how is not EndedHow.FAILED and self.sent)
+        record.billed = how is EndedHow.OK or worked or output_tokens > 0
         record.cost_usd = self.cost_usd if record.billed else 0.0
         lease = self._relay.exchange.lease
         if lease is not None:

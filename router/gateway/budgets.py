@@ -1,8 +1,9 @@
 """A request's admission to what its key, and the keys that made it, may still take.
 
-Rate limits and budgets are taken in one step of the state, all or nothing, so that whatever runs side by side, what is
-spent and held never passes a budget, and a request that is refused takes nothing. A key without limits and budgets
-takes nothing either; what it spends is counted at the end all the same.
+In two steps, each all or nothing: before any work one request, one slot and one token; when the prompt is known the rest of
+its tokens, and its money. So whatever runs side by side, what is spent and held never passes a budget, and a request that
+is refused takes one request at most. A key without limits and budgets takes nothing; what it spends is counted at the end
+all the same.
 """
 
 from __future__ import annotations

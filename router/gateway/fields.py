@@ -16,6 +16,7 @@ from router.core.errors import invalid_request
 _MEDIA = frozenset({"image", "video", "audio", "file"})
 #: Members that hold further arguments of an engine end so.
 _ARGUMENTS = ("_kwargs", "_body", "_params")
+_NOT_GIVEN: tuple[Any, ...] = (None, [], {}, "")
 _ALLOWED = {"allow": ("data:", "http://", "https://"), "data_only": ("data:",)}
 
 
@@ -32,7 +33,8 @@ class FieldRules:
         )
 
     def check_names(self, body: Mapping[str, Any]) -> None:
-        """Raise a 400 for a forbidden member, also of arguments (`chat_template_kwargs`). Null is not given."""
+        """Raise a 400 for a forbidden member, also of arguments (`chat_template_kwargs`). What is null or empty is not
+        given: clients write `"tools": []` into every request."""
         if not self._forbidden.isdisjoint(body):
             self._refuse(body, "")
         for name, value in body.items():
@@ -45,7 +47,7 @@ class FieldRules:
 
     def _refuse(self, members: Mapping[str, Any], at: str) -> None:
         for name, value in members.items():
-            if name in self._forbidden and value is not None:
+            if name in self._forbidden and value not in _NOT_GIVEN:
                 raise invalid_request(f"{at}{name} is not allowed here.", f"{at}{name}")
 
     def check_media(self, body: Mapping[str, Any]) -> None:

@@ -216,6 +216,11 @@ def _object(event: bytes) -> dict[str, Any] | None:
     return None if payload is None else parse_event(payload)
 
 
+def tokens_of(answer: Mapping[str, Any]) -> int:
+    """Tokens that the choices of an answer in one piece hold, as far as they show."""
+    return sum(map(_tokens_of, _choices(answer)))
+
+
 def _choices(payload: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What an event says of each choice."""
     choices = payload.get("choices")
@@ -246,8 +251,8 @@ def _tokens_of(choice: Mapping[str, Any]) -> int:
 
 
 def _text_of(choice: Mapping[str, Any]) -> str:
-    """All that the model wrote of an event's choice."""
-    delta = choice.get("delta")
+    """All that the model wrote of a choice, of an event or of an answer in one piece."""
+    delta = choice.get("delta") or choice.get("message")
     said = delta if isinstance(delta, dict) else choice
     parts = [said.get("reasoning") or said.get("reasoning_content")]
     parts += [said.get(name) for name in ("content", "text", "refusal")]

@@ -28,22 +28,22 @@ TEMPLATE_TOKENS = 64
 #: Llama 3.2 Vision 4 tiles of 1601, LLaVA-NeXT at most 2880, OpenAI's GPT-4o at most 1445.
 IMAGE_TOKENS = 1024
 IMAGE_TOKENS_BOUND = 12845056 // (28 * 28)
+#: Most tokens of sound or video whose data is not sent along: nobody knows how long it is. Qwen2.5-VL takes at most
+#: 115200 for a video; contexts of models that take media end at about this.
+MEDIA_TOKENS_BOUND = 1 << 17
 #: Prefix hashes: one for each leading block of this many bytes, at most so many.
 PREFIX_BLOCK_BYTES = 1024
 MAX_PREFIX_BLOCKS = PREFIX_TOKENS * BYTES_PER_TOKEN // PREFIX_BLOCK_BYTES
 
 #: Members of a message that chat templates print beside its content.
 _ALSO_RENDERED = ("tool_calls", "function_call", "reasoning", "reasoning_content")
-#: Members beside its messages that a chat's template writes into the prompt.
-_ALSO_WRITTEN = ("tools", "documents", "chat_template_kwargs")
 #: Types of a content's parts that hold text, and the members that make an engine take a part for media whatever its type
 #: says (vLLM does).
 _TEXT_PARTS = frozenset({"text", "refusal", "input_text", "output_text", "thinking"})
+_IMAGE_MEMBERS = frozenset({"image_url", "image_pil", "image_embeds"})
 _MEDIA_MEMBERS = frozenset(
     {
-        "image_url",
-        "image_pil",
-        "image_embeds",
+        *_IMAGE_MEMBERS,
         "input_audio",
         "audio_url",
         "audio_embeds",
@@ -71,30 +71,40 @@ _NOT_PROMPT = frozenset(
 )
 
 
+#: Members that bind the sampling, or tell what to do with the prompt, as a rule: they count in the bound only.
+_USUALLY_NOT_PROMPT = frozenset(
+    "response_format structured_outputs guided_json guided_regex guided_choice guided_grammar tool_choice logits_processors"  # noqa: SIM905
+    " stop_token_ids bad_words allowed_token_ids vllm_xargs cache_salt prediction".split()
+)
+
+
 @dataclass(frozen=True, slots=True)
 class PromptFacts:
     """`tokens`: best estimate; `tokens_bound`: upper bound; `prefix`: hashes of the leading blocks, each
     chained to those before it. `longest_tokens`: of several prompts in one request the longest, which is the
     one that must fit a context (None: there is only one), `prompts` how many there are. `text_bytes` and `media`: how
-    much text, and how many images (or other media), both numbers count."""
+    much text, and how many images (or other media), both numbers count; `media_bound`: the most tokens that the media take,
+    beside what their bytes are in `tokens_bound`."""
 
     tokens: int
     tokens_bound: int
     prefix: tuple[int, ...]
     text_bytes: int = 0
     media: int = 0
+    media_bound: int = 0
     longest_tokens: int | None = None
     prompts: int = 1
     features: PromptFeatures | None = None  # what predictors see of it; None: no text, or several prompts
 
 
 class ChatParts(NamedTuple):
-    """A chat's texts (JSON where a template prints JSON), how many images (or other media) it holds, and the bytes of
-    the images' data."""
+    """A chat's texts (JSON where a template prints JSON), how many images (or other media) it holds, the bytes of
+    the images' data, and the most tokens that all media take."""
 
     texts: list[str]
     media: int
     media_bytes: int
+    media_bound: int
 
 
 def prompt_facts(api: str, body: Mapping[str, Any], around_bound: int | None = None) -> PromptFacts:
@@ -104,46 +114,49 @@ def prompt_facts(api: str, body: Mapping[str, Any], around_bound: int | None = N
         around_bound = bound_around(api, body)
     prompt = body[_PROMPT[api]]
     if api == "chat":
-        texts, media, media_bytes = chat_parts(body)
+        texts, media, media_bytes, media_bound = chat_parts(body)
         size = _text_bytes(texts)
         sent = size_of(prompt) - media_bytes
-        written = sent + sum(size_of(body[name]) for name in _ALSO_WRITTEN if name in body)
+        written = sent + unseen_bytes(body, {"messages", *_USUALLY_NOT_PROMPT})
         usual = _USUAL_ENVELOPE_BYTES + _USUAL_MESSAGE_BYTES * len(prompt) + int(size * _USUAL_ESCAPES)
         unseen = max(0, written - size - usual)  # in members that hold no text as a rule
         return PromptFacts(
             _usual_tokens(size) + unseen // BYTES_PER_TOKEN + media * IMAGE_TOKENS,
-            around_bound + sent + media * IMAGE_TOKENS_BOUND,
+            around_bound + sent + media_bound,
             _prefix(texts, size),
             size,
             media,
+            media_bound,
             features=prompt_features(texts[0] if len(texts) == 1 else "\n".join(texts)),
         )
     suffix = body.get("suffix")  # what the answer is to lead to is written into the prompt too
     more = [suffix] if api == "completions" and isinstance(suffix, str) else []
+    hidden = unseen_bytes(body, {_PROMPT[api], "suffix", *_USUALLY_NOT_PROMPT}) - _USUAL_ENVELOPE_BYTES
+    unseen = max(0, hidden) // BYTES_PER_TOKEN  # may be written into each prompt
     if isinstance(prompt, str):
         texts = [prompt, *more]
         size = _text_bytes(texts)
         features = None if api == "embeddings" else prompt_features("\n".join(texts))
         bound = around_bound + size_of(prompt)
-        return PromptFacts(_usual_tokens(size), bound, _prefix(texts, size), size, features=features)
+        return PromptFacts(_usual_tokens(size) + unseen, bound, _prefix(texts, size), size, features=features)
     if isinstance(prompt[0], str):
         suffix_bytes = _text_bytes(more)
         sizes = [_text_bytes([text]) + suffix_bytes for text in prompt]
-        tokens = [_usual_tokens(size) for size in sizes]
+        tokens = [_usual_tokens(size) + unseen for size in sizes]
         return PromptFacts(
             sum(tokens),
-            around_bound + size_of(prompt) + (8 + suffix_bytes) * (len(prompt) - 1),
+            around_bound * len(prompt) + size_of(prompt),
             _prefix([*prompt, *more], sizes[0]) if len(prompt) == 1 else (),
             sum(sizes),
             longest_tokens=max(tokens),
             prompts=len(prompt),
         )
     if isinstance(prompt[0], int):
-        return PromptFacts(len(prompt), around_bound + len(prompt), ())
-    lengths = [max(1, len(ids)) for ids in prompt]
+        return PromptFacts(len(prompt) + unseen, around_bound + len(prompt), ())
+    lengths = [max(1, len(ids)) + unseen for ids in prompt]
     return PromptFacts(
         sum(lengths),
-        around_bound + sum(lengths),
+        around_bound * len(prompt) + sum(map(len, prompt)),
         (),
         longest_tokens=max(lengths),
         prompts=len(lengths),
@@ -189,9 +202,9 @@ def chat_parts(body: Mapping[str, Any]) -> ChatParts:
     """What stands in a chat."""
     messages = body["messages"]
     if len(messages) == 1 and isinstance(content := messages[0].get("content"), str) and "tools" not in body:
-        return ChatParts([content], 0, 0)
+        return ChatParts([content], 0, 0, 0)
     texts: list[str] = []
-    media = media_bytes = 0
+    media = media_bytes = media_bound = 0
     for message in messages:
         content = message.get("content")
         if isinstance(content, str):
@@ -208,10 +221,11 @@ def chat_parts(body: Mapping[str, Any]) -> ChatParts:
                 ):
                     media += 1
                     media_bytes += _image_bytes(part)
+                    media_bound += _media_bound(part)
         texts += [_printed(value) for name in _ALSO_RENDERED if (value := message.get(name))]
     if tools := body.get("tools"):
         texts.append(_printed(tools))
-    return ChatParts(texts, media, media_bytes)
+    return ChatParts(texts, media, media_bytes, media_bound)
 
 
 def _printed(value: Any) -> str:
@@ -224,6 +238,27 @@ def _image_bytes(part: Mapping[str, Any]) -> int:
     image = part.get("image_url")
     url = image.get("url") if isinstance(image, dict) else image
     return len(url) if isinstance(url, str) and url.isascii() and url.startswith("data:image/") else 0
+
+
+def _media_bound(part: Mapping[str, Any]) -> int:
+    """The most tokens of one part with media: of images a constant, of other media their bytes if those are here."""
+    members = _MEDIA_MEMBERS.intersection(part)
+    if (
+        members
+        and members <= _IMAGE_MEMBERS
+        and str(part.get("type", "image")).startswith(("image", "input_image"))
+    ):
+        return IMAGE_TOKENS_BOUND
+    if any(map(_is_reference, part.values())):
+        return MEDIA_TOKENS_BOUND
+    return max(IMAGE_TOKENS_BOUND, min(size_of(part), MEDIA_TOKENS_BOUND))
+
+
+def _is_reference(value: Any) -> bool:
+    """Whether a member of a part says where an engine is to fetch the media."""
+    if isinstance(value, dict):
+        return any(map(_is_reference, value.values()))
+    return isinstance(value, str) and value[:8].lower().startswith(("http://", "https://"))
 
 
 def _bound_of_json(value: Any) -> int:

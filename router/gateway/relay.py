@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from router.core.errors import OutOfSockets, Refusal, UpstreamError, UpstreamRejected
+from router.core.errors import AnswerTooLarge, OutOfSockets, Refusal, UpstreamError, UpstreamRejected
 from router.core.events import Cancel, Dispatch, Ended, FirstToken, Refuse
 from router.core.interfaces import Call
 from router.core.outcome import answered, tpot_s
@@ -338,6 +338,10 @@ class Relay:
                 Outcome.REJECTED_INVALID,
                 param=error.param,
             )
+        elif isinstance(error, AnswerTooLarge):
+            attempt.answered = True
+            if not self.responder.started and not self._live:
+                refusal = Refusal(502, "upstream_error", f"{str(error).capitalize()}.", Outcome.BACKEND_ERROR)
         restartable = not self.responder.started and refusal is None
         status = error.status
         told = str(error)[:300]
@@ -355,7 +359,8 @@ class Relay:
                 attempt.prompt_tokens,
                 restartable=restartable,
                 refusal=None,
-                fault=not isinstance(error, UpstreamRejected | OutOfSockets) and status not in NO_FAULT,
+                fault=not isinstance(error, UpstreamRejected | OutOfSockets | AnswerTooLarge)
+                and status not in NO_FAULT,
                 unreachable=error.unreachable,
             ),
             ticket,

@@ -30,7 +30,7 @@ from router.gateway.metrics import BudgetLevel, Metrics
 from router.gateway.monitor import Monitor
 from router.gateway.overlay import DOCUMENT, Overlay
 from router.gateway.peers import PeerLink
-from router.gateway.prompt import IMAGE_TOKENS, IMAGE_TOKENS_BOUND, PromptFacts, unseen_bytes
+from router.gateway.prompt import IMAGE_TOKENS, PromptFacts, unseen_bytes
 from router.gateway.quote import Tariffs
 from router.gateway.rules import Rules
 from router.gateway.runner import Runner
@@ -481,7 +481,7 @@ class Gateway:
             return  # the estimate and its bound hold
         if count is not None:
             # It counts a place for each image, and nothing of the members that it does not take.
-            usual, most = facts.media * IMAGE_TOKENS, facts.media * IMAGE_TOKENS_BOUND
+            usual, most = facts.media * IMAGE_TOKENS, facts.media_bound
             bound = count + most + unseen_bytes(body, COUNTED_FIELDS)
             self._counted(request, candidate.model, count + usual, bound)
 

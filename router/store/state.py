@@ -161,7 +161,8 @@ class State(Protocol):
         ...
 
     async def take(self, want: Want, now: float) -> Grant:
-        """Take all that is wanted, or nothing."""
+        """Take all that is wanted, or nothing. Whoever is cancelled while it waits has taken nothing: an answer that comes
+        later is given back."""
         ...
 
     def give(self, bucket: Bucket, amount: float, now: float) -> None:

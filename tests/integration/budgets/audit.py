@@ -38,7 +38,14 @@ class Audited(MemoryState):
                 self.spent_when_refused_usd = self.spent_usd(grant.short.key, grant.short.period)
         self.check()
         if self.delay_s:
-            await asyncio.sleep(self.delay_s / 2)
+            try:
+                await asyncio.sleep(self.delay_s / 2)
+            except asyncio.CancelledError:  # as Redis does with an answer that nobody waits for any more
+                if grant.given:
+                    self.settle(want.budgets, grant.reserved_usd, 0.0)
+                    for bucket, amount in want.takes:
+                        self.give(bucket, amount, now)
+                raise
         return grant
 
     def settle(self, budgets: Sequence[Budget], reserved_usd: float, spent_usd: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
@@ -66,6 +67,48 @@ async def test_who_leaves_before_the_first_token_pays_the_prompt(tmp_path, strea
         assert state.spent_usd("k", TOTAL) == row["cost_usd"]
 
 
+@pytest.mark.parametrize("limit", ["client", "deadline"])
+async def test_who_does_not_wait_for_an_answer_in_one_piece_pays_what_was_made(tmp_path, monkeypatch, limit):
+    """Nobody sees its tokens: they are those that are predicted for the time, and no more than were asked for."""
+    monkeypatch.setattr("router.core.admission.keeping", lambda options, _: (list(options), []))
+    keys = [key("k", tokens_per_minute=1_000_000)]
+    hard = {"routing": {"slo": {"e2e_ms": 500}, "on_miss": "reject"}} if limit == "deadline" else {}
+    body = {"model": "small", "max_tokens": 8, "n": 2, "prompt_logprobs": 0} | hard
+    async with staged(tmp_path, hangs("nothing"), auth={"keys": keys}) as (gw, stage):
+        asking = asyncio.create_task(gw.chat(**body, **KEY))
+        await gw.until(lambda: stage.bodies)
+        if limit == "client":
+            await asyncio.sleep(0.5)
+            asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        await gw.until(lambda: not gw.gateway.runner.scheduler.live)
+        (row,) = await gw.rows()
+        assert row["output_tokens"] == 16
+        assert row["cost_usd"] == pytest.approx(2 * INPUT_USD + 16 * OUTPUT_USD)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [HI]}),
+        ("/v1/completions", {"prompt": "Hello"}),
+        ("/v1/completions", {"prompt": ["Hello", "you"]}),
+        ("/v1/embeddings", {"input": "Hello"}),
+    ],
+)
+async def test_who_leaves_pays_what_stands_in_members_that_nobody_knows(tmp_path, path, body):
+    """An engine may write them into the prompt; nobody has told yet whether this one does."""
+    async with one_key(tmp_path, hangs(), limit_usd=1.0) as (gw, stage, _):
+        sent = {"model": "small", "written": "word " * 4000} | body
+        asking = asyncio.create_task(gw.post(path, sent, **KEY))
+        await gw.until(lambda: stage.bodies)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        await gw.until(lambda: not gw.gateway.runner.scheduler.live)
+        (row,) = await gw.rows()
+        assert row["cost_usd"] > 4000 * INPUT_USD
+
+
 async def test_who_leaves_does_not_get_its_tokens_back(tmp_path):
     keys = [key("k", tokens_per_minute=3000)]
     async with staged(tmp_path, hangs(), says("a"), auth={"keys": keys}) as (gw, stage):
@@ -96,6 +139,40 @@ async def test_the_engines_count_is_billed_even_above_what_was_held(tmp_path):
         code, _, answer = await gw.chat(model="small", **KEY)
         assert (code, answer["error"]["code"]) == (429, "insufficient_quota")
         assert len(stage.bodies) == 1
+
+
+async def test_an_answer_in_one_piece_without_usage_is_counted(tmp_path):
+    async def whole(exchange):
+        choice = {"index": 0, "text": "t " * 2000, "finish_reason": "stop"}
+        await exchange.answer(200, json.dumps({"choices": [choice], "object": "text_completion"}).encode())
+
+    body = {"model": "small", "prompt": "Hello", "max_tokens": 2000, "use_beam_search": True}
+    async with one_key(tmp_path, whole, limit_usd=1.0) as (gw, _, state):
+        assert (await gw.post("/v1/completions", body, **KEY))[0] == 200
+        assert state.spent_usd("k", TOTAL) == pytest.approx(2 * INPUT_USD + 2000 * OUTPUT_USD)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_an_answer_that_is_too_large_is_paid_and_not_made_again(tmp_path, whole):
+    """The request asked for it: three engines would have done the work three times, for nothing."""
+    alike = {str(number): -1.0 for number in range(20)}
+
+    async def large(exchange):
+        logprobs = {"tokens": ["x"] * 4000, "top_logprobs": [alike] * 4000}
+        choice = {"index": 0, "text": "x", "finish_reason": None, "logprobs": logprobs}
+        data = json.dumps({"choices": [choice], "object": "text_completion"}).encode()
+        if whole:
+            await exchange.answer(200, data)
+        else:
+            await exchange.events(b"data: " + data + b"\n\n", DONE)
+
+    more = {"prompt_logprobs": 20} if whole else {"echo": True, "logprobs": 20}
+    body = {"model": "small", "prompt": "Hello " * 4000, "max_tokens": 5} | more
+    async with one_key(tmp_path, large, large, large, engines="abc", limit_usd=1.0) as (gw, stage, state):
+        code, answer = await gw.post("/v1/completions", body, **KEY)
+        assert (code, answer["error"]["code"]) == (502, "upstream_error")
+        assert len(stage.bodies) == 1
+        assert state.spent_usd("k", TOTAL) == pytest.approx(6000 * INPUT_USD)
 
 
 @pytest.mark.parametrize("count", [-5, True, "many", 1e308, 10**30, 0])

@@ -166,3 +166,43 @@ def test_what_a_tokenizer_endpoint_does_not_take_is_counted_beside_it() -> None:
 @given(st.lists(st.text(max_size=6), max_size=5), st.integers(1, 20), st.sampled_from(["", "\n"]))
 def test_the_first_characters_of_joined_texts(texts: list[str], chars: int, between: str) -> None:
     assert leading_chars(texts, chars, between)[:chars] == between.join(texts)[:chars]
+
+
+@pytest.mark.parametrize("prompts", [["Hello"] * 10, [[1, 2]] * 10])
+@pytest.mark.parametrize(("api", "name"), [("completions", "prompt"), ("embeddings", "input")])
+def test_what_may_be_written_into_each_prompt_counts_for_each(api, name, prompts):
+    one = prompt_facts(api, {name: prompts[:1], "written": "word " * 1000})
+    ten = prompt_facts(api, {name: prompts, "written": "word " * 1000})
+    assert one.tokens > 1000
+    assert one.tokens_bound > 5000
+    assert ten.tokens == 10 * one.tokens
+    assert ten.tokens_bound >= 10 * 5000
+
+
+URL = {"url": "HTTPS://example.org/x"}
+
+
+@pytest.mark.parametrize(
+    ("part", "least", "most"),
+    [
+        ({"type": "image_url", "image_url": URL}, 12_845, 17_000),
+        ({"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 9999}}, 12_845, 17_000),
+        ({"type": "video_url", "video_url": URL}, 115_200, 140_000),
+        ({"type": "video_url", "video_url": URL | {"url": "http://x/?" + "x" * 20_000}}, 115_200, 140_000),
+        ({"type": "video_url", "image_url": URL, "video_url": URL}, 115_200, 140_000),
+        ({"type": "video_url", "image_url": URL}, 115_200, 140_000),
+        ({"type": "audio_url", "audio_url": "https://example.org/x"}, 115_200, 140_000),
+        ({"type": "video", "video": "https://example.org/x"}, 115_200, 140_000),
+        ({"type": "input_audio", "input_audio": {"data": "A" * 50_000}}, 50_000, 60_000),
+        (
+            {"type": "video_url", "video_url": {"url": "data:video/mp4;base64," + "A" * 10**6}},
+            115_200,
+            140_000,
+        ),
+    ],
+)
+def test_media_are_bounded_where_only_the_text_was_counted(part, least, most):
+    """A vLLM's /tokenize counts one place for each."""
+    found = facts({"role": "user", "content": [part]})
+    assert least <= found.media_bound <= most
+    assert found.tokens_bound >= found.media_bound
