@@ -25,7 +25,7 @@ from router.gateway.lease import Lease
 from router.gateway.needs import needs_of
 from router.gateway.ollama_endpoint import OLLAMA_ROUTES, OllamaFront, OllamaRoute, load_answer
 from router.gateway.ollama_front import refusal_body
-from router.gateway.prompt import PromptFacts, prompt_facts, prompt_texts
+from router.gateway.prompt import PromptFacts, prompt_facts, prompt_texts, start_of
 from router.gateway.quote import Quote, quote
 from router.gateway.relay import Exchange, Relay
 from router.gateway.responses_front import ResponsesFront
@@ -35,7 +35,7 @@ from router.gateway.server import Responder
 from router.gateway.service import Gateway
 from router.gateway.wish import KeyTerms, Wish, from_body, from_headers
 from router.logs import current_request
-from router.store.records import RequestRecord
+from router.store.records import MAX_PROMPT_CHARS, RequestRecord
 
 logger = logging.getLogger("headway")
 
@@ -261,7 +261,7 @@ class Api:
             raise invalid_request("An engine cannot stream this request; ask without stream.", "stream")
         record.prompt_tokens = request.prompt_tokens
         if rules.config.store.keep_prompts:
-            record.prompt = "\n".join(prompt_texts(api, body))
+            record.prompt = "\n".join(start_of(prompt_texts(api, body), MAX_PROMPT_CHARS))
         return request, facts, whole
 
     def _quote(self, account: Account, request: Request, whole: bool) -> Quote | None:

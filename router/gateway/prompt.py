@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from predictors.text import prompt_features
-from router.core.raw_json import LongText, dumps
+from router.core.raw_json import LongText, Signs, json_bytes, measured
 from router.core.types import PREFIX_TOKENS, PromptFeatures
 
 BYTES_PER_TOKEN = 4
@@ -30,6 +30,9 @@ IMAGE_TOKENS_BOUND = 12845056 // (28 * 28)
 #: Prefix hashes: one for each leading block of this many bytes, at most so many.
 PREFIX_BLOCK_BYTES = 1024
 MAX_PREFIX_BLOCKS = PREFIX_TOKENS * BYTES_PER_TOKEN // PREFIX_BLOCK_BYTES
+
+#: Of several texts that are longer in all predictors see so many characters at both ends.
+_MAX_SEEN_CHARS = 1 << 20
 
 #: Members of a message that chat templates print beside its content.
 _ALSO_RENDERED = ("tool_calls", "function_call", "reasoning", "reasoning_content")
@@ -104,8 +107,8 @@ def prompt_facts(api: str, body: Mapping[str, Any]) -> PromptFacts:
     if api == "chat":
         texts, media, media_bytes = chat_parts(body)
         size = _text_bytes(texts)
-        sent = len(dumps(prompt)) - media_bytes
-        written = sent + sum(len(dumps(body[name])) for name in _ALSO_WRITTEN if name in body)
+        sent = json_bytes(prompt) - media_bytes
+        written = sent + sum(json_bytes(body[name]) for name in _ALSO_WRITTEN if name in body)
         usual = _USUAL_ENVELOPE_BYTES + _USUAL_MESSAGE_BYTES * len(prompt) + int(size * _USUAL_ESCAPES)
         unseen = max(0, written - size - usual)  # in members that hold no text as a rule
         return PromptFacts(
@@ -114,15 +117,15 @@ def prompt_facts(api: str, body: Mapping[str, Any]) -> PromptFacts:
             _prefix(texts, size),
             size,
             media,
-            features=prompt_features(texts[0] if len(texts) == 1 else "\n".join(texts)),
+            features=prompt_features(_joined(texts)),
         )
     suffix = body.get("suffix")  # what the answer is to lead to is written into the prompt too
     more = [suffix] if api == "completions" and isinstance(suffix, str) else []
     if isinstance(prompt, str):
         texts = [prompt, *more]
         size = _text_bytes(texts)
-        features = None if api == "embeddings" else prompt_features("\n".join(texts))
-        bound = around_bound + len(dumps(prompt))
+        features = None if api == "embeddings" else prompt_features(_joined(texts))
+        bound = around_bound + json_bytes(prompt)
         return PromptFacts(_usual_tokens(size), bound, _prefix(texts, size), size, features=features)
     if isinstance(prompt[0], str):
         suffix_bytes = _text_bytes(more)
@@ -130,7 +133,7 @@ def prompt_facts(api: str, body: Mapping[str, Any]) -> PromptFacts:
         tokens = [_usual_tokens(size) for size in sizes]
         return PromptFacts(
             sum(tokens),
-            around_bound + len(dumps(prompt)) + (8 + suffix_bytes) * (len(prompt) - 1),
+            around_bound + json_bytes(prompt) + (8 + suffix_bytes) * (len(prompt) - 1),
             _prefix([*prompt, *more], sizes[0]) if len(prompt) == 1 else (),
             sum(sizes),
             longest_tokens=max(tokens),
@@ -160,14 +163,14 @@ def bound_around(api: str, body: Mapping[str, Any]) -> int:
         for message in body[prompt]:
             for name, value in message.items():
                 if name != "content" and isinstance(value, (dict, list)) and value:
-                    bound += _bound_of_json(value) - len(dumps(value))
+                    bound += _bound_of_json(value) - json_bytes(value)
     return bound
 
 
 def unseen_bytes(body: Mapping[str, Any], seen: Collection[str]) -> int:
     """Bytes of the members that may be written into a prompt, but are not among those `seen` by who counted it."""
     return sum(
-        len(name) + len(dumps(value))
+        len(name) + json_bytes(value)
         for name, value in body.items()
         if name not in seen and name not in _NOT_PROMPT
     )
@@ -201,14 +204,20 @@ def chat_parts(body: Mapping[str, Any]) -> ChatParts:
                 if part.get("type", "text") not in _TEXT_PARTS or not _MEDIA_MEMBERS.isdisjoint(part):
                     media += 1
                     media_bytes += _image_bytes(part)
-        texts += [_printed(value) for name in _ALSO_RENDERED if (value := message.get(name))]
+        for name in _ALSO_RENDERED:
+            if value := message.get(name):
+                texts += _printed(value)
     if tools := body.get("tools"):
-        texts.append(_printed(tools))
+        texts += _printed(tools)
     return ChatParts(texts, media, media_bytes)
 
 
-def _printed(value: Any) -> str:
-    return value if isinstance(value, str) else dumps(value).decode()
+def _printed(value: Any) -> list[str]:
+    """JSON as text; its long strings by themselves, after the rest."""
+    if isinstance(value, str):
+        return [value]
+    data, long, _ = measured(value)
+    return [data.decode(), *long]
 
 
 def _image_bytes(part: Mapping[str, Any]) -> int:
@@ -221,10 +230,9 @@ def _image_bytes(part: Mapping[str, Any]) -> int:
 
 def _bound_of_json(value: Any) -> int:
     """Upper bound of the tokens of JSON, however a template prints it."""
-    data = dumps(value)
-    breaks = data.count(b",") + 2 * (data.count(b"{") + data.count(b"["))
-    escapes = data.count(b"<") + data.count(b">") + data.count(b"&")
-    return len(data) + _TOKENS_PER_BREAK * breaks + _MORE_PER_ESCAPE * escapes
+    data, long, size = measured(value)
+    signs = Signs.total((Signs.of(data), *(text.signs for text in long)))
+    return size + _TOKENS_PER_BREAK * signs.breaks + _MORE_PER_ESCAPE * signs.angles
 
 
 def _text_bytes(texts: Iterable[str]) -> int:
@@ -243,14 +251,34 @@ def _usual_tokens(size: int) -> int:
 def _prefix(texts: list[str], size: int) -> tuple[int, ...]:
     if size < PREFIX_BLOCK_BYTES:
         return ()
-    room = PREFIX_BLOCK_BYTES * MAX_PREFIX_BLOCKS
-    start = []
+    return _prefix_hashes("".join(start_of(texts, PREFIX_BLOCK_BYTES * MAX_PREFIX_BLOCKS)))
+
+
+def start_of(texts: Iterable[str], chars: int) -> list[str]:
+    """The first `chars` characters of several texts."""
+    start: list[str] = []
     for text in texts:
-        start.append(text[:room])
-        room -= len(start[-1])
+        start.append(text[:chars])
+        chars -= len(start[-1])
+        if not chars:
+            break
+    return start
+
+
+def _joined(texts: list[str]) -> str:
+    """The texts as predictors see them: of very long ones the beginning and the end."""
+    if len(texts) == 1:
+        return texts[0]
+    if sum(map(len, texts)) <= 2 * _MAX_SEEN_CHARS:
+        return "\n".join(texts)
+    end: list[str] = []
+    room = _MAX_SEEN_CHARS
+    for text in reversed(texts):
+        end.append(text[-room:])
+        room -= len(end[-1])
         if not room:
             break
-    return _prefix_hashes("".join(start))
+    return "\n".join([*start_of(texts, _MAX_SEEN_CHARS), *reversed(end)])
 
 
 def _prefix_hashes(text: str) -> tuple[int, ...]:

@@ -330,7 +330,9 @@ async def test_a_fault_in_the_sweep_does_not_end_the_server(tmp_path, monkeypatc
     ],
 )
 async def test_a_body_is_not_asked_for_before_a_key(closed, method, path, status):
-    head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: 1000\r\n\r\n"
+    head = (
+        f"{method} {path} HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: 1000\r\n\r\n"
+    )
     answer = await closed.raw(
         head.encode()
     )  # read until the connection is closed: what comes next would be ambiguous
@@ -497,7 +499,8 @@ async def test_trickled_chunks_get_a_408(slow, monkeypatch):
 
 async def test_an_upgrade_is_ignored_and_the_connection_ends(slow):
     answer = await slow.raw(
-        GET.replace(b"host: localhost\r\n", b"host: localhost\r\nconnection: upgrade\r\nupgrade: h2c\r\n") + SMUGGLED
+        GET.replace(b"host: localhost\r\n", b"host: localhost\r\nconnection: upgrade\r\nupgrade: h2c\r\n")
+        + SMUGGLED
     )
     assert statuses(answer) == [200]
     assert b"connection: close" in answer

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from backends import bounded_json
 from backends.bounded_json import Bounds, TooComplex
-from router.core.raw_json import LongList, LongText, dumps
+from router.core.raw_json import LongList, LongText, Signs, dumps, measured
 
 TEXT = st.text(
     st.characters(exclude_categories=("Cs",)) | st.sampled_from('"\\/\n\x7f{[,:]}é漢😀'), max_size=60
@@ -44,6 +44,10 @@ async def test_the_value_is_that_of_a_plain_parse(value: object, ascii_only: boo
         return
     assert read == orjson.loads(data) == bounded_json.loads(data)
     assert orjson.loads(dumps(read)) == read
+    short, long, size = measured(read)
+    assert size == len(dumps(read))
+    assert len(short) <= size
+    assert all(text.signs == Signs.of(text.json) for text in long)
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
