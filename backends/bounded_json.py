@@ -19,7 +19,7 @@ from typing import Any
 
 import orjson
 
-from router.core.raw_json import LongList, LongText
+from router.core.raw_json import LongList, LongText, Signs
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,9 @@ _IN_PLACE_BYTES = 2 * 1024 * 1024
 _LONG_BYTES = 4 * 1024
 #: What may be left when they are taken out.
 _MAX_REST_BYTES = 6 * 1024 * 1024
-#: Memory of one string; to copy more takes too long. Only text beyond the Basic Multilingual Plane reaches it.
-_MAX_STRING_MEMORY = 72 * 1024 * 1024
+#: Memory of one string; to copy more takes too long. Text with a character beyond Latin-1 takes two bytes for each of
+#: its characters, text with one beyond the Basic Multilingual Plane four.
+_MAX_STRING_MEMORY = 40 * 1024 * 1024
 _WINDOW = 128 * 1024
 #: A step ends after this long.
 _STEP_S = 0.004
@@ -251,11 +252,13 @@ def _read_large(data: bytes, long: list[_Long]) -> Generator[None, None, Any]:
     texts: list[LongText] = []
     step_ends_at = perf_counter() + _STEP_S
     for each in long:
-        text = yield from _text(data, each)
+        text, signs = yield from _text(data, each)
         json = data[each.start : each.end + 1]
         if len(json) > _IN_PLACE_BYTES:
             yield
-        texts.append(LongText.of(text, json))
+        texts.append(LongText.of(text, json, signs))
+        if len(json) > _IN_PLACE_BYTES:
+            yield
         del text
         if perf_counter() > step_ends_at:
             yield
@@ -267,26 +270,31 @@ def _read_large(data: bytes, long: list[_Long]) -> Generator[None, None, Any]:
     return value
 
 
-def _text(data: bytes, string: _Long) -> Generator[None, None, str]:
+def _text(data: bytes, string: _Long) -> Generator[None, None, tuple[str, Signs]]:
     edges = [string.start + 1, *string.cuts, string.end]
     pieces: list[str] = []
+    signs = Signs()
     memory = 1  # bytes of a character
     step_ends_at = perf_counter() + _STEP_S
     for start, end in pairwise(edges):
-        piece: str = orjson.loads(b'"%b"' % data[start:end])
+        json = data[start:end]
+        piece: str = orjson.loads(b'"%b"' % json)
         pieces.append(piece)
+        signs = Signs.total((signs, Signs.of(json)))
         if len(piece) > 1024:  # shorter ones do not tell how wide their characters are, and weigh little
             memory = max(memory, sys.getsizeof(piece) // len(piece))
         if perf_counter() > step_ends_at:
             yield
             step_ends_at = perf_counter() + _STEP_S
     if len(pieces) == 1:
-        return pieces[0]
+        return pieces[0], signs
     if memory * sum(map(len, pieces)) > _MAX_STRING_MEMORY:
         raise TooComplex("holds a string that is too long for the characters in it")
     text = "".join(pieces)
     yield
-    return text
+    pieces.clear()
+    yield
+    return text, signs
 
 
 def _put_back(value: Any, mark: str, taken: Sequence[LongText | LongList]) -> int:

@@ -27,6 +27,8 @@ from router.core.errors import AnswerTooLarge, UpstreamError, UpstreamTimeout
 
 #: Unread body bytes above which the socket is not read from.
 HIGH_WATER_BYTES = 256 * 1024
+#: After a read of so many bytes the rest of the process has its turn: the event loop would read on, up to 8 MB.
+_LARGE_READ_BYTES = 64 * 1024
 MAX_HEAD_BYTES = 64 * 1024
 MAX_BODY_BYTES = 64 * 1024 * 1024
 
@@ -189,14 +191,23 @@ class Connection(asyncio.Protocol):
             if self.head_bytes > MAX_HEAD_BYTES:
                 self._fail(UpstreamError("the engine's answer has too many trailers"))
                 return
-        if self.listener is not None:
-            self.listener()
+        self._wake()
+        if len(data) < _LARGE_READ_BYTES or self._complete or self._paused or self.closed:
             return
-        waiter = self._waiter
-        if waiter is not None:
-            self._waiter = None
-            if not waiter.done():
-                waiter.set_result(None)
+        if self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+            self._loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if (
+            self._paused
+            and self._unread <= HIGH_WATER_BYTES
+            and not self.closed
+            and self._transport is not None
+        ):
+            self._paused = False
+            self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True

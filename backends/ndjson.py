@@ -16,7 +16,7 @@ from backends.ollama_bodies import finish_reason_of, logprobs_of, tool_calls_of,
 from router.core.errors import AnswerTooLarge, UpstreamError
 from router.core.interfaces import Batch, Call
 
-MAX_LINE_BYTES = 4 * 1024 * 1024
+MAX_LINE_BYTES = 1024 * 1024
 
 
 class NdjsonScanner:

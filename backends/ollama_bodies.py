@@ -39,6 +39,8 @@ _THINK: dict[str, bool | str] = {
     "xhigh": "high",
     "max": "max",
 }
+#: Of all arguments of the calls in a chat: they are parsed, as Ollama takes objects.
+MAX_ARGUMENTS_CHARS = 2 * 1024 * 1024
 _GENERATE_FIELDS = ("suffix", "system", "raw")
 
 
@@ -115,6 +117,8 @@ def chat_body(
     messages = call.body.get("messages")
     if not isinstance(messages, list):
         raise _refuse("messages must be a list", "messages")
+    if _arguments_chars(messages) > MAX_ARGUMENTS_CHARS:
+        raise _refuse("the arguments of the tool calls are too long for this engine", "messages")
     request["messages"] = [_message(message, names) for message in messages]
     tools = call.body.get("tools")
     if tools and call.body.get("tool_choice") != "none":
@@ -162,6 +166,18 @@ def embed_body(call: Call, num_ctx: int | None, keep_alive: str | int | None = N
     return request
 
 
+def _arguments_chars(messages: list[Any]) -> int:
+    """How much would be parsed as arguments of tool calls."""
+    chars = 0
+    for message in messages:
+        calls = message.get("tool_calls") if isinstance(message, dict) else None
+        for call in calls if isinstance(calls, list) else ():
+            function = call.get("function") if isinstance(call, dict) else None
+            arguments = function.get("arguments") if isinstance(function, dict) else None
+            chars += len(arguments) if isinstance(arguments, str) else 0
+    return chars
+
+
 def _message(message: Any, names: dict[str, str]) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise _refuse("a message must be an object", "messages")
@@ -202,7 +218,8 @@ def _content(content: Any) -> tuple[str, list[str]]:
             images.append(_image(part.get("image_url")))
         else:
             raise _refuse("this engine takes text and images only", "messages")
-    return "\n".join(texts), images
+    # One text stays what it is: a long one keeps its JSON.
+    return texts[0] if len(texts) == 1 else "\n".join(texts), images
 
 
 def _image(image: Any) -> str:

@@ -30,7 +30,7 @@ from backends.engine_numbers import sound_usage, token_count
 from router.core.errors import AnswerTooLarge, UpstreamError
 from router.core.interfaces import Batch
 
-MAX_EVENT_BYTES = 4 * 1024 * 1024
+MAX_EVENT_BYTES = 1024 * 1024
 QUOTE = ord('"')
 
 _NULL_FINISH = re.compile(rb'"finish_reason":( ?)null')
@@ -175,6 +175,8 @@ class SseScanner:
         failure, self.failure = self.failure, None
         before = self._before
         for event in data[:cut].split(b"\n\n"):
+            if not event:
+                continue  # an engine may send 100000 blank lines in a read
             # The bulk of an answer that came in one read: each event costs its comparison only.
             if (
                 before is not None

@@ -5,22 +5,49 @@ To write 30 MB of them anew takes longer than an event loop may be held; to copy
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import orjson
 
+_EMPTY = orjson.Fragment(b'""')
 
-class LongText(str):
-    """A string read from JSON; `json` is how it stood there, quotes included."""
 
-    __slots__ = ("json",)
+class Signs(NamedTuple):
+    """How often signs stand in JSON: `breaks` are commas, and twice each bracket that opens; `angles` are `<`, `>`, `&`."""
 
-    json: bytes
+    breaks: int = 0
+    angles: int = 0
 
     @classmethod
-    def of(cls, text: str, json: bytes) -> LongText:
+    def of(cls, data: bytes) -> Signs:
+        return cls(
+            data.count(b",") + 2 * (data.count(b"{") + data.count(b"[")),
+            data.count(b"<") + data.count(b">") + data.count(b"&"),
+        )
+
+    @classmethod
+    def total(cls, several: Iterable[Signs]) -> Signs:
+        breaks = angles = 0
+        for each in several:
+            breaks += each.breaks
+            angles += each.angles
+        return cls(breaks, angles)
+
+
+class LongText(str):
+    """A string read from JSON; `json` is how it stood there, quotes included, `signs` the signs in it."""
+
+    __slots__ = ("json", "signs")
+
+    json: bytes
+    signs: Signs
+
+    @classmethod
+    def of(cls, text: str, json: bytes, signs: Signs) -> LongText:
         made = cls(text)
         made.json = json
+        made.signs = signs
         return made
 
 
@@ -38,13 +65,36 @@ class LongList(list[Any]):
         return made
 
 
+class Measured(NamedTuple):
+    """`short` is the JSON of a value in which each long string is empty, `long` are these strings, `size` the bytes of the
+    whole JSON."""
+
+    short: bytes
+    long: list[LongText]
+    size: int
+
+
+def measured(value: Any) -> Measured:
+    """How large a value is as JSON; its long strings are not written. Raises TypeError for what is no JSON."""
+    long: list[LongText] = []
+
+    def shortened(part: Any) -> orjson.Fragment:
+        if not isinstance(part, LongText):
+            return _raw(part)
+        long.append(part)
+        return _EMPTY
+
+    short = orjson.dumps(value, default=shortened, option=orjson.OPT_PASSTHROUGH_SUBCLASS)
+    return Measured(short, long, len(short) + sum(len(text.json) - 2 for text in long))
+
+
 def dumps(value: Any) -> bytes:
     """A JSON value as bytes, its long strings and lists as they came. Raises TypeError for what is no JSON."""
     return orjson.dumps(value, default=_raw, option=orjson.OPT_PASSTHROUGH_SUBCLASS)
 
 
-def size(value: Any) -> int:
-    """The bytes that `dumps` would make, without making those of long strings and lists."""
+def json_bytes(value: Any) -> int:
+    """How many bytes `dumps` would give; long strings and lists are not written."""
     apart = 0
 
     def left_out(value: Any) -> str:

@@ -19,8 +19,12 @@ Api = Literal["chat", "completions"]
 
 MAX_TOOL_CALLS = 256
 MAX_ARGUMENTS_CHARS = 1 << 19
-#: Of an answer that is put together; it would stay in memory without end.
-MAX_ANSWER_BYTES = 1 << 28
+#: Of all calls of an answer; they are parsed at once.
+MAX_ALL_ARGUMENTS_CHARS = 1 << 20
+#: Of an answer that is put together: its events, and its text (of events
+#: that are more than text one half), which stays in memory and is written at once.
+MAX_ANSWER_BYTES = 1 << 26
+MAX_TEXT_BYTES = 1 << 24
 _FOLD_BYTES = 1 << 16  # raw events are kept up to this many bytes, then folded into text
 _NESTED = (list, dict)
 _FIRST_KEPT = frozenset({"id", "created", "model"})  # of the whole answer; of other fields the last wins
@@ -133,12 +137,22 @@ class Assembler:
     event is not JSON or is an error.
     """
 
-    __slots__ = ("_bytes", "_chat", "_choices", "_cut", "_parts", "_pending_bytes", "_sink", "_top")
+    __slots__ = (
+        "_bytes",
+        "_chat",
+        "_choices",
+        "_cut",
+        "_parts",
+        "_pending_bytes",
+        "_sink",
+        "_text_bytes",
+        "_top",
+    )
 
     def __init__(self, api: Api) -> None:
         self._chat = api == "chat"
         self._parts: list[bytes] = []
-        self._pending_bytes = self._bytes = 0
+        self._pending_bytes = self._bytes = self._text_bytes = 0
         self._top: dict[str, Any] = {}
         self._choices: dict[int, _Choice] = {}
         self._cut: Cut | None = None
@@ -189,17 +203,26 @@ class Assembler:
             if self._cut is not None and raw.startswith(self._cut.head, at):
                 pieces, at, foreign = self._cut.run(raw, at)
                 if pieces:
-                    self._sink.append(_decoded(b"".join(pieces)))
+                    self._add_text(b"".join(pieces))
                 if not foreign:
                     continue
             stop = raw.find(b"\n\n", at) + 2
             self._event(raw[at:stop])
             at = stop
 
+    def _add_text(self, escaped: bytes) -> None:
+        self._text_bytes += len(escaped)
+        if self._text_bytes > MAX_TEXT_BYTES:
+            raise UpstreamError("the engine's answer is too large")
+        self._sink.append(_decoded(escaped))
+
     def _event(self, event: bytes) -> None:
         payload = event_payload(event)
         if payload is None:
             return
+        self._text_bytes += len(payload) // 2
+        if self._text_bytes > MAX_TEXT_BYTES:
+            raise UpstreamError("the engine's answer is too large")
         chunk = parse_event(payload)
         choices = chunk.pop("choices", None) or []
         chunk.pop("usage", None)
@@ -340,6 +363,12 @@ def _merge_strings(into: dict[str, Any], piece: dict[str, Any]) -> None:
             into[name] = value
 
 
+def _arguments_chars(call: dict[str, Any]) -> int:
+    function = call.get("function")
+    arguments = function.get("arguments") if isinstance(function, dict) else None
+    return len(arguments) if isinstance(arguments, str) else 0
+
+
 def merge_tool_call(calls: list[dict[str, Any]], delta: Any) -> None:
     """Merge one piece of a `tool_calls` delta into the calls so far, by its index: id and type stay as first
     given, name and arguments are concatenated. A piece without an index begins a call if it has a new id, and
@@ -364,5 +393,7 @@ def merge_tool_call(calls: list[dict[str, Any]], delta: Any) -> None:
     for name, value in piece.items():
         if isinstance(value, dict):
             _merge_strings(_object(call.setdefault(name, {})), value)
+            if sum(map(_arguments_chars, calls)) > MAX_ALL_ARGUMENTS_CHARS:
+                raise UpstreamError("the engine sent tool calls without end")
         elif name not in {"index", "type"} and value and not call.get(name):
             call[name] = value

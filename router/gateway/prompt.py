@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from predictors.text import prompt_features
-from router.core.raw_json import LongText, dumps
-from router.core.raw_json import size as size_of
+from router.core.raw_json import LongText, Signs, json_bytes, measured
 from router.core.types import PREFIX_TOKENS, PromptFeatures
 
 BYTES_PER_TOKEN = 4
@@ -34,6 +33,9 @@ MEDIA_TOKENS_BOUND = 1 << 17
 #: Prefix hashes: one for each leading block of this many bytes, at most so many.
 PREFIX_BLOCK_BYTES = 1024
 MAX_PREFIX_BLOCKS = PREFIX_TOKENS * BYTES_PER_TOKEN // PREFIX_BLOCK_BYTES
+
+#: Of several texts that are longer in all predictors see so many characters at both ends.
+_MAX_SEEN_CHARS = 1 << 20
 
 #: Members of a message that chat templates print beside its content.
 _ALSO_RENDERED = ("tool_calls", "function_call", "reasoning", "reasoning_content")
@@ -116,7 +118,7 @@ def prompt_facts(api: str, body: Mapping[str, Any], around_bound: int | None = N
     if api == "chat":
         texts, media, media_bytes, media_bound = chat_parts(body)
         size = _text_bytes(texts)
-        sent = size_of(prompt) - media_bytes
+        sent = json_bytes(prompt) - media_bytes
         written = sent + unseen_bytes(body, {"messages", *_USUALLY_NOT_PROMPT})
         usual = _USUAL_ENVELOPE_BYTES + _USUAL_MESSAGE_BYTES * len(prompt) + int(size * _USUAL_ESCAPES)
         unseen = max(0, written - size - usual)  # in members that hold no text as a rule
@@ -127,7 +129,7 @@ def prompt_facts(api: str, body: Mapping[str, Any], around_bound: int | None = N
             size,
             media,
             media_bound,
-            features=prompt_features(texts[0] if len(texts) == 1 else "\n".join(texts)),
+            features=prompt_features(_joined(texts)),
         )
     suffix = body.get("suffix")  # what the answer is to lead to is written into the prompt too
     more = [suffix] if api == "completions" and isinstance(suffix, str) else []
@@ -136,8 +138,8 @@ def prompt_facts(api: str, body: Mapping[str, Any], around_bound: int | None = N
     if isinstance(prompt, str):
         texts = [prompt, *more]
         size = _text_bytes(texts)
-        features = None if api == "embeddings" else prompt_features("\n".join(texts))
-        bound = around_bound + size_of(prompt)
+        features = None if api == "embeddings" else prompt_features(_joined(texts))
+        bound = around_bound + json_bytes(prompt)
         return PromptFacts(_usual_tokens(size) + unseen, bound, _prefix(texts, size), size, features=features)
     if isinstance(prompt[0], str):
         suffix_bytes = _text_bytes(more)
@@ -145,7 +147,7 @@ def prompt_facts(api: str, body: Mapping[str, Any], around_bound: int | None = N
         tokens = [_usual_tokens(size) + unseen for size in sizes]
         return PromptFacts(
             sum(tokens),
-            around_bound * len(prompt) + size_of(prompt),
+            around_bound * len(prompt) + json_bytes(prompt),
             _prefix([*prompt, *more], sizes[0]) if len(prompt) == 1 else (),
             sum(sizes),
             longest_tokens=max(tokens),
@@ -175,14 +177,14 @@ def bound_around(api: str, body: Mapping[str, Any]) -> int:
         for message in body[prompt]:
             for name, value in message.items():
                 if name != "content" and isinstance(value, (dict, list)) and value:
-                    bound += _bound_of_json(value) - size_of(value)
+                    bound += _bound_of_json(value) - json_bytes(value)
     return bound
 
 
 def unseen_bytes(body: Mapping[str, Any], seen: Collection[str]) -> int:
     """Bytes of the members that may be written into a prompt, but are not among those `seen` by who counted it."""
     return sum(
-        len(name) + size_of(value)
+        len(name) + json_bytes(value)
         for name, value in body.items()
         if name not in seen and name not in _NOT_PROMPT
     )
@@ -222,14 +224,20 @@ def chat_parts(body: Mapping[str, Any]) -> ChatParts:
                     media += 1
                     media_bytes += _image_bytes(part)
                     media_bound += _media_bound(part)
-        texts += [_printed(value) for name in _ALSO_RENDERED if (value := message.get(name))]
+        for name in _ALSO_RENDERED:
+            if value := message.get(name):
+                texts += _printed(value)
     if tools := body.get("tools"):
-        texts.append(_printed(tools))
+        texts += _printed(tools)
     return ChatParts(texts, media, media_bytes, media_bound)
 
 
-def _printed(value: Any) -> str:
-    return value if isinstance(value, str) else dumps(value).decode()
+def _printed(value: Any) -> list[str]:
+    """JSON as text; its long strings by themselves, after the rest."""
+    if isinstance(value, str):
+        return [value]
+    data, long, _ = measured(value)
+    return [data.decode(), *long]
 
 
 def _image_bytes(part: Mapping[str, Any]) -> int:
@@ -251,7 +259,7 @@ def _media_bound(part: Mapping[str, Any]) -> int:
         return IMAGE_TOKENS_BOUND
     if any(map(_is_reference, part.values())):
         return MEDIA_TOKENS_BOUND
-    return max(IMAGE_TOKENS_BOUND, min(size_of(part), MEDIA_TOKENS_BOUND))
+    return max(IMAGE_TOKENS_BOUND, min(json_bytes(part), MEDIA_TOKENS_BOUND))
 
 
 def _is_reference(value: Any) -> bool:
@@ -263,10 +271,9 @@ def _is_reference(value: Any) -> bool:
 
 def _bound_of_json(value: Any) -> int:
     """Upper bound of the tokens of JSON, however a template prints it."""
-    data = dumps(value)
-    breaks = data.count(b",") + 2 * (data.count(b"{") + data.count(b"["))
-    escapes = data.count(b"<") + data.count(b">") + data.count(b"&")
-    return len(data) + _TOKENS_PER_BREAK * breaks + _MORE_PER_ESCAPE * escapes
+    data, long, size = measured(value)
+    signs = Signs.total((Signs.of(data), *(text.signs for text in long)))
+    return size + _TOKENS_PER_BREAK * signs.breaks + _MORE_PER_ESCAPE * signs.angles
 
 
 def _text_bytes(texts: Iterable[str]) -> int:
@@ -297,6 +304,22 @@ def _prefix(texts: list[str], size: int) -> tuple[int, ...]:
     if size < PREFIX_BLOCK_BYTES:
         return ()
     return _prefix_hashes(leading_chars(texts, PREFIX_BLOCK_BYTES * MAX_PREFIX_BLOCKS))
+
+
+def _joined(texts: list[str]) -> str:
+    """The texts as predictors see them: of very long ones the beginning and the end."""
+    if len(texts) == 1:
+        return texts[0]
+    if sum(map(len, texts)) <= 2 * _MAX_SEEN_CHARS:
+        return "\n".join(texts)
+    end: list[str] = []
+    room = _MAX_SEEN_CHARS
+    for text in reversed(texts):
+        end.append(text[-room:])
+        room -= len(end[-1])
+        if not room:
+            break
+    return "\n".join([leading_chars(texts, _MAX_SEEN_CHARS, "\n"), *reversed(end)])
 
 
 def _prefix_hashes(text: str) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from router.core.errors import UpstreamError
 from router.core.raw_json import dumps
 from router.gateway.assemble import Cut, cut, event_payload, merge_tool_call, parse_event
 from router.gateway.responses_answer import (
@@ -31,6 +32,10 @@ from router.gateway.responses_answer import (
 
 #: Field of a chat's delta -> what the events of its text are called.
 _TEXTS = {"content": "output_text", "refusal": "refusal", **dict.fromkeys(THINKING, "reasoning_text")}
+
+#: Of an answer, as its text stands in JSON (of logprobs a quarter): at the end all of it is written four times more, at
+#: once.
+MAX_TEXT_BYTES = 2 * 1024 * 1024
 
 
 class _Part:
@@ -96,6 +101,10 @@ class ResponsesStream:
         self._call_item: tuple[str, str] | None = None  # its item and call id, once it was announced
         self._call_sent = 0  # characters of its arguments
         self._later: list[tuple[str, bytes, list[dict[str, Any]] | None]] = []  # text that came inside a call
+        self._tried: dict[
+            int, tuple[int, bool]
+        ] = {}  # calls: how long they were when tried, and whether complete
+        self._text_bytes = 0
         self._cut: Cut | None = None
         self._finish_reason: str | None = None
 
@@ -193,9 +202,12 @@ class ResponsesStream:
         self, kind: str, escaped: bytes, out: list[bytes], logprobs: list[dict[str, Any]] | None = None
     ) -> None:
         """A piece of text, JSON-escaped, of the part of this kind; opens its item and part where they are not."""
+        self._text_bytes += len(escaped)
+        if self._text_bytes > MAX_TEXT_BYTES:
+            raise UpstreamError("the engine's answer is too large")
         part = self._open.parts[-1] if self._open is not None else None
         if part is None or part.kind != kind:
-            if not all(map(_is_complete, self._calls[self._call :])):
+            if not all(map(self._is_complete, self._calls[self._call :])):
                 self._later.append((kind, escaped, logprobs))
                 return
             part = self._begin(kind, out)
@@ -203,7 +215,9 @@ class ResponsesStream:
         after = part.after
         if logprobs:
             part.logprobs += logprobs
-            after = b'","logprobs":' + orjson.dumps(logprobs) + b"}\n\n"
+            written = orjson.dumps(logprobs)
+            self._text_bytes += len(written) // 4
+            after = b'","logprobs":' + written + b"}\n\n"
         out.append(
             b'event: response.%b.delta\ndata: {"type":"response.%b.delta","sequence_number":%d%b%b%b'
             % (kind.encode(), kind.encode(), self._sequence, part.before, escaped, after)
@@ -261,7 +275,7 @@ class ResponsesStream:
                 delta = arguments[self._call_sent :]
                 self._call_sent = len(arguments)
                 out.append(self._event("response.function_call_arguments.delta", **place, delta=delta))
-            if not last and not (more and _is_complete(call)):
+            if not last and not (more and self._is_complete(call)):
                 return
             done = call_item(item, "completed" if more else status, call_id, name, arguments)
             out.append(
@@ -271,6 +285,15 @@ class ResponsesStream:
             self._output.append(done)
             self._call += 1
             self._call_item, self._call_sent = None, 0
+
+    def _is_complete(self, call: Mapping[str, Any]) -> bool:
+        """`_is_complete`; a call that was not is parsed anew when it is twice as long."""
+        size = len((call.get("function") or {}).get("arguments") or "")
+        tried, complete = self._tried.get(id(call), (0, False))
+        if size != tried and size >= 2 * tried:
+            complete = _is_complete(call)
+            self._tried[id(call)] = size, complete
+        return complete
 
     # --- events --------------------------------------------------------------------------------------
     def _event(self, kind: str, **members: Any) -> bytes:

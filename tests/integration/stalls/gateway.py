@@ -24,6 +24,7 @@ from router.gateway.api import Api
 from router.gateway.control import create_app
 from router.gateway.server import GatewayServer, server_config
 from router.gateway.stalls import StallWatch
+from router.process import keep_freed_memory
 from router.serve import listen
 from router.wiring import open_gateway
 
@@ -42,12 +43,11 @@ async def main(path: Path) -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[errors])
     config = loads(path.read_text(encoding="utf-8"), str(path), policies=tuple(policies.POLICIES))
     loop = asyncio.get_running_loop()
+    keep_freed_memory()
     async with open_gateway(config, environment={}, seed=0) as gateway:
         listener = listen("127.0.0.1", 0)
-        server = GatewayServer(
-            server_config(Api(gateway, create_app(gateway)), "127.0.0.1", 0, grace_s=1.0),
-            lambda: gateway.config,
-        )
+        app = Api(gateway, create_app(gateway))
+        server = GatewayServer(server_config(app, "127.0.0.1", 0, grace_s=1.0), lambda: gateway.config)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         reader = asyncio.StreamReader()
         pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

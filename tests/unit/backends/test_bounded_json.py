@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from backends import bounded_json
 from backends.bounded_json import Bounds, TooComplex
-from router.core.raw_json import LongList, LongText, dumps, size
+from router.core.raw_json import LongList, LongText, Signs, dumps, json_bytes, measured
 
 TEXT = st.text(
     st.characters(exclude_categories=("Cs",)) | st.sampled_from('"\\/\n\x7f{[,:]}é漢😀'), max_size=60
@@ -44,7 +44,10 @@ async def test_the_value_is_that_of_a_plain_parse(value: object, ascii_only: boo
         return
     assert read == orjson.loads(data) == bounded_json.loads(data)
     assert orjson.loads(dumps(read)) == read
-    assert size(read) == len(dumps(read))
+    short, long, size = measured(read)
+    assert size == json_bytes(read) == len(dumps(read))
+    assert len(short) <= size
+    assert all(text.signs == Signs.of(text.json) for text in long)
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -95,7 +98,7 @@ async def test_long_strings_and_vectors_are_written_as_they_came() -> None:
     assert isinstance(value["a"], LongText)
     assert value["a"] == "café / " + "x" * 100
     assert dumps(value) == data
-    assert size(value) == len(data)
+    assert json_bytes(value) == len(data)
 
     numbers = b"[" + b"0.125," * 400 + b"1e-3]"
     data = b'{"data":[{"embedding":' + numbers + b'},{"embedding":[1,2]}]}'
@@ -103,7 +106,7 @@ async def test_long_strings_and_vectors_are_written_as_they_came() -> None:
     assert isinstance(value["data"][0]["embedding"], LongList)
     assert value == orjson.loads(data)
     assert dumps(value) == data
-    assert size(value) == len(data)
+    assert json_bytes(value) == len(data)
 
 
 async def test_a_vector_that_is_no_json_is_refused() -> None:

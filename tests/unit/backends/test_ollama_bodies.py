@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from backends.ollama_bodies import chat_body, embed_body, embeddings_answer, generate_body, whole_answer
+from backends.ollama_bodies import (
+    MAX_ARGUMENTS_CHARS,
+    chat_body,
+    embed_body,
+    embeddings_answer,
+    generate_body,
+    whole_answer,
+)
 from router.core.errors import UpstreamRejected
 from router.core.interfaces import Call
 from router.core.types import Candidate
@@ -153,6 +160,16 @@ def test_what_ollama_cannot_do_is_refused(fields: dict[str, Any], param: str) ->
     with pytest.raises(UpstreamRejected) as refused:
         chat_body(call(**fields), None)
     assert refused.value.param == param
+
+
+@pytest.mark.parametrize("calls", [1, 3000])
+def test_arguments_of_tool_calls_are_parsed_up_to_a_bound(calls: int) -> None:
+    arguments = '{"a":[' + "[]," * (MAX_ARGUMENTS_CHARS // 3 // calls) + "1]}"
+    asked = [{"function": {"name": "f", "arguments": arguments}}] * calls
+    with pytest.raises(UpstreamRejected) as refused:
+        chat_body(call(messages=[{"role": "assistant", "tool_calls": asked}]), None)
+    assert refused.value.param == "messages"
+    assert "too long" in str(refused.value)
 
 
 def test_completions() -> None:
