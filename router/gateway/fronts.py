@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 import orjson
@@ -26,10 +26,14 @@ _ERROR_TYPES = {
 
 
 class Front(Protocol):
-    """One request's way back to its client."""
+    """One request's way back to its client. `adjust` changes an answer in one piece before it is written, in steps where it
+    may be large."""
 
     stream_type: bytes
     body_type: bytes
+
+    @property
+    def adjust(self) -> Callable[[dict[str, Any]], Awaitable[None]] | None: ...
 
     def first(self, data: bytes) -> bytes:
         """The first bytes of a stream, from whole OpenAI events."""
@@ -76,6 +80,7 @@ class OpenAIFront:
 
     stream_type = b"text/event-stream; charset=utf-8"
     body_type = b"application/json"
+    adjust = None
 
     def __init__(self, include_usage: bool) -> None:
         self._include_usage = include_usage

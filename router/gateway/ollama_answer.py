@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -12,6 +13,7 @@ from typing import Any, Literal
 import orjson
 
 from backends.engine_numbers import finish_reason as finish_reason_of
+from router.core.raw_json import LongList
 from router.gateway.assemble import Cut, cut, event_payload, merge_tool_call, parse_event
 
 Kind = Literal["chat", "generate"]
@@ -302,9 +304,27 @@ def _vectors(answer: Mapping[str, Any]) -> list[list[float]]:
 _NUMBERS = frozenset({int, float})
 
 
+#: Numbers between two turns of the event loop. A vector with more of them is left as it is.
+_STEP, _MOST_NUMBERS = 8192, 262_144
+
+
+async def at_length_1(answer: Mapping[str, Any]) -> None:
+    """Bring an answer's vectors to length 1, as Ollama gives them, where the engine has not; the event loop runs between
+    the steps."""
+    done = 0
+    for item in answer.get("data") or ():
+        vector = item["embedding"]
+        unit = _unit(vector)
+        if unit is not vector:
+            item["embedding"] = LongList.of(unit, orjson.dumps(unit))
+        done += len(vector)
+        if done > _STEP:
+            done = 0
+            await asyncio.sleep(0)
+
+
 def _unit(vector: list[float]) -> list[float]:
-    """The vector at length 1, as Ollama gives it; left as it is where the engine has done so."""
-    if not all(type(value) in _NUMBERS for value in vector):
+    if len(vector) > _MOST_NUMBERS or not all(type(value) in _NUMBERS for value in vector):
         return vector
     length = math.hypot(*vector)
     if length == 0 or abs(length - 1) < 1e-4:
@@ -315,8 +335,8 @@ def _unit(vector: list[float]) -> list[float]:
 def embed_from_openai(
     answer: Mapping[str, Any], model: str, timings: Timings, headway: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The answer of /api/embed; an empty `answer` gives the one to a request that only loads."""
-    into: dict[str, Any] = {"model": model, "embeddings": [_unit(vector) for vector in _vectors(answer)]}
+    """The answer of /api/embed, of vectors `at_length_1`; an empty `answer` gives the one to a request that only loads."""
+    into: dict[str, Any] = {"model": model, "embeddings": _vectors(answer)}
     usage = answer.get("usage") or {}
     counts = {"prompt_tokens": usage.get("prompt_tokens")}
     _metrics(into, counts, Timings(total_s=timings.total_s, load_s=timings.load_s))

@@ -14,6 +14,7 @@ from router.gateway.ollama_front import (
     NdjsonStream,
     Timings,
     Translated,
+    at_length_1,
     chat_to_openai,
     embed_from_openai,
     embed_to_openai,
@@ -54,6 +55,7 @@ class OllamaFront:
     def __init__(self, kind: Kind, model: str) -> None:
         self._kind: Kind = kind
         self._model = model
+        self.adjust = at_length_1 if kind == "embed" else None
         self._lines = NdjsonStream("generate" if kind == "generate" else "chat", model)
 
     def first(self, data: bytes) -> bytes:

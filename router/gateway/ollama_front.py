@@ -3,6 +3,7 @@
 from router.gateway.ollama_answer import (
     NdjsonStream,
     Timings,
+    at_length_1,
     embed_from_openai,
     embeddings_from_openai,
     loaded,
@@ -38,6 +39,7 @@ __all__ = [
     "Timings",
     "Translated",
     "asked_model",
+    "at_length_1",
     "chat_to_openai",
     "embed_from_openai",
     "embed_to_openai",

@@ -223,6 +223,8 @@ class Relay:
             backend = self.gateway.backend(dispatch.candidate.instance)
             if exchange.whole:
                 answer = await backend.complete(call)
+                if exchange.front.adjust is not None:
+                    await exchange.front.adjust(answer)
                 attempt.took_whole(answer)
                 if lease is not None and lease.budgeted:  # it may have been more than it was asked for
                     await lease.cover(dispatch.attempt, attempt.cost_usd)

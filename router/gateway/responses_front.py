@@ -21,6 +21,7 @@ class ResponsesFront:
 
     stream_type = b"text/event-stream; charset=utf-8"
     body_type = b"application/json"
+    adjust = None
 
     def __init__(self, asked: AskedResponse, request_id: str) -> None:
         model = asked.body.get("model")

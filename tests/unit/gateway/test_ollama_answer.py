@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import math
@@ -19,6 +20,7 @@ from router.gateway.assemble import Assembler
 from router.gateway.ollama_front import (
     NdjsonStream,
     Timings,
+    at_length_1,
     embed_from_openai,
     embeddings_from_openai,
     loaded,
@@ -378,11 +380,13 @@ def test_loading_only(reason: str) -> None:
 
 
 # --- embeddings --------------------------------------------------------------------------------------
-def test_embeddings_come_in_order_and_at_length_1() -> None:
+async def test_embeddings_come_in_order_and_at_length_1() -> None:
     answer = {
         "data": [{"index": 1, "embedding": [0.0, 5.0]}, {"index": 0, "embedding": [3.0, 4.0]}],
         "usage": {"prompt_tokens": 7, "total_tokens": 7},
     }
+    assert EmbeddingsResponse.model_validate(embeddings_from_openai(answer)).embedding == [3.0, 4.0]
+    await at_length_1(answer)
     found = embed_from_openai(answer, "m", TIMINGS, {"request_id": "r"})
     assert found == {
         "model": "m",
@@ -393,7 +397,6 @@ def test_embeddings_come_in_order_and_at_length_1() -> None:
         "headway": {"request_id": "r"},
     }
     assert EmbedResponse.model_validate(found).prompt_eval_count == 7
-    assert EmbeddingsResponse.model_validate(embeddings_from_openai(answer)).embedding == [3.0, 4.0]
 
 
 def test_no_embeddings() -> None:
@@ -404,6 +407,7 @@ def test_no_embeddings() -> None:
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=8))
 def test_any_embedding_has_length_1_or_is_zero(vector: list[float]) -> None:
     answer = {"data": [{"index": 0, "embedding": vector}]}
+    asyncio.run(at_length_1(answer))
     (found,) = embed_from_openai(answer, "m", Timings())["embeddings"]
     assert (
         math.hypot(*found) == pytest.approx(1, abs=2e-4)
