@@ -10,17 +10,20 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from sqlalchemy.engine import URL
 
 from policies import POLICIES
 from router.config import FleetConfig, load
 from router.gateway.client_keys import make, revoke
 from router.gateway.spend_report import day, spend_report
 from router.gateway.tenants import BadKey, Tenant, Tenants
-from router.store.database import StoreError
+from router.store import runs
+from router.store.database import StoreError, location, parse_url, sqlite_path
 from router.store.keys import KeyTable
 from router.store.queries import Store
 from router.wiring import store_url
@@ -139,7 +142,23 @@ def _given(args: argparse.Namespace) -> dict[str, Any]:
     return given | {name: True for name in ("locked", "makes_keys") if getattr(args, name)}
 
 
+def _is_new(config: FleetConfig, url: URL) -> bool:
+    """Whether the database has to be made. Raises StoreError where a gateway's was there."""
+    path = sqlite_path(url)
+    if path is None or path.exists():
+        return False
+    directory = config.store.spool_directory
+    if left := runs.traces_of_gateway(url, None if directory is None else Path(directory)):
+        raise StoreError(
+            f"no database at {location(url)}, but a gateway had one there ({left[0].name} is left of it): put it back, "
+            f"or remove {left[0].absolute()} to begin a new one"
+        )
+    return True
+
+
 async def _create(config: FleetConfig, url: str, args: argparse.Namespace) -> int:
+    parsed = parse_url(url)
+    new = _is_new(config, parsed)
     table = await KeyTable.open(url, create=True)
     try:
         tenants = await _tenants(config, table)
@@ -150,7 +169,11 @@ async def _create(config: FleetConfig, url: str, args: argparse.Namespace) -> in
     below = "" if args.maker is None else f", below {args.maker}"
     _say(f"The key {made.stored.name} is made{below}. It is shown this once:")
     print(made.text, flush=True)
-    _say("Gateways over this database know it within two seconds.")
+    where = location(parsed)
+    if new:
+        _say(f"A new database was made, {where}: only gateways over this very file know the key.")
+        return 0
+    _say(f"Gateways over this database, {where}, know it within two seconds.")
     if first:
         _say("It is the first: they were open to all until now, and need a key from now on.")
     return 0

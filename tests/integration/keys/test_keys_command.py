@@ -222,6 +222,34 @@ def test_keys_are_made_before_any_gateway_runs(tmp_path, headway):
         assert secret not in "\n".join(database.iterdump())
 
 
+def test_a_database_that_is_made_is_named_and_one_that_is_gone_is_not_made_again(
+    tmp_path, headway, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    config = fleet_file(tmp_path, store={"url": "sqlite+aiosqlite:///headway.db"})
+    database = tmp_path / "headway.db"
+    for action in (("keys", "list"), ("keys", "revoke", "x"), ("spend",), ("db", "version")):
+        done = headway(*action, "--config", config)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"no database at {database}" in done.stderr
+    done = headway("keys", "create", "--config", config, "--name", "first")
+    made(done)
+    assert (
+        f"A new database was made, {database}: only gateways over this very file know the key." in done.stderr
+    )
+    assert "two seconds" not in done.stderr
+    done = headway("keys", "create", "--config", config, "--name", "second")
+    assert f"Gateways over this database, {database}, know it within two seconds." in done.stderr
+    database.unlink()
+    for left in ("headway.db-keyed", "headway.db-run-0001"):
+        (tmp_path / left).touch()
+        done = headway("keys", "create", "--config", config, "--name", "third")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"no database at {database}, but a gateway had one there ({left} is left of it)" in done.stderr
+        assert not database.exists()
+        (tmp_path / left).unlink()
+
+
 def test_what_is_wrong_is_one_clear_line(tmp_path, headway):
     config = fleet_file(tmp_path, auth={"keys": [key("team-a", budget_usd=1.0)]})
     made(headway("keys", "create", "--config", config, "--name", "bot", "--maker", "team-a"))
