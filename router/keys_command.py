@@ -92,15 +92,28 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-async def left_out(config: FleetConfig, url: str, timeout_s: float) -> list[str]:
-    """Which keys of the database do not hold beside those of the fleet file, and why. Raises StoreError,
-    TimeoutError."""
+async def known_keys(config: FleetConfig, url: str, timeout_s: float) -> Tenants:
+    """The keys of the fleet file and the database; without a database those of the file. Raises StoreError, TimeoutError."""
+    path = sqlite_path(parse_url(url))
+    if path is not None and not path.exists():
+        return Tenants(config.auth.keys, (), lambda _: None)
     async with asyncio.timeout(timeout_s):
         table = await KeyTable.open(url)
         try:
-            return (await _known(config, table)).left_out
+            return await _known(config, table)
         finally:
             await table.aclose()
+
+
+def lost_keys(config: FleetConfig, url: str) -> Path | None:
+    """The file that says that the database had keys, if it is there."""
+    mark = runs.keyed_path(runs.file_prefix(parse_url(url), _spool_directory(config)))
+    return mark if mark is not None and mark.exists() else None
+
+
+def _spool_directory(config: FleetConfig) -> Path | None:
+    directory = config.store.spool_directory
+    return None if directory is None else Path(directory)
 
 
 async def _known(config: FleetConfig, table: KeyTable) -> Tenants:
@@ -147,8 +160,7 @@ def _is_new(config: FleetConfig, url: URL) -> bool:
     path = sqlite_path(url)
     if path is None or path.exists():
         return False
-    directory = config.store.spool_directory
-    if left := runs.traces_of_gateway(url, None if directory is None else Path(directory)):
+    if left := runs.traces_of_gateway(url, _spool_directory(config)):
         raise StoreError(
             f"no database at {location(url)}, but a gateway had one there ({left[0].name} is left of it): put it back, "
             f"or remove {left[0].absolute()} to begin a new one"
@@ -175,7 +187,9 @@ async def _create(config: FleetConfig, url: str, args: argparse.Namespace) -> in
         return 0
     _say(f"Gateways over this database, {where}, know it within two seconds.")
     if first:
-        _say("It is the first: they were open to all until now, and need a key from now on.")
+        closed = config.auth.required or lost_keys(config, url) is not None
+        before = "answered nobody" if closed else "were open to all"
+        _say(f"It is the first: they {before} until now, and need a key from now on.")
     return 0
 
 

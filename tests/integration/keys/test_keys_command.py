@@ -297,6 +297,36 @@ def test_the_password_of_the_database_comes_from_the_environment(
     assert set(listed(headway("keys", "list", "--config", config, "--json"))) == {"bot"}
 
 
+def test_who_may_ask_is_told_as_it_is(tmp_path, headway):
+    """By `check`, and by the command that makes the first key."""
+    database, mark = tmp_path / "headway.db", tmp_path / "headway.db-keyed"
+
+    def check(**sections: Any) -> str:
+        return " ".join(headway("check", "--config", fleet_file(tmp_path, **sections)).stdout.split())
+
+    assert "there are no keys: anyone who reaches the gateway may use it" in check()
+    told = check(auth={"required": True})
+    assert "without one in the database nobody is answered" in told
+    assert "anyone" not in told
+    mark.touch()
+    told = check()
+    assert "without one in it nobody is answered until one is made" in told
+    assert "anyone" not in told
+    mark.unlink()
+    assert "anyone" not in check(auth={"keys": [key("team-a")]})
+    assert headway("db", "upgrade", "--config", fleet_file(tmp_path)).returncode == 0
+    done = headway("keys", "create", "--config", fleet_file(tmp_path, auth={"required": True}), "--name", "a")
+    assert "they answered nobody until now" in done.stderr
+    told = check()
+    assert "anyone" not in told
+    assert "nobody" not in told
+    database.unlink()
+    assert headway("db", "upgrade", "--config", fleet_file(tmp_path)).returncode == 0
+    mark.touch()
+    done = headway("keys", "create", "--config", fleet_file(tmp_path), "--name", "a")
+    assert "they answered nobody until now" in done.stderr
+
+
 def test_check_warns_of_a_key_that_is_in_the_file_and_in_the_table(tmp_path, headway):
     config = fleet_file(tmp_path)
     made(headway("keys", "create", "--config", config, "--name", "team-a"))
