@@ -1,8 +1,9 @@
 """`headway check`: read a fleet file as the gateway would, and say what it found.
 
-Errors (exit 2) are faults of the file, and a database or Redis that answers and refuses: a wrong password for example.
-Warnings are what may differ where the gateway will run: a secret that this environment does not have or a file that is not
-here (there a start would stop), a database or Redis that does not answer, a model that nothing serves.
+Errors (exit 2) are faults of the file, a secret of the gateway's own that this environment does not have, and a database or
+Redis that answers and refuses: a wrong password for example. Warnings are what may differ where the gateway will run: an
+engine's secret that is not set or a file that is not here (there a start would stop), a database or Redis that does not
+answer, a model that nothing serves.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from rich.table import Table
 
 from backends.engine import profiles
 from policies import POLICIES
-from router.config import ConfigError, FleetConfig, InstanceConfig, Problem, load
+from router.config import ConfigError, FleetConfig, InstanceConfig, Problem, load, located
 
 #: How long Redis may take to answer.
 _STATE_TIMEOUT_S = 3.0
@@ -45,15 +46,16 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(schema, indent=2))
         return 0
     config = load(args.config, policies=POLICIES, profiles=profiles.names())
-    if config.predictors.directory is not None:
-        from router.wiring import load_artifacts
-
-        load_artifacts(config)
-    found = [
-        *warnings(config, os.environ),
-        *_of_the_store(config, args.config),
-        *_of_the_state(config, args.config),
-    ]
+    try:
+        _check_secrets(config, args.config)
+        _check_artifacts(config)
+        found = [
+            *warnings(config, os.environ),
+            *_of_the_store(config, args.config),
+            *_of_the_state(config, args.config),
+        ]
+    except ConfigError as error:
+        raise located(error, args.config) from None
     if args.json:
         instances = [each.name for each in config.instances]
         models = [each.name for each in config.models]
@@ -68,11 +70,37 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _check_secrets(config: FleetConfig, source: str) -> None:
+    """Raises ConfigError for secrets of the gateway itself that are not set."""
+    wanted = {
+        ("auth", "admin_key_env"): config.auth.admin_key_env,
+        ("store", "password_env"): config.store.password_env,
+        ("state", "password_env"): config.state.password_env,
+    }
+    problems = [
+        Problem(path, f"the environment variable {name} is not set")
+        for path, name in wanted.items()
+        if name is not None and not os.environ.get(name)
+    ]
+    if problems:
+        raise ConfigError(source, problems)
+
+
+def _check_artifacts(config: FleetConfig) -> None:
+    """Raises ConfigError for artifacts that are damaged or do not fit."""
+    if config.predictors.directory is not None and Path(config.predictors.directory).exists():
+        from router.wiring import load_artifacts
+
+        load_artifacts(config)
+
+
 def warnings(config: FleetConfig, environment: Mapping[str, str]) -> Iterator[str]:
     """What a start survives but an operator wants to know."""
-    if not config.auth.keys:
-        yield "auth.keys is empty: anyone who reaches the gateway may use it, unless keys were made with headway keys"
-    for where, name in _environment_names(config):
+    if config.predictors.directory is not None and not Path(config.predictors.directory).exists():
+        yield f"predictors.directory {config.predictors.directory} is not there: the shipped predictors serve"
+    if config.ui.reports is not None and not Path(config.ui.reports).is_dir():
+        yield f"ui.reports {config.ui.reports} is not a directory here: the page offers no comparison"
+    for where, name in _engine_secrets(config):
         if not environment.get(name):
             yield f"{where}: environment variable {name} is not set"
     for instance in config.instances:
@@ -98,28 +126,39 @@ def warnings(config: FleetConfig, environment: Mapping[str, str]) -> Iterator[st
 
 def _of_the_store(config: FleetConfig, source: str) -> Iterator[str]:
     """What the database says, asked for a few seconds. Raises ConfigError for one that stops a start."""
-    if not _has_secret(config.store.password_env):
-        return
     from router.database import upgrade_due
+    from router.keys_command import known_keys, lost_keys
     from router.store.database import StoreError
     from router.wiring import store_url
 
+    url = store_url(config, os.environ)
     try:
-        due = asyncio.run(upgrade_due(store_url(config, os.environ)))
+        due = asyncio.run(upgrade_due(url))
     except StoreError as error:
         raise ConfigError(source, [Problem(("store", "url"), str(error))]) from None
+    keys = None
     if due is not None:
         yield due
-    elif config.auth.keys:
-        from router.keys_command import left_out
-
+    else:
         with contextlib.suppress(StoreError, TimeoutError):
-            yield from asyncio.run(left_out(config, store_url(config, os.environ), timeout_s=3.0))
+            keys = asyncio.run(known_keys(config, url, timeout_s=3.0))
+    if keys is not None:
+        yield from keys.left_out
+    if config.auth.keys or (keys is not None and (keys.left_out or any(True for _ in keys))):
+        return
+    if (mark := lost_keys(config, url)) is not None:
+        yield f"the database had keys ({mark} says so): without one in it nobody is answered until one is made"
+    elif config.auth.required:
+        yield "there are no keys in the file and they are required: without one in the database nobody is answered"
+    elif keys is None:
+        yield "auth.keys is empty: anyone who reaches the gateway may use it, unless the database has keys"
+    else:
+        yield "there are no keys: anyone who reaches the gateway may use it"
 
 
 def _of_the_state(config: FleetConfig, source: str) -> Iterator[str]:
     """Whether Redis answers and lets us in. Raises ConfigError where it refuses."""
-    if config.state.url == "memory://" or not _has_secret(config.state.password_env):
+    if config.state.url == "memory://":
         return
     from router.store.redis_link import Link, Script
     from router.store.state import StateError, StateRefused
@@ -140,18 +179,7 @@ def _of_the_state(config: FleetConfig, source: str) -> Iterator[str]:
         yield f"the shared state does not answer here ({error})"
 
 
-def _has_secret(variable: str | None) -> bool:
-    """Whether the secret is there, if one is named; a missing one is told by `warnings`."""
-    return variable is None or bool(os.environ.get(variable))
-
-
-def _environment_names(config: FleetConfig) -> Iterator[tuple[str, str]]:
-    if config.auth.admin_key_env:
-        yield "auth.admin_key_env", config.auth.admin_key_env
-    if config.store.password_env:
-        yield "store.password_env", config.store.password_env
-    if config.state.password_env:
-        yield "state.password_env", config.state.password_env
+def _engine_secrets(config: FleetConfig) -> Iterator[tuple[str, str]]:
     for instance in config.instances:
         if instance.api_key_env:
             yield f"instance {instance.name}: api_key_env", instance.api_key_env

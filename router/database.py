@@ -17,9 +17,9 @@ from router.store.database import (
     connect,
     create_engine,
     driver_errors,
+    location,
     may_pass,
     parse_url,
-    public_url,
     reason,
     sqlite_path,
 )
@@ -63,7 +63,7 @@ async def _versions(url: str, *, upgrade: bool) -> tuple[str | None, str | None]
     parsed = parse_url(url)
     path = sqlite_path(parsed)
     if not upgrade and path is not None and not path.exists():
-        raise StoreError(f"no database at {public_url(parsed)}")
+        raise StoreError(f"no database at {location(parsed)}")
     engine = create_engine(parsed)
     try:
         before = await schema.current(engine) if path is None or path.exists() else None
@@ -71,9 +71,9 @@ async def _versions(url: str, *, upgrade: bool) -> tuple[str | None, str | None]
             await connect(parsed, engine, create=True)
         return before, schema.NEWEST if upgrade else before
     except schema.SchemaError as error:
-        raise StoreError(f"the store {public_url(parsed)} {error}") from None
+        raise StoreError(f"the store {location(parsed)} {error}") from None
     except driver_errors(parsed) as error:
-        raise StoreError(f"cannot open the store {public_url(parsed)}: {reason(error)}") from None
+        raise StoreError(f"cannot open the store {location(parsed)}: {reason(error)}") from None
     finally:
         await engine.dispose()
 
@@ -87,9 +87,9 @@ async def upgrade_due(url: str, timeout_s: float = 3.0) -> str | None:
     if path is not None:
         if not os.access(path if path.exists() else path.parent, os.W_OK):
             what = "cannot be written" if path.parent.is_dir() else "is in a directory that does not exist"
-            raise StoreError(f"{public_url(parsed)} {what}")
+            raise StoreError(f"{location(parsed)} {what}")
         if path.exists() and not path.is_file():
-            raise StoreError(f"{public_url(parsed)} is not a file")
+            raise StoreError(f"{location(parsed)} is not a file")
     if parsed.get_backend_name() == "sqlite" and (path is None or not path.exists()):
         return None
     engine = create_engine(parsed)
@@ -97,11 +97,11 @@ async def upgrade_due(url: str, timeout_s: float = 3.0) -> str | None:
         async with asyncio.timeout(timeout_s):
             found = await schema.current(engine)
     except schema.SchemaError as error:
-        raise StoreError(f"the store {public_url(parsed)} {error}") from None
+        raise StoreError(f"the store {location(parsed)} {error}") from None
     except driver_errors(parsed) as error:
         if not may_pass(error):
-            raise StoreError(f"cannot open the store {public_url(parsed)}: {reason(error)}") from None
-        return f"the store {public_url(parsed)} does not answer here ({reason(error)})"
+            raise StoreError(f"cannot open the store {location(parsed)}: {reason(error)}") from None
+        return f"the store {location(parsed)} does not answer here ({reason(error)})"
     finally:
         await engine.dispose()
     if found == schema.NEWEST:

@@ -10,17 +10,20 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from sqlalchemy.engine import URL
 
 from policies import POLICIES
 from router.config import FleetConfig, load
 from router.gateway.client_keys import make, revoke
 from router.gateway.spend_report import day, spend_report
 from router.gateway.tenants import BadKey, Tenant, Tenants
-from router.store.database import StoreError
+from router.store import runs
+from router.store.database import StoreError, location, parse_url, sqlite_path
 from router.store.keys import KeyTable
 from router.store.queries import Store
 from router.wiring import store_url
@@ -89,15 +92,28 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-async def left_out(config: FleetConfig, url: str, timeout_s: float) -> list[str]:
-    """Which keys of the database do not hold beside those of the fleet file, and why. Raises StoreError,
-    TimeoutError."""
+async def known_keys(config: FleetConfig, url: str, timeout_s: float) -> Tenants:
+    """The keys of the fleet file and the database; without a database those of the file. Raises StoreError, TimeoutError."""
+    path = sqlite_path(parse_url(url))
+    if path is not None and not path.exists():
+        return Tenants(config.auth.keys, (), lambda _: None)
     async with asyncio.timeout(timeout_s):
         table = await KeyTable.open(url)
         try:
-            return (await _known(config, table)).left_out
+            return await _known(config, table)
         finally:
             await table.aclose()
+
+
+def lost_keys(config: FleetConfig, url: str) -> Path | None:
+    """The file that says that the database had keys, if it is there."""
+    mark = runs.keyed_path(runs.file_prefix(parse_url(url), _spool_directory(config)))
+    return mark if mark is not None and mark.exists() else None
+
+
+def _spool_directory(config: FleetConfig) -> Path | None:
+    directory = config.store.spool_directory
+    return None if directory is None else Path(directory)
 
 
 async def _known(config: FleetConfig, table: KeyTable) -> Tenants:
@@ -139,7 +155,22 @@ def _given(args: argparse.Namespace) -> dict[str, Any]:
     return given | {name: True for name in ("locked", "makes_keys") if getattr(args, name)}
 
 
+def _is_new(config: FleetConfig, url: URL) -> bool:
+    """Whether the database has to be made. Raises StoreError where a gateway's was there."""
+    path = sqlite_path(url)
+    if path is None or path.exists():
+        return False
+    if left := runs.traces_of_gateway(url, _spool_directory(config)):
+        raise StoreError(
+            f"no database at {location(url)}, but a gateway had one there ({left[0].name} is left of it): put it back, "
+            f"or remove {left[0].absolute()} to begin a new one"
+        )
+    return True
+
+
 async def _create(config: FleetConfig, url: str, args: argparse.Namespace) -> int:
+    parsed = parse_url(url)
+    new = _is_new(config, parsed)
     table = await KeyTable.open(url, create=True)
     try:
         tenants = await _tenants(config, table)
@@ -150,9 +181,15 @@ async def _create(config: FleetConfig, url: str, args: argparse.Namespace) -> in
     below = "" if args.maker is None else f", below {args.maker}"
     _say(f"The key {made.stored.name} is made{below}. It is shown this once:")
     print(made.text, flush=True)
-    _say("Gateways over this database know it within two seconds.")
+    where = location(parsed)
+    if new:
+        _say(f"A new database was made, {where}: only gateways over this very file know the key.")
+        return 0
+    _say(f"Gateways over this database, {where}, know it within two seconds.")
     if first:
-        _say("It is the first: they were open to all until now, and need a key from now on.")
+        closed = config.auth.required or lost_keys(config, url) is not None
+        before = "answered nobody" if closed else "were open to all"
+        _say(f"It is the first: they {before} until now, and need a key from now on.")
     return 0
 
 

@@ -82,7 +82,6 @@ class Process:
         except (ConfigError, Refusal) as error:
             logger.error("the fleet file is not applied: %s", error)
             return False
-        logger.info("the fleet file is applied")
         return True
 
     async def _drain(self) -> None:

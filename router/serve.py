@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from router.config import ConfigError, FleetConfig, Problem
+from router.config import ConfigError, FleetConfig, Problem, located
 from router.fleet_file import FleetFile
 from router.listening import listen
 
@@ -29,11 +29,14 @@ def run(args: argparse.Namespace) -> int:
     def on_ready(url: str) -> None:
         print(f"Headway listens on {url}", flush=True)
 
-    if config.server.workers == 1:
-        return serve(config, reload=file.read, on_ready=on_ready)
-    from router.supervisor import supervise  # here, so that one process need not have it
+    try:
+        if config.server.workers == 1:
+            return serve(config, reload=file.read, on_ready=on_ready)
+        from router.supervisor import supervise  # here, so that one process need not have it
 
-    return supervise(config, file, on_ready=on_ready)
+        return supervise(config, file, on_ready=on_ready)
+    except ConfigError as error:
+        raise located(error, args.config) from None
 
 
 def serve(

@@ -128,10 +128,10 @@ async def open_gateway(
     with it). Raises ConfigError, StoreError.
     """
     environment = os.environ if environment is None else environment
-    admin_variable = config.auth.admin_key_env
-    admin_key = environment.get(admin_variable or "HEADWAY_ADMIN_KEY") or None
-    if admin_variable is not None and admin_key is None:
-        logger.warning("%s is not set: /admin answers on loopback only", admin_variable)
+    if config.auth.admin_key_env is None:
+        admin_key = environment.get("HEADWAY_ADMIN_KEY") or None
+    else:
+        admin_key = secret(config.auth.admin_key_env, environment, "auth.admin_key_env")
     async with AsyncExitStack() as stack:
         store = await Store.open(
             store_url(config, environment),

@@ -2,7 +2,7 @@
 
 from router.config.errors import ConfigError, Problem
 from router.config.fields import PriceConfig, SloConfig
-from router.config.load import load, loads, parse_instance, with_instances
+from router.config.load import load, loads, located, parse_instance, with_instances
 from router.config.models import DiscoveryConfig, FleetConfig, InstanceConfig, ModelConfig, ServedConfig
 from router.config.sections import (
     AuthConfig,
@@ -43,6 +43,7 @@ __all__ = [
     "StoreConfig",
     "load",
     "loads",
+    "located",
     "parse_instance",
     "with_instances",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from ipaddress import ip_address
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
@@ -36,6 +37,19 @@ InstanceName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9
 #: Without a port.
 HostName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:-]+$", max_length=253)]
 Text = Annotated[str, StringConstraints(min_length=1)]
+
+
+def _listen_host(value: str) -> str:
+    if re.fullmatch(r"[A-Za-z0-9._-]+", value):
+        return value
+    try:
+        ip_address(value)
+    except ValueError:
+        raise PydanticCustomError("host", "must be a name or an address, without scheme and port") from None
+    return value
+
+
+ListenHost = Annotated[Text, AfterValidator(_listen_host)]
 PolicyName = Text
 OnMiss = Literal["best_effort", "reject"]
 

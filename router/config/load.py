@@ -82,6 +82,25 @@ def check(
     return config
 
 
+def located(error: ConfigError, path: str | FilePath) -> ConfigError:
+    """What a start says of a fleet file's value, with the line where that stands. `error` names a section as its source."""
+    source = str(path)
+    try:
+        document = parse(FilePath(path).read_text(encoding="utf-8"), source)
+    except (OSError, ValueError):
+        return error  # it was there a moment ago
+    problems = []
+    for each in error.problems:
+        at = each.path if error.source == source else (*error.source.split("."), *each.path)
+        if len(at) < 2 or at[:1] not in document.lines or each.line is not None:
+            return error
+        if at[0] == "instances" and isinstance(at[1], str):
+            names = [row.get("name") for row in document.data["instances"]]
+            at = ("instances", names.index(at[1]), *at[2:]) if at[1] in names else at
+        problems.append(Problem(at, each.reason, document.line(at)))
+    return ConfigError(source, problems)
+
+
 def parse_instance(data: object, source: str = "instance") -> InstanceConfig:
     """One instance from decoded JSON (`POST /admin/instances`). Raises ConfigError."""
     try:
@@ -145,7 +164,9 @@ def _reason(error: ErrorDetails, path: Path, root: type[BaseModel]) -> str:
     if "[key]" in error["loc"]:
         return f"{message} (the key)"
     if isinstance(value, Mapping | list | tuple | BaseModel) and not kind.endswith("_type"):
-        return message  # of several parts together, which the message names
+        # Of several parts together, which the message names.
+        name = value.get("name") if isinstance(value, Mapping) else None
+        return f"{message} (name: {shown(name, path)})" if isinstance(name, str) else message
     return f"{message} (given: {shown(value, path)})"
 
 

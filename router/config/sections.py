@@ -6,6 +6,7 @@ import re
 from typing import Annotated, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     Field,
     field_validator,
     model_validator,
@@ -20,6 +21,7 @@ from router.config.fields import (
     HostName,
     InstanceName,
     Int,
+    ListenHost,
     ModelName,
     NotNegative,
     OnMiss,
@@ -38,7 +40,7 @@ class ServerConfig(Section):
     need a shared `state`. Each has at most `max_connections` of clients. `allowed_hosts` are names under which an open
     gateway answers beside those of this machine."""
 
-    host: Text = "127.0.0.1"
+    host: ListenHost = "127.0.0.1"
     port: Annotated[Int, Field(ge=0, le=65535)] = 8080
     workers: Count = 1
     max_connections: Count = 10_000
@@ -168,6 +170,12 @@ _FORBIDDEN = (
 )  # fmt: skip
 
 
+def _may_be_forbidden(field: str) -> str:
+    if field in {"model", "messages", "prompt", "input"}:
+        raise PydanticCustomError("needed_field", "is what a request is made of: without it none is left")
+    return field
+
+
 class LimitsConfig(Section):
     """Bounds on one request and on the queue. A client that reads nothing of its answer for `client_stall_s` is cut
     off. `forbidden_fields` are members of a body that are refused, `media_urls` says whether engines may be told to fetch
@@ -180,7 +188,7 @@ class LimitsConfig(Section):
     max_body_mb: Positive = 32.0
     max_queue: Annotated[Int, Field(ge=0)] = 512
     max_attempts: Count = 3
-    forbidden_fields: tuple[Text, ...] = _FORBIDDEN
+    forbidden_fields: tuple[Annotated[Text, AfterValidator(_may_be_forbidden)], ...] = _FORBIDDEN
     media_urls: Literal["allow", "data_only"] = "allow"
 
 

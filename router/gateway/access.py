@@ -23,6 +23,7 @@ from router.store.database import StoreError
 MAX_BODY_BYTES = 256 * 1024
 #: Paths that take a whole prompt.
 _PROMPT_PATHS = frozenset({"/v1/routing/predict"})
+_PROBES = frozenset({"/healthz", "/readyz"})
 
 
 class Guard:
@@ -43,8 +44,9 @@ class Guard:
             left = min(left, MAX_BODY_BYTES)
         too_large = f"The body is larger than {left / 1024 / 1024:g} MiB."
         try:
-            # On an open gateway every path is checked: this is where a page of another site is refused.
-            if self._gateway.rules.keys.open or path.startswith(("/v1/", "/api/")):
+            # On an open gateway every path is checked: this is where a page of another site is refused. Probes may ask
+            # under any name.
+            if (self._gateway.rules.keys.open and path not in _PROBES) or path.startswith(("/v1/", "/api/")):
                 client_key(self._gateway, request)
             if path.startswith("/admin"):
                 admin_only(self._gateway, request)
@@ -111,6 +113,11 @@ def add_error_handlers(app: FastAPI) -> None:
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         param = ".".join(str(part) for part in first["loc"][1:]) or None
+        if param is None and first["type"] in {"dict_type", "model_attributes_type"}:
+            return respond(
+                request,
+                invalid_request("The body must be a JSON object, with content-type: application/json."),
+            )
         return respond(request, invalid_request(f"{param or 'body'}: {first['msg']}", param))
 
     @app.exception_handler(HTTPException)

@@ -108,9 +108,14 @@ def admin_routes(gateway: Gateway) -> APIRouter:
 
     @router.post("/reload", responses={422: {}})
     async def reload() -> dict[str, Any]:
-        """Read the fleet file again; a bad one is refused and the old one stays."""
+        """Read the fleet file again; a bad one is refused and the old one stays. `needs_restart` names settings that differ
+        from those of the start and hold only after another one."""
         config = await gateway.reload(everywhere=True)
-        return {"instances": len(config.instances), "models": len(config.models)}
+        return {
+            "instances": len(config.instances),
+            "models": len(config.models),
+            "needs_restart": gateway.changes.needs_restart(),
+        }
 
     @router.get("/predictors")
     async def predictors() -> dict[str, Any]:

@@ -111,19 +111,18 @@ class ClientKeys:
         """Read the keys and begin to follow them. Raises ConfigError if a client has the admin key, StoreError."""
         await self.refresh()
         refuse_admin_key(config, self.stored, self._admin_key)
-        if config.auth.keys or self.stored:
-            if self._admin_key is None:
-                logger.warning("there is no admin key: /admin answers nobody until there is one")
-        elif self.lost:
+        if self.lost and not config.auth.keys:
             logger.error(
                 "the database had keys and has none now: nobody is answered until one is made (to open the gateway, "
                 "remove %s and start it again)",
                 self.table.keyed,
             )
-        elif config.auth.required:
-            logger.warning("there are no keys and they are required: nobody is answered until one is made")
-        else:
-            logger.warning("there are no keys: anyone who reaches the port may use the models")
+        elif not config.auth.keys and not self.stored:
+            logger.warning(
+                "there are no keys and they are required: nobody is answered until one is made"
+                if config.auth.required
+                else "there are no keys: anyone who reaches the port may use the models"
+            )
         self._tasks.start(self._follow(), "client-keys")
 
     def check(self, config: FleetConfig) -> None:

@@ -19,6 +19,7 @@ from router.core.errors import Refusal
 from router.core.events import Tick
 from router.core.types import Outcome
 from router.gateway.overlay import DOCUMENT, Overlay, OverlayError, revision_of
+from router.gateway.reloaded import needs_restart, what_changed
 from router.store.state import State, StateError
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class FleetChanges:
     beside those of its file."""
 
     def __init__(self, gateway: Gateway, file: FleetConfig, state: State) -> None:
-        self.file = file
+        self.file = self._started = file
         self.overlay = Overlay()
         self.trouble: str | None = None
         self._gateway = gateway
@@ -157,12 +158,25 @@ class FleetChanges:
             await prepared.discard()
             raise
         released = self.overlay.draining - overlay.draining
+        replaced = self.file
         self.file, self.overlay = file, overlay
         self._gateway.commit(prepared)
         if artifacts is not None:
             await self._gateway.use_artifacts(artifacts)
         self._aim()
         self._drain(released)
+        if file is not replaced:
+            late = self.needs_restart()
+            logger.log(
+                logging.WARNING if late else logging.INFO,
+                "the fleet file is applied (%s)%s",
+                what_changed(replaced, file),
+                f"; only a restart applies {', '.join(late)}" if late else "",
+            )
+
+    def needs_restart(self) -> list[str]:
+        """The settings of the file that hold only after a restart, since they differ from those of the start."""
+        return needs_restart(self._started, self.file)
 
     def _aim(self) -> None:
         targets = self._gateway.targets

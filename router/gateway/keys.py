@@ -92,7 +92,11 @@ class KeyRing:
         raise Refusal(
             401,
             "invalid_api_key",
-            "No API key was given." if token is None else "The API key is not valid.",
+            "The API key is not valid."
+            if token is not None
+            else "The API key must come as `Authorization: Bearer KEY`."
+            if authorization
+            else "No API key was given.",
             Outcome.REJECTED_AUTH,
         )
 

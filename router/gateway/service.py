@@ -23,6 +23,7 @@ from router.core.events import Tick
 from router.core.interfaces import COUNTED_FIELDS, Backend, Call
 from router.core.types import Candidate, Outcome, Request
 from router.gateway.budgets import Till, rolled_up
+from router.gateway.callers import admin_needs_key
 from router.gateway.client_keys import ClientKeys
 from router.gateway.fleet import ProfileLookup, instance_of, scheduler_settings
 from router.gateway.fleet_changes import FleetChanges
@@ -122,6 +123,7 @@ class Gateway:
         self._reload = reload
         self._randomness: list[str] = []
         self._headers: dict[tuple[str, str], bytes] = {}
+        self._was_open = False  # as the keys were used last
         self._background = Tasks()
         self.rules = Rules.of(config, policies, state)
         self.keys = ClientKeys(store.keys, admin_key, self._use_keys, self._tell_of_keys)
@@ -181,6 +183,14 @@ class Gateway:
         await self.keys.start(self.config)
         if self.keys.lost:
             self.rules.keys.close()
+            self._was_open = False
+        if self.admin_key is None:
+            nobody = admin_needs_key(self.rules, None)
+            logger.log(
+                logging.WARNING if nobody else logging.INFO,
+                "there is no admin key: /admin answers %s",
+                "nobody until there is one" if nobody else "programs on this machine only",
+            )
         await self._load_spent()
         self.in_background(self._load_late_spending(), "late-spending")
         await self._learn_feedback()
@@ -357,6 +367,12 @@ class Gateway:
         made = [name for name in rules.terms if rules.tenants[name].stored is not None]
         self.targets.use_keys(map(rules.tenants.effective, made))
         self.metrics.set_fleet(policies=(), models=(), instances={}, keys=made)
+        if self._was_open and not rules.keys.open:
+            logger.warning(
+                "the first key closes the gateway: every request needs a key from now on%s",
+                "" if self.admin_key is not None else ", and /admin an admin key, which there is none of",
+            )
+        self._was_open = rules.keys.open
 
     def in_background(self, work: Coroutine[Any, Any, None], name: str) -> None:
         self._background.start(work, name)

@@ -68,6 +68,12 @@ def public_url(url: URL) -> str:
     return URL.create(url.drivername, host=url.host, port=url.port, database=url.database).render_as_string()
 
 
+def location(url: URL) -> str:
+    """Where the database is, for who starts a program over it: a SQLite file's absolute path, else the public URL."""
+    path = sqlite_path(url)
+    return public_url(url) if path is None else str(path.absolute())
+
+
 def with_password(url: str, password: str) -> str:
     """The URL with a password from elsewhere put in."""
     return parse_url(url).set(password=password).render_as_string(hide_password=False)
@@ -157,7 +163,7 @@ async def connect(url: URL, engine: AsyncEngine, *, create: bool, wait_s: float 
 
     A server that does not answer yet is waited for, `wait_s` seconds. StoreError: unreachable, not writable, not a
     database, tables of another shape, or of a version that this program does not know."""
-    where = public_url(url)
+    where = location(url)
     path = sqlite_path(url)
     if path is not None:
         if not create and not path.exists():

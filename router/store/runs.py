@@ -116,6 +116,17 @@ def keyed_path(prefix: Path | None) -> Path | None:
     return None if prefix is None else prefix.with_name(prefix.name.removesuffix("run-") + "keyed")
 
 
+def traces_of_gateway(url: URL, directory: Path | None = None) -> list[Path]:
+    """What gateways have left beside a SQLite file: that it held keys, and counts of runs. Its database was there, then."""
+    prefix = file_prefix(url, directory)
+    if prefix is None or not prefix.parent.is_dir():
+        return []
+    keyed = keyed_path(prefix)
+    return sorted(
+        each for each in prefix.parent.iterdir() if each == keyed or each.name.startswith(prefix.name)
+    )
+
+
 def create_counts(prefix: Path | None, run_id: str, *, make_directory: bool) -> Counts:
     """The counter file of a new run, and its directory if asked for; StoreError when it cannot be made."""
     try:

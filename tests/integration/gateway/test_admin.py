@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 
@@ -208,6 +209,32 @@ async def test_reload(tmp_path):
             assert events(await response.text())[-1] == "[DONE]"
         assert (await gw.row(response.headers["x-request-id"]))["outcome"] == "ok"
         assert gw.instances["a"].in_flight == 0
+
+
+async def test_a_reload_tells_what_changed_and_what_needs_a_restart(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "headway")
+    async with live(tmp_path, vllm("a"), vllm("b")) as gw:
+
+        async def reload() -> tuple[list[str], str]:
+            caplog.clear()
+            status, answer = await gw.post("/admin/reload", {}, headers=bearer("sesame"))
+            assert status == 200
+            (line,) = [each for each in caplog.messages if each.startswith("the fleet file is applied")]
+            return answer["needs_restart"], line
+
+        assert await reload() == ([], "the fleet file is applied (nothing has changed)")
+        gw.fleet["models"] = [*gw.fleet["models"], {"name": "new"}]
+        gw.fleet["instances"] = [gw.fleet["instances"][0] | {"max_concurrency": 3}]
+        gw.fleet["defaults"] = {"policy": "price"}
+        gw.fleet["server"] = {"port": 1, "max_connections": 50}
+        gw.fleet["store"] = gw.fleet["store"] | {"retain_days": 3.0, "when_full": "refuse"}
+        late = ["server.port", "store.retain_days"]
+        assert await reload() == (
+            late,
+            "the fleet file is applied (models: 1 added; instances: 1 removed, 1 changed; changed in server, store, "
+            "defaults); only a restart applies server.port, store.retain_days",
+        )
+        assert (await reload())[0] == late  # still
 
 
 async def test_many_reloads_lose_no_request(tmp_path):

@@ -8,7 +8,7 @@ from tests.integration.gateway.live import bearer, key, live, vllm
 CHAT = b'{"model": "auto", "max_tokens": 2, "messages": [{"role": "user", "content": "Hello"}]}'
 #: Paths of FastAPI, one of each kind.
 OTHERS = [
-    "/", "/healthz", "/readyz", "/metrics", "/docs", "/openapi.json", "/ui/", "/ui/about.json", "/v1/models",
+    "/", "/metrics", "/docs", "/openapi.json", "/ui/", "/ui/about.json", "/v1/models",
     "/v1/routing/x", "/api/tags", "/api/version", "/admin/fleet", "/admin/requests", "/nothing",
 ]  # fmt: skip
 
@@ -58,6 +58,28 @@ async def test_programs_and_the_gateways_own_page_are_answered(tmp_path):
             assert await status_of(gw, "GET", "/admin/fleet", **own) == 200
             linked = {"host": host, "sec_fetch_site": "cross-site", "sec_fetch_mode": "navigate"}
             assert await status_of(gw, "GET", "/ui/", **linked, sec_fetch_dest="document") == 200
+
+
+async def test_probes_may_ask_under_any_name(tmp_path):
+    async with live(tmp_path, vllm("a")) as gw:
+        for path in ("/healthz", "/readyz"):
+            assert await status_of(gw, "GET", path, host="gateway-0.pods:8080") == 200
+            assert await status_of(gw, "GET", path, host="gateway-0.pods:8080", authorization="x") == 200
+
+
+async def test_a_body_without_a_content_type_is_told_which(tmp_path):
+    async with live(tmp_path, vllm("a"), environment={"HEADWAY_ADMIN_KEY": "root"}) as gw:
+        for path in ("/admin/keys", "/admin/instances", "/admin/targets", "/v1/feedback"):
+            method = "PATCH" if path == "/admin/targets" else "POST"
+            for kind in (
+                {},
+                {"content_type": "text/plain"},
+                {"content_type": "application/x-www-form-urlencoded"},
+            ):
+                headers = {"host": "localhost", "authorization": "Bearer root"} | kind
+                answer = await gw.raw(request(method, path, b'{"name": "a"}', **headers))
+                assert answer.startswith(b"HTTP/1.1 400"), (path, kind)
+                assert b"The body must be a JSON object, with content-type: application/json." in answer
 
 
 async def test_a_name_may_be_allowed(tmp_path):

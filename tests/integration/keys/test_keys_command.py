@@ -222,6 +222,34 @@ def test_keys_are_made_before_any_gateway_runs(tmp_path, headway):
         assert secret not in "\n".join(database.iterdump())
 
 
+def test_a_database_that_is_made_is_named_and_one_that_is_gone_is_not_made_again(
+    tmp_path, headway, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    config = fleet_file(tmp_path, store={"url": "sqlite+aiosqlite:///headway.db"})
+    database = tmp_path / "headway.db"
+    for action in (("keys", "list"), ("keys", "revoke", "x"), ("spend",), ("db", "version")):
+        done = headway(*action, "--config", config)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"no database at {database}" in done.stderr
+    done = headway("keys", "create", "--config", config, "--name", "first")
+    made(done)
+    assert (
+        f"A new database was made, {database}: only gateways over this very file know the key." in done.stderr
+    )
+    assert "two seconds" not in done.stderr
+    done = headway("keys", "create", "--config", config, "--name", "second")
+    assert f"Gateways over this database, {database}, know it within two seconds." in done.stderr
+    database.unlink()
+    for left in ("headway.db-keyed", "headway.db-run-0001"):
+        (tmp_path / left).touch()
+        done = headway("keys", "create", "--config", config, "--name", "third")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"no database at {database}, but a gateway had one there ({left} is left of it)" in done.stderr
+        assert not database.exists()
+        (tmp_path / left).unlink()
+
+
 def test_what_is_wrong_is_one_clear_line(tmp_path, headway):
     config = fleet_file(tmp_path, auth={"keys": [key("team-a", budget_usd=1.0)]})
     made(headway("keys", "create", "--config", config, "--name", "bot", "--maker", "team-a"))
@@ -267,6 +295,36 @@ def test_the_password_of_the_database_comes_from_the_environment(
     monkeypatch.setenv("STORE_PASSWORD", url.password)
     made(headway("keys", "create", "--config", config, "--name", "bot"))
     assert set(listed(headway("keys", "list", "--config", config, "--json"))) == {"bot"}
+
+
+def test_who_may_ask_is_told_as_it_is(tmp_path, headway):
+    """By `check`, and by the command that makes the first key."""
+    database, mark = tmp_path / "headway.db", tmp_path / "headway.db-keyed"
+
+    def check(**sections: Any) -> str:
+        return " ".join(headway("check", "--config", fleet_file(tmp_path, **sections)).stdout.split())
+
+    assert "there are no keys: anyone who reaches the gateway may use it" in check()
+    told = check(auth={"required": True})
+    assert "without one in the database nobody is answered" in told
+    assert "anyone" not in told
+    mark.touch()
+    told = check()
+    assert "without one in it nobody is answered until one is made" in told
+    assert "anyone" not in told
+    mark.unlink()
+    assert "anyone" not in check(auth={"keys": [key("team-a")]})
+    assert headway("db", "upgrade", "--config", fleet_file(tmp_path)).returncode == 0
+    done = headway("keys", "create", "--config", fleet_file(tmp_path, auth={"required": True}), "--name", "a")
+    assert "they answered nobody until now" in done.stderr
+    told = check()
+    assert "anyone" not in told
+    assert "nobody" not in told
+    database.unlink()
+    assert headway("db", "upgrade", "--config", fleet_file(tmp_path)).returncode == 0
+    mark.touch()
+    done = headway("keys", "create", "--config", fleet_file(tmp_path), "--name", "a")
+    assert "they answered nobody until now" in done.stderr
 
 
 def test_check_warns_of_a_key_that_is_in_the_file_and_in_the_table(tmp_path, headway):

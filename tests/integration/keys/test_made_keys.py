@@ -444,7 +444,39 @@ async def test_where_keys_are_required_a_lost_database_opens_nothing(tmp_path, c
 
 async def test_keys_without_an_admin_key_are_warned_of(tmp_path, caplog):
     async with live(tmp_path, vllm("a"), auth={"keys": [key("a-client")]}):
-        assert "there is no admin key" in caplog.text
+        assert "there is no admin key: /admin answers nobody until there is one" in caplog.text
+        assert caplog.text.count("/admin") == 1
+
+
+async def test_the_state_of_admin_is_told_once_and_truly(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    async with live(tmp_path, vllm("a")):
+        assert "there is no admin key: /admin answers programs on this machine only" in caplog.text
+    caplog.clear()
+    async with live(tmp_path, vllm("a"), server={"host": "0.0.0.0", "port": 0}):
+        assert "/admin answers nobody" in caplog.text
+        assert caplog.text.count("/admin") == 1
+
+
+@pytest.mark.parametrize("environment", [{}, {"ROOT": ""}, {"HEADWAY_ADMIN_KEY": ROOT}])
+async def test_an_admin_key_that_is_named_and_not_set_stops_the_start(tmp_path, environment):
+    with pytest.raises(ConfigError, match=r"^auth\.admin_key_env: the environment variable ROOT is not set$"):
+        async with live(tmp_path, vllm("a"), auth={"admin_key_env": "ROOT"}, environment=environment):
+            pass
+
+
+async def test_the_first_key_is_logged_once(tmp_path, caplog):
+    environment = {"HEADWAY_ADMIN_KEY": ROOT}
+    async with live(tmp_path, vllm("a"), environment=environment) as gw:
+        assert "closes" not in caplog.text
+        await make(gw, "team-a")
+        await make(gw, "team-b")
+        assert (
+            caplog.text.count("the first key closes the gateway: every request needs a key from now on") == 1
+        )
+    caplog.clear()
+    async with live(tmp_path, vllm("a"), environment=environment):
+        assert "closes" not in caplog.text
 
 
 # --- a gateway that was closed stays closed -----------------------------------------------------------------

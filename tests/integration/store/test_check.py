@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -120,6 +123,77 @@ def test_a_wrong_redis_password_is_an_error(
             assert code == 2
             assert "state.url: the shared state refuses: user or password are not accepted" in told
             assert "swordfish" not in told
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"auth": {"admin_key_env": "NOT_SET"}},
+        {"store": {"password_env": "NOT_SET"}},
+        {"state": {"url": "redis://127.0.0.1:1", "password_env": "NOT_SET"}},
+    ],
+)
+def test_a_secret_of_the_gateway_that_is_not_set_is_an_error(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    sections: dict[str, dict[str, str]],
+) -> None:
+    for value in (None, ""):
+        monkeypatch.delenv("NOT_SET", raising=False)
+        if value is not None:
+            monkeypatch.setenv("NOT_SET", value)
+        code, told = check(tmp_path, capsys, **sections)
+        assert code == 2
+        assert re.search(
+            r"fleet\.yaml:\d+: \w+\.(admin_key|password)_env: the environment variable NOT_SET is not set",
+            told,
+        )
+
+
+def test_what_a_start_does_without_is_a_warning_before_the_last_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = sqlite(tmp_path / "a.db")
+    gone = str(tmp_path / "gone")
+    code, told = check(tmp_path, capsys, store=store, predictors={"directory": gone}, ui={"reports": gone})
+    assert code == 0
+    *before, last = told.splitlines()
+    assert last.endswith("ok, with warnings")
+    assert f"warning: predictors.directory {gone} is not there: the shipped predictors serve" in before
+    assert f"warning: ui.reports {gone} is not a directory here: the page offers no comparison" in before
+
+
+def test_an_error_of_a_start_names_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOT_SET", raising=False)
+    file = tmp_path / "fleet.yaml"
+    file.write_text(
+        f"models: [{{name: m}}]\nstore:\n  retain_days: 1\n  url: sqlite+aiosqlite:///{tmp_path}/no/a.db\n"
+    )
+
+    def refused(*command: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "router.cli", *command, "--config", str(file)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 2
+        return done.stderr
+
+    for command in (["check"], ["serve", "--port", "0"]):
+        told = refused(*command)
+        assert told.startswith(f"headway: {file}:4: store.url: ")
+        assert f"{tmp_path}/no/a.db" in told
+    file.write_text(
+        f"store: {{url: 'sqlite+aiosqlite:///{tmp_path}/a.db'}}\nmodels: [{{name: m}}]\ninstances:\n"
+        "  - {name: a, kind: vllm, url: 'http://127.0.0.1:1', serves: {m: m}}\n"
+        "  - {name: b, kind: vllm, url: 'http://127.0.0.1:1', serves: {m: m}, api_key_env: NOT_SET}\n"
+    )
+    assert refused("serve", "--port", "0").splitlines()[-1] == (
+        f"headway: {file}:5: instances[1].api_key_env: the environment variable NOT_SET is not set"
+    )
 
 
 def test_a_redis_that_is_away_is_told(

@@ -106,6 +106,16 @@ MISTAKES = [
     ("profile: qwen@l4", "profile: qwen@l4\n    speed: 0", 30, "instances[1].speed", "greater than 0"),
     ("limits:", "limits: &a\n  max_queue: 1\n  max_queue: 2", 14, "limits.max_queue", "first on line 13"),
     ("{port: 8080}", "{workers: 2}", 1, "server.workers", "state.url must be redis://"),
+    ("port: 8080", "host: 'http://foo'", 1, "server.host", "without scheme and port (given: 'http://foo')"),
+    ("port: 8080", "host: 'foo:80'", 1, "server.host", "without scheme and port"),
+    (
+        "idle_timeout_s: 0.5",
+        "forbidden_fields: [x, model]",
+        13,
+        "limits.forbidden_fields[1]",
+        "given: 'model'",
+    ),
+    ("    url: http://10.0.0.3:8000\n", "", 22, "instances[0]", "(name: 'a100-0')"),
     ("limits:", "server: {}\nlimits:", 12, "server", "given twice (first on line 1)"),
 ]
 
@@ -122,6 +132,17 @@ def test_a_mistake_is_told_with_line_path_and_reason(
     )
     assert first.line == line
     assert f"fleet.yaml:{line}: {path}: {first.reason}" in str(caught.value).splitlines()
+
+
+@pytest.mark.parametrize("host", ["::", "::1", "fe80::1%eth0", "0.0.0.0", "localhost", "gateway-0.local"])
+def test_a_host_to_listen_on(host: str) -> None:
+    assert loads(FLEET.replace("port: 8080", f"host: '{host}'")).server.host == host
+
+
+@pytest.mark.parametrize("field", ["model", "messages", "prompt", "input"])
+def test_what_every_request_is_made_of_cannot_be_forbidden(field: str) -> None:
+    with pytest.raises(ConfigError, match="what a request is made of"):
+        loads(FLEET.replace("idle_timeout_s: 0.5", f"forbidden_fields: [{field}]"))
 
 
 def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:

@@ -110,7 +110,7 @@ def test_the_proxy_says_who_asked_and_believes_nobody() -> None:
     assert (
         told["X-Forwarded-For"] == told["X-Real-IP"] == "$remote_addr"
     )  # what a client says itself is replaced
-    assert (told["Host"], told["X-Forwarded-Host"], told["Forwarded"]) == ("$host", "$host", '""')
+    assert (told["Host"], told["X-Forwarded-Host"], told["Forwarded"]) == ("$http_host", "$http_host", '""')
 
 
 def test_every_instance_of_the_fleet_is_a_service_with_its_engine(fleet: FleetConfig) -> None:

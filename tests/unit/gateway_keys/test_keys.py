@@ -59,6 +59,12 @@ def test_anything_else_is_a_401_that_tells_nothing(authorization: bytes | None) 
     assert "sk-" not in refusal.message
 
 
+@pytest.mark.parametrize("authorization", [SECRET, b"Basic " + SECRET, b"Bearer", b"Bearer "])
+def test_a_key_in_another_form_is_told_the_form(authorization: bytes) -> None:
+    with pytest.raises(Refusal, match="must come as `Authorization: Bearer KEY`"):
+        KeyRing([Key()]).authenticate(authorization)
+
+
 def test_without_keys_everything_is_open() -> None:
     assert KeyRing().open
     assert KeyRing().authenticate(None) is None
