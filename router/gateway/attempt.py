@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from backends.engine_numbers import counted
 from router.core.errors import UpstreamError
 from router.core.events import Dispatch
 from router.core.interfaces import Backend, Batch, Call, Stream
@@ -226,7 +225,7 @@ class Attempt:
         ]
         if reasons:
             self.finish_reason = "length" if "length" in reasons else reasons[-1]
-        if counted(self.usage, "completion_tokens") is None:
+        if self.usage is None or not self.usage.get("completion_tokens"):
             self.tokens = tokens_of(answer)
 
     def assembled(self, last: bytes) -> dict[str, Any] | None:
@@ -266,12 +265,13 @@ class Attempt:
     @property
     def output_tokens(self) -> int:
         """What the engine says, else the tokens seen."""
-        return counted(self.usage, "completion_tokens") or self.tokens
+        usage = self.usage
+        return self.tokens if usage is None else usage.get("completion_tokens") or self.tokens
 
     @property
     def prompt_tokens(self) -> int | None:
         """The engine's own count, if it gave one."""
-        return counted(self.usage, "prompt_tokens")
+        return None if self.usage is None else self.usage.get("prompt_tokens") or None
 
     def usage_or_count(self) -> Mapping[str, Any]:
         """The engine's usage, else one made of what is known."""
