@@ -115,6 +115,10 @@ class OwnPages:
         self.loopback = names_this_machine(host) and not _is_unspecified(host)
         self._allowed = frozenset(name.lower() for name in allowed_hosts)
 
+    def at(self, host: str) -> OwnPages:
+        """The same for a gateway that listens on `host`."""
+        return OwnPages(host, self._allowed)
+
     def check(self, headers: Headers) -> None:
         """Raise the 403 of a request that a page of another site has made, or that has another's name."""
         host, origin = headers.get(b"host"), headers.get(b"origin")

@@ -9,7 +9,7 @@ import math
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -125,6 +125,7 @@ class Gateway:
         self._headers: dict[tuple[str, str], bytes] = {}
         self._was_open = False  # as the keys were used last
         self._background = Tasks()
+        self._host = config.server.host
         self.rules = Rules.of(config, policies, state)
         self.keys = ClientKeys(store.keys, admin_key, self._use_keys, self._tell_of_keys)
         self.targets = targets or LiveTargets(config)
@@ -290,6 +291,7 @@ class Gateway:
         old = None if first else self.config
         self.keys.check(config)
         rules = Rules.of(config, self.policies, self.state, self.keys.stored)
+        rules = replace(rules, pages=rules.pages.at(self._host))  # a reload moves no listener
         tokenizers = await asyncio.to_thread(self._load_tokenizers, config)
         known = {} if old is None else {each.name: (each, old.candidates(each)) for each in old.instances}
         same_limits = old is not None and old.limits == config.limits

@@ -133,3 +133,12 @@ async def test_what_comes_through_a_proxy_is_not_local(tmp_path):
     (tmp_path / "keys").mkdir()
     async with live(tmp_path / "keys", vllm("a"), auth={"keys": [key("sesame")]}) as gw:
         assert await status_of(gw, "GET", "/admin/fleet", host=f"127.0.0.1:{gw.port}") == 401
+
+
+async def test_a_reload_does_not_make_a_network_address_loopback(tmp_path):
+    """The listener stays where it is, so whoever asks is no more of this machine than before."""
+    async with live(tmp_path, vllm("a"), server={"host": "0.0.0.0"}) as gw:
+        assert (await gw.get("/admin/fleet"))[0] == 401
+        server = gw.gateway.config.server.model_copy(update={"host": "127.0.0.1"})
+        gw.gateway.commit(await gw.gateway.prepare(gw.gateway.config.model_copy(update={"server": server})))
+        assert (await gw.get("/admin/fleet"))[0] == 401
