@@ -64,7 +64,8 @@ _MORE_PER_ESCAPE = 5
 _USUAL_ENVELOPE_BYTES = 512
 _USUAL_MESSAGE_BYTES = 64
 _USUAL_ESCAPES = 1 / 8
-#: Members that no engine writes into a prompt.
+#: Members that no engine writes into a prompt. Larger than so many bytes they count in the bound all the same.
+_SMALL_BYTES = 64
 _NOT_PROMPT = frozenset(
     "model stream stream_options max_tokens max_completion_tokens min_tokens n best_of use_beam_search temperature top_p"  # noqa: SIM905 (a list of thirty lines)
     " top_k min_p seed stop ignore_eos presence_penalty frequency_penalty repetition_penalty length_penalty logit_bias"
@@ -78,6 +79,11 @@ _USUALLY_NOT_PROMPT = frozenset(
     "response_format structured_outputs guided_json guided_regex guided_choice guided_grammar tool_choice logits_processors"  # noqa: SIM905
     " stop_token_ids bad_words allowed_token_ids vllm_xargs cache_salt prediction".split()
 )
+#: Members whose text is counted as such, and those; by API.
+_SEEN = {
+    api: _USUALLY_NOT_PROMPT | ({name} if api == "chat" else {name, "suffix"})
+    for api, name in _PROMPT.items()
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +125,7 @@ def prompt_facts(api: str, body: Mapping[str, Any], around_bound: int | None = N
         texts, media, media_bytes, media_bound = chat_parts(body)
         size = _text_bytes(texts)
         sent = json_bytes(prompt) - media_bytes
-        written = sent + unseen_bytes(body, {"messages", *_USUALLY_NOT_PROMPT})
+        written = sent + unseen_bytes(body, _SEEN[api])
         usual = _USUAL_ENVELOPE_BYTES + _USUAL_MESSAGE_BYTES * len(prompt) + int(size * _USUAL_ESCAPES)
         unseen = max(0, written - size - usual)  # in members that hold no text as a rule
         return PromptFacts(
@@ -133,7 +139,7 @@ def prompt_facts(api: str, body: Mapping[str, Any], around_bound: int | None = N
         )
     suffix = body.get("suffix")  # what the answer is to lead to is written into the prompt too
     more = [suffix] if api == "completions" and isinstance(suffix, str) else []
-    hidden = unseen_bytes(body, {_PROMPT[api], "suffix", *_USUALLY_NOT_PROMPT}) - _USUAL_ENVELOPE_BYTES
+    hidden = unseen_bytes(body, _SEEN[api]) - _USUAL_ENVELOPE_BYTES
     unseen = max(0, hidden) // BYTES_PER_TOKEN  # may be written into each prompt
     if isinstance(prompt, str):
         texts = [prompt, *more]
@@ -171,8 +177,12 @@ def bound_around(api: str, body: Mapping[str, Any]) -> int:
     prompt = _PROMPT[api]
     bound = 8 if api != "chat" else TEMPLATE_TOKENS
     for name, value in body.items():
-        if name != prompt and name not in _NOT_PROMPT:
-            bound += len(name) + 4 + _bound_of_json(value)
+        if name not in _NOT_PROMPT:
+            if name != prompt:
+                bound += len(name) + 4 + _bound_of_json(value)
+        elif isinstance(value, (str, list, dict)) and name != "model":
+            size = json_bytes(value)
+            bound += size if size > _SMALL_BYTES else 0
     if api == "chat":
         for message in body[prompt]:
             for name, value in message.items():
