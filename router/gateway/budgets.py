@@ -44,19 +44,26 @@ class Till:
         self._budgets: dict[str, tuple[Account, Sequence[Budget]]] = {}  # by key, as they were made for it
 
     async def enter(
-        self, account: Account, arrived_at: float, headers: Headers, tokens: float = 1.0
+        self,
+        account: Account,
+        arrived_at: float,
+        headers: Headers,
+        tokens: float = 1.0,
+        *,
+        sends: bool = True,
     ) -> Lease:
-        """Take one request, one slot and so many tokens from the account's limits: before any work is done for the
+        """Take one request, one slot (if anything is to be sent) and so many tokens from the account's limits: before any work is done for the
         request one token, which tells whether there are any. Its lease then takes the rest (`hold`), and must be settled
         however the request ends.
 
         The day of `arrived_at` (seconds since the epoch) is the request's for its whole life. The `x-ratelimit-*`
         headers to send are appended to `headers`, also when the answer is the 429 that is raised."""
         lease = Lease(self, account, self._budgets_of(account, arrived_at))
-        if account.requests or account.tokens or account.slots:
+        slots = account.slots if sends else ()
+        if account.requests or account.tokens or slots:
             lease.tokens = [(each, min(tokens, each.capacity)) for each in account.tokens]
             takes = [*((each, 1.0) for each in account.requests), *lease.tokens]
-            grant = await self.state.take(Want(takes, account.slots, 1.0, SLACK), self.clock())
+            grant = await self.state.take(Want(takes, slots, 1.0, SLACK), self.clock())
             lease.slot = grant.reserved_usd
             _told(account, takes, grant, headers)
         return lease

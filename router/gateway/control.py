@@ -216,7 +216,7 @@ def _routing(gateway: Gateway) -> APIRouter:
         terms = client_key(gateway, request)
         if terms is None or terms.name is None:
             return await _dry_run(gateway, request, None, None)
-        lease = await gateway.till.enter(gateway.rules.accounts[terms.name], time.time(), [])
+        lease = await gateway.till.enter(gateway.rules.accounts[terms.name], time.time(), [], sends=False)
         try:
             return await _dry_run(gateway, request, terms, lease)
         finally:

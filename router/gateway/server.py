@@ -74,6 +74,7 @@ class GatewayProtocol(HttpToolsProtocol):
     _dropped = 0
     _began_at: float | None = None  # a request is being received since
     _received = 0  # bytes since then
+    _idle_since = 0.0
     _unread = 0  # bytes that wait for a client that does not read
     _unread_since = 0.0
 
@@ -109,7 +110,6 @@ class GatewayProtocol(HttpToolsProtocol):
 
     # --- what comes ----------------------------------------------------------------------------------
     def data_received(self, data: bytes) -> None:
-        self._unset_keepalive_if_required()
         if self.transport.is_closing():
             return
         if self._began_at is None:
@@ -213,9 +213,17 @@ class GatewayProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         front, self._front = self._front, None
         self._ahead = 0
+        now = self._idle_since = (
+            self.loop.time()
+        )  # uvicorn sets a timer here: for each answer it costs more than our sweep
         if front is not None and front.more_body:  # the rest of it is dropped, from now on
-            self._began_at, self._received = self.loop.time(), 0
-        super().on_response_complete()
+            self._began_at, self._received = now, 0
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
 
     @property
     def _answering(self) -> bool:
@@ -241,8 +249,8 @@ class GatewayProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if began_at is None:
-            if crowded and self._front is None:
-                self._close("crowded")
+            if self._front is None and (crowded or now - self._idle_since >= self.timeout_keep_alive):
+                self._close("crowded" if crowded else "idle")
         elif self._answering:  # the next request waits for this one's answer
             self._began_at, self._received = now, 0
         elif crowded and not self._received and now - began_at >= _NEW_S:
@@ -370,7 +378,7 @@ class GatewayServer(uvicorn.Server):
     """uvicorn's server; it also bounds connections. Signals are its caller's business.
 
     `fleet` gives the fleet file as it is served now. `closed` counts the connections that the server ended, by why:
-    `full` (too many), `crowded` (idle while there were many), `malformed`, `ahead` (too much was sent while a request was
+    `full` (too many), `crowded` (idle while there were many), `idle` (for longer than keep-alive lasts), `malformed`, `ahead` (too much was sent while a request was
     answered), `slow` (a request came too slowly), `stalled` (an answer was not read)."""
 
     def __init__(self, config: uvicorn.Config, fleet: Callable[[], FleetConfig]) -> None:
@@ -380,7 +388,7 @@ class GatewayServer(uvicorn.Server):
         # Half of what this process may open: a request needs a second connection, to its engine.
         self._room = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self.closed: Counter[str] = Counter(
-            dict.fromkeys(("full", "crowded", "malformed", "ahead", "slow", "stalled"), 0)
+            dict.fromkeys(("full", "crowded", "idle", "malformed", "ahead", "slow", "stalled"), 0)
         )
 
     @property

@@ -216,11 +216,15 @@ async def test_a_body_that_is_wrong_counts_against_the_limit(tmp_path):
 
 
 async def test_predictions_are_metered_like_requests(tmp_path):
-    keys = [key("k", requests_per_minute=2, max_concurrency=5)]
-    async with staged(tmp_path, auth={"keys": keys}) as (gw, _):
+    keys = [key("k", requests_per_minute=3, max_concurrency=1)]
+    async with staged(tmp_path, hangs(), auth={"keys": keys}) as (gw, stage):
+        asking = asyncio.create_task(gw.chat(model="small", **KEY))
+        await gw.until(lambda: stage.bodies)  # its slot is taken, but nothing is sent for a dry run
         body = {"model": "small", "messages": [HI]}
         codes = [(await gw.post("/v1/routing/predict", body, **KEY))[0] for _ in range(3)]
         assert codes == [200, 200, 429]
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
         assert (await gw.chat(model="small", **KEY))[0] == 429
 
 

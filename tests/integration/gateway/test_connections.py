@@ -555,3 +555,15 @@ async def test_whatever_bytes_come_leave_no_traceback(closed, caplog):
             await asyncio.gather(*(one() for _ in range(15)))
         await closed.until(lambda: closed.server_connections() <= 1)
     assert (await closed.chat(model="small", headers=bearer("sesame")))[0] == 200
+
+
+async def test_a_connection_without_a_request_is_closed_in_time(tmp_path):
+    async with live(tmp_path, vllm("a")) as gw:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gw.port)
+        writer.write(GET)
+        await reader.readuntil(b"}")
+        for connection in gw.server.server_state.connections:
+            connection.timeout_keep_alive = 0
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        assert gw.server.closed["idle"] == 1
+        writer.close()
