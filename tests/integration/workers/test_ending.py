@@ -38,8 +38,7 @@ async def test_streams_under_way(tmp_path, redis_url, how):
             await unready(gw)
             assert await gw.end(signal.SIGTERM) == 0
             for each in streams:
-                with pytest.raises(aiohttp.ClientPayloadError):
-                    await lines(each)
+                assert '"no_instance"' in (await lines(each))[-1]
         else:
             ending = asyncio.create_task(
                 gw.end(signal.SIGTERM if how == "drained" else signal.SIGKILL), name="end"
