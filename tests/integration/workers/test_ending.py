@@ -38,7 +38,7 @@ async def test_streams_under_way(tmp_path, redis_url, how):
             await unready(gw)
             assert await gw.end(signal.SIGTERM) == 0
             for each in streams:
-                assert '"no_instance"' in (await lines(each))[-1]
+                assert (await lines(each))[-1]["error"]["code"] == "no_instance"
         else:
             ending = asyncio.create_task(
                 gw.end(signal.SIGTERM if how == "drained" else signal.SIGKILL), name="end"
