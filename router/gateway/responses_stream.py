@@ -36,6 +36,8 @@ _TEXTS = {"content": "output_text", "refusal": "refusal", **dict.fromkeys(THINKI
 #: Of an answer, as its text stands in JSON (of logprobs a quarter): at the end all of it is written four times more, at
 #: once.
 MAX_TEXT_BYTES = 2 * 1024 * 1024
+#: What each part counts beside its text: the events that open and close it, and its place in the answer.
+_PART_BYTES = 2048
 
 
 class _Part:
@@ -227,6 +229,7 @@ class ResponsesStream:
     def _begin(self, kind: str, out: list[bytes]) -> _Part:
         """Open a part, in the open item if it belongs there."""
         item_kind = "reasoning" if kind == "reasoning_text" else "message"
+        self._text_bytes += _PART_BYTES
         self._write_calls(out, last=True)
         if self._open is None or self._open.kind != item_kind:
             self._close(out)

@@ -54,6 +54,16 @@ def test_tool_calls_of_an_answer_have_a_bound_in_all(make: Any) -> None:
         deque(map(stream.feed, pieces), maxlen=0)
 
 
+def test_an_answer_of_too_many_parts_is_ended_early() -> None:
+    """Each switch between text and reasoning opens an item of its own."""
+    stream = ResponsesStream("r", "m", {})
+    pair = event({"content": "x"}) + event({"reasoning_content": "x"})
+    written: list[int] = []
+    with pytest.raises(UpstreamError):
+        written.extend(map(len, map(stream.feed, repeat(pair, 2000))))
+    assert 100_000 < sum(written) < 4_000_000
+
+
 def test_a_call_that_is_not_complete_is_not_parsed_with_each_event(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed = 0
 
