@@ -52,9 +52,9 @@ class Till:
         *,
         sends: bool = True,
     ) -> Lease:
-        """Take one request, one slot (if anything is to be sent) and so many tokens from the account's limits: before any work is done for the
-        request one token, which tells whether there are any. Its lease then takes the rest (`hold`), and must be settled
-        however the request ends.
+        """Take one request, one slot (if anything is to be sent) and so many tokens from the account's limits: before any
+        work is done for the request one token, which tells whether there are any. Its lease then takes the rest (`hold`),
+        and must be settled however the request ends.
 
         The day of `arrived_at` (seconds since the epoch) is the request's for its whole life. The `x-ratelimit-*`
         headers to send are appended to `headers`, also when the answer is the 429 that is raised."""
@@ -134,12 +134,12 @@ def _told(account: Account, takes: list[tuple[Bucket, float]], grant: Grant, hea
             if level.wait_s > wait_s:
                 whose = "The key's" if bucket.name == f"{account.name}/{what}" else "Its maker's"
                 wait_s, exhausted = level.wait_s, f"{whose} {what} per minute are used up"
-    if grant.short in account.slots:
+    if grant.short is not None and grant.short in account.slots:
+        whose = "The key" if grant.short.key == f"{account.name}/slots" else "A key that made this key"
         raise Refusal(
             429,
             "rate_limit_exceeded",
-            f"{'The key' if grant.short is account.slots[0] else 'A key that made this key'} has as many requests under way "
-            "as it may; try again when one has ended.",
+            f"{whose} has as many requests under way as it may; try again when one has ended.",
             Outcome.REJECTED_RATE,
             retry_after_s=1.0,
         )

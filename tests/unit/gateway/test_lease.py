@@ -302,6 +302,10 @@ async def test_only_so_many_are_under_way_at_once(world: World) -> None:
         await world.till.enter(maker, NOW, []) and await world.till.enter(maker, NOW, [])
     with pytest.raises(Refusal, match=r"^A key that made this key has"):
         await world.till.enter(account, NOW, [])
+    with pytest.raises(
+        Refusal, match=r"^A key that made this key has"
+    ):  # nor with a bound of its maker's alone
+        await world.till.enter(Account("j", slots=slots[1:]), NOW, [])
     assert world.state.reserved == {("k/slots", TOTAL): 1.0, ("m/slots", TOTAL): 3.0}
     world.state.settle(slots[1:], 1.0, 0.0)
     for lease in (second, third):
