@@ -57,7 +57,7 @@ def request_failed(instance: Instance, owner: str | None, eject_after: int, retu
         return False
     most = max(1, eject_after - 1)
     counted = sum(count if each is None else min(count, most) for each, count in failures.items())
-    if counted >= eject_after:
+    if counted >= eject_after and (owner is None or len(failures) > 1):
         return _eject(instance)
     if owner is not None and failures[owner] >= eject_after:
         instance.ejected_for[owner] = return_after
