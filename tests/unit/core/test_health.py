@@ -61,7 +61,7 @@ def test_one_owner_never_takes_it_out_for_others(events, eject_after):
         if event == "a":
             health.request_failed(one, "a", eject_after, 2)
         else:
-            happen(one, "good" if event == "a" else event)
+            happen(one, event)
     assert one.healthy
     assert len(one.request_failures) <= 1
 
