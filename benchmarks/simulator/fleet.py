@@ -15,7 +15,7 @@ from router.core.profile import EngineProfile
 from router.core.scheduler import Scheduler
 from router.core.state import Instance
 from router.gateway.fleet.instances import instance_of
-from router.gateway.rules import Rules
+from router.gateway.intake.rules import Rules
 from router.store.state import MemoryState
 from router.wiring import create_predictor, create_scheduler
 

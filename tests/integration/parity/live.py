@@ -14,8 +14,8 @@ from predictors.serving import OnlinePredictor
 from router.config import FleetConfig, InstanceConfig
 from router.core.interfaces import Backend
 from router.core.types import Request
-from router.gateway.codecs.codec import OpenAICodec
-from router.gateway.http.server import Responder
+from router.gateway.codecs.openai.codec import OpenAICodec
+from router.gateway.http.responder import Responder
 from router.gateway.relay.relay import Exchange, Relay
 from router.gateway.relay.runner import Runner
 from router.gateway.service import Gateway

@@ -10,31 +10,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from router.config import FleetConfig
-from router.core.types import Need, Request
-from router.gateway.http.callers import OwnPages
-from router.gateway.http.fields import FieldRules
+from router.gateway.http.own_pages import OwnPages
 from router.gateway.keys.accounts import Account
 from router.gateway.keys.keyring import KeyRing
 from router.gateway.keys.tenants import Tenants
-from router.request.prompt import PromptFacts
-from router.request.routing_params import Defaults, KeyTerms, ModelNames, RoutingParams, RoutingRules
+from router.request.field_rules import FieldRules
+from router.request.key_terms import KeyTerms
+from router.request.model_names import ModelNames
+from router.request.routing_params import Defaults, RoutingRules
 from router.store.keys import StoredKey
 from router.store.state import State
 
 logger = logging.getLogger("headway")
-
-
-def session_id(key: str | None, told: str) -> str:
-    """What stands for a client's conversation: not its own word, which is no business of a log's, and never that of
-    another key."""
-    scope = b"" if key is None else hashlib.sha256(key.encode()).digest()
-    return hashlib.sha256(scope + told.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-
-
-def salted(prefix: tuple[int, ...], salt: int) -> tuple[int, ...]:
-    """Hashes of a prompt's leading blocks as one key's: no other key's prompts have the same, so no prediction tells one
-    key what another has asked."""
-    return tuple([block ^ salt for block in prefix]) if salt and prefix else prefix
 
 
 def _salt(purpose: str, sha256: str) -> bytes:
@@ -118,63 +105,6 @@ class Rules:
         """Need a key, also without any that works, if the rules before needed one."""
         if not before.keys.open:
             self.keys.close()
-
-    def request(
-        self,
-        params: RoutingParams,
-        facts: PromptFacts,
-        *,
-        request_id: str,
-        arrived_at: float,
-        max_tokens: int | None,
-        key: str | None = None,
-        decodes: bool = True,
-        choices: int = 1,
-        hedges: bool = True,
-        needs: tuple[Need, ...] = (),
-        session: str | None = None,
-    ) -> Request:
-        """What the scheduler gets of a request; `arrived_at` in seconds on the runner's clock. `session` is the
-        client's own word for the conversation."""
-        models = params.models
-        terms = None if key is None else self.terms.get(key)
-        allowed = None if terms is None else terms.models
-        fallbacks = tuple(
-            dict.fromkeys(
-                name
-                for model in models
-                for name in self.fallbacks[model]
-                if name not in models and (allowed is None or name in allowed)
-            )
-        )
-        return Request(
-            id=request_id,
-            arrived_at=arrived_at,
-            policy=params.policy,
-            models=models,
-            fallbacks=fallbacks,
-            prompt_tokens=facts.tokens,
-            prompt_tokens_bound=facts.tokens_bound,
-            longest_prompt_tokens=facts.longest_tokens,
-            max_tokens=max_tokens,
-            slo=params.slo,
-            hard=params.hard,
-            max_cost_usd=params.max_cost_usd,
-            min_quality=params.min_quality,
-            priority=params.priority,
-            seed=params.seed,
-            key=key,
-            owner=None if terms is None else terms.owner,
-            cache_salt=None if terms is None else terms.cache_salt,
-            expires_at=arrived_at + self.config.limits.request_timeout_s,
-            decodes=decodes,
-            choices=choices,
-            needs=needs,
-            hedges=hedges,
-            session=None if session is None else session_id(key, session),
-            prefix=facts.prefix if terms is None else salted(facts.prefix, terms.prefix_salt),
-            features=facts.features,
-        )
 
 
 def _keys(
