@@ -111,7 +111,7 @@ class PredictedLatency:
             choice.propensity,
         )
 
-    def taken(self, request: Request, option: Option) -> None:
+    def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
         """Nothing to count."""
 
 
