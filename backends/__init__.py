@@ -1,4 +1,4 @@
-"""Adapters for engines. To add a kind: one module, one line in `KINDS`, and one in `LACKS` if others can do more."""
+"""Adapters for engines. To add a kind: one module, one line in `KINDS`, and one in `UNSUPPORTED` if others can do more."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 import aiohttp
 
-from backends.ollama import LACKS as OLLAMA_LACKS
+from backends.ollama import UNSUPPORTED as OLLAMA_UNSUPPORTED
 from backends.ollama import OllamaBackend
 from backends.openai import OPENAI, VLLM, OpenAIBackend
 from router.core.interfaces import Backend
-from router.core.types import Ability, Candidate
+from router.core.types import Candidate, Capability
 
 #: Kind of an instance in the fleet file -> its factory. (`emulated` instances speak one of these.)
 KINDS: dict[str, Callable[..., Backend]] = {
@@ -21,7 +21,7 @@ KINDS: dict[str, Callable[..., Backend]] = {
     "openai": partial(OpenAIBackend, OPENAI),
 }
 #: What a kind of engine is known to refuse: such requests go to others. A kind that is not named is asked.
-LACKS: dict[str, frozenset[Ability]] = {"ollama": OLLAMA_LACKS}
+UNSUPPORTED: dict[str, frozenset[Capability]] = {"ollama": OLLAMA_UNSUPPORTED}
 
 
 def create(

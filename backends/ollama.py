@@ -21,19 +21,19 @@ from backends.pool import Pool
 from backends.stream import EngineStream
 from router.core.errors import UpstreamError
 from router.core.interfaces import Call
-from router.core.types import Ability, Candidate, LoadReport
+from router.core.types import Candidate, Capability, LoadReport
 
 PATHS = {"chat": "/api/chat", "completions": "/api/generate", "embeddings": "/api/embed"}
 
 #: What its API has no place for; `backends.ollama_bodies` refuses it too.
-LACKS = frozenset(
+UNSUPPORTED = frozenset(
     {
-        Ability.SEVERAL_ANSWERS,
-        Ability.SEVERAL_PROMPTS,
-        Ability.PROMPTS_AS_IDS,
-        Ability.ECHO,
-        Ability.IMAGES_BY_URL,
-        Ability.OTHER_MEDIA,
+        Capability.SEVERAL_ANSWERS,
+        Capability.SEVERAL_PROMPTS,
+        Capability.PROMPTS_AS_IDS,
+        Capability.ECHO,
+        Capability.IMAGES_BY_URL,
+        Capability.OTHER_MEDIA,
     }
 )
 

@@ -66,7 +66,7 @@ class _Told(NamedTuple):
 _NOTHING_TOLD = _Told({}, [], np.empty((0, 2, len(TAUS))), [], [])
 
 
-class PhysicalPredictor:
+class OnlinePredictor:
     """Implements `router.core.interfaces.Predictor`. Pure: no clock, no I/O; one object for a fleet."""
 
     def __init__(self, models: Models = UNTRAINED, prefix_blocks: int = 8192) -> None:

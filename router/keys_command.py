@@ -19,9 +19,9 @@ from sqlalchemy.engine import URL
 
 from policies import POLICIES
 from router.config import FleetConfig, load
-from router.gateway.client_keys import make, revoke
-from router.gateway.spend_report import day, spend_report
-from router.gateway.tenants import BadKey, Tenant, Tenants
+from router.gateway.keys.client_keys import make, revoke
+from router.gateway.keys.spend_report import day, spend_report
+from router.gateway.keys.tenants import BadKey, Tenant, Tenants
 from router.store import runs
 from router.store.database import StoreError, location, parse_url, sqlite_path
 from router.store.keys import KeyTable

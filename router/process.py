@@ -16,11 +16,11 @@ from router.background import Tasks
 from router.config import ConfigError, FleetConfig
 from router.core.errors import Refusal
 from router.emulated import Engines
-from router.gateway.api import Api
-from router.gateway.control import create_app
-from router.gateway.exposition import Page
-from router.gateway.server import GatewayServer, server_config
+from router.gateway.app import create_app
+from router.gateway.endpoints import Api
+from router.gateway.http.server import GatewayServer, server_config
 from router.gateway.service import Gateway
+from router.gateway.telemetry.exposition import Page
 from router.listening import raise_open_files, url_of
 from router.wiring import open_gateway
 

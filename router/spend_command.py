@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from router.config import load
-from router.gateway.spend_report import AMOUNTS, DIMENSIONS, SpendReport, day, dimensions, spend_report
+from router.gateway.keys.spend_report import AMOUNTS, DIMENSIONS, SpendReport, day, dimensions, spend_report
 from router.store.database import StoreError
 from router.store.queries import Store
 from router.wiring import store_url

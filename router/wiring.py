@@ -21,7 +21,7 @@ import policies
 from backends.engine import profiles
 from predictors.artifact import ArtifactError
 from predictors.models import Models, load_models
-from predictors.serving import PhysicalPredictor
+from predictors.serving import OnlinePredictor
 from router import __version__
 from router.config import ConfigError, FleetConfig, InstanceConfig, Problem
 from router.config.shown import shown
@@ -31,13 +31,13 @@ from router.core.scheduler import Scheduler
 from router.core.types import PromptFeatures
 from router.discovery import KubernetesPods
 from router.emulated import EmulatedEngines, Engines
-from router.gateway.fleet import scheduler_settings
-from router.gateway.metrics import Metrics
-from router.gateway.runner import Runner
+from router.gateway.fleet.instances import scheduler_settings
+from router.gateway.fleet.targets import LiveTargets
+from router.gateway.relay.runner import Runner
 from router.gateway.service import Gateway
-from router.gateway.targets import LiveTargets
-from router.gateway.tokenizer import PromptTokenizer
-from router.gateway.tracing import Tracing
+from router.gateway.telemetry.metrics import Metrics
+from router.gateway.telemetry.tracing import Tracing
+from router.request.tokenizer import PromptTokenizer
 from router.store.open_state import open_state
 from router.store.queries import Store
 from router.store.state import State
@@ -59,7 +59,7 @@ def secret(variable: str, environment: Mapping[str, str], place: str) -> str:
 
 
 def create_scheduler(
-    config: FleetConfig, predictor: PhysicalPredictor, rng: Random, targets: LiveTargets | None = None
+    config: FleetConfig, predictor: OnlinePredictor, rng: Random, targets: LiveTargets | None = None
 ) -> Scheduler:
     """The scheduler of a fleet file with every registered policy, and no instance yet. The gateway runs it,
     and so does the simulator. `targets` are asked at each decision (None: the fleet file's, for good)."""
@@ -76,7 +76,7 @@ def create_scheduler(
     return Scheduler((), chosen, predictor, scheduler_settings(config), rng)
 
 
-def text_estimators(predictor: PhysicalPredictor) -> dict[str, TextEstimator]:
+def text_estimators(predictor: OnlinePredictor) -> dict[str, TextEstimator]:
     """The text-only estimators by name, each asking the artifact that is in use when it is called; empty without
     an artifact at the start."""
 
@@ -95,9 +95,9 @@ def text_estimators(predictor: PhysicalPredictor) -> dict[str, TextEstimator]:
     return {} if text is None else {name: current(name) for name in text.estimators}
 
 
-def create_predictor(config: FleetConfig) -> PhysicalPredictor:
+def create_predictor(config: FleetConfig) -> OnlinePredictor:
     """The predictor of a fleet file. Raises ConfigError for an artifact that is damaged or does not fit."""
-    return PhysicalPredictor(load_artifacts(config))
+    return OnlinePredictor(load_artifacts(config))
 
 
 def load_artifacts(config: FleetConfig) -> Models:

@@ -19,8 +19,8 @@ import uvloop
 
 from router.config import ConfigError, FleetConfig, InstanceConfig, Problem
 from router.fleet_file import FleetFile, dump
-from router.gateway.exposition import Page
-from router.gateway.siblings import add_text, merge, pack, unpack
+from router.gateway.telemetry.exposition import Page
+from router.gateway.telemetry.siblings import add_text, merge, pack, unpack
 from router.link import Link, LinkError
 from router.listening import BACKLOG, share
 from router.process import Process, run_gateway

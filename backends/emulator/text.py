@@ -107,18 +107,18 @@ def drawn_output_tokens(text: str | bytes, model: str, salt: int = 0) -> int:
     return max(1, round(median * math.exp(sigma * normal)))
 
 
-def wished_output_tokens(wish: Any, names: Sequence[str]) -> int | None:
+def wished_output_tokens(params: Any, names: Sequence[str]) -> int | None:
     """The length that a request tells: an int, or a mapping {model: int} looked up under `names`.
 
     None where nothing fits. A ValueError says what is wrong with a malformed wish.
     """
-    if isinstance(wish, Mapping):
-        wish = next((wish[name] for name in names if name in wish), None)
-    if wish is None:
+    if isinstance(params, Mapping):
+        params = next((params[name] for name in names if name in params), None)
+    if params is None:
         return None
-    if isinstance(wish, bool) or not isinstance(wish, int) or wish < 1:
+    if isinstance(params, bool) or not isinstance(params, int) or params < 1:
         raise ValueError("emulate_output_tokens must be a positive integer or an object {model: integer}")
-    return wish
+    return params
 
 
 def model_names(profile: EngineProfile, *served: str) -> list[str]:

@@ -15,7 +15,7 @@ from predictors.dataset import Answer, Attempt, Dataset, Prompt, State
 from predictors.prefix_index import PrefixIndex
 from predictors.text import prompt_features
 from router.core.types import PREFIX_TOKENS, EndedHow
-from router.gateway.prompt import PromptFacts, prompt_facts
+from router.request.prompt import PromptFacts, prompt_facts
 
 #: (prompt id, model): whose answer.
 AnswerKey = tuple[str, str]

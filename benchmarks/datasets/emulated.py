@@ -20,7 +20,7 @@ from benchmarks.simulator import Simulation, arrivals, open_fleet
 from benchmarks.workloads.format import WorkloadRequest
 from benchmarks.workloads.sources.generators import Lengths, Process, conversations, generate
 from predictors.dataset import Attempt, Dataset, Run, State
-from predictors.serving import PhysicalPredictor
+from predictors.serving import OnlinePredictor
 from router.config import FleetConfig
 from router.core.profile import EngineProfile
 
@@ -170,7 +170,7 @@ def _play(world: World, random: Random) -> tuple[RecordingPredictor, list[Run]]:
     fleet = open_fleet(_config(world), {each.name: _true(random, each) for each in world.engines.values()})
     played = [_run(random, world, instance, engine) for instance, engine in world.engines.items()]
     # Without trained models: the data that they are made of must not depend on those that are shipped.
-    inner = PhysicalPredictor()
+    inner = OnlinePredictor()
     simulation = Simulation(fleet, seed=random.randrange(2**31), predictor=inner)
     recorder = RecordingPredictor(
         inner,

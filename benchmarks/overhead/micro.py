@@ -24,12 +24,12 @@ import policies
 from backends.engine import profiles
 from backends.sse import SseScanner
 from benchmarks.overhead import wire
-from predictors.serving import PhysicalPredictor
+from predictors.serving import OnlinePredictor
 from router.core.events import Arrived, Dispatch, Ended, FirstToken
 from router.core.scheduler import Scheduler
 from router.core.state import Instance
 from router.core.types import Candidate, EndedHow, LoadReport, Outcome, Price, Request, Slo
-from router.gateway.metrics import Metrics
+from router.gateway.telemetry.metrics import Metrics
 from router.store import explanations
 from router.store.queries import Store
 from router.store.records import AttemptRecord, RequestRecord, attempt_row, request_row
@@ -93,7 +93,7 @@ class SchedulerBench:
     """A scheduler over a fleet of `candidates` instances with some load, and requests to put through it."""
 
     def __init__(self, policy: str, candidates: int, slo: Slo | None = None) -> None:
-        predictor = PhysicalPredictor()
+        predictor = OnlinePredictor()
         settings = policies.PolicySettings(cached_tokens=predictor.cached_tokens)
         instances = [_instance(number) for number in range(candidates)]
         self.scheduler = Scheduler(instances, policies.create_all(settings), predictor, rng=Random(1))

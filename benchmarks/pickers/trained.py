@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from benchmarks.pickers.cases import Case, Table, part, table_of
 from benchmarks.pickers.replay import options_of, request_of
 from benchmarks.training.kinds import KINDS, Progress
-from predictors import PhysicalPredictor
+from predictors import OnlinePredictor
 from predictors.artifact import SUFFIX, load, path_of, save
 from predictors.dataset import Dataset, fraction_of
 from predictors.models import Models, load_models
@@ -71,7 +71,7 @@ class Asked:
 def ask(folder: Path, train: Dataset, table: Table) -> Asked:
     """Ask the artifacts of `folder` about the prompts of `table`; `train` is what they were trained on."""
     models = own_models(folder)
-    predictor = PhysicalPredictor(models)
+    predictor = OnlinePredictor(models)
     case = table.case
     if models.length is not None:
         shown = table_of(case, train)
@@ -97,7 +97,7 @@ def own_models(folder: Path) -> Models:
     return replace(found, about={}, **absent)
 
 
-def _show(predictor: PhysicalPredictor, table: Table) -> None:
+def _show(predictor: OnlinePredictor, table: Table) -> None:
     options = options_of(table.case)
     for row in range(len(table.prompts)):
         request = request_of(table, row, "", 0.0)

@@ -10,8 +10,8 @@ from benchmarks.workloads.format import PREFIX_BLOCK_TOKENS, WorkloadError, Work
 from predictors.text import prompt_features
 from router.core.errors import Refusal
 from router.core.types import PREFIX_TOKENS, PromptFeatures, Request
-from router.gateway.prompt import PromptFacts
-from router.gateway.wish import from_body
+from router.request.prompt import PromptFacts
+from router.request.routing_params import from_body
 
 _HASHED_BLOCKS = PREFIX_TOKENS // PREFIX_BLOCK_TOKENS
 
@@ -56,13 +56,13 @@ def arrivals(
         if slo and not routing.get("slo"):
             routing["slo"] = dict(slo)
         try:
-            wish = rules.wishes.merge(model, None, from_body(routing) if routing else None)
+            params = rules.routing_rules.merge(model, None, from_body(routing) if routing else None)
         except Refusal as refusal:
             raise WorkloadError(f"request {each.id}: {refusal.message}") from None
         hashes = each.prefix_hashes or ()
         tokens = each.prompt_tokens
         request = rules.request(
-            wish,
+            params,
             PromptFacts(tokens, tokens, hashes[:_HASHED_BLOCKS], features=_features(each)),
             request_id=each.id,
             arrived_at=each.arrival_s,

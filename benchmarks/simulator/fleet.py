@@ -9,12 +9,12 @@ import policies
 from backends.engine import profiles
 from benchmarks.simulator.engines import SimulatedEngine
 from benchmarks.workloads.format import WorkloadError
-from predictors.serving import PhysicalPredictor
+from predictors.serving import OnlinePredictor
 from router.config import FleetConfig
 from router.core.profile import EngineProfile
 from router.core.scheduler import Scheduler
 from router.core.state import Instance
-from router.gateway.fleet import instance_of
+from router.gateway.fleet.instances import instance_of
 from router.gateway.rules import Rules
 from router.store.state import MemoryState
 from router.wiring import create_predictor, create_scheduler
@@ -30,7 +30,7 @@ class Fleet:
     profiles: dict[str, EngineProfile]
     time_factor: float
 
-    def scheduler(self, seed: int, predictor: PhysicalPredictor | None = None) -> Scheduler:
+    def scheduler(self, seed: int, predictor: OnlinePredictor | None = None) -> Scheduler:
         """A scheduler in its first state, as the gateway builds it; `predictor` in place of the fleet file's."""
         scheduler = create_scheduler(self.config, predictor or create_predictor(self.config), Random(seed))
         scheduler.set_instances(self._instance(name) for name in self.names)

@@ -29,7 +29,7 @@ from benchmarks.simulator.engines import PromptTooLong, QueueFull, SimulatedEngi
 from benchmarks.simulator.fleet import Fleet
 from benchmarks.simulator.flights import Attempt, Flight
 from benchmarks.simulator.outcomes import Gaps, LoadSample, Log, Result, Timeline
-from predictors.serving import PhysicalPredictor
+from predictors.serving import OnlinePredictor
 from router.core.errors import Refusal
 from router.core.events import (
     Arrived,
@@ -76,7 +76,7 @@ class Simulation:
         seed: int = 0,
         losses: Sequence[InstanceLoss] = (),
         on_instruction: Callable[[Instruction, float], None] | None = None,
-        predictor: PhysicalPredictor | None = None,
+        predictor: OnlinePredictor | None = None,
     ) -> None:
         self.scheduler = fleet.scheduler(seed, predictor)
         self.engines = fleet.engines()

@@ -23,7 +23,7 @@ from predictors.latency.features import EVENT_FEATURES, TARGET_FEATURES, TAUS, T
 from predictors.latency.model import LatencyModel
 from predictors.models import Models
 from predictors.prediction import PhysicalPrediction
-from predictors.serving import PhysicalPredictor
+from predictors.serving import OnlinePredictor
 from predictors.trees import TREE_FEATURES, TreeModel, tree_row
 from router.core.interfaces import Option
 from router.core.profile import EngineProfile
@@ -75,7 +75,7 @@ class Episode:
         return residual
 
 
-class _Predictor(PhysicalPredictor):
+class _Predictor(OnlinePredictor):
     """Knows of each request what its prefix cache should have held, instead of guessing from the prompt."""
 
     cached = 0.0

@@ -98,10 +98,10 @@ def eligible(
         for instance in instances_by_model.get(model, {}).values():
             candidate = instance.candidates[model]
             if needs:
-                missing = [need for need in needs if need.ability in instance.lacks]
+                missing = [need for need in needs if need.capability in instance.unsupported]
                 if missing:
                     unmet.update(missing)
-                    out.append((candidate, f"cannot {' or '.join(need.ability for need in missing)}"))
+                    out.append((candidate, f"cannot {' or '.join(need.capability for need in missing)}"))
                     continue
                 able = True
             if candidate.context_tokens is not None and need_tokens > candidate.context_tokens:
@@ -192,7 +192,7 @@ def _unable(request: Request, models: Iterable[str], unmet: set[Need]) -> Refusa
     """Each candidate lacks some of what the request needs."""
     missing = [need for need in request.needs if need in unmet]
     return invalid_request(
-        f"No instance that serves {', '.join(models)} can {' and '.join(need.ability for need in missing)}.",
+        f"No instance that serves {', '.join(models)} can {' and '.join(need.capability for need in missing)}.",
         missing[0].param,
     )
 

@@ -73,7 +73,7 @@ class Tick(NamedTuple):
     """The runner's one timer fired (`Scheduler.wake_at`)."""
 
 
-class PeersTold(NamedTuple):
+class PeerLoadReported(NamedTuple):
     """Other replicas of the router have told: of `replicas` that share the fleet, what those others have at each
     instance (none where not named), and which instances one of them has `ejected` since the last time."""
 
@@ -82,7 +82,7 @@ class PeersTold(NamedTuple):
     ejected: frozenset[str] = frozenset()
 
 
-Event = Arrived | FirstToken | Ended | Left | LoadReported | Probed | PeersTold | Tick
+Event = Arrived | FirstToken | Ended | Left | LoadReported | Probed | PeerLoadReported | Tick
 
 
 # --- instructions -----------------------------------------------------------------------------------

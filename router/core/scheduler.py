@@ -29,7 +29,7 @@ from random import Random
 from typing import Any
 
 from router.core import admission, health, hedging, refusals
-from router.core.alarms import Alarms
+from router.core.deadlines import DeadlineHeap
 from router.core.deciding import Decided, Decider
 from router.core.eligibility import Eligible, eligible, free_slots
 from router.core.errors import Refusal
@@ -44,7 +44,7 @@ from router.core.events import (
     Instruction,
     Left,
     LoadReported,
-    PeersTold,
+    PeerLoadReported,
     Probed,
     Refuse,
     Tick,
@@ -100,8 +100,8 @@ class Scheduler:
         self._awaiting_until = -math.inf  # the latest time limit among those that were there together
         self._queue = Queue()
         self._queued_models: Counter[tuple[str, ...]] = Counter()  # how many in the queue want these
-        self._deadlines = Alarms()  # hard SLOs
-        self._hedges = Alarms()  # when an attempt, by its number, is late
+        self._deadlines = DeadlineHeap()  # hard SLOs
+        self._hedges = DeadlineHeap()  # when an attempt, by its number, is late
         self._deferred = 0  # in the queue because a policy holds them back
         self._think_again_at: dict[
             tuple[str, ...], float
@@ -118,7 +118,7 @@ class Scheduler:
             Left: self._left,
             LoadReported: self._load_reported,
             Probed: self._probed,
-            PeersTold: self._peers_told,
+            PeerLoadReported: self._peer_load_reported,
             Tick: self._tick,
         }
         self.set_instances(instances)
@@ -343,7 +343,7 @@ class Scheduler:
         )
         return self._drain(now) if changed and self._queue else []
 
-    def _peers_told(self, event: PeersTold, now: float) -> list[Instruction]:
+    def _peer_load_reported(self, event: PeerLoadReported, now: float) -> list[Instruction]:
         nothing = Work()
         for name, instance in self.instances.items():
             instance.shares(event.work.get(name, nothing), event.replicas)

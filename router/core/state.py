@@ -12,7 +12,7 @@ from math import inf
 from typing import NamedTuple
 
 from router.core.profile import EngineProfile
-from router.core.types import Ability, Candidate, LoadReport
+from router.core.types import Candidate, Capability, LoadReport
 
 #: Features of an instance at a decision, in this order, in `Decision.loads` and in the records.
 LOAD_FEATURES = (
@@ -49,7 +49,7 @@ _GAP_STEP = 0.05
 @dataclass(slots=True)
 class Instance:
     """One running replica. `profile` maps a model's fleet name to its engine profile, where one is known;
-    `speed` is the time compression of an emulated instance (profile seconds / wall seconds). `lacks` is what its engine
+    `speed` is the time compression of an emulated instance (profile seconds / wall seconds). `unsupported` is what its engine
     is known to refuse."""
 
     name: str
@@ -60,7 +60,7 @@ class Instance:
     speed: float = 1.0
     profiles: dict[str, EngineProfile] = field(default_factory=dict)
     usd_per_hour: float | None = None
-    lacks: frozenset[Ability] = frozenset()
+    unsupported: frozenset[Capability] = frozenset()
 
     # health
     healthy: bool = True

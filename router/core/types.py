@@ -84,7 +84,7 @@ class Slo:
         )
 
 
-class Ability(StrEnum):
+class Capability(StrEnum):
     """What a request may need of an engine that not every kind can do; the words follow "can" and "cannot"."""
 
     SEVERAL_ANSWERS = "give several answers"
@@ -98,7 +98,7 @@ class Ability(StrEnum):
 class Need(NamedTuple):
     """An ability that a request needs, and the field of its body that asks for it."""
 
-    ability: Ability
+    capability: Capability
     param: str
 
 

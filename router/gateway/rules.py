@@ -11,13 +11,13 @@ from typing import Any, Self
 
 from router.config import FleetConfig
 from router.core.types import Need, Request
-from router.gateway.accounts import Account
-from router.gateway.callers import OwnPages
-from router.gateway.fields import FieldRules
-from router.gateway.keys import KeyRing
-from router.gateway.prompt import PromptFacts
-from router.gateway.tenants import Tenants
-from router.gateway.wish import Defaults, KeyTerms, ModelNames, Wish, WishRules
+from router.gateway.http.callers import OwnPages
+from router.gateway.http.fields import FieldRules
+from router.gateway.keys.accounts import Account
+from router.gateway.keys.keyring import KeyRing
+from router.gateway.keys.tenants import Tenants
+from router.request.prompt import PromptFacts
+from router.request.routing_params import Defaults, KeyTerms, ModelNames, RoutingParams, RoutingRules
 from router.store.keys import StoredKey
 from router.store.state import State
 
@@ -54,7 +54,7 @@ class Rules:
     pages: OwnPages
     fields: FieldRules
     names: ModelNames
-    wishes: WishRules
+    routing_rules: RoutingRules
     state: State
     stored: Sequence[StoredKey]
     tenants: Tenants
@@ -93,7 +93,7 @@ class Rules:
             pages=OwnPages(config.server.host, config.server.allowed_hosts),
             fields=FieldRules(config.limits.forbidden_fields, config.limits.media_urls),
             names=names,
-            wishes=WishRules(
+            routing_rules=RoutingRules(
                 names,
                 server,
                 {model.name: Defaults(slo=model.slo.slo()) for model in config.models if model.slo},
@@ -121,7 +121,7 @@ class Rules:
 
     def request(
         self,
-        wish: Wish,
+        params: RoutingParams,
         facts: PromptFacts,
         *,
         request_id: str,
@@ -136,7 +136,7 @@ class Rules:
     ) -> Request:
         """What the scheduler gets of a request; `arrived_at` in seconds on the runner's clock. `session` is the
         client's own word for the conversation."""
-        models = wish.models
+        models = params.models
         terms = None if key is None else self.terms.get(key)
         allowed = None if terms is None else terms.models
         fallbacks = tuple(
@@ -150,19 +150,19 @@ class Rules:
         return Request(
             id=request_id,
             arrived_at=arrived_at,
-            policy=wish.policy,
+            policy=params.policy,
             models=models,
             fallbacks=fallbacks,
             prompt_tokens=facts.tokens,
             prompt_tokens_bound=facts.tokens_bound,
             longest_prompt_tokens=facts.longest_tokens,
             max_tokens=max_tokens,
-            slo=wish.slo,
-            hard=wish.hard,
-            max_cost_usd=wish.max_cost_usd,
-            min_quality=wish.min_quality,
-            priority=wish.priority,
-            seed=wish.seed,
+            slo=params.slo,
+            hard=params.hard,
+            max_cost_usd=params.max_cost_usd,
+            min_quality=params.min_quality,
+            priority=params.priority,
+            seed=params.seed,
             key=key,
             owner=None if terms is None else terms.owner,
             cache_salt=None if terms is None else terms.cache_salt,

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from predictors.models import Models
-from predictors.serving import PhysicalPredictor
+from predictors.serving import OnlinePredictor
 from predictors.sharing import LessonCounts
 from router.background import Tasks, close_all, surviving
 from router.config import FleetConfig, InstanceConfig
@@ -22,25 +22,25 @@ from router.core.errors import Refusal, UpstreamError
 from router.core.events import Tick
 from router.core.interfaces import COUNTED_FIELDS, Backend, Call
 from router.core.types import Candidate, Outcome, Request
-from router.gateway.budgets import Till, rolled_up
-from router.gateway.callers import admin_needs_key
-from router.gateway.client_keys import ClientKeys
-from router.gateway.fleet import ProfileLookup, instance_of, scheduler_settings
-from router.gateway.fleet_changes import FleetChanges
-from router.gateway.metrics import BudgetLevel, Metrics
-from router.gateway.monitor import Monitor
-from router.gateway.overlay import DOCUMENT, Overlay
-from router.gateway.peers import PeerLink
-from router.gateway.prompt import IMAGE_TOKENS, PromptFacts, unseen_bytes
-from router.gateway.quote import Tariffs
+from router.gateway.fleet.changes import FleetChanges
+from router.gateway.fleet.instances import ProfileLookup, instance_of, scheduler_settings
+from router.gateway.fleet.monitor import Monitor
+from router.gateway.fleet.overlay import DOCUMENT, Overlay
+from router.gateway.fleet.peers import PeerLink
+from router.gateway.fleet.scaling import scaling
+from router.gateway.fleet.targets import LiveTargets
+from router.gateway.http.callers import admin_needs_key
+from router.gateway.keys.admission import BudgetAdmission, rolled_up
+from router.gateway.keys.client_keys import ClientKeys
+from router.gateway.keys.quote import Tariffs
+from router.gateway.relay.runner import Runner
 from router.gateway.rules import Rules
-from router.gateway.runner import Runner
-from router.gateway.scaling import scaling
-from router.gateway.stalls import StallWatch
-from router.gateway.targets import LiveTargets
-from router.gateway.tokenizer import PromptTokenizer
-from router.gateway.tracing import Tracing
+from router.gateway.telemetry.metrics import BudgetLevel, Metrics
+from router.gateway.telemetry.stalls import StallWatch
+from router.gateway.telemetry.tracing import Tracing
 from router.logs import log_request
+from router.request.prompt import IMAGE_TOKENS, PromptFacts, unseen_bytes
+from router.request.tokenizer import PromptTokenizer
 from router.store.database import StoreError
 from router.store.keys import StoredKey
 from router.store.queries import Store
@@ -92,7 +92,7 @@ class Gateway:
         policies: tuple[str, ...],
         make_backend: BackendFactory,
         profile: ProfileLookup,
-        predictor: PhysicalPredictor,
+        predictor: OnlinePredictor,
         admin_key: str | None,
         state: State,
         load_tokenizers: Callable[[FleetConfig], dict[str, PromptTokenizer]],
@@ -114,7 +114,7 @@ class Gateway:
         self._tokenizers: dict[str, PromptTokenizer] = {}
         self._predictor = predictor
         self.backends: dict[str, Backend] = {}
-        self.till = Till(state)
+        self.budget_admission = BudgetAdmission(state)
         self.tariffs = Tariffs(runner.scheduler)
         self.draining = False
         self.started_at = time.time()
@@ -227,7 +227,7 @@ class Gateway:
             self.keys.stop,
             self._background.stop,
             self.monitor.stop,  # after all that might make it watch again
-            self.till.aclose,
+            self.budget_admission.aclose,
             *[backend.aclose for backend in self.backends.values()],
             self.state.aclose,  # what was spent has been told by now
         )

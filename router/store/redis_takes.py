@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from router.store.redis_alone import Alone
 from router.store.redis_books import Books, Name
+from router.store.redis_fallback import LocalFallback
 from router.store.redis_pace import Pace
 from router.store.redis_wants import Gives, read_grant, want_row
 from router.store.state import Bucket, Grant, Want
@@ -33,7 +33,7 @@ class Takes:
         self._books = books
         self._pace = pace
         self.gives = Gives()
-        self.alone: Alone | None = Alone(books, {}, replicas, time.monotonic())
+        self.alone: LocalFallback | None = LocalFallback(books, {}, replicas, time.monotonic())
         self.settled_at: float | None = None
         self.alone_s = 0.0  # up to the last return
         self._waiting: list[tuple[Want, asyncio.Future[Grant]]] = []
@@ -115,7 +115,7 @@ class Takes:
         """Redis does not answer: who waits is answered here, as one of `replicas`."""
         now = time.monotonic()
         if self.alone is None:
-            self.alone = Alone(self._books, self._levels, replicas, now)
+            self.alone = LocalFallback(self._books, self._levels, replicas, now)
         elif self.settled_at is not None:
             self.alone.owed(now)  # that has been told, or is on its way
         self.settled_at = None
@@ -124,7 +124,7 @@ class Takes:
                 answer.set_result(self._decide(self.alone, want))
         self._asked, self._waiting = [], []
 
-    def _decide(self, alone: Alone, want: Want) -> Grant:
+    def _decide(self, alone: LocalFallback, want: Want) -> Grant:
         grant = alone.take(want, time.monotonic())
         if grant.given and self.settled_at is not None:
             for bucket, amount in want.takes:

@@ -305,11 +305,11 @@ class Writer:
         """Make the front safe, if it is not committed in the meantime."""
         if self._spool is None or self._spool.full:
             return
-        front = self._front
-        lines = await self._lines(front)
+        codec = self._front
+        lines = await self._lines(codec)
         # What was committed while the lines were made is gone from the front's beginning.
-        lines = lines[len(lines) - len(front) :]
-        if front and front is self._front and self._spool.append(lines):
+        lines = lines[len(lines) - len(codec) :]
+        if codec and codec is self._front and self._spool.append(lines):
             self._front_spooled = True
             self._recent.extend(self._taken)
             self._taken = []

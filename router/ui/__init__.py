@@ -1,1 +1,1 @@
-"""The page at /ui: HTML, CSS and ES modules, served as they lie here (`router.gateway.ui_routes`). Nothing is built."""
+"""The page at /ui: HTML, CSS and ES modules, served as they lie here (`router.gateway.routes.ui`). Nothing is built."""

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from router.gateway.accounts import TOTAL
+from router.gateway.keys.accounts import TOTAL
 from tests.integration.budgets.worlds import INPUT_USD, OUTPUT_USD, PROMPT_USD, audited, budget, purse
 from tests.integration.gateway.live import MODELS, Live, bearer, fault, key, live, vllm
 from tests.integration.gateway.staged import event, hangs, hedge_after, staged
@@ -17,7 +17,7 @@ from tests.integration.gateway.staged import event, hangs, hedge_after, staged
 KEYS = ("a", "b", "c")
 
 
-def wish(rng: Random) -> dict[str, Any]:
+def params(rng: Random) -> dict[str, Any]:
     """A request of any kind."""
     found: dict[str, Any] = {"model": "auto", "ignore_eos": rng.random() < 0.5}
     found["messages"] = [{"role": "user", "content": "word " * rng.choice([1, 20, 300])}]
@@ -38,7 +38,7 @@ def wish(rng: Random) -> dict[str, Any]:
 async def ask(gw: Live, secret: str, rng: Random) -> int | None:
     """One request, streamed or not, read to its end or left alone; its status, None if it was left."""
     leaves = rng.random() < 0.2
-    body = wish(rng) | {"stream": rng.random() < 0.6}
+    body = params(rng) | {"stream": rng.random() < 0.6}
     url, headers = f"{gw.url}/v1/chat/completions", bearer(secret)
     if rng.random() < 0.1:
         url = f"{gw.url}/v1/embeddings"

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from router.gateway.accounts import TOTAL
+from router.gateway.keys.accounts import TOTAL
 from tests.integration.budgets.worlds import INPUT_USD, OUTPUT_USD, budget, one_key
 from tests.integration.gateway.live import bearer, key
 from tests.integration.gateway.staged import (

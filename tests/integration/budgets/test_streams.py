@@ -8,7 +8,7 @@ import json
 import aiohttp
 import pytest
 
-from router.gateway.accounts import TOTAL
+from router.gateway.keys.accounts import TOTAL
 from tests.integration.budgets.worlds import (
     INPUT_USD,
     OUTPUT_USD,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from router.gateway.accounts import TOTAL, Account, Purse
+from router.gateway.keys.accounts import TOTAL, Account, KeyBudget
 from tests.integration.budgets.audit import Audited
 from tests.integration.gateway.live import Live, key
 from tests.integration.gateway.staged import Script, Stage, staged
@@ -25,19 +25,23 @@ def budget(tokens: float) -> float:
     return PROMPT_USD + tokens * OUTPUT_USD
 
 
-def use(gw: Live, state: Audited, purses: Mapping[str, tuple[Purse, ...]]) -> None:
+def use(gw: Live, state: Audited, key_budgets: Mapping[str, tuple[KeyBudget, ...]]) -> None:
     """Put the audited state in, and say what the requests of each key are taken from."""
     gateway = gw.gateway
-    gateway.till.state = state
-    accounts = {name: replace(gateway.rules.accounts[name], purses=some) for name, some in purses.items()}
+    gateway.budget_admission.state = state
+    accounts = {
+        name: replace(gateway.rules.accounts[name], key_budgets=some) for name, some in key_budgets.items()
+    }
     gateway.rules = replace(gateway.rules, accounts=accounts)
 
 
 @asynccontextmanager
-async def audited(gw: Live, *, delay_s: float = 0.0, **purses: tuple[Purse, ...]) -> AsyncIterator[Audited]:
+async def audited(
+    gw: Live, *, delay_s: float = 0.0, **key_budgets: tuple[KeyBudget, ...]
+) -> AsyncIterator[Audited]:
     """An audited state for the body; afterwards the books must balance."""
     state = Audited(delay_s)
-    use(gw, state, purses)
+    use(gw, state, key_budgets)
     yield state
     await balanced(gw, state)
 
@@ -45,21 +49,21 @@ async def audited(gw: Live, *, delay_s: float = 0.0, **purses: tuple[Purse, ...]
 async def balanced(gw: Live, state: Audited) -> None:
     """Wait until all have ended. Then nothing is held, and what was spent is what the rows say."""
     await gw.until(lambda: not gw.gateway.runner.scheduler.live)
-    await gw.gateway.till.aclose()
+    await gw.gateway.budget_admission.aclose()
     await gw.until(lambda: not state.reserved)
     assert state.broken == []
     accounts: Mapping[str, Account] = gw.gateway.rules.accounts
     spent_usd: dict[str, float] = {}
     for row in await gw.rows():
         if row["key_name"] in accounts:
-            for purse in accounts[row["key_name"]].purses:
+            for purse in accounts[row["key_name"]].key_budgets:
                 spent_usd[purse.key] = spent_usd.get(purse.key, 0.0) + (row["cost_usd"] or 0.0)
     for name, usd in spent_usd.items():
         assert state.spent_usd(name, TOTAL) == pytest.approx(usd, rel=1e-9)
 
 
-def purse(name: str, usd: float | None = None, *, day: float | None = None) -> Purse:
-    return Purse(name, day, usd)
+def purse(name: str, usd: float | None = None, *, day: float | None = None) -> KeyBudget:
+    return KeyBudget(name, day, usd)
 
 
 @asynccontextmanager

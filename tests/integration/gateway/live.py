@@ -19,9 +19,9 @@ from backends.emulator.faults import Fault, parse_fault
 from backends.emulator.instance import EmulatedInstance
 from router.config import FleetConfig, loads
 from router.core.state import Instance
-from router.gateway.api import Api
-from router.gateway.control import create_app
-from router.gateway.server import GatewayServer, server_config
+from router.gateway.app import create_app
+from router.gateway.endpoints import Api
+from router.gateway.http.server import GatewayServer, server_config
 from router.gateway.service import Gateway
 from router.serve import listen
 from router.wiring import open_gateway

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from router.gateway.control import create_app
+from router.gateway.app import create_app
 from tests.integration.gateway.live import MODELS, SPEED, bearer, events, fault, key, live, vllm
 
 

@@ -8,7 +8,7 @@ import json
 import pytest
 import pytest_asyncio
 
-from router.gateway import server as http_server
+from router.gateway.http import server as http_server
 from tests.integration.gateway.live import live, vllm
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

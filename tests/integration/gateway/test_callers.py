@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from router.gateway.api import ROUTES
+from router.gateway.endpoints import ROUTES
 from tests.integration.gateway.live import bearer, key, live, vllm
 
 CHAT = b'{"model": "auto", "max_tokens": 2, "messages": [{"role": "user", "content": "Hello"}]}'

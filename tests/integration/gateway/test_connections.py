@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import pytest
 import pytest_asyncio
 
-from router.gateway import server as http_server
+from router.gateway.http import server as http_server
 from tests.integration.gateway.live import bearer, key, live, vllm
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

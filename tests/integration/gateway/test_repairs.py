@@ -10,7 +10,7 @@ import aiohttp.web
 import openai
 import pytest
 
-from router.gateway import server as http_server
+from router.gateway.http import server as http_server
 from tests.integration.gateway.live import SPEED, live, vllm
 from tests.integration.gateway.staged import event, hangs, staged
 

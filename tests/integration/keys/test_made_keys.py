@@ -199,8 +199,8 @@ async def test_a_holder_makes_sees_and_revokes_its_own_and_nothing_else(tmp_path
 
 async def test_holders_change_keys_at_a_bounded_rate(tmp_path, monkeypatch):
     """Every gateway reads all keys after each change; those below one operator's key share the rate."""
-    monkeypatch.setattr("router.gateway.key_routes._CHANGES_AT_ONCE", 3)
-    monkeypatch.setattr("router.gateway.key_routes._CHANGES_PER_S", 1e-3)
+    monkeypatch.setattr("router.gateway.routes.keys._CHANGES_AT_ONCE", 3)
+    monkeypatch.setattr("router.gateway.routes.keys._CHANGES_PER_S", 1e-3)
     async with gateway(tmp_path, keys=[*KEYS, key("other", makes_keys=True)]) as gw:
         mine = await make(gw, "mine", by="top", makes_keys=True)
         await make(gw, "below", by=mine)

@@ -10,16 +10,16 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from benchmarks.simulator import Arrival, Fleet, InstanceLoss
-from predictors.serving import PhysicalPredictor
+from predictors.serving import OnlinePredictor
 from router.config import FleetConfig, InstanceConfig
 from router.core.interfaces import Backend
 from router.core.types import Request
-from router.gateway.fronts import OpenAIFront
-from router.gateway.metrics import Metrics
-from router.gateway.relay import Exchange, Relay
-from router.gateway.runner import Runner
-from router.gateway.server import Responder
+from router.gateway.codecs.codec import OpenAICodec
+from router.gateway.http.server import Responder
+from router.gateway.relay.relay import Exchange, Relay
+from router.gateway.relay.runner import Runner
 from router.gateway.service import Gateway
+from router.gateway.telemetry.metrics import Metrics
 from router.store.queries import Store
 from router.store.records import RequestRecord
 from router.store.state import MemoryState
@@ -109,7 +109,7 @@ class LiveRun:
         listener: Listener | None = None,
         prepare: Callable[[Gateway], None] | None = None,
         make_engine: Callable[..., LiveEngine] = LiveEngine,
-        predictor: PhysicalPredictor | None = None,
+        predictor: OnlinePredictor | None = None,
     ) -> None:
         self._fleet = fleet
         self._seed = seed
@@ -190,7 +190,7 @@ class LiveRun:
             max_cost_usd=request.max_cost_usd,
             arrived_at=request.arrived_at,
         )
-        exchange = Exchange("chat", {}, OpenAIFront(True), True, False, request, record, [])
+        exchange = Exchange("chat", {}, OpenAICodec(True), True, False, request, record, [])
         relay = Relay(self.gateway, exchange, Responder(client.send))
         self._tasks.append(asyncio.get_running_loop().create_task(relay.run(client)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from benchmarks.simulator import Arrival, Fleet, InstanceLoss, Simulation
-from predictors.serving import PhysicalPredictor
+from predictors.serving import OnlinePredictor
 from router.core.events import Instruction
 from tests.integration.parity.traces import Run, instruction_step, listen, rows_of_result
 
@@ -15,7 +15,7 @@ def simulated_run(
     arrivals: Iterable[Arrival],
     seed: int,
     losses: Sequence[InstanceLoss] = (),
-    predictor: PhysicalPredictor | None = None,
+    predictor: OnlinePredictor | None = None,
 ) -> Run:
     """What the simulator does with a workload; `predictor` serves in place of the fleet file's."""
     run = Run()

@@ -20,7 +20,7 @@ import policies
 from backends.engine import profiles
 from benchmarks.simulator import Fleet, InstanceLoss
 from benchmarks.workloads.format import WorkloadRequest
-from predictors.serving import PhysicalPredictor
+from predictors.serving import OnlinePredictor
 from tests.integration.parity.live import LiveRun, live_run
 from tests.integration.parity.scenarios import (
     LLAMA,
@@ -44,7 +44,7 @@ def both(
     *,
     seed: int = 7,
     losses: Sequence[InstanceLoss] = (),
-    predictor: Callable[[], PhysicalPredictor | None] = lambda: None,
+    predictor: Callable[[], OnlinePredictor | None] = lambda: None,
     **options: Any,
 ) -> Run:
     """Run a workload both ways, find no difference, and give back what was done."""

@@ -15,9 +15,9 @@ from router.core.events import Dispatch, Ended, Event, FirstToken, Instruction, 
 from router.core.interfaces import Choice, Option
 from router.core.profile import EngineProfile
 from router.core.types import Candidate, EndedHow, Request
-from router.gateway.attempt import Attempt as LiveAttempt
-from router.gateway.relay import Relay
-from router.gateway.runner import Runner
+from router.gateway.relay.attempt import Attempt as LiveAttempt
+from router.gateway.relay.relay import Relay
+from router.gateway.relay.runner import Runner
 from router.gateway.service import Gateway
 from tests.integration.parity.live import live_run
 from tests.integration.parity.live_engine import LiveBackend, LiveEngine

@@ -20,10 +20,10 @@ import uvloop
 
 import policies
 from router.config import loads
-from router.gateway.api import Api
-from router.gateway.control import create_app
-from router.gateway.server import GatewayServer, server_config
-from router.gateway.stalls import StallWatch
+from router.gateway.app import create_app
+from router.gateway.endpoints import Api
+from router.gateway.http.server import GatewayServer, server_config
+from router.gateway.telemetry.stalls import StallWatch
 from router.process import keep_freed_memory
 from router.serve import listen
 from router.wiring import open_gateway

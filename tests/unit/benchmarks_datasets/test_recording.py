@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.datasets.recording import RecordingPredictor
-from predictors.serving import PhysicalPredictor
+from predictors.serving import OnlinePredictor
 from router.core.interfaces import Predictor
 from router.core.state import Instance
 from router.core.types import Candidate, Request
@@ -11,7 +11,7 @@ from router.core.types import Candidate, Request
 
 def test_two_attempts_of_one_request_are_kept_apart() -> None:
     recorder = RecordingPredictor(
-        PhysicalPredictor(), {"a": "run-a", "b": "run-b"}, lambda request, instance: 0.0
+        OnlinePredictor(), {"a": "run-a", "b": "run-b"}, lambda request, instance: 0.0
     )
     predictor: Predictor = recorder
     request = Request("r", 0.0, "slo", ("m",), prompt_tokens=100)

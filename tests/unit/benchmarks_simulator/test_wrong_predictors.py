@@ -18,7 +18,7 @@ import pytest
 from benchmarks.simulator import Fleet, Simulation
 from benchmarks.workloads.format import WorkloadRequest
 from predictors.models import UNTRAINED, load_models
-from predictors.serving import PhysicalPredictor
+from predictors.serving import OnlinePredictor
 from tests.integration.parity.scenarios import MIXED, asked, fleet, workload
 from tests.unit.benchmarks_simulator.wrong import (
     MistakenLatency,
@@ -49,7 +49,7 @@ class Reached:
     attained: tuple[float, float]
     covered: tuple[float, float]
     columns: dict[str, Any]
-    predictor: PhysicalPredictor
+    predictor: OnlinePredictor
 
     @property
     def attainment(self) -> float:
@@ -64,7 +64,7 @@ class Reached:
 
 def reach(
     policy: str,
-    predictor: PhysicalPredictor,
+    predictor: OnlinePredictor,
     profiles: float | dict[str, float] = 1.0,
     slo: dict[str, int] | None = SLO,
 ) -> Reached:
@@ -83,7 +83,7 @@ def reach(
 @cache
 def usual(policy: str) -> Reached:
     """With the real predictor, untrained."""
-    return reach(policy, PhysicalPredictor())
+    return reach(policy, OnlinePredictor())
 
 
 # --- what is calibrated afterwards heals ----------------------------------------------------------------
@@ -91,7 +91,7 @@ def usual(policy: str) -> Reached:
 @pytest.mark.parametrize("by", [0.3, 3.0, "mixed"])
 def test_constants_of_another_hardware_heal(policy: str, by: float | str) -> None:
     profiles = dict(zip(NAMES, (0.3, 3.0, 1.0, 3.0, 0.3), strict=True)) if isinstance(by, str) else by
-    found = reach(policy, PhysicalPredictor(UNTRAINED), profiles)
+    found = reach(policy, OnlinePredictor(UNTRAINED), profiles)
     true = usual(policy)
     assert found.attained[0] > true.attained[0] - 0.1
     assert found.attained[1] > true.attained[1] - 0.03
@@ -102,7 +102,7 @@ def test_constants_of_another_hardware_heal(policy: str, by: float | str) -> Non
 def test_a_latency_model_of_something_else_is_found_out(bent: dict[str, float]) -> None:
     shipped = load_models()
     assert shipped.latency is not None
-    predictor = PhysicalPredictor(replace(shipped, latency=MistakenLatency(shipped.latency, **bent)))  # type: ignore[arg-type]
+    predictor = OnlinePredictor(replace(shipped, latency=MistakenLatency(shipped.latency, **bent)))  # type: ignore[arg-type]
     found = reach("slo", predictor)
     trusts = [each for each in predictor.groups().values() if each.learned.ttfts >= 60]
     assert any(each.alarms for each in trusts)
@@ -112,7 +112,7 @@ def test_a_latency_model_of_something_else_is_found_out(bent: dict[str, float]) 
 
 
 def test_the_shipped_latency_model_raises_no_alarm_here() -> None:
-    predictor = PhysicalPredictor(load_models())
+    predictor = OnlinePredictor(load_models())
     assert reach("slo", predictor).covered[1] > 0.9
     assert not any(each.alarms for each in predictor.groups().values())
 

@@ -12,7 +12,7 @@ from predictors.latency.features import TAUS
 from predictors.latency.model import LatencyModel
 from predictors.models import UNTRAINED, Models
 from predictors.prediction import PhysicalPrediction
-from predictors.serving import PhysicalPredictor
+from predictors.serving import OnlinePredictor
 from router.core.interfaces import Option
 from router.core.state import Instance
 from router.core.types import Candidate, Prediction, Request, Slo
@@ -23,7 +23,7 @@ MEDIAN = TAUS.index(0.5)
 Bend = Callable[[Sequence[PhysicalPrediction]], None]
 
 
-class Wrong(PhysicalPredictor):
+class Wrong(OnlinePredictor):
     """A predictor that learns as the real one does, and says something else. `times` multiplies every time that it
     tells, and p_miss is that of these times; `bend` changes what is left."""
 

@@ -7,8 +7,8 @@ import asyncio
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from router.gateway.exposition import Page
-from router.gateway.siblings import add_text, merge, pack, unpack
+from router.gateway.telemetry.exposition import Page
+from router.gateway.telemetry.siblings import add_text, merge, pack, unpack
 
 
 def page(requests, *seconds, more=()) -> str:

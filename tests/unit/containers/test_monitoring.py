@@ -11,10 +11,10 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from predictors.serving import PhysicalPredictor
+from predictors.serving import OnlinePredictor
 from router.core.types import Outcome
-from router.gateway.metrics import BudgetLevel, Metrics
-from router.gateway.stalls import StallWatch
+from router.gateway.telemetry.metrics import BudgetLevel, Metrics
+from router.gateway.telemetry.stalls import StallWatch
 from router.store.queries import RecordCounts
 from router.store.records import RequestRecord
 from router.store.runs import Lost
@@ -37,7 +37,7 @@ def exported() -> dict[str, set[str]]:
         live=lambda: 0,
         desired_replicas=dict,
         records=lambda: RecordCounts(0, 0, 0, 0, Lost()),
-        predictor=PhysicalPredictor(),
+        predictor=OnlinePredictor(),
         state=StateHealth,
         budgets=lambda: [BudgetLevel("a", "day", 1.0, 2.0)],
         connections=lambda: (0, {}),

@@ -10,16 +10,16 @@ from router.core.eligibility import Eligible, eligible
 from router.core.errors import Refusal
 from router.core.events import Arrived, Dispatch, Ended, Refuse
 from router.core.state import Instance
-from router.core.types import Ability, Candidate, EndedHow, Need, Outcome
+from router.core.types import Candidate, Capability, EndedHow, Need, Outcome
 from tests.unit.core.worlds import instance, request, scheduler
 
-SEVERAL = Need(Ability.SEVERAL_ANSWERS, "n")
-ECHO = Need(Ability.ECHO, "echo")
+SEVERAL = Need(Capability.SEVERAL_ANSWERS, "n")
+ECHO = Need(Capability.ECHO, "echo")
 
 
-def lacking(name: str, *lacks: Ability, **settings: Any) -> Instance:
+def lacking(name: str, *unsupported: Capability, **settings: Any) -> Instance:
     made = instance(name, **settings)
-    made.lacks = frozenset(lacks)
+    made.unsupported = frozenset(unsupported)
     return made
 
 
@@ -30,33 +30,33 @@ def sorted_out(*instances: Instance, **fields: Any) -> Eligible:
 
 
 @pytest.mark.parametrize(
-    ("lacks", "needs", "reason"),
+    ("unsupported", "needs", "reason"),
     [
         ((), (), None),
         ((), (SEVERAL, ECHO), None),
-        ((Ability.SEVERAL_ANSWERS,), (), None),
-        ((Ability.SEVERAL_ANSWERS,), (ECHO,), None),
-        ((Ability.SEVERAL_ANSWERS,), (SEVERAL,), "cannot give several answers"),
-        ((Ability.ECHO,), (SEVERAL, ECHO), "cannot echo a prompt"),
-        (tuple(Ability), (SEVERAL, ECHO), "cannot give several answers or echo a prompt"),
+        ((Capability.SEVERAL_ANSWERS,), (), None),
+        ((Capability.SEVERAL_ANSWERS,), (ECHO,), None),
+        ((Capability.SEVERAL_ANSWERS,), (SEVERAL,), "cannot give several answers"),
+        ((Capability.ECHO,), (SEVERAL, ECHO), "cannot echo a prompt"),
+        (tuple(Capability), (SEVERAL, ECHO), "cannot give several answers or echo a prompt"),
     ],
 )
 def test_who_cannot_do_it_is_passed_over(
-    lacks: tuple[Ability, ...], needs: tuple[Need, ...], reason: str | None
+    unsupported: tuple[Capability, ...], needs: tuple[Need, ...], reason: str | None
 ) -> None:
-    found = sorted_out(lacking("a", *lacks), instance("b"), needs=needs)
+    found = sorted_out(lacking("a", *unsupported), instance("b"), needs=needs)
     assert found.refusal is None
     assert [each.instance.name for each in found.free] == (["a", "b"] if reason is None else ["b"])
     assert [(each.instance, why) for each, why in found.passed_over] == ([("a", reason)] if reason else [])
 
 
 @pytest.mark.parametrize(
-    ("lacks", "needs", "message", "param"),
+    ("unsupported", "needs", "message", "param"),
     [
         ([(SEVERAL,)], (SEVERAL,), "give several answers", "n"),
         (
             [(SEVERAL, ECHO)],
-            (Need(Ability.SEVERAL_ANSWERS, "best_of"), ECHO),
+            (Need(Capability.SEVERAL_ANSWERS, "best_of"), ECHO),
             "give several answers and echo a prompt",
             "best_of",
         ),
@@ -65,11 +65,11 @@ def test_who_cannot_do_it_is_passed_over(
     ],
 )
 def test_if_nobody_can_it_is_the_clients_mistake(
-    lacks: list[tuple[Need, ...]], needs: tuple[Need, ...], message: str, param: str
+    unsupported: list[tuple[Need, ...]], needs: tuple[Need, ...], message: str, param: str
 ) -> None:
     instances = [
-        lacking(f"i{at}", *(need.ability for need in some), context_tokens=10, price=None)
-        for at, some in enumerate(lacks)
+        lacking(f"i{at}", *(need.capability for need in some), context_tokens=10, price=None)
+        for at, some in enumerate(unsupported)
     ]
     refusal = sorted_out(*instances, needs=needs, min_quality=0.9, max_cost_usd=1e-9).refusal
     assert refusal is not None
@@ -80,7 +80,7 @@ def test_if_nobody_can_it_is_the_clients_mistake(
 
 def test_of_those_who_can_the_other_checks_tell() -> None:
     """Who cannot do it has room; who can has none."""
-    roomy = lacking("a", Ability.ECHO)
+    roomy = lacking("a", Capability.ECHO)
     found = sorted_out(roomy, instance("b", context_tokens=10), needs=(ECHO,))
     assert found.refusal is not None
     assert found.refusal.code == "context_length_exceeded"
@@ -96,7 +96,7 @@ def test_of_those_who_can_the_other_checks_tell() -> None:
 
 
 def test_it_waits_for_one_that_can_and_is_tried_again_there_only() -> None:
-    s = scheduler(lacking("a", Ability.SEVERAL_ANSWERS), instance("b", slots=1), instance("c", slots=1))
+    s = scheduler(lacking("a", Capability.SEVERAL_ANSWERS), instance("b", slots=1), instance("c", slots=1))
     (first,) = s.handle(Arrived(request("r1", needs=(SEVERAL,))), 0.0)
     (second,) = s.handle(Arrived(request("r2", needs=(SEVERAL,))), 0.0)
     assert s.handle(Arrived(request("r3", needs=(SEVERAL,))), 0.0) == []
@@ -115,7 +115,7 @@ def test_it_waits_for_one_that_can_and_is_tried_again_there_only() -> None:
 
 def test_a_fallback_that_can_is_better_than_a_400() -> None:
     other = Instance("b", "vllm", {"f": Candidate("b", "f", "up/f")})
-    s = scheduler(lacking("a", Ability.ECHO), other)
+    s = scheduler(lacking("a", Capability.ECHO), other)
     decision = s.decide(request(needs=(ECHO,), fallbacks=("f",)), 0.0)
     assert [(each.candidate.instance, each.reason) for each in decision.considered] == [
         ("b", None),

@@ -16,12 +16,12 @@ from backends.engine.hardware import HARDWARE
 from benchmarks.workloads.sources import SOURCES
 from benchmarks.workloads.sources.generators import PROCESSES
 from policies import POLICIES
-from predictors.serving import PhysicalPredictor
+from predictors.serving import OnlinePredictor
 from router.config import FleetConfig
 from router.core.types import EndedHow, Outcome
-from router.gateway.metrics import BudgetLevel, Metrics
-from router.gateway.stalls import StallWatch
-from router.gateway.wish_read import WISH_HEADERS, RoutingWish
+from router.gateway.telemetry.metrics import BudgetLevel, Metrics
+from router.gateway.telemetry.stalls import StallWatch
+from router.request.routing_input import WISH_HEADERS, RoutingWish
 from router.store.queries import RecordCounts
 from router.store.records import ATTEMPT_COLUMNS, REQUEST_COLUMNS
 from router.store.runs import Lost
@@ -71,7 +71,7 @@ def test_metrics() -> None:
         queue_depth=lambda: 0,
         desired_replicas=dict,
         records=lambda: RecordCounts(0, 0, 0, 0, Lost()),
-        predictor=PhysicalPredictor(),
+        predictor=OnlinePredictor(),
         live=lambda: 0,
         state=StateHealth,
         budgets=lambda: [BudgetLevel("k", "day", 0.0, 1.0)],

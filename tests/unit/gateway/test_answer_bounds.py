@@ -12,10 +12,10 @@ import pytest
 
 from backends.sse import SseScanner
 from router.core.errors import UpstreamError
-from router.gateway import responses_stream
-from router.gateway.assemble import Assembler
-from router.gateway.ollama_answer import NdjsonStream
-from router.gateway.responses_stream import ResponsesStream
+from router.gateway.codecs.assemble import Assembler
+from router.gateway.codecs.ollama.answer import NdjsonStream
+from router.gateway.codecs.responses import stream as responses_stream
+from router.gateway.codecs.responses.stream import ResponsesStream
 
 LIMIT_S = 0.05
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from router.core.types import Outcome
-from router.gateway import metrics as metrics_module
-from router.gateway.exposition import MAX_PAGES, OneAtATime, Page, counter, gauge, histogram
-from router.gateway.histogram import Histogram
-from router.gateway.metrics import Metrics
-from router.gateway.siblings import merge, pack, unpack
-from router.gateway.stalls import StallWatch
+from router.gateway.telemetry import metrics as metrics_module
+from router.gateway.telemetry.exposition import MAX_PAGES, OneAtATime, Page, counter, gauge, histogram
+from router.gateway.telemetry.histogram import Histogram
+from router.gateway.telemetry.metrics import Metrics
+from router.gateway.telemetry.siblings import merge, pack, unpack
+from router.gateway.telemetry.stalls import StallWatch
 from router.store.records import RequestRecord
 
 _TEXT = st.text(st.characters(codec="utf-8"), max_size=8)

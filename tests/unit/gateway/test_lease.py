@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.core.errors import Refusal
-from router.gateway.accounts import TOTAL, Account, Purse
-from router.gateway.budgets import Till, rolled_up
-from router.gateway.keys import Headers
-from router.gateway.lease import Lease
-from router.gateway.quote import Quote
+from router.gateway.keys.accounts import TOTAL, Account, KeyBudget
+from router.gateway.keys.admission import BudgetAdmission, rolled_up
+from router.gateway.keys.keyring import Headers
+from router.gateway.keys.quote import Quote
+from router.gateway.keys.reservation import Reservation
 from router.store.records import AttemptRecord, RequestRecord
 from router.store.state import Bucket, Budget, MemoryState, Want
 from tests.integration.budgets.audit import Audited
@@ -30,24 +30,24 @@ class World:
     """One till, with a clock that stands still."""
 
     state: Audited
-    till: Till
+    budget_admission: BudgetAdmission
 
     async def open(
         self, account: Account, tokens: float, quote: Quote | None, headers: Headers, now: float = NOW
-    ) -> Lease:
+    ) -> Reservation:
         try:
-            lease = await self.till.enter(account, now, headers)
+            reservation = await self.budget_admission.enter(account, now, headers)
         except Refusal:  # as a small body is: with what it needs
-            lease = await self.till.enter(account, now, headers, tokens)
+            reservation = await self.budget_admission.enter(account, now, headers, tokens)
         try:
-            await self.till.hold(lease, tokens, quote, headers)
+            await self.budget_admission.hold(reservation, tokens, quote, headers)
         except Refusal:
-            lease.close(0.0, 0)
+            reservation.close(0.0, 0)
             raise
-        return lease
+        return reservation
 
-    async def lease(self, budget_usd: float = 100.0, quote: Quote = QUOTE) -> Lease:
-        account = Account("k", purses=(Purse("k", total_usd=budget_usd),))
+    async def reservation(self, budget_usd: float = 100.0, quote: Quote = QUOTE) -> Reservation:
+        account = Account("k", key_budgets=(KeyBudget("k", total_usd=budget_usd),))
         return await self.open(account, 10, quote, [])
 
     @property
@@ -62,9 +62,9 @@ class World:
 @pytest_asyncio.fixture
 async def world() -> AsyncIterator[World]:
     state = Audited()
-    till = Till(state, lambda: NOW)
-    yield World(state, till)
-    await till.aclose()
+    budget_admission = BudgetAdmission(state, lambda: NOW)
+    yield World(state, budget_admission)
+    await budget_admission.aclose()
     assert not state.reserved
     assert not state.broken
 
@@ -76,135 +76,135 @@ def ended(cost_usd: float = 0.0, prompt: int = 0, output: int = 0) -> RequestRec
 
 
 async def test_it_grows_before_it_is_used_up(world: World) -> None:
-    lease = await world.lease()
-    assert (lease.reserved_usd, lease.left_usd) == (4.0, 100.0)
-    assert lease.pays(1, 2.5)
+    reservation = await world.reservation()
+    assert (reservation.reserved_usd, reservation.left_usd) == (4.0, 100.0)
+    assert reservation.pays(1, 2.5)
     await asyncio.sleep(0)
     assert world.held_usd == 4.0  # half a step is left
-    assert lease.pays(1, 3.5)
+    assert reservation.pays(1, 3.5)
     await asyncio.sleep(0)
-    assert world.held_usd == lease.reserved_usd == 7.0
-    assert lease.pays(1, 6.5)
+    assert world.held_usd == reservation.reserved_usd == 7.0
+    assert reservation.pays(1, 6.5)
     await asyncio.sleep(0)
     assert world.held_usd == 13.0  # twice the step
-    lease.settle(ended(5.5))
+    reservation.settle(ended(5.5))
     assert (world.held_usd, world.spent_usd) == (0.0, 5.5)
 
 
 async def test_it_asks_for_no_more_than_the_request_can_cost(world: World) -> None:
-    lease = await world.lease(quote=Quote(1.0, 4.0, 3.0, 5.0))
-    assert lease.pays(1, 4.0)
+    reservation = await world.reservation(quote=Quote(1.0, 4.0, 3.0, 5.0))
+    assert reservation.pays(1, 4.0)
     await asyncio.sleep(0)
     assert world.held_usd == 5.0
-    assert lease.pays(1, 5.0)
+    assert reservation.pays(1, 5.0)
     await asyncio.sleep(0)
     assert (world.held_usd, world.state.takes) == (5.0, 2)
-    assert await lease.cover(1, 5.5)  # an engine that does not keep to what was asked of it
+    assert await reservation.cover(1, 5.5)  # an engine that does not keep to what was asked of it
     assert world.held_usd > 6.0
-    lease.settle(ended(5.5))
+    reservation.settle(ended(5.5))
 
 
 async def test_what_the_budget_does_not_have_is_refused(world: World) -> None:
-    lease = await world.lease(5.0)
-    assert lease.pays(1, 4.0)
-    assert not lease.pays(1, 4.5)
-    assert await lease.cover(1, 4.5)
+    reservation = await world.reservation(5.0)
+    assert reservation.pays(1, 4.0)
+    assert not reservation.pays(1, 4.5)
+    assert await reservation.cover(1, 4.5)
     assert world.held_usd == 5.0
-    assert not await lease.cover(1, 5.5)
+    assert not await reservation.cover(1, 5.5)
     takes = world.state.takes
-    assert lease.pays(1, 5.0)
-    assert lease.left_usd == 5.0
+    assert reservation.pays(1, 5.0)
+    assert reservation.left_usd == 5.0
     await asyncio.sleep(0)
     assert world.state.takes == takes  # it does not ask at every event
-    lease.settle(ended(5.0))
+    reservation.settle(ended(5.0))
     with pytest.raises(Refusal, match="spent, or held") as caught:
-        await world.lease(5.0)
+        await world.reservation(5.0)
     assert (caught.value.code, caught.value.should_retry) == ("insufficient_quota", False)
 
 
 async def test_it_asks_again_when_it_must(world: World) -> None:
     """What others held may have come back."""
-    lease, other = await world.lease(8.0), await world.lease(8.0)
-    assert not await lease.cover(1, 5.0)
+    reservation, other = await world.reservation(8.0), await world.reservation(8.0)
+    assert not await reservation.cover(1, 5.0)
     other.settle(ended(1.0))
-    assert await lease.cover(1, 5.0)
-    lease.settle(ended(7.0))
+    assert await reservation.cover(1, 5.0)
+    reservation.settle(ended(7.0))
     assert world.spent_usd == 8.0
 
 
 async def test_attempts_are_paid_out_of_one_lease(world: World) -> None:
-    lease = await world.lease(5.0)
-    assert await lease.cover(1, 2.0)
-    assert await lease.cover(2, 2.5)
-    assert not await lease.cover(3, 1.0)
-    lease.bill(1, 0.0)
-    assert await lease.cover(3, 1.0)
-    lease.settle(ended(5.0))
+    reservation = await world.reservation(5.0)
+    assert await reservation.cover(1, 2.0)
+    assert await reservation.cover(2, 2.5)
+    assert not await reservation.cover(3, 1.0)
+    reservation.bill(1, 0.0)
+    assert await reservation.cover(3, 1.0)
+    reservation.settle(ended(5.0))
 
 
 async def test_what_an_engine_made_beyond_what_was_held_is_spent_too(world: World) -> None:
-    lease = await world.lease(5.0)
-    lease.bill(1, 9.0)
-    lease.settle(ended(9.0))
+    reservation = await world.reservation(5.0)
+    reservation.bill(1, 9.0)
+    reservation.settle(ended(9.0))
     assert world.spent_usd == 9.0
     with pytest.raises(Refusal, match="spent"):
-        await world.lease(5.0)
+        await world.reservation(5.0)
     assert world.state.beyond_usd["k", TOTAL] == 5.0
 
 
 async def test_it_is_settled_once(world: World) -> None:
-    lease = await world.lease()
-    lease.settle(ended(2.0))
-    lease.settle(ended(2.0))
+    reservation = await world.reservation()
+    reservation.settle(ended(2.0))
+    reservation.settle(ended(2.0))
     assert world.spent_usd == 2.0
 
 
 @pytest.mark.parametrize("waited_for", [False, True])
 async def test_an_answer_that_comes_too_late_is_given_back(world: World, waited_for: bool) -> None:
-    lease = await world.lease()
+    reservation = await world.reservation()
     world.state.delay_s = 0.02
-    waiting = asyncio.create_task(lease.cover(1, 6.0)) if waited_for else None
-    assert lease.pays(1, 3.9)
+    waiting = asyncio.create_task(reservation.cover(1, 6.0)) if waited_for else None
+    assert reservation.pays(1, 3.9)
     await asyncio.sleep(0.015)  # decided, and on its way
     assert world.held_usd > 4.0
-    lease.settle(ended(3.0))
+    reservation.settle(ended(3.0))
     if waiting is not None:
         waiting.cancel()
-    await world.till.aclose()
+    await world.budget_admission.aclose()
     assert (world.held_usd, world.spent_usd) == (0.0, 3.0)
-    assert not lease.pays(1, 50.0)
-    assert not await lease.cover(1, 50.0)
+    assert not reservation.pays(1, 50.0)
+    assert not await reservation.cover(1, 50.0)
 
 
 async def test_who_waits_may_give_up_alone(world: World) -> None:
-    lease = await world.lease()
+    reservation = await world.reservation()
     world.state.delay_s = 0.01
-    waiting = [asyncio.create_task(lease.cover(number, 3.0)) for number in (1, 2, 3)]
+    waiting = [asyncio.create_task(reservation.cover(number, 3.0)) for number in (1, 2, 3)]
     await asyncio.sleep(0)
     waiting[0].cancel()
     assert await waiting[1]
     assert await waiting[2]
-    lease.settle(ended(9.0))
+    reservation.settle(ended(9.0))
 
 
 async def test_a_state_that_fails_pays_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    lease = await world.lease()
+    reservation = await world.reservation()
 
     async def broken(*_: object) -> None:
         raise RuntimeError("broken")
 
     with monkeypatch.context() as patched:
         patched.setattr(world.state, "take", broken)
-        assert not await lease.cover(1, 4.5)
-    assert await lease.cover(1, 4.5)
-    lease.settle(ended(4.5))
+        assert not await reservation.cover(1, 4.5)
+    assert await reservation.cover(1, 4.5)
+    reservation.settle(ended(4.5))
 
 
 async def test_limits_and_budgets_are_taken_together(world: World) -> None:
     """All or nothing, of the key and of the keys that made it."""
     requests = (Bucket("k/requests", 4, 0.5), Bucket("m/requests", 5, 0.5))
     tokens = (Bucket("k/tokens", 50, 1.0), Bucket("m/tokens", 1000, 1.0))
-    account = Account("k", requests, tokens, (Purse("k"), Purse("m", per_day_usd=9.0)))
+    account = Account("k", requests, tokens, (KeyBudget("k"), KeyBudget("m", per_day_usd=9.0)))
     told: list[tuple[bytes, bytes]] = []
     first = await world.open(account, 70, QUOTE, told)
     assert dict(told)[b"x-ratelimit-remaining-requests"] == b"3"
@@ -233,29 +233,29 @@ async def test_limits_and_budgets_are_taken_together(world: World) -> None:
 
 async def test_tokens_of_a_request_that_nobody_answered_come_back(world: World) -> None:
     bucket = Bucket("k/tokens", 100, 1.0)
-    account = Account("k", tokens=(bucket,), purses=(Purse("k"),))
+    account = Account("k", tokens=(bucket,), key_budgets=(KeyBudget("k"),))
     for billed, output, left in ((False, 0, 100), (True, 0, 90), (True, 5, 75)):
-        lease = await world.open(account, 60, None, [])
+        reservation = await world.open(account, 60, None, [])
         record = ended(prompt=10, output=output)
         record.attempt_records[0].billed = billed
-        lease.settle(record)
+        reservation.settle(record)
         told: list[tuple[bytes, bytes]] = []
         (await world.open(account, 0, None, told)).settle(ended())
         assert dict(told)[b"x-ratelimit-remaining-tokens"] == b"%d" % left
 
 
 async def test_without_limits_nothing_is_taken_but_spend_is_counted(world: World) -> None:
-    lease = await world.open(Account("k", purses=(Purse("k"), Purse("m"))), 10, None, [])
-    assert (world.state.takes, lease.budgeted, lease.left_usd) == (0, False, None)
-    lease.settle(ended(2.0))
+    reservation = await world.open(Account("k", key_budgets=(KeyBudget("k"), KeyBudget("m"))), 10, None, [])
+    assert (world.state.takes, reservation.budgeted, reservation.left_usd) == (0, False, None)
+    reservation.settle(ended(2.0))
     assert world.state.spent_usd("k", TOTAL) == world.state.spent_usd("m", "2027-01-15") == 2.0
 
 
 async def test_a_day_is_the_requests_whole_life(world: World) -> None:
     """Who arrives before midnight spends of that day's budget, whenever it ends."""
     now = [1_799_971_199.0]  # a second before midnight
-    world.till.clock = lambda: now[0]
-    account = Account("k", purses=(Purse("k", per_day_usd=10.0),))
+    world.budget_admission.clock = lambda: now[0]
+    account = Account("k", key_budgets=(KeyBudget("k", per_day_usd=10.0),))
     late = await world.open(account, 0, QUOTE, [], now[0])
     now[0] += 2
     early = await world.open(account, 0, QUOTE, [], now[0])
@@ -271,8 +271,8 @@ async def test_a_day_is_the_requests_whole_life(world: World) -> None:
 
 def test_what_a_key_spent_counts_for_those_that_made_it() -> None:
     accounts = {
-        "a": Account("a", purses=(Purse("a"),)),
-        "b": Account("b", purses=(Purse("b"), Purse("a"))),
+        "a": Account("a", key_budgets=(KeyBudget("a"),)),
+        "b": Account("b", key_budgets=(KeyBudget("b"), KeyBudget("a"))),
     }
     spent = {
         ("a", TOTAL): {"x": 1.0},
@@ -291,25 +291,27 @@ async def test_only_so_many_are_under_way_at_once(world: World) -> None:
     """Of the key and of the keys that made it, whatever becomes of a request."""
     slots = (Budget("k/slots", TOTAL, 2.0), Budget("m/slots", TOTAL, 3.0))
     account, maker = Account("k", slots=slots), Account("m", slots=slots[1:])
-    first, second = [await world.till.enter(account, NOW, []) for _ in range(2)]
+    first, second = [await world.budget_admission.enter(account, NOW, []) for _ in range(2)]
     with pytest.raises(Refusal, match=r"^The key has as many") as caught:
-        await world.till.enter(account, NOW, [])
+        await world.budget_admission.enter(account, NOW, [])
     assert (caught.value.status, caught.value.retry_after_s) == (429, 1.0)
-    third = await world.till.enter(maker, NOW, [])
+    third = await world.budget_admission.enter(maker, NOW, [])
     first.settle(ended())
     first.settle(ended())
     with pytest.raises(Refusal, match=r"^The key has"):
-        await world.till.enter(maker, NOW, []) and await world.till.enter(maker, NOW, [])
+        await world.budget_admission.enter(maker, NOW, []) and await world.budget_admission.enter(
+            maker, NOW, []
+        )
     with pytest.raises(Refusal, match=r"^A key that made this key has"):
-        await world.till.enter(account, NOW, [])
+        await world.budget_admission.enter(account, NOW, [])
     with pytest.raises(
         Refusal, match=r"^A key that made this key has"
     ):  # nor with a bound of its maker's alone
-        await world.till.enter(Account("j", slots=slots[1:]), NOW, [])
+        await world.budget_admission.enter(Account("j", slots=slots[1:]), NOW, [])
     assert world.state.reserved == {("k/slots", TOTAL): 1.0, ("m/slots", TOTAL): 3.0}
     world.state.settle(slots[1:], 1.0, 0.0)
-    for lease in (second, third):
-        lease.close(0.0, 0)
+    for reservation in (second, third):
+        reservation.close(0.0, 0)
 
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=30))

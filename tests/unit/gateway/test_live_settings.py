@@ -11,8 +11,8 @@ import pytest
 from router.config import KeyConfig, loads
 from router.core.interfaces import TextEstimates
 from router.core.types import PromptFeatures
-from router.gateway.fleet import scheduler_settings
-from router.gateway.targets import LiveTargets
+from router.gateway.fleet.instances import scheduler_settings
+from router.gateway.fleet.targets import LiveTargets
 from router.wiring import text_estimators
 
 FEATURES = PromptFeatures((1, 2), (), (0,))

@@ -11,7 +11,7 @@ from router import background
 from router.core.errors import UpstreamError
 from router.core.events import LoadReported, Probed
 from router.core.types import LoadReport
-from router.gateway.monitor import Monitor
+from router.gateway.fleet.monitor import Monitor
 
 
 class Events:

@@ -10,11 +10,11 @@ import pytest
 
 from backends.sse import SseScanner
 from router.core.errors import UpstreamError
-from router.gateway.assemble import Assembler
-from router.gateway.fronts import Front, OpenAIFront
-from router.gateway.ollama_endpoint import OllamaFront
-from router.gateway.responses_front import ResponsesFront
-from router.gateway.responses_request import responses_to_chat
+from router.gateway.codecs.assemble import Assembler
+from router.gateway.codecs.codec import ApiCodec, OpenAICodec
+from router.gateway.codecs.ollama.codec import OllamaCodec
+from router.gateway.codecs.responses.codec import ResponsesCodec
+from router.gateway.codecs.responses.request import responses_to_chat
 from tests.integration.stalls.test_odd_bodies import changed
 
 ODD = [
@@ -89,13 +89,13 @@ def events(chunk: dict[str, Any]) -> list[bytes]:
     return [b"data: %b\n\n" % text.replace('"@here@"', odd).encode() for text in texts for odd in ODD]
 
 
-def fronts() -> dict[str, Front]:
+def fronts() -> dict[str, ApiCodec]:
     response = responses_to_chat({"model": "m", "input": "x"})
     return {
-        "openai": OpenAIFront(True),
-        "ollama chat": OllamaFront("chat", "m"),
-        "ollama generate": OllamaFront("generate", "m"),
-        "responses": ResponsesFront(response, "req_1"),
+        "openai": OpenAICodec(True),
+        "ollama chat": OllamaCodec("chat", "m"),
+        "ollama generate": OllamaCodec("generate", "m"),
+        "responses": ResponsesCodec(response, "req_1"),
     }
 
 
@@ -104,7 +104,7 @@ def test_any_event_is_passed_on_or_fails_while_it_is_read(api: str) -> None:
     chunk = TEXT if api == "ollama generate" else CHUNK
     good = b"data: " + json.dumps(chunk).encode() + b"\n\n"
     for event in events(chunk):
-        front = fronts()[api]
+        codec = fronts()[api]
         scanner = SseScanner("m")
         usage, reason = None, None
         try:
@@ -114,11 +114,11 @@ def test_any_event_is_passed_on_or_fails_while_it_is_read(api: str) -> None:
                 if batch is None:
                     continue
                 usage, reason = batch.usage or usage, batch.finish_reason or reason
-                front.events(batch.data) if begun else front.first(batch.data)
+                codec.events(batch.data) if begun else codec.first(batch.data)
                 begun = True
         except READING:
             continue
-        assert isinstance(front.finish(usage, reason, HEADWAY), bytes), event
+        assert isinstance(codec.finish(usage, reason, HEADWAY), bytes), event
 
 
 @pytest.mark.parametrize("api", ["openai", "ollama chat", "ollama generate", "responses"])

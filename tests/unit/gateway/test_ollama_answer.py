@@ -16,8 +16,8 @@ from ollama import ChatResponse, EmbedResponse, GenerateResponse
 from ollama._types import EmbeddingsResponse
 
 from router.core.errors import UpstreamError
-from router.gateway.assemble import Assembler
-from router.gateway.ollama_front import (
+from router.gateway.codecs.assemble import Assembler
+from router.gateway.codecs.ollama.translation import (
     NdjsonStream,
     Timings,
     at_length_1,

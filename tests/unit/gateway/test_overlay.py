@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from router.config import ConfigError, InstanceConfig, loads, parse_instance
-from router.gateway.overlay import Overlay, OverlayError
+from router.gateway.fleet.overlay import Overlay, OverlayError
 
 FILE = loads(
     "models: [{name: m}, {name: n}]\n"

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import create_engine, literal, select
 
 from router.core.types import Outcome
-from router.gateway.overview import Shared
+from router.gateway.routes.overview import Shared
 from router.store.bins import Bins, tree
 from router.store.overview_figures import AFTER_DECODING, BEFORE_DECODING, TIME_BINS, Window, group_of
 

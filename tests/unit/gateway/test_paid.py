@@ -15,7 +15,7 @@ from router.core.errors import UpstreamError
 from router.core.events import Decision, Dispatch
 from router.core.interfaces import Batch
 from router.core.types import Candidate, Prediction, Price, Request
-from router.gateway.paid import PaidTokens, tokens_of_text
+from router.gateway.relay.meter import TokenMeter, tokens_of_text
 
 BOUND = 100
 PRICE = Price(1.0, 5.0)
@@ -23,7 +23,7 @@ PRICE = Price(1.0, 5.0)
 
 def meter(
     paid: int, bound: int | None = None, *, cap_usd: float = 1.0, hide: bool = False, **request: Any
-) -> PaidTokens:
+) -> TokenMeter:
     asked = Request("r", 0.0, "p", ("m",), prompt_tokens_bound=BOUND, max_cost_usd=cap_usd, **request)
     dispatch = Dispatch(
         "r",
@@ -35,7 +35,7 @@ def meter(
         Decision("p", 0.0, 0, (), None, ()),
         paid,
     )
-    return PaidTokens(dispatch, asked, lambda: cap_usd, hide_usage=hide)
+    return TokenMeter(dispatch, asked, lambda: cap_usd, hide_usage=hide)
 
 
 def event(delta: dict[str, Any], finish: str | None = None, **members: Any) -> bytes:
@@ -209,7 +209,7 @@ def test_what_is_held_grows_and_the_outcome_is_the_same_however_the_bytes_were_c
         def pays(usd: float) -> bool:
             return usd <= PRICE.cost_usd(BOUND, held[0]) + 1e-12
 
-        counted = PaidTokens(dispatch, asked, lambda: 0.0, hide_usage=False, pays=pays)
+        counted = TokenMeter(dispatch, asked, lambda: 0.0, hide_usage=False, pays=pays)
         scanner, out, finish = SseScanner("m"), b"", None
         for start, stop in pairwise([0, *sorted(places), len(data)]):
             batch = scanner.feed(data[start:stop]) if stop > start and not scanner.done else None
@@ -246,7 +246,7 @@ def test_more_at_the_end_than_could_be_seen_is_asked_for_before_it_ends() -> Non
     usage = {"prompt_tokens": BOUND + 5, "completion_tokens": 40, "total_tokens": BOUND + 45}
     for held in (40, 10):
         covered = [PRICE.cost_usd(BOUND + 5, 10)]
-        counted = PaidTokens(
+        counted = TokenMeter(
             dispatch,
             asked,
             lambda: 0.0,

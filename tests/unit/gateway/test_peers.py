@@ -10,14 +10,14 @@ import pytest
 
 from policies.round_robin import RoundRobin
 from predictors.lessons import Prompt, write
-from predictors.serving import PhysicalPredictor
-from router.core.events import Arrived, Ended, FirstToken, LoadReported, PeersTold, Probed
+from predictors.serving import OnlinePredictor
+from router.core.events import Arrived, Ended, FirstToken, LoadReported, PeerLoadReported, Probed
 from router.core.scheduler import Scheduler, SchedulerSettings
 from router.core.state import Work
 from router.core.types import EndedHow, LoadReport
-from router.gateway.peers import PeerLink
-from router.gateway.runner import Runner
-from router.gateway.scaling import scaling
+from router.gateway.fleet.peers import PeerLink
+from router.gateway.fleet.scaling import scaling
+from router.gateway.relay.runner import Runner
 from router.store.state import MemoryState, Peers, StateHealth, View
 from tests.unit.core.worlds import instance, request
 
@@ -45,7 +45,7 @@ class World:
     """A link over a scheduler with two instances, and the events that reach it."""
 
     def __init__(self, state: MemoryState) -> None:
-        self.predictor = PhysicalPredictor()
+        self.predictor = OnlinePredictor()
         instances = [instance("a", slots=2), instance("b", slots=2)]
         self.scheduler = Scheduler(
             instances,
@@ -129,7 +129,7 @@ async def test_the_scheduler_hears_of_changes_only(world: World) -> None:
         world.link.hear(Peers(2, work))
     world.link.hear(Peers(2, {}, frozenset({"b"})))
     world.link.hear(Peers(2, {}))
-    told = [event for event in world.events if isinstance(event, PeersTold)]
+    told = [event for event in world.events if isinstance(event, PeerLoadReported)]
     assert [dict(event.work) for event in told] == [{}, {"a": Work(1)}, {"a": Work(2)}, {}, {}]
     assert not world.scheduler.instances["b"].healthy
 

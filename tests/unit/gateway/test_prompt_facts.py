@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.core.interfaces import COUNTED_FIELDS
-from router.gateway.prompt import (
+from router.request.prompt import (
     IMAGE_TOKENS,
     IMAGE_TOKENS_BOUND,
     TEMPLATE_TOKENS,

@@ -9,9 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from router.core.errors import Refusal
-from router.gateway import body as bodies
-from router.gateway.prompt import prompt_facts
-from router.gateway.responses_request import renamed, responses_to_chat
+from router.gateway.codecs.responses.request import renamed, responses_to_chat
+from router.gateway.http import body as bodies
+from router.request.prompt import prompt_facts
 
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TOOL = {"type": "function", "name": "weather", "description": "The weather", "parameters": PARAMETERS}

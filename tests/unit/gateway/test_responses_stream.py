@@ -14,11 +14,11 @@ from pydantic import TypeAdapter
 
 from router.core.errors import Refusal
 from router.core.types import Outcome
-from router.gateway.assemble import Assembler
-from router.gateway.responses_answer import whole_response
-from router.gateway.responses_front import ResponsesFront
-from router.gateway.responses_request import responses_to_chat
-from router.gateway.responses_stream import ResponsesStream
+from router.gateway.codecs.assemble import Assembler
+from router.gateway.codecs.responses.answer import whole_response
+from router.gateway.codecs.responses.codec import ResponsesCodec
+from router.gateway.codecs.responses.request import responses_to_chat
+from router.gateway.codecs.responses.stream import ResponsesStream
 
 HEAD = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "llama"}
 USAGE = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
@@ -192,14 +192,14 @@ def test_log_probabilities_stand_in_deltas_and_in_the_part() -> None:
 
 
 def test_a_failure_after_the_start() -> None:
-    front = ResponsesFront(responses_to_chat({"model": "m", "input": "x"}), "req_abc")
-    data = front.first(chunk({"content": "a"}))
+    codec = ResponsesCodec(responses_to_chat({"model": "m", "input": "x"}), "req_abc")
+    data = codec.first(chunk({"content": "a"}))
     refusal = Refusal(400, "invalid_request", "no", Outcome.BACKEND_ERROR, param="max_completion_tokens")
-    event = events_of(data + front.stream_error(refusal))[-1]
+    event = events_of(data + codec.stream_error(refusal))[-1]
     error = {"code": "invalid_request", "message": "no", "param": "max_output_tokens"}
     assert event == {"type": "error", "sequence_number": 5, **error, "error": event["error"]}
     assert event["error"] == {**error, "type": "invalid_request_error"}
-    assert json.loads(front.error(refusal)) == {"error": event["error"]}
+    assert json.loads(codec.error(refusal)) == {"error": event["error"]}
 
 
 TEXTS = st.lists(

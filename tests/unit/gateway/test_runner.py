@@ -23,9 +23,9 @@ from router.core.events import (
 from router.core.interfaces import Batch
 from router.core.refusals import failed
 from router.core.types import Candidate, EndedHow, Prediction, Request
-from router.gateway.fronts import OpenAIFront
-from router.gateway.relay import Exchange, Relay
-from router.gateway.runner import Runner
+from router.gateway.codecs.codec import OpenAICodec
+from router.gateway.relay.relay import Exchange, Relay
+from router.gateway.relay.runner import Runner
 from router.store.records import RequestRecord
 from tests import virtual_time
 
@@ -182,7 +182,7 @@ def relayed(scheduler: Scripted, engines: dict[str, Engine], later: Callable[[Ru
             artifact="",
         )
         record = RequestRecord(id="r", received_at=0.0, api="chat", arrived_at=0.0)
-        exchange = Exchange("chat", {}, OpenAIFront(False), True, False, request(), record, [])
+        exchange = Exchange("chat", {}, OpenAICodec(False), True, False, request(), record, [])
         responder = Responder()
         connection = SimpleNamespace(transport=SimpleNamespace(is_closing=lambda: False), on_disconnect=None)
         loop.call_later(1.0, later, runner)

@@ -5,7 +5,7 @@ import time
 
 import uvloop
 
-from router.gateway.stalls import STALL_BUCKETS, StallWatch
+from router.gateway.telemetry.stalls import STALL_BUCKETS, StallWatch
 
 
 def _hold(seconds: float) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from router.gateway.prompt import prompt_facts
-from router.gateway.tokenizer import PromptTokenizer
+from router.request.prompt import prompt_facts
+from router.request.tokenizer import PromptTokenizer
 
 TOOL = {
     "type": "function",

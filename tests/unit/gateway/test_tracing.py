@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from router.core.types import EndedHow, Outcome
-from router.gateway.tracing import Trace, Tracing, new_span_id
+from router.gateway.telemetry.tracing import Trace, Tracing, new_span_id
 from router.store.records import AttemptRecord, RequestRecord
 
 CALLER = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

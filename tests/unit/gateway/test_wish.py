@@ -8,7 +8,14 @@ import pytest
 
 from router.core.errors import Refusal
 from router.core.types import Slo
-from router.gateway.wish import Defaults, KeyTerms, ModelNames, RoutingWish, Wish, WishRules
+from router.request.routing_params import (
+    Defaults,
+    KeyTerms,
+    ModelNames,
+    RoutingParams,
+    RoutingRules,
+    RoutingWish,
+)
 
 POLICIES = ("latency", "slo", "price", "random")
 NAMES = ModelNames(
@@ -110,8 +117,8 @@ def settle(
     headers: RoutingWish | None = None,
     server: Defaults = SERVER,
     models: dict[str, Defaults] | None = None,
-) -> Wish:
-    return WishRules(NAMES, server, models).merge(model, key, body, headers)
+) -> RoutingParams:
+    return RoutingRules(NAMES, server, models).merge(model, key, body, headers)
 
 
 def policy(name: str) -> RoutingWish:
@@ -168,13 +175,13 @@ BODY_SLO, HEADER_SLO, MODEL_SLO, SERVER_SLO = Slo(ttft_s=1), Slo(tpot_s=2), Slo(
 def test_slo_precedence(
     body: Slo | None, headers: Slo | None, model: Slo | None, server: Slo | None, expected: Slo | None
 ) -> None:
-    wish = settle(
+    params = settle(
         body=RoutingWish(slo=body),
         headers=RoutingWish(slo=headers),
         models={"llama": Defaults(slo=model)},
         server=Defaults("random", slo=server),
     )
-    assert wish.slo == expected
+    assert params.slo == expected
 
 
 @pytest.mark.parametrize(
@@ -189,13 +196,13 @@ def test_slo_precedence(
     ],
 )
 def test_on_miss_precedence(body: Any, headers: Any, model: Any, server: Any, hard: bool) -> None:
-    wish = settle(
+    params = settle(
         body=RoutingWish(on_miss=body, slo=BODY_SLO),
         headers=RoutingWish(on_miss=headers),
         models={"llama": Defaults(on_miss=model)},
         server=Defaults("random", on_miss=server),
     )
-    assert wish.hard is hard
+    assert params.hard is hard
 
 
 def test_without_a_target_nothing_is_hard() -> None:
@@ -216,9 +223,9 @@ def test_without_a_target_nothing_is_hard() -> None:
 def test_a_keys_cost_cap_is_tightened_never_loosened(
     asked: float | None, cap: float | None, expected: float | None
 ) -> None:
-    wish = settle(key=KeyTerms(max_cost_usd=cap), body=RoutingWish(max_cost_usd=asked))
-    assert wish.max_cost_usd == expected
-    assert settle(key=KeyTerms(max_cost_usd=cap), headers=RoutingWish(max_cost_usd=asked)) == wish
+    params = settle(key=KeyTerms(max_cost_usd=cap), body=RoutingWish(max_cost_usd=asked))
+    assert params.max_cost_usd == expected
+    assert settle(key=KeyTerms(max_cost_usd=cap), headers=RoutingWish(max_cost_usd=asked)) == params
 
 
 @pytest.mark.parametrize(
@@ -235,17 +242,17 @@ def test_a_keys_cost_cap_is_tightened_never_loosened(
 def test_a_keys_quality_floor_is_raised_never_lowered(
     asked: float | None, floor: float | None, expected: float | None
 ) -> None:
-    wish = settle(key=KeyTerms(min_quality=floor), body=RoutingWish(min_quality=asked))
-    assert wish.min_quality == expected
+    params = settle(key=KeyTerms(min_quality=floor), body=RoutingWish(min_quality=asked))
+    assert params.min_quality == expected
 
 
 def test_the_body_outranks_headers_under_the_keys_caps() -> None:
-    wish = settle(
+    params = settle(
         key=KeyTerms(max_cost_usd=0.3, max_priority=2),
         body=RoutingWish(max_cost_usd=0.2, min_quality=0.1, priority=1, seed=7),
         headers=RoutingWish(max_cost_usd=0.1, min_quality=0.9, priority=2),
     )
-    assert (wish.max_cost_usd, wish.min_quality, wish.priority, wish.seed) == (0.2, 0.1, 1, 7)
+    assert (params.max_cost_usd, params.min_quality, params.priority, params.seed) == (0.2, 0.1, 1, 7)
 
 
 @pytest.mark.parametrize(
@@ -253,8 +260,8 @@ def test_the_body_outranks_headers_under_the_keys_caps() -> None:
     [(None, None, 0), (9, None, 9), (9, 5, 5), (3, 5, 3), (-4, 5, -4), (None, -1, -1), (9, 0, 0)],
 )
 def test_priority_is_capped(asked: int | None, cap: int | None, expected: int) -> None:
-    wish = settle(key=KeyTerms(max_priority=cap), headers=RoutingWish(priority=asked))
-    assert wish.priority == expected
+    params = settle(key=KeyTerms(max_priority=cap), headers=RoutingWish(priority=asked))
+    assert params.priority == expected
 
 
 @pytest.mark.parametrize(
@@ -269,8 +276,8 @@ def test_priority_is_capped(asked: int | None, cap: int | None, expected: int) -
 def test_models_replace_the_model(
     asked: str, body: tuple[str, ...] | None, headers: tuple[str, ...] | None, expected: tuple[str, ...]
 ) -> None:
-    wish = settle(asked, body=RoutingWish(models=body), headers=RoutingWish(models=headers))
-    assert wish.models == expected
+    params = settle(asked, body=RoutingWish(models=body), headers=RoutingWish(models=headers))
+    assert params.models == expected
 
 
 @pytest.mark.parametrize(
@@ -314,7 +321,7 @@ def test_several_models_share_a_policy_only_if_all_name_it() -> None:
 
 
 def test_unasked_wishes_are_settled_once_for_each_key() -> None:
-    rules = WishRules(NAMES, Defaults("random"))
+    rules = RoutingRules(NAMES, Defaults("random"))
     dear, cheap = KeyTerms("a", max_cost_usd=1), KeyTerms("a", max_cost_usd=0.1)
     assert rules.merge("llama", dear) is rules.merge("llama", dear)
     assert rules.merge("llama", dear).max_cost_usd == 1
@@ -329,7 +336,7 @@ def test_unasked_wishes_are_settled_once_for_each_key() -> None:
 
 def test_the_server_must_name_a_policy() -> None:
     with pytest.raises(ValueError, match="policy"):
-        WishRules(NAMES, Defaults())
+        RoutingRules(NAMES, Defaults())
 
 
 # --- a key's models ----------------------------------------------------------------------------------
@@ -380,7 +387,7 @@ def test_a_key_without_any_model_left_is_told_so(asked: str) -> None:
 
 
 def test_names_of_a_key_are_settled_once_for_each_set_of_models() -> None:
-    rules = WishRules(NAMES, Defaults("random"))
+    rules = RoutingRules(NAMES, Defaults("random"))
     assert rules.names_for(None) is rules.names_for(KeyTerms()) is NAMES
     assert rules.names_for(QWEN) is rules.names_for(KeyTerms("other", models=QWEN.models))
     assert rules.names_for(QWEN).models == ("qwen:7b", "embedder")

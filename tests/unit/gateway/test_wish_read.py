@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from router.core.errors import Refusal
 from router.core.types import Slo
-from router.gateway.wish_read import WISH_HEADERS, RoutingWish, from_body, from_headers
+from router.request.routing_input import WISH_HEADERS, RoutingWish, from_body, from_headers
 
 
 def refused(routing: object) -> Refusal:
@@ -46,7 +46,7 @@ def refused_header(name: str, value: bytes) -> Refusal:
 
 
 def test_the_example_of_the_contract() -> None:
-    wish = from_body(
+    params = from_body(
         {
             "policy": "cost",
             "slo": {"ttft_ms": 800, "tpot_ms": 50, "e2e_ms": 20000},
@@ -58,7 +58,7 @@ def test_the_example_of_the_contract() -> None:
             "seed": 1,
         }
     )
-    assert wish == RoutingWish(
+    assert params == RoutingWish(
         policy="cost",
         slo=Slo(0.8, 0.05, 20.0),
         on_miss="reject",
@@ -78,9 +78,9 @@ def test_null_is_not_given_and_an_empty_slo_is() -> None:
 
 
 def test_the_edges_of_the_ranges_are_inside() -> None:
-    wish = from_body({"max_cost_usd": 0, "min_quality": 1, "priority": -(2**63), "seed": 2**63 - 1})
-    assert (wish.max_cost_usd, wish.min_quality) == (0.0, 1.0)
-    assert (wish.priority, wish.seed) == (-(2**63), 2**63 - 1)
+    params = from_body({"max_cost_usd": 0, "min_quality": 1, "priority": -(2**63), "seed": 2**63 - 1})
+    assert (params.max_cost_usd, params.min_quality) == (0.0, 1.0)
+    assert (params.priority, params.seed) == (-(2**63), 2**63 - 1)
     assert from_body({"min_quality": 0}).min_quality == 0.0
 
 
@@ -144,25 +144,25 @@ FIELDS = st.sampled_from(sorted(RoutingWish.__dataclass_fields__))
 
 @given(st.dictionaries(FIELDS, JSON, max_size=4) | JSON)
 def test_any_json_is_read_or_refused_with_a_param(routing: Any) -> None:
-    wish = attempt(from_body, routing)
-    if isinstance(wish, Refusal):
-        assert wish.status == 400
-        assert wish.param is not None
-        assert wish.param.startswith("routing")
+    params = attempt(from_body, routing)
+    if isinstance(params, Refusal):
+        assert params.status == 400
+        assert params.param is not None
+        assert params.param.startswith("routing")
         return
     assert isinstance(routing, dict)
     for name, value in routing.items():
-        assert (getattr(wish, name) is None) == (value is None)
+        assert (getattr(params, name) is None) == (value is None)
 
 
 @given(st.floats(allow_nan=True, allow_infinity=True) | st.integers())
 def test_a_target_is_taken_exactly_when_it_is_a_finite_number_above_0(ms: float) -> None:
-    wish = attempt(from_body, {"slo": {"ttft_ms": ms}})
-    if isinstance(wish, Refusal):
+    params = attempt(from_body, {"slo": {"ttft_ms": ms}})
+    if isinstance(params, Refusal):
         assert not (math.isfinite(ms) and ms / 1000 > 0)
         return
-    assert wish is not None
-    assert wish.slo == Slo(ttft_s=ms / 1000)
+    assert params is not None
+    assert params.slo == Slo(ttft_s=ms / 1000)
 
 
 # --- headers -----------------------------------------------------------------------------------------
@@ -201,9 +201,9 @@ def test_each_header_is_seen_alone_and_refused_when_empty(name: str) -> None:
 
 
 def test_llm_d_targets_fill_what_ours_leave_open() -> None:
-    wish = headers(headway_ttft_ms="100", llm_d_slo_ttft_ms="900", llm_d_slo_tpot_ms="40")
-    assert wish is not None
-    assert wish.slo == Slo(ttft_s=0.1, tpot_s=0.04)
+    params = headers(headway_ttft_ms="100", llm_d_slo_ttft_ms="900", llm_d_slo_tpot_ms="40")
+    assert params is not None
+    assert params.slo == Slo(ttft_s=0.1, tpot_s=0.04)
 
 
 def test_a_bad_number_is_told_even_where_another_header_outranks_it() -> None:
@@ -243,15 +243,15 @@ def test_bad_headers_are_named(name: str, value: str) -> None:
 
 @given(st.floats(min_value=1e-300, max_value=1e300))
 def test_header_and_body_numbers_mean_the_same(ms: float) -> None:
-    wish = headers(headway_ttft_ms=json.dumps(ms))
-    assert wish is not None
-    assert wish.slo == from_body({"slo": {"ttft_ms": ms}}).slo
+    params = headers(headway_ttft_ms=json.dumps(ms))
+    assert params is not None
+    assert params.slo == from_body({"slo": {"ttft_ms": ms}}).slo
 
 
 @given(st.sampled_from([name.decode() for name in WISH_HEADERS]), st.binary(max_size=12))
 def test_any_header_is_read_or_refused_by_name(name: str, value: bytes) -> None:
-    wish = attempt(from_headers, {name.encode(): value}.get)
-    if isinstance(wish, Refusal):
-        assert (wish.status, wish.param) == (400, name)
+    params = attempt(from_headers, {name.encode(): value}.get)
+    if isinstance(params, Refusal):
+        assert (params.status, params.param) == (400, name)
         return
-    assert wish not in (None, RoutingWish())
+    assert params not in (None, RoutingWish())

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from router.config import FleetConfig
 from router.core.errors import Refusal
-from router.gateway.callers import OwnPages, authority, caller_terms, check_admin, given_twice
-from router.gateway.keys import new_key
+from router.gateway.http.callers import OwnPages, authority, caller_terms, check_admin, given_twice
+from router.gateway.keys.keyring import new_key
 from router.gateway.rules import Rules
 from router.store.state import MemoryState
 

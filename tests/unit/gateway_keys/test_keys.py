@@ -11,7 +11,7 @@ import pytest
 
 from router.core.errors import Refusal
 from router.core.types import Outcome
-from router.gateway.keys import KeyRing, bearer_token, duration, new_key
+from router.gateway.keys.keyring import KeyRing, bearer_token, duration, new_key
 
 SECRET = b"sk-the-key-of-team-a"
 

@@ -10,8 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from router.core.state import Instance
 from router.core.types import Outcome
-from router.gateway import metrics as metrics_module
-from router.gateway.metrics import TOKEN_BUCKETS, TTFT_BUCKETS, Metrics
+from router.gateway.telemetry import metrics as metrics_module
+from router.gateway.telemetry.metrics import TOKEN_BUCKETS, TTFT_BUCKETS, Metrics
 from router.store.queries import RecordCounts
 from router.store.records import RequestRecord
 from router.store.runs import Lost

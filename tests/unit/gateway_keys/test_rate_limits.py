@@ -10,9 +10,9 @@ import pytest
 
 from router.core.errors import Refusal
 from router.core.types import EndedHow, Outcome
-from router.gateway.budgets import Till
-from router.gateway.lease import Lease
-from router.gateway.tenants import Tenants, key_of
+from router.gateway.keys.admission import BudgetAdmission
+from router.gateway.keys.reservation import Reservation
+from router.gateway.keys.tenants import Tenants, key_of
 from router.store.keys import StoredKey
 from router.store.records import AttemptRecord, RequestRecord
 from router.store.state import MemoryState
@@ -28,27 +28,27 @@ class Limited:
         row = StoredKey("made", hashlib.sha256(b"b").hexdigest(), "team-a", json.dumps(made or {}), 1.0)
         self._tenants = Tenants([key_of("team-a", digest, settings)], [row])
         self._now = 0.0
-        self._till = Till(state or MemoryState(), lambda: self._now)
+        self._till = BudgetAdmission(state or MemoryState(), lambda: self._now)
 
     async def admit(
         self, now: float, tokens: float = 0.0, name: str = "team-a"
-    ) -> tuple[Lease, dict[str, str]]:
+    ) -> tuple[Reservation, dict[str, str]]:
         self._now = now
         headers: list[tuple[bytes, bytes]] = []
-        lease = None
+        reservation = None
         try:
             try:
-                lease = await self._till.enter(self._tenants.account(name), now, headers)
+                reservation = await self._till.enter(self._tenants.account(name), now, headers)
             except Refusal:  # as a small body is: with what it needs
-                lease = await self._till.enter(self._tenants.account(name), now, headers, tokens)
-            await self._till.hold(lease, tokens, None, headers)
+                reservation = await self._till.enter(self._tenants.account(name), now, headers, tokens)
+            await self._till.hold(reservation, tokens, None, headers)
         except Refusal:
-            if lease is not None:
-                lease.close(0.0, 0)
+            if reservation is not None:
+                reservation.close(0.0, 0)
             raise
         finally:
             self.headers = {name.decode(): value.decode() for name, value in headers}
-        return lease, self.headers
+        return reservation, self.headers
 
     async def refused(
         self, now: float, tokens: float = 0.0, name: str = "team-a"
@@ -93,29 +93,29 @@ async def test_three_a_minute_are_three_at_once() -> None:
 
 async def test_tokens_are_reserved_and_settled() -> None:
     key = Limited(tokens_per_minute=600)
-    lease, headers = await key.admit(0.0, tokens=500)
+    reservation, headers = await key.admit(0.0, tokens=500)
     assert headers["x-ratelimit-remaining-tokens"] == "100"
     assert headers["x-ratelimit-reset-tokens"] == "50s"
     refusal, _ = await key.refused(0.0, tokens=200)
     assert refusal.retry_after_s == pytest.approx(10.0)
-    lease.settle(used(50, 50))
-    lease.settle(used(50, 50))  # only once
+    reservation.settle(used(50, 50))
+    reservation.settle(used(50, 50))  # only once
     _, headers = await key.admit(0.0, tokens=200)
     assert headers["x-ratelimit-remaining-tokens"] == "300"
 
 
 async def test_a_request_that_was_never_sent_costs_no_tokens() -> None:
     key = Limited(tokens_per_minute=600)
-    lease, _ = await key.admit(0.0, tokens=600)
-    lease.settle(RequestRecord("req", 0.0, prompt_tokens=400))
+    reservation, _ = await key.admit(0.0, tokens=600)
+    reservation.settle(RequestRecord("req", 0.0, prompt_tokens=400))
     _, headers = await key.admit(0.0, tokens=0)
     assert headers["x-ratelimit-remaining-tokens"] == "600"
 
 
 async def test_more_than_was_reserved_is_a_debt() -> None:
     key = Limited(tokens_per_minute=600)
-    lease, _ = await key.admit(0.0, tokens=100)
-    lease.settle(used(100, 900))
+    reservation, _ = await key.admit(0.0, tokens=100)
+    reservation.settle(used(100, 900))
     refusal, headers = await key.refused(0.0, tokens=20)
     assert refusal.retry_after_s == pytest.approx(42.0)
     assert headers["x-ratelimit-remaining-tokens"] == "0"

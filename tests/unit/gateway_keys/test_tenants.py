@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from router.config import KeyConfig
-from router.gateway.accounts import Purse
-from router.gateway.tenants import MAX_BELOW, MAX_DEPTH, SETTINGS, BadKey, NameUsed, Tenants, key_of
+from router.gateway.keys.accounts import KeyBudget
+from router.gateway.keys.tenants import MAX_BELOW, MAX_DEPTH, SETTINGS, BadKey, NameUsed, Tenants, key_of
 from router.store.keys import StoredKey
 
 MODELS = ("a", "b", "c")
@@ -88,7 +88,11 @@ def test_whatever_a_key_takes_is_taken_from_all_above_it_its_own_first() -> None
     assert [(bucket.name, bucket.capacity, bucket.refill_per_s) for bucket in account.tokens] == [
         ("mid/tokens", 600, 10.0)
     ]
-    assert account.purses == (Purse("low", 1.0, None), Purse("mid", None, None), Purse("top", None, 9.0))
+    assert account.key_budgets == (
+        KeyBudget("low", 1.0, None),
+        KeyBudget("mid", None, None),
+        KeyBudget("top", None, 9.0),
+    )
 
 
 # --- who lives ----------------------------------------------------------------------------------------
@@ -101,7 +105,7 @@ def test_a_key_dies_with_any_of_those_above_it() -> None:
     assert [known.alive(name) for name in ("top", "mid", "low", "other")] == [True, False, False, True]
     assert not any(map(tenants(*rows).alive, ("mid", "low", "other")))  # top left the file
     # What the dead spent still counts for those above them.
-    assert [purse.key for purse in known.account("low").purses] == ["low", "mid", "top"]
+    assert [purse.key for purse in known.account("low").key_budgets] == ["low", "mid", "top"]
 
 
 def test_a_circle_in_the_table_works_for_nobody() -> None:
@@ -322,12 +326,12 @@ def within(key: KeyConfig, above: KeyConfig) -> bool:
     st.lists(st.tuples(st.integers(0, 9), caps), max_size=3),
 )
 def test_no_chain_of_creations_ever_has_more_than_any_of_those_above(
-    wishes: list[tuple[int, dict[str, Any]]], lowered: list[tuple[int, dict[str, Any]]]
+    routing_rules: list[tuple[int, dict[str, Any]]], lowered: list[tuple[int, dict[str, Any]]]
 ) -> None:
     """Keys are made below any earlier one as far as that is allowed; then some get other caps, as an operator may
     give them at any time."""
     rows: list[StoredKey] = []
-    for number, (below, wished) in enumerate(wishes):
+    for number, (below, wished) in enumerate(routing_rules):
         known = tenants(*rows)
         maker = rows[below % len(rows)].name if rows and below < 8 else None
         try:
@@ -355,7 +359,7 @@ def test_no_chain_of_creations_ever_has_more_than_any_of_those_above(
             assert within(key, above.settings.model_copy(update={"locked": False}))
         names = [tenant.name for tenant in chain]
         account = known.account(row.name)
-        assert [purse.key for purse in account.purses] == names
+        assert [purse.key for purse in account.key_budgets] == names
         for field, buckets in (
             ("requests_per_minute", account.requests),
             ("tokens_per_minute", account.tokens),

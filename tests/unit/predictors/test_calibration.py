@@ -9,7 +9,7 @@ from statistics import mean, median
 
 import pytest
 
-from predictors.serving import PhysicalPredictor
+from predictors.serving import OnlinePredictor
 from router.core.types import Slo
 from tests.unit.predictors.virtual_engine import TRUTH, Run, Seen
 
@@ -49,7 +49,7 @@ def interval(misses: list[bool], rng: Random) -> tuple[float, float]:
     ids=["ttft-light", "ttft-middle", "ttft-heavy", "e2e", "all"],
 )
 def test_p_miss_is_calibrated(rate_per_s: float, slo: Slo) -> None:
-    run = Run(PhysicalPredictor(), TRUTH)
+    run = Run(OnlinePredictor(), TRUTH)
     run.arrive(rate_per_s, 300, slo)
     seen = run.arrive(rate_per_s, 1500, slo)
     rng = Random(3)
@@ -70,7 +70,7 @@ def test_p_miss_is_calibrated(rate_per_s: float, slo: Slo) -> None:
 
 
 def test_coverage_of_quantiles() -> None:
-    run = Run(PhysicalPredictor(), TRUTH)
+    run = Run(OnlinePredictor(), TRUTH)
     run.arrive(5.0, 300, None)
     seen = run.arrive(5.0, 1500, None)
     within = [
@@ -100,7 +100,7 @@ def test_a_wrong_profile_is_corrected() -> None:
         per_token_s=3 * TRUTH.per_token_s,
         per_kv_token_s=3 * TRUTH.per_kv_token_s,
     )
-    seen = Run(PhysicalPredictor(), wrong).arrive(4.0, 500, None)
+    seen = Run(OnlinePredictor(), wrong).arrive(4.0, 500, None)
     assert ttft_error(seen[:5]) > 0.6
     assert ttft_error(seen[-200:]) < 0.2
     assert tpot_error(seen[:5]) > 0.6
@@ -108,7 +108,7 @@ def test_a_wrong_profile_is_corrected() -> None:
 
 
 def test_an_instance_without_a_profile_converges() -> None:
-    slow = Run(PhysicalPredictor(), None)
+    slow = Run(OnlinePredictor(), None)
     scale = 6.0  # the engine's clock runs six times slower than the generic profile expects
     slow.engine.profile = replace(
         TRUTH,

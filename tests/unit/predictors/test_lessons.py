@@ -11,7 +11,7 @@ import pytest
 
 from predictors import lessons
 from predictors.models import UNTRAINED, Models, load_models
-from predictors.serving import PhysicalPredictor
+from predictors.serving import OnlinePredictor
 from predictors.sharing import MOST_WAITING
 from predictors.text import prompt_features
 from router.core.interfaces import Option
@@ -54,10 +54,10 @@ def same_instance(profile: Any = WRONG) -> Instance:
 
 def taught(
     models: Models, learns: Models | None = None, count: int = 150, profile: Any = WRONG
-) -> tuple[PhysicalPredictor, PhysicalPredictor, float]:
+) -> tuple[OnlinePredictor, OnlinePredictor, float]:
     """A predictor that has served `count` requests, one (with other models, if told) that has heard of them only, and
     a time after all of it (prefills of the last seconds slow down answers; here they were heard of seconds late)."""
-    teacher, pupil = PhysicalPredictor(models), PhysicalPredictor(learns or models)
+    teacher, pupil = OnlinePredictor(models), OnlinePredictor(learns or models)
     teacher.sharing.begin()
     run = Run(teacher, profile)
     run.features = REQUEST.features
@@ -70,7 +70,7 @@ def taught(
     return teacher, pupil, run.now + 120.0
 
 
-def asked(predictor: PhysicalPredictor, at: float, profile: Any = WRONG) -> dict[str, float | None]:
+def asked(predictor: OnlinePredictor, at: float, profile: Any = WRONG) -> dict[str, float | None]:
     instance = same_instance(profile)
     request = replace(REQUEST, arrived_at=at, outlook=None)
     told = predictor.predict(request, instance.candidates["m"], instance, at)
@@ -81,7 +81,7 @@ def asked(predictor: PhysicalPredictor, at: float, profile: Any = WRONG) -> dict
 @pytest.mark.parametrize("models", [UNTRAINED, load_models()], ids=["without artifacts", "with artifacts"])
 def test_who_only_heard_predicts_as_who_served(models: Models, profile: Any) -> None:
     teacher, pupil, now = taught(models, profile=profile)
-    fresh = asked(PhysicalPredictor(models), now, profile)
+    fresh = asked(OnlinePredictor(models), now, profile)
     mine, theirs = asked(teacher, now, profile), asked(pupil, now, profile)
     learned = [name for name in TOLD if mine[name] != pytest.approx(fresh[name], rel=0.1)]
     assert {"output_tokens_p90", "ttft_s_p95", "tpot_s"} <= {*learned}  # there was something to learn
@@ -111,7 +111,7 @@ def test_what_depends_on_an_artifact_is_learned_only_where_it_serves() -> None:
 
 
 def test_prompts_that_an_instance_holds_are_heard_of() -> None:
-    teacher, pupil = PhysicalPredictor(), PhysicalPredictor()
+    teacher, pupil = OnlinePredictor(), OnlinePredictor()
     teacher.sharing.begin()
     instance = same_instance()
     request = replace(REQUEST, prefix=(1, 2**32 - 1, 3), session="0123abcd", prompt_tokens=3000)
@@ -128,7 +128,7 @@ def test_prompts_that_an_instance_holds_are_heard_of() -> None:
 
 
 def test_feedback_is_heard_of_but_not_what_every_replica_finds_in_the_records() -> None:
-    teacher, pupil = PhysicalPredictor(), PhysicalPredictor()
+    teacher, pupil = OnlinePredictor(), OnlinePredictor()
     teacher.sharing.begin()
     instances = {"i": same_instance()}
     for predictor in (teacher, pupil):
@@ -151,7 +151,7 @@ def test_feedback_is_heard_of_but_not_what_every_replica_finds_in_the_records() 
 
 def test_nothing_is_kept_of_who_is_not_in_the_fleet() -> None:
     teacher, pupil, _ = taught(load_models(), count=10)
-    stranger = PhysicalPredictor(load_models())
+    stranger = OnlinePredictor(load_models())
     teacher.sharing._keep(lessons.Held("i", (1,), None, 10.0))
     message = lessons.write(
         teacher.name,
@@ -213,7 +213,7 @@ GOOD = ["ttft", "i", "m", 0, 0.1, 0.0, 1.0, []]
     ],
 )
 def test_what_is_malformed_is_counted_and_changes_nothing(bad: bytes) -> None:
-    predictor = PhysicalPredictor()
+    predictor = OnlinePredictor()
     before = asked(predictor, 0.0)
     predictor.sharing.hear(bad, {"i": same_instance()}, 0.0)
     assert predictor.sharing.counts == (0, 0, 0, 1, 0)
@@ -226,7 +226,7 @@ def test_a_bad_lesson_does_not_spoil_the_others() -> None:
 
 
 def test_any_bytes_are_survived() -> None:
-    predictor, rng = PhysicalPredictor(), Random(5)
+    predictor, rng = OnlinePredictor(), Random(5)
     good = orjson.dumps({"v": 1, "by": "physical", "lessons": [GOOD] * 3})
     for _ in range(500):
         noisy = bytearray(good)
@@ -250,7 +250,7 @@ def test_every_kind_comes_back_as_it_was_told() -> None:
 
 
 def test_a_busy_fleet_tells_a_part_of_it_and_counts_the_rest() -> None:
-    teacher, features = PhysicalPredictor(), REQUEST.features
+    teacher, features = OnlinePredictor(), REQUEST.features
     teacher.sharing.begin()
     assert features is not None
 
@@ -272,7 +272,7 @@ def test_a_busy_fleet_tells_a_part_of_it_and_counts_the_rest() -> None:
 
 
 def test_messages_hold_no_text_of_a_prompt() -> None:
-    teacher = PhysicalPredictor(load_models())
+    teacher = OnlinePredictor(load_models())
     teacher.sharing.begin()
     instance = same_instance()
     request = replace(REQUEST, features=prompt_features("the password is swordfish"), session=None)

@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from predictors.serving import PhysicalPredictor
+from predictors.serving import OnlinePredictor
 from router.core.interfaces import Predictor
 from router.core.profile import EngineProfile
 from router.core.state import Instance
@@ -20,13 +20,13 @@ def an_instance(kind: str = "vllm", profile: EngineProfile | None = PROFILE) -> 
 
 
 def taught(
-    predictor: PhysicalPredictor,
+    predictor: OnlinePredictor,
     instance: Instance,
     ttft_factor: float = 1.0,
     tpot_factor: float = 1.0,
     output_tokens: int = 150,
     count: int = 100,
-) -> PhysicalPredictor:
+) -> OnlinePredictor:
     """Ends `count` requests, one a minute up to 100 s, with times that are given multiples of the physical
     estimate's, +-10 %."""
     for number in range(count):
@@ -56,12 +56,12 @@ def value(number: float | None) -> float:
 
 
 def test_implements_the_protocol() -> None:
-    predictor: Predictor = PhysicalPredictor()
+    predictor: Predictor = OnlinePredictor()
     assert predictor.name == "physical"
 
 
 def test_every_figure_of_a_fresh_prediction_is_there_and_in_order() -> None:
-    prediction = PhysicalPredictor().predict(REQUEST, CANDIDATE, an_instance(), 100.0)
+    prediction = OnlinePredictor().predict(REQUEST, CANDIDATE, an_instance(), 100.0)
     assert 0 < value(prediction.output_tokens_p50) <= value(prediction.output_tokens_p90) <= 300
     assert 0 < value(prediction.ttft_s_p50) < value(prediction.ttft_s_p95)
     assert value(prediction.ttft_s_p50) < value(prediction.e2e_s_p50) < value(prediction.e2e_s_p95)
@@ -74,8 +74,8 @@ def test_every_figure_of_a_fresh_prediction_is_there_and_in_order() -> None:
 
 
 def test_a_prediction_is_a_complete_value_of_its_base() -> None:
-    prediction = PhysicalPredictor().predict(REQUEST, CANDIDATE, an_instance(), 100.0)
-    again = PhysicalPredictor().predict(REQUEST, CANDIDATE, an_instance(), 100.0)
+    prediction = OnlinePredictor().predict(REQUEST, CANDIDATE, an_instance(), 100.0)
+    again = OnlinePredictor().predict(REQUEST, CANDIDATE, an_instance(), 100.0)
     assert prediction == again
     assert hash(prediction) == hash(again)
     unknown = {field.name for field in fields(Prediction) if getattr(prediction, field.name) is None}
@@ -83,7 +83,7 @@ def test_a_prediction_is_a_complete_value_of_its_base() -> None:
 
 
 def test_an_instance_is_covered_once_it_was_observed() -> None:
-    predictor = PhysicalPredictor()
+    predictor = OnlinePredictor()
     prediction = predictor.predict(REQUEST, CANDIDATE, an_instance(), 100.0)
     assert predictor.coverage() == {}
     predictor.observe_end(REQUEST, CANDIDATE, an_instance(), prediction, 10, None, None, 101.0)
@@ -91,7 +91,7 @@ def test_an_instance_is_covered_once_it_was_observed() -> None:
 
 
 def test_predicting_learns_nothing() -> None:
-    predictor = PhysicalPredictor()
+    predictor = OnlinePredictor()
     instance = an_instance()
     request = replace(REQUEST, slo=Slo(0.1, 0.02, 3.0), prefix=(1, 2))
     first = predictor.predict(request, CANDIDATE, instance, 100.0)
@@ -100,7 +100,7 @@ def test_predicting_learns_nothing() -> None:
 
 
 def test_time_already_waited_counts() -> None:
-    predictor = taught(PhysicalPredictor(), an_instance())
+    predictor = taught(OnlinePredictor(), an_instance())
     request = replace(REQUEST, slo=Slo(ttft_s=1.0))
     at_once = predictor.predict(request, CANDIDATE, an_instance(), 100.0)
     later = predictor.predict(request, CANDIDATE, an_instance(), 100.5)
@@ -113,19 +113,19 @@ def test_time_already_waited_counts() -> None:
 
 
 def test_learns_a_wrong_profile_and_an_absent_one() -> None:
-    wrong = taught(PhysicalPredictor(), an_instance(), ttft_factor=3.0, tpot_factor=0.5)
+    wrong = taught(OnlinePredictor(), an_instance(), ttft_factor=3.0, tpot_factor=0.5)
     prediction = wrong.predict(REQUEST, CANDIDATE, an_instance(), 100.0)
     assert prediction.ttft_s_p50 == pytest.approx(3 * PROFILE.prefill_s(500), rel=0.05)
     assert prediction.tpot_s == pytest.approx(PROFILE.step_s(0, 1, 600) / 2, rel=0.05)
     bare = an_instance(profile=None)
-    absent = taught(PhysicalPredictor(), bare, ttft_factor=20.0, tpot_factor=8.0)
+    absent = taught(OnlinePredictor(), bare, ttft_factor=20.0, tpot_factor=8.0)
     prediction = absent.predict(REQUEST, CANDIDATE, bare, 100.0)
     assert prediction.ttft_s_p50 == pytest.approx(20 * PROFILE.prefill_s(500), rel=0.05)
     assert prediction.tpot_s == pytest.approx(8 * PROFILE.step_s(0, 1, 600), rel=0.05)
 
 
 def test_instances_learn_apart_and_lengths_are_shared() -> None:
-    predictor = taught(PhysicalPredictor(), an_instance(), ttft_factor=5.0, output_tokens=40)
+    predictor = taught(OnlinePredictor(), an_instance(), ttft_factor=5.0, output_tokens=40)
     other = replace(CANDIDATE, instance="j")
     instance = Instance("j", "vllm", {"m": other}, profiles={"m": PROFILE})
     prediction = predictor.predict(REQUEST, other, instance, 100.0)
@@ -135,7 +135,7 @@ def test_instances_learn_apart_and_lengths_are_shared() -> None:
 
 def test_p_miss_of_each_target_crosses_at_its_median() -> None:
     instance = an_instance()
-    predictor = taught(PhysicalPredictor(), instance)
+    predictor = taught(OnlinePredictor(), instance)
     middle = predictor.predict(REQUEST, CANDIDATE, instance, 100.0)
     for name, median in (("ttft_s", middle.ttft_s_p50), ("tpot_s", middle.tpot_s)):
         misses = [
@@ -157,7 +157,7 @@ def test_p_miss_of_each_target_crosses_at_its_median() -> None:
 
 def test_targets_are_judged_together() -> None:
     instance = an_instance()
-    predictor = taught(PhysicalPredictor(), instance)
+    predictor = taught(OnlinePredictor(), instance)
     middle = predictor.predict(REQUEST, CANDIDATE, instance, 100.0)
     ttft_s, tpot_s = value(middle.ttft_s_p50), value(middle.tpot_s)
 
@@ -180,7 +180,7 @@ def test_targets_are_judged_together() -> None:
 def test_e2e_target_goes_by_the_length_distribution() -> None:
     """Times are known well here, so P(miss) is the share of answers that are too long."""
     instance = an_instance()
-    predictor = PhysicalPredictor()
+    predictor = OnlinePredictor()
     for number in range(400):
         at_s = 100.0 - 60.0 * (400 - number)
         request = replace(REQUEST, max_tokens=2000, arrived_at=at_s)
@@ -199,7 +199,7 @@ def test_e2e_target_goes_by_the_length_distribution() -> None:
 
 
 def test_output_is_cut_by_max_tokens_and_by_the_context() -> None:
-    predictor = PhysicalPredictor()
+    predictor = OnlinePredictor()
     short = predictor.predict(replace(REQUEST, max_tokens=10), CANDIDATE, an_instance(), 100.0)
     assert short.output_tokens_p50 == short.output_tokens_p90 == 10
     assert 9 < value(short.output_tokens_mean) <= 10
@@ -214,7 +214,7 @@ def test_output_is_cut_by_max_tokens_and_by_the_context() -> None:
 
 
 def test_choices_cost_each_and_the_longest_ends_last() -> None:
-    predictor = PhysicalPredictor()
+    predictor = OnlinePredictor()
     one = predictor.predict(REQUEST, CANDIDATE, an_instance(), 100.0)
     four = predictor.predict(replace(REQUEST, choices=4), CANDIDATE, an_instance(), 100.0)
     assert four.output_tokens_mean == pytest.approx(4 * value(one.output_tokens_mean))
@@ -223,7 +223,7 @@ def test_choices_cost_each_and_the_longest_ends_last() -> None:
 
 
 def test_embeddings_end_with_their_first_answer() -> None:
-    predictor = PhysicalPredictor()
+    predictor = OnlinePredictor()
     request = replace(REQUEST, decodes=False, max_tokens=None, slo=Slo(ttft_s=10.0, e2e_s=0.04))
     prediction = predictor.predict(request, CANDIDATE, an_instance(), 100.0)
     assert prediction.e2e_s_p50 == prediction.ttft_s_p50
@@ -240,7 +240,7 @@ def test_embeddings_end_with_their_first_answer() -> None:
 
 
 def test_a_model_not_in_memory_has_to_be_loaded() -> None:
-    predictor = PhysicalPredictor()
+    predictor = OnlinePredictor()
     instance = an_instance("ollama")
     warm = value(predictor.predict(REQUEST, CANDIDATE, instance, 100.0).ttft_s_p50)
     instance.report = LoadReport(loaded_models=frozenset({"other:latest"}))
@@ -251,7 +251,7 @@ def test_a_model_not_in_memory_has_to_be_loaded() -> None:
 
 
 def test_a_known_prefix_shortens_the_prefill() -> None:
-    predictor = PhysicalPredictor()
+    predictor = OnlinePredictor()
     instance = an_instance()
     request = replace(REQUEST, prompt_tokens=4000, prefix=tuple(range(10)))
     cold = predictor.predict(request, CANDIDATE, instance, 100.0)
@@ -267,7 +267,7 @@ def test_a_known_prefix_shortens_the_prefill() -> None:
 
 
 def test_prompt_estimates_are_corrected_by_the_engines_counts() -> None:
-    predictor = PhysicalPredictor()
+    predictor = OnlinePredictor()
     instance = an_instance()
     before = predictor.predict(REQUEST, CANDIDATE, instance, 100.0)
     for _ in range(200):
@@ -279,7 +279,7 @@ def test_prompt_estimates_are_corrected_by_the_engines_counts() -> None:
 
 
 def test_ttft_floor_is_below_what_comes_and_follows_the_engine() -> None:
-    predictor = PhysicalPredictor()
+    predictor = OnlinePredictor()
     instance = an_instance()
     idle_s = PROFILE.prefill_s(500)
     fresh = predictor.ttft_floor_s(REQUEST, CANDIDATE, instance)
@@ -293,7 +293,7 @@ def test_ttft_floor_is_below_what_comes_and_follows_the_engine() -> None:
 
 def test_a_changed_profile_or_speed_starts_afresh() -> None:
     instance = an_instance()
-    predictor = taught(PhysicalPredictor(), instance, ttft_factor=3.0)
+    predictor = taught(OnlinePredictor(), instance, ttft_factor=3.0)
     instance.speed = 10.0
     prediction = predictor.predict(REQUEST, CANDIDATE, instance, 100.0)
     assert prediction.ttft_s_p50 == pytest.approx(PROFILE.prefill_s(500) / 10)
@@ -301,7 +301,7 @@ def test_a_changed_profile_or_speed_starts_afresh() -> None:
 
 def test_forgets_an_instance_but_not_its_models_lengths() -> None:
     instance = an_instance()
-    predictor = taught(PhysicalPredictor(), instance, ttft_factor=3.0, output_tokens=40)
+    predictor = taught(OnlinePredictor(), instance, ttft_factor=3.0, output_tokens=40)
     predictor.forget("i")
     prediction = predictor.predict(REQUEST, CANDIDATE, instance, 100.0)
     assert prediction.ttft_s_p50 == pytest.approx(PROFILE.prefill_s(500))
@@ -310,7 +310,7 @@ def test_forgets_an_instance_but_not_its_models_lengths() -> None:
 
 
 def test_observations_of_another_predictors_predictions_teach_lengths_only() -> None:
-    predictor = PhysicalPredictor()
+    predictor = OnlinePredictor()
     instance = an_instance()
     mine = predictor.predict(REQUEST, CANDIDATE, instance, 100.0)
     theirs = Prediction(ttft_s_p50=1.0)
@@ -328,7 +328,7 @@ def test_observations_of_another_predictors_predictions_teach_lengths_only() -> 
 
 def test_coverage_counts_what_held() -> None:
     instance = an_instance()
-    predictor = taught(PhysicalPredictor(), instance, count=300)
+    predictor = taught(OnlinePredictor(), instance, count=300)
     coverage = predictor.coverage()["i"]
     assert 0.35 < value(coverage["ttft_within_p50"]) < 0.65
     assert value(coverage["ttft_within_p95"]) > 0.9
@@ -339,7 +339,7 @@ def test_coverage_counts_what_held() -> None:
 
 
 def test_coverage_is_unknown_before_anything_was_seen() -> None:
-    predictor = PhysicalPredictor()
+    predictor = OnlinePredictor()
     instance = an_instance()
     prediction = predictor.predict(REQUEST, CANDIDATE, instance, 100.0)
     predictor.observe_dispatch(REQUEST, CANDIDATE, instance, prediction, 100.0)

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from predictors.models import Models
-from predictors.serving import PhysicalPredictor
+from predictors.serving import OnlinePredictor
 from predictors.text import prompt_features
 from router.core.interfaces import Option
 from router.core.profile import EngineProfile
@@ -68,7 +68,7 @@ def a_request(rng: Random, number: int, now: float) -> Request:
 
 
 def lived(
-    predictor: PhysicalPredictor, rng: Random, request: Request, options: list[Option], now: float
+    predictor: OnlinePredictor, rng: Random, request: Request, options: list[Option], now: float
 ) -> float:
     """The request goes to one of them, and is late, lost, or answered; the moment after that."""
     option = rng.choice(options)
@@ -108,7 +108,7 @@ def lived(
 )
 def test_all_at_once_is_as_one_by_one(models: Models, seed: int) -> None:
     rng = Random(seed)
-    predictor = PhysicalPredictor(models)
+    predictor = OnlinePredictor(models)
     fleet = a_fleet(rng, rng.choice((1, 2, 5, 9)))
     now, compared = 10.0, 0
     for number in range(60):
@@ -142,7 +142,7 @@ SESSION = Request("r", 100.0, "latency", ("m",), prompt_tokens=30_000, session="
 HERE = Instance("i", "vllm", {"m": Candidate("i", "m", "m")}, profiles={"m": PROFILE})
 
 
-def served(predictor: PhysicalPredictor, request: Request, output_tokens: int, *, ended: bool = True) -> None:
+def served(predictor: OnlinePredictor, request: Request, output_tokens: int, *, ended: bool = True) -> None:
     of = HERE.candidates["m"]
     prediction = predictor.predict(request, of, HERE, 100.0)
     predictor.observe_dispatch(request, of, HERE, prediction, 100.0)
@@ -152,7 +152,7 @@ def served(predictor: PhysicalPredictor, request: Request, output_tokens: int, *
 
 
 def test_a_session_reaches_beyond_the_hashes() -> None:
-    predictor = PhysicalPredictor()
+    predictor = OnlinePredictor()
     first = replace(SESSION, prefix=tuple(range(100)))
     assert predictor.cached_tokens(first, "i") == 0.0
     served(predictor, first, 500)
@@ -172,28 +172,28 @@ def test_a_session_reaches_beyond_the_hashes() -> None:
 
 
 def test_a_session_without_hashes_is_known_from_its_first_token_on_and_shortens_the_prefill() -> None:
-    predictor = PhysicalPredictor()
+    predictor = OnlinePredictor()
     next_one = replace(SESSION, id="2", prompt_tokens=32_000, arrived_at=200.0)
     of = HERE.candidates["m"]
     cold = value(predictor.predict(next_one, of, HERE, 200.0).engine_ttft_s)
     floor_s = predictor.ttft_floor_s(next_one, of, HERE)
     served(predictor, SESSION, 900, ended=False)
     assert predictor.cached_tokens(next_one, "i") == pytest.approx(30_000)
-    warm = PhysicalPredictor()
+    warm = OnlinePredictor()
     warm._seen.sessions.add("i", "talk", 30_000)
     assert value(warm.predict(next_one, of, HERE, 200.0).engine_ttft_s) < 0.3 * cold
     assert warm.ttft_floor_s(next_one, of, HERE) < 0.3 * floor_s
 
 
 def test_of_several_choices_one_goes_on() -> None:
-    predictor = PhysicalPredictor()
+    predictor = OnlinePredictor()
     served(predictor, replace(SESSION, choices=4), 400)
     assert predictor.cached_tokens(replace(SESSION, prompt_tokens=40_000), "i") == pytest.approx(30_100)
 
 
 # --- hedges --------------------------------------------------------------------------------------------
 def test_a_request_may_have_two_attempts_at_once() -> None:
-    predictor = PhysicalPredictor(Models(latency=latency_model()))
+    predictor = OnlinePredictor(Models(latency=latency_model()))
     request = Request("r", 100.0, "latency", ("m",), prompt_tokens=500)
     names = ("slow", "quick")
     fleet = {

@@ -13,7 +13,7 @@ import pytest
 from predictors.latency.model import SHAPES, LatencyModel
 from predictors.length import BINS, bin_of
 from predictors.models import Models
-from predictors.serving import PhysicalPredictor
+from predictors.serving import OnlinePredictor
 from predictors.text import prompt_features
 from router.core.interfaces import Option
 from router.core.profile import EngineProfile
@@ -71,12 +71,12 @@ class Judge:
         return np.full(len(models), 0.8), np.full(len(models), 0.1), 3, self.trust
 
 
-def predictor_with(**models: Any) -> PhysicalPredictor:
-    return PhysicalPredictor(Models(**models))
+def predictor_with(**models: Any) -> OnlinePredictor:
+    return OnlinePredictor(Models(**models))
 
 
 def serve(
-    predictor: PhysicalPredictor, instance: Instance, at_s: float, ttft_factor: float, number: int = 0
+    predictor: OnlinePredictor, instance: Instance, at_s: float, ttft_factor: float, number: int = 0
 ) -> None:
     """One request through the instance, its TTFT a multiple of the idle prefill."""
     request = replace(REQUEST, id=f"{instance.name}-{number}-{at_s}", arrived_at=at_s)
@@ -96,7 +96,7 @@ def value(number: float | None) -> float:
     return number
 
 
-def known(predictor: PhysicalPredictor, instance: Instance) -> Instance:
+def known(predictor: OnlinePredictor, instance: Instance) -> Instance:
     """The instance, after enough requests for the latency model to be heard."""
     for number in range(10):
         serve(predictor, instance, 5.0 * number, 1.0, number)
@@ -104,7 +104,7 @@ def known(predictor: PhysicalPredictor, instance: Instance) -> Instance:
 
 
 def test_what_the_latency_model_says_is_served() -> None:
-    physical, learned = PhysicalPredictor(), predictor_with(latency=latency_model(0.5, -0.2))
+    physical, learned = OnlinePredictor(), predictor_with(latency=latency_model(0.5, -0.2))
     plain = physical.predict(REQUEST, candidate("i"), known(physical, an_instance()), 100.0)
     told = learned.predict(REQUEST, candidate("i"), known(learned, an_instance()), 100.0)
     assert value(told.ttft_s_p50) == pytest.approx(value(plain.ttft_s_p50) * exp(0.5), rel=0.03)
@@ -113,7 +113,7 @@ def test_what_the_latency_model_says_is_served() -> None:
 
 
 def test_tpot_is_learned_where_no_profile_tells_it() -> None:
-    physical, learned = PhysicalPredictor(), predictor_with(latency=latency_model(0.5, -0.2))
+    physical, learned = OnlinePredictor(), predictor_with(latency=latency_model(0.5, -0.2))
     for each in (physical, learned):
         unknown = an_instance()
         unknown.profiles.clear()
@@ -183,7 +183,7 @@ def test_a_model_that_does_not_hold_gives_way_to_the_physical_estimate() -> None
 def test_attempts_that_are_overdue_count_before_they_end() -> None:
     """The quick ones must not be all that is seen: half of the requests hang, and are known to be late."""
     for models in (Models(), Models(latency=latency_model())):
-        predictor = PhysicalPredictor(models)
+        predictor = OnlinePredictor(models)
         instance = an_instance()
         of = instance.candidates["m"]
         for number in range(100):
@@ -353,7 +353,7 @@ def test_feedback_from_the_records_is_learned_once_the_fleet_is_known() -> None:
 
 
 def test_feedback_corrects_a_prior_where_nothing_was_trained() -> None:
-    predictor, features = PhysicalPredictor(), prompt_features("x")
+    predictor, features = OnlinePredictor(), prompt_features("x")
     predictor.predict(REQUEST, candidate("i"), an_instance(), 100.0)
     for _ in range(50):
         predictor.observe_quality("m", features, 1.0)
@@ -366,7 +366,7 @@ def test_embeddings_ask_no_model() -> None:
     predictor = predictor_with(latency=latency_model(1.0), length=Words(), relevance=Judge())
     request = replace(REQUEST, decodes=False, features=prompt_features("x"))
     told = predictor.predict(request, candidate("i"), an_instance(), 100.0)
-    plain = PhysicalPredictor().predict(request, candidate("i"), an_instance(), 100.0)
+    plain = OnlinePredictor().predict(request, candidate("i"), an_instance(), 100.0)
     assert told.ttft_s_p50 == plain.ttft_s_p50
     assert told.quality == 0.5
 
@@ -374,7 +374,7 @@ def test_embeddings_ask_no_model() -> None:
 def test_of_many_candidates_the_model_is_asked_about_those_that_physics_ranks_first() -> None:
     predictor = predictor_with(latency=latency_model())
     instances = [an_instance(f"i{number:03}") for number in range(100)]
-    plain = PhysicalPredictor()
+    plain = OnlinePredictor()
     for number, instance in enumerate(instances):
         known(predictor, instance)
         known(plain, instance)
@@ -393,7 +393,7 @@ def test_an_instance_that_nobody_has_seen_is_the_physical_estimates() -> None:
     told = predictor_with(latency=latency_model(3.0, 3.0)).predict(
         REQUEST, candidate("i"), an_instance(), 100.0
     )
-    plain = PhysicalPredictor().predict(REQUEST, candidate("i"), an_instance(), 100.0)
+    plain = OnlinePredictor().predict(REQUEST, candidate("i"), an_instance(), 100.0)
     assert (told.ttft_s_p95, told.tpot_s, told.e2e_s_p95) == (plain.ttft_s_p95, plain.tpot_s, plain.e2e_s_p95)
 
 
@@ -405,14 +405,14 @@ def test_any_target_has_a_probability(
 ) -> None:
     request = replace(REQUEST, slo=Slo(ttft_s, tpot_s, e2e_s))
     for models in (Models(), Models(latency=latency_model())):
-        told = PhysicalPredictor(models).predict(request, candidate("i"), an_instance(), 100.0)
+        told = OnlinePredictor(models).predict(request, candidate("i"), an_instance(), 100.0)
         assert 0.0 <= value(told.p_miss) <= 1.0
 
 
 def test_answers_without_a_first_token_teach_no_times_and_leave_nothing() -> None:
     """Embeddings, and what an engine can only answer whole."""
     for models in (Models(), Models(latency=latency_model())):
-        predictor = PhysicalPredictor(models)
+        predictor = OnlinePredictor(models)
         instance = an_instance()
         of = instance.candidates["m"]
         before = predictor.predict(REQUEST, of, instance, 100.0)

@@ -11,7 +11,7 @@ import pytest
 from predictors.artifact import Artifact, ArtifactError
 from predictors.models import Models
 from predictors.prediction import PhysicalPrediction
-from predictors.serving import PhysicalPredictor
+from predictors.serving import OnlinePredictor
 from predictors.trees import (
     TAU,
     TREE_FEATURES,
@@ -52,7 +52,7 @@ def option(name: str, profile: EngineProfile = PROFILE, *, hardware: str | None 
 REQUEST = Request("r", 0.0, "predicted_latency", ("m",), prompt_tokens=1000)
 
 
-def told(predictor: PhysicalPredictor, options: list[Option], now: float = 0.0) -> list[tuple[float, float]]:
+def told(predictor: OnlinePredictor, options: list[Option], now: float = 0.0) -> list[tuple[float, float]]:
     predictor.predict_all(REQUEST, options, now)
     times = predictor.tree_times(REQUEST, options)
     assert times is not None
@@ -97,7 +97,7 @@ def test_other_features_are_refused() -> None:
 
 
 def test_rows_tell_load_and_hardware() -> None:
-    predictor = PhysicalPredictor()
+    predictor = OnlinePredictor()
     one, slow = option("one"), option("slow", SLOW)
     one.instance.report = LoadReport(running=3, waiting=2, kv_usage=0.25)
     one.instance.dispatched(500)
@@ -148,7 +148,7 @@ def test_a_queue_speaks_for_itself_once_it_was_seen() -> None:
 
 
 def test_times_follow_hardware_load_and_the_wait_so_far() -> None:
-    predictor = PhysicalPredictor(Models(trees=TreeModel.load(artifact())))
+    predictor = OnlinePredictor(Models(trees=TreeModel.load(artifact())))
     fast, slow = option("fast"), option("slow", SLOW)
     (fast_ttft_s, fast_tpot_s), (slow_ttft_s, slow_tpot_s) = told(predictor, [fast, slow], now=2.0)
     assert fast_ttft_s == pytest.approx(2.0 + PROFILE.prefill_s(1000))
@@ -160,14 +160,14 @@ def test_times_follow_hardware_load_and_the_wait_so_far() -> None:
 
 
 def test_a_model_that_must_be_loaded_takes_that_long() -> None:
-    predictor = PhysicalPredictor(Models(trees=TreeModel.load(artifact())))
+    predictor = OnlinePredictor(Models(trees=TreeModel.load(artifact())))
     one = option("one")
     one.instance.report = LoadReport(loaded_models=frozenset())
     assert told(predictor, [one])[0][0] == pytest.approx(PROFILE.load_s + PROFILE.prefill_s(1000))
 
 
 def test_an_engine_slower_than_its_profile_is_learned_for_its_kind() -> None:
-    predictor = PhysicalPredictor(Models(trees=TreeModel.load(artifact())))
+    predictor = OnlinePredictor(Models(trees=TreeModel.load(artifact())))
     one, twin, other = option("one", hardware="A"), option("twin", hardware="A"), option("other")
     before = told(predictor, [one, twin, other])
     for at in range(60):
@@ -192,7 +192,7 @@ def test_an_engine_slower_than_its_profile_is_learned_for_its_kind() -> None:
 
 
 def test_a_lost_request_tells_only_that_it_was_late() -> None:
-    predictor = PhysicalPredictor(Models(trees=TreeModel.load(artifact())))
+    predictor = OnlinePredictor(Models(trees=TreeModel.load(artifact())))
     one = option("one")
     before = told(predictor, [one])[0][0]
 
@@ -214,9 +214,9 @@ def test_a_lost_request_tells_only_that_it_was_late() -> None:
 
 
 def test_without_the_artifact_there_are_no_times() -> None:
-    predictor = PhysicalPredictor()
+    predictor = OnlinePredictor()
     options = [option("one")]
     predictor.predict_all(REQUEST, options, 0.0)
     assert predictor.tree_times(REQUEST, options) is None
-    trained = PhysicalPredictor(Models(trees=TreeModel.load(artifact())))
+    trained = OnlinePredictor(Models(trees=TreeModel.load(artifact())))
     assert trained.tree_times(REQUEST, [option("one")]) is None

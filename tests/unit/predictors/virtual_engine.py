@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 
 from backends.engine import Engine, Progress, Sequence
-from predictors.serving import PhysicalPredictor
+from predictors.serving import OnlinePredictor
 from router.core.profile import EngineProfile
 from router.core.state import Instance
 from router.core.types import Candidate, LoadReport, Prediction, Price, PromptFeatures, Request, Slo
@@ -57,7 +57,7 @@ class Seen:
 class Run:
     """Requests of one model at one instance, with a load report of the engine every two seconds."""
 
-    def __init__(self, predictor: PhysicalPredictor, told: EngineProfile | None, seed: int = 7) -> None:
+    def __init__(self, predictor: OnlinePredictor, told: EngineProfile | None, seed: int = 7) -> None:
         self.rng = Random(seed)
         self.predictor = predictor
         self.engine = Engine(TRUTH, every_token=False)

@@ -1,0 +1,1 @@
+"""How each API speaks: OpenAI's chats and completions, Responses, Ollama's."""

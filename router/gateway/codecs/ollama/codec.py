@@ -1,0 +1,102 @@
+"""Ollama's generating endpoints as the relay's front: which translation belongs to which path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import orjson
+
+from router.core.errors import Refusal
+from router.core.raw_json import dumps
+from router.gateway.codecs.ollama.translation import (
+    NdjsonStream,
+    Timings,
+    Translated,
+    at_length_1,
+    chat_to_openai,
+    embed_from_openai,
+    embed_to_openai,
+    embeddings_from_openai,
+    embeddings_to_openai,
+    generate_to_openai,
+    loaded,
+    refusal_body,
+    whole,
+)
+
+Kind = Literal["chat", "generate", "embed", "embeddings"]
+
+
+@dataclass(frozen=True, slots=True)
+class OllamaRoute:
+    """A path of Ollama's API. `name` is the `api` of records."""
+
+    kind: Kind
+    name: str
+    translate: Callable[[dict[str, Any]], Translated]
+
+
+OLLAMA_ROUTES = {
+    "/api/chat": OllamaRoute("chat", "ollama.chat", chat_to_openai),
+    "/api/generate": OllamaRoute("generate", "ollama.generate", generate_to_openai),
+    "/api/embed": OllamaRoute("embed", "ollama.embed", embed_to_openai),
+    "/api/embeddings": OllamaRoute("embeddings", "ollama.embeddings", embeddings_to_openai),
+}
+
+
+class OllamaCodec:
+    """Newline-delimited JSON as Ollama's API has it, for one request."""
+
+    stream_type = b"application/x-ndjson"
+    body_type = b"application/json; charset=utf-8"
+
+    def __init__(self, kind: Kind, model: str) -> None:
+        self._kind: Kind = kind
+        self._model = model
+        self.adjust = at_length_1 if kind == "embed" else None
+        self._lines = NdjsonStream("generate" if kind == "generate" else "chat", model)
+
+    def first(self, data: bytes) -> bytes:
+        return self._lines.feed(data)
+
+    def events(self, data: bytes) -> bytes:
+        return self._lines.feed(data)
+
+    def finish(
+        self, usage: Mapping[str, Any] | None, finish_reason: str | None, headway: Mapping[str, Any]
+    ) -> bytes:
+        return self._lines.finish(usage, finish_reason, _timings(headway), headway)
+
+    def whole(self, answer: dict[str, Any], headway: Mapping[str, Any]) -> bytes:
+        timings = _timings(headway)
+        if self._kind == "embed":
+            return dumps(embed_from_openai(answer, self._model, timings, headway))
+        if self._kind == "embeddings":
+            return dumps(embeddings_from_openai(answer))
+        return orjson.dumps(whole(self._kind, self._model, answer, timings, headway))
+
+    def error(self, refusal: Refusal) -> bytes:
+        return refusal_body(refusal, self._model)
+
+    def stream_error(self, refusal: Refusal) -> bytes:
+        return self._lines.error(refusal.message)
+
+
+def load_answer(route: OllamaRoute, translated: Translated) -> bytes:
+    """The answer to a request that only loads or unloads a model: the fleet decides what is loaded."""
+    model = translated.body["model"]
+    if route.kind == "embed":
+        return orjson.dumps(embed_from_openai({}, model, Timings()))
+    if route.kind == "embeddings":
+        return orjson.dumps(embeddings_from_openai({}))
+    return orjson.dumps(loaded(route.kind, model, translated.load or "load"))
+
+
+def _timings(headway: Mapping[str, Any]) -> Timings:
+    total_ms, ttft_ms, wait_ms = headway["e2e_ms"], headway["ttft_ms"], headway["queue_wait_ms"] or 0.0
+    total_s = None if total_ms is None else total_ms / 1000
+    if total_ms is None or ttft_ms is None:
+        return Timings(total_s=total_s)
+    return Timings(total_s, wait_ms / 1000, (ttft_ms - wait_ms) / 1000, (total_ms - ttft_ms) / 1000)

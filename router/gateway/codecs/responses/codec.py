@@ -1,0 +1,62 @@
+"""The Responses API as the relay's front."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from router.core.errors import Refusal
+from router.core.raw_json import dumps
+from router.gateway.codecs.codec import error_object
+from router.gateway.codecs.responses.answer import ids_of, whole_response
+from router.gateway.codecs.responses.request import AskedResponse, renamed
+from router.gateway.codecs.responses.stream import ResponsesStream
+
+
+class ResponsesCodec:
+    """Responses and their events for one request, which goes to an engine as a chat; `router.gateway.codecs.codec.ApiCodec`."""
+
+    stream_type = b"text/event-stream; charset=utf-8"
+    body_type = b"application/json"
+    adjust = None
+
+    def __init__(self, asked: AskedResponse, request_id: str) -> None:
+        model = asked.body.get("model")
+        self._model = model if isinstance(model, str) else ""
+        self._ids = ids_of(request_id)
+        self._echo = asked.echo
+        self._created_at = int(time.time())
+        self._stream = ResponsesStream(self._ids, self._model, self._echo)
+
+    def first(self, data: bytes) -> bytes:
+        # Anew, as an attempt may have failed on its first events.
+        self._stream = ResponsesStream(self._ids, self._model, self._echo)
+        return self._stream.start(data)
+
+    def events(self, data: bytes) -> bytes:
+        return self._stream.feed(data)
+
+    def finish(
+        self, usage: Mapping[str, Any] | None, finish_reason: str | None, headway: Mapping[str, Any]
+    ) -> bytes:
+        return self._stream.finish(usage, finish_reason, headway)
+
+    def whole(self, answer: dict[str, Any], headway: Mapping[str, Any]) -> bytes:
+        model = headway["model"]
+        response = whole_response(answer, self._ids, model, self._created_at, int(time.time()), self._echo)
+        return dumps(response | {"headway": headway})
+
+    def error(self, refusal: Refusal) -> bytes:
+        return orjson.dumps({"error": self._error(refusal)})
+
+    def stream_error(self, refusal: Refusal) -> bytes:
+        return self._stream.error(self._error(refusal))
+
+    @staticmethod
+    def _error(refusal: Refusal) -> dict[str, Any]:
+        """The error, its `param` under the name that the field has in this API."""
+        error = error_object(refusal)
+        return error | {"param": renamed(error["param"])}

@@ -1,0 +1,350 @@
+"""A chat's stream translated to the events of OpenAI's Responses API.
+
+The events and their order are those of https://platform.openai.com/docs/api-reference/responses-streaming: one item is
+open at a time, and what its deltas said is said once more when it is done. Tool calls that an engine writes
+interleaved are put one after the other: a later one is held back until the one before is complete.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+
+from router.core.errors import UpstreamError
+from router.core.raw_json import dumps
+from router.gateway.codecs.assemble import Cut, cut, event_payload, merge_tool_call, parse_event
+from router.gateway.codecs.responses.answer import (
+    THINKING,
+    call_item,
+    item_id,
+    logprobs_of,
+    message_item,
+    reasoning_item,
+    reasoning_part,
+    refusal_part,
+    response_object,
+    status_of,
+    text_part,
+)
+
+#: Field of a chat's delta -> what the events of its text are called.
+_TEXTS = {"content": "output_text", "refusal": "refusal", **dict.fromkeys(THINKING, "reasoning_text")}
+
+#: Of an answer, as its text stands in JSON (of logprobs a quarter): at the end all of it is written four times more, at
+#: once.
+MAX_TEXT_BYTES = 2 * 1024 * 1024
+#: What each part counts beside its text: the events that open and close it, and its place in the answer.
+_PART_BYTES = 2048
+
+
+class _Part:
+    """One content part as it grows. Its text is kept as it stands in JSON."""
+
+    __slots__ = ("after", "before", "index", "kind", "logprobs", "pieces")
+
+    def __init__(self, kind: str, item: str, output_index: int, index: int) -> None:
+        self.kind = kind
+        self.index = index
+        self.pieces: list[bytes] = []
+        self.logprobs: list[dict[str, Any]] = []
+        place = {"item_id": item, "output_index": output_index, "content_index": index}
+        self.before = b"," + orjson.dumps(place)[1:-1] + b',"delta":"'
+        self.after = b'","logprobs":[]}\n\n' if kind == "output_text" else b'"}\n\n'
+
+    @property
+    def text(self) -> str:
+        text: str = orjson.loads(b'"' + b"".join(self.pieces) + b'"')
+        return text
+
+    def object(self) -> dict[str, Any]:
+        if self.kind == "output_text":
+            return text_part(self.text, self.logprobs)
+        return refusal_part(self.text) if self.kind == "refusal" else reasoning_part(self.text)
+
+
+class _Open:
+    """The message or the reasoning that is being written."""
+
+    __slots__ = ("item", "kind", "parts")
+
+    def __init__(self, kind: str, item: str) -> None:
+        self.kind = kind
+        self.item = item
+        self.parts: list[_Part] = []
+
+    def object(self, status: str) -> dict[str, Any]:
+        make = message_item if self.kind == "message" else reasoning_item
+        return make(self.item, status, [part.object() for part in self.parts])
+
+
+class ResponsesStream:
+    """Turns one stream's server-sent events of a chat into those of a response.
+
+    `ids` is what its ids have in common, `model` the name until the engine's events tell one, `echo` what of the
+    request an answer repeats, `clock` the time in s since the epoch.
+    """
+
+    def __init__(
+        self, ids: str, model: str, echo: Mapping[str, Any], clock: Callable[[], float] = time.time
+    ) -> None:
+        self._ids = ids
+        self._model = model
+        self._echo = echo
+        self._clock = clock
+        self._created_at = int(clock())
+        self._sequence = 0
+        self._output: list[dict[str, Any]] = []  # items that are done
+        self._open: _Open | None = None
+        self._calls: list[dict[str, Any]] = []
+        self._call = 0  # which of them is being written
+        self._call_item: tuple[str, str] | None = None  # its item and call id, once it was announced
+        self._call_sent = 0  # characters of its arguments
+        self._later: list[tuple[str, bytes, list[dict[str, Any]] | None]] = []  # text that came inside a call
+        self._tried: dict[
+            int, tuple[int, bool]
+        ] = {}  # calls: how long they were when tried, and whether complete
+        self._text_bytes = 0
+        self._cut: Cut | None = None
+        self._finish_reason: str | None = None
+
+    def start(self, data: bytes) -> bytes:
+        """The first events, with what the engine's first events say."""
+        self._sequence = 2
+        rest = self.feed(data)
+        after, self._sequence = self._sequence, 0
+        response = self._response("in_progress")
+        head = b"".join(
+            self._event(f"response.{name}", response=response) for name in ("created", "in_progress")
+        )
+        self._sequence = after
+        return head + rest
+
+    def feed(self, data: bytes) -> bytes:
+        """The events for whole events of a chat. Raises UpstreamError for one that is not JSON."""
+        if b"\r" in data:
+            data = data.replace(b"\r\n", b"\n")
+        out: list[bytes] = []
+        at, end = 0, len(data)
+        while at < end:
+            like = self._cut
+            if like is not None and data.startswith(like.head, at):
+                pieces, at, foreign = like.run(data, at)
+                for piece in pieces:
+                    if piece:
+                        self._say(_TEXTS[like.field], piece, out)
+                if not foreign:
+                    continue
+            stop = data.find(b"\n\n", at) + 2
+            stop = end if stop < 2 else stop
+            self._take(data[at:stop], out)
+            at = stop
+        return b"".join(out)
+
+    def finish(
+        self, usage: Mapping[str, Any] | None, finish_reason: str | None, headway: Mapping[str, Any]
+    ) -> bytes:
+        """The end: what is open is done, then the whole response. `finish_reason` falls back to the one seen."""
+        reason = finish_reason or self._finish_reason
+        status = status_of(reason)
+        out: list[bytes] = []
+        self._write_calls(out, "completed" if self._later else status, last=True)
+        for text in self._later:
+            self._say(text[0], text[1], out, text[2])
+        self._close(out, status)
+        response = self._response(status, finish_reason=reason, usage=usage) | {"headway": headway}
+        out.append(self._event(f"response.{status}", response=response))
+        return b"".join(out)
+
+    def error(self, error: Mapping[str, Any]) -> bytes:
+        """The event that ends a stream which failed. The error's members stand in it, as the API documents it, and
+        once more under `error`, by which clients of every version know it."""
+        members = {name: error[name] for name in ("code", "message", "param")}
+        return self._event("error", **members, error=error)
+
+    # --- what a chat's event says --------------------------------------------------------------------
+    def _take(self, event: bytes, out: list[bytes]) -> None:
+        payload = event_payload(event)
+        if payload is None:
+            return
+        chunk = parse_event(payload)
+        model = chunk.get("model")
+        self._model = model if isinstance(model, str) else self._model
+        choices = chunk.get("choices")
+        choice = choices[0] if isinstance(choices, list) and choices else None
+        if not isinstance(choice, dict) or choice.get("index"):
+            return
+        delta = choice.get("delta")
+        delta = delta if isinstance(delta, dict) else {}
+        # Only text is passed on by itself: the rest must be seen.
+        self._cut = cut(event, choice, delta)
+        if self._cut is not None and self._cut.field not in _TEXTS:
+            self._cut = None
+        thoughts = next((text for name in THINKING if (text := delta.get(name))), None)
+        if isinstance(thoughts, str):
+            self._say("reasoning_text", _escaped(thoughts), out)
+        content, logprobs = delta.get("content"), logprobs_of(choice.get("logprobs"))
+        if isinstance(content, str) and content:
+            self._say("output_text", _escaped(content), out, logprobs)
+        refusal = delta.get("refusal")
+        if isinstance(refusal, str) and refusal:
+            self._say("refusal", _escaped(refusal), out)
+        pieces = delta.get("tool_calls")
+        if isinstance(pieces, list) and pieces:
+            self._close(out)
+            for piece in pieces:
+                merge_tool_call(self._calls, piece)
+            self._write_calls(out)
+        if isinstance(choice.get("finish_reason"), str):
+            self._finish_reason = choice["finish_reason"]
+
+    def _say(
+        self, kind: str, escaped: bytes, out: list[bytes], logprobs: list[dict[str, Any]] | None = None
+    ) -> None:
+        """A piece of text, JSON-escaped, of the part of this kind; opens its item and part where they are not."""
+        self._text_bytes += len(escaped)
+        if self._text_bytes > MAX_TEXT_BYTES:
+            raise UpstreamError("the engine's answer is too large")
+        part = self._open.parts[-1] if self._open is not None else None
+        if part is None or part.kind != kind:
+            if not all(map(self._is_complete, self._calls[self._call :])):
+                self._later.append((kind, escaped, logprobs))
+                return
+            part = self._begin(kind, out)
+        part.pieces.append(escaped)
+        after = part.after
+        if logprobs:
+            part.logprobs += logprobs
+            written = orjson.dumps(logprobs)
+            self._text_bytes += len(written) // 4
+            after = b'","logprobs":' + written + b"}\n\n"
+        out.append(
+            b'event: response.%b.delta\ndata: {"type":"response.%b.delta","sequence_number":%d%b%b%b'
+            % (kind.encode(), kind.encode(), self._sequence, part.before, escaped, after)
+        )
+        self._sequence += 1
+
+    def _begin(self, kind: str, out: list[bytes]) -> _Part:
+        """Open a part, in the open item if it belongs there."""
+        item_kind = "reasoning" if kind == "reasoning_text" else "message"
+        self._text_bytes += _PART_BYTES
+        self._write_calls(out, last=True)
+        if self._open is None or self._open.kind != item_kind:
+            self._close(out)
+            item = item_id("rs" if item_kind == "reasoning" else "msg", self._ids, len(self._output))
+            self._open = _Open(item_kind, item)
+            out.append(self._item_event("added", self._open.object("in_progress")))
+        else:
+            out.append(self._part_done(self._open.parts[-1]))
+        part = _Part(kind, self._open.item, len(self._output), len(self._open.parts))
+        out.append(self._part_event("content_part.added", part, part=part.object()))
+        self._open.parts.append(part)
+        return part
+
+    def _close(self, out: list[bytes], status: str = "completed") -> None:
+        """End the open message or reasoning."""
+        if self._open is None:
+            return
+        out.append(self._part_done(self._open.parts[-1]))
+        item = self._open.object(status)
+        out.append(self._item_event("done", item))
+        self._output.append(item)
+        self._open = self._cut = None
+
+    # --- tool calls ----------------------------------------------------------------------------------
+    def _write_calls(self, out: list[bytes], status: str = "completed", *, last: bool = False) -> None:
+        """Pass on what is new of the call that is being written, and go on to the next where it is complete; `last`:
+        nothing follows any of them, and the final one ends with `status`."""
+        while self._call < len(self._calls):
+            call = self._calls[self._call]
+            function = call.get("function") or {}
+            name, arguments = function.get("name") or "", function.get("arguments") or ""
+            more = self._call + 1 < len(self._calls)
+            if not (name or more or last):
+                return
+            index = len(self._output)
+            if self._call_item is None:
+                item, call_id = (
+                    item_id("fc", self._ids, index),
+                    call.get("id") or item_id("call", self._ids, index),
+                )
+                self._call_item = item, call_id
+                out.append(self._item_event("added", call_item(item, "in_progress", call_id, name, "")))
+            item, call_id = self._call_item
+            place = {"item_id": item, "output_index": index}
+            if len(arguments) > self._call_sent:
+                delta = arguments[self._call_sent :]
+                self._call_sent = len(arguments)
+                out.append(self._event("response.function_call_arguments.delta", **place, delta=delta))
+            if not last and not (more and self._is_complete(call)):
+                return
+            done = call_item(item, "completed" if more else status, call_id, name, arguments)
+            out.append(
+                self._event("response.function_call_arguments.done", **place, name=name, arguments=arguments)
+            )
+            out.append(self._item_event("done", done))
+            self._output.append(done)
+            self._call += 1
+            self._call_item, self._call_sent = None, 0
+
+    def _is_complete(self, call: Mapping[str, Any]) -> bool:
+        """`_is_complete`; a call that was not is parsed anew when it is twice as long."""
+        size = len((call.get("function") or {}).get("arguments") or "")
+        tried, complete = self._tried.get(id(call), (0, False))
+        if size != tried and size >= 2 * tried:
+            complete = _is_complete(call)
+            self._tried[id(call)] = size, complete
+        return complete
+
+    # --- events --------------------------------------------------------------------------------------
+    def _event(self, kind: str, **members: Any) -> bytes:
+        event = {"type": kind, "sequence_number": self._sequence, **members}
+        self._sequence += 1
+        return b"event: %b\ndata: %b\n\n" % (kind.encode(), dumps(event))
+
+    def _item_event(self, what: str, item: Mapping[str, Any]) -> bytes:
+        return self._event(f"response.output_item.{what}", output_index=len(self._output), item=item)
+
+    def _part_event(self, what: str, of: _Part, **members: Any) -> bytes:
+        assert self._open is not None  # noqa: S101 (a part has an item)
+        place = {"item_id": self._open.item, "output_index": len(self._output), "content_index": of.index}
+        return self._event(f"response.{what}", **place, **members)
+
+    def _part_done(self, part: _Part) -> bytes:
+        said: dict[str, Any] = {"refusal" if part.kind == "refusal" else "text": part.text}
+        if part.kind == "output_text":
+            said["logprobs"] = part.logprobs
+        done = self._part_event(f"{part.kind}.done", part, **said)
+        return done + self._part_event("content_part.done", part, part=part.object())
+
+    def _response(
+        self, status: str, *, finish_reason: str | None = None, usage: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        return response_object(
+            self._ids,
+            self._created_at,
+            self._model,
+            self._echo,
+            output=self._output if status != "in_progress" else [],
+            status=status,
+            finish_reason=finish_reason,
+            usage=usage,
+            completed_at=int(self._clock()) if status == "completed" else None,
+        )
+
+
+def _escaped(text: str) -> bytes:
+    return orjson.dumps(text)[1:-1]
+
+
+def _is_complete(call: Mapping[str, Any]) -> bool:
+    """Whether nothing can follow of a call: its arguments are a JSON object, which has its end in it."""
+    arguments = (call.get("function") or {}).get("arguments") or ""
+    if not arguments.rstrip().endswith("}"):
+        return False
+    try:
+        return isinstance(orjson.loads(arguments), dict)
+    except orjson.JSONDecodeError:
+        return False

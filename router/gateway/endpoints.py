@@ -1,0 +1,406 @@
+"""The hot endpoints: generation and embeddings, OpenAI's and Ollama's, as one raw ASGI application.
+
+Everything else (models, routing, operations) is FastAPI's, to which unknown paths are handed on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from router.core import hedging
+from router.core.errors import Refusal, invalid_request
+from router.core.refusals import draining
+from router.core.shown import cut
+from router.core.types import Outcome, Request
+from router.gateway.codecs.codec import ApiCodec, OpenAICodec, openai_error
+from router.gateway.codecs.ollama.codec import OLLAMA_ROUTES, OllamaCodec, OllamaRoute, load_answer
+from router.gateway.codecs.ollama.translation import refusal_body
+from router.gateway.codecs.responses.codec import ResponsesCodec
+from router.gateway.codecs.responses.request import responses_to_chat
+from router.gateway.http import body as bodies
+from router.gateway.http.callers import RawHeaders, caller_terms
+from router.gateway.http.server import Responder
+from router.gateway.keys.accounts import Account
+from router.gateway.keys.quote import Quote, quote
+from router.gateway.keys.reservation import Reservation
+from router.gateway.relay.answer import respond_refusal
+from router.gateway.relay.relay import Exchange, Relay
+from router.gateway.rules import Rules
+from router.gateway.service import Gateway
+from router.logs import current_request
+from router.request.needs import needs_of
+from router.request.prompt import PromptFacts, bound_around, leading_chars, prompt_facts, prompt_texts
+from router.request.routing_params import KeyTerms, RoutingParams, from_body, from_headers
+from router.store.records import MAX_PROMPT_CHARS, RequestRecord
+
+logger = logging.getLogger("headway")
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+App = Callable[[dict[str, Any], Receive, Any], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAIRoute:
+    """A path of OpenAI's API; `api` also stands in the records."""
+
+    api: str
+
+    @property
+    def name(self) -> str:
+        return self.api
+
+
+ROUTES: dict[str, OpenAIRoute | OllamaRoute] = {
+    "/v1/chat/completions": OpenAIRoute("chat"),
+    "/v1/completions": OpenAIRoute("completions"),
+    "/v1/embeddings": OpenAIRoute("embeddings"),
+    "/v1/responses": OpenAIRoute("responses"),
+    **OLLAMA_ROUTES,
+}
+
+
+#: A request over its key's limits is refused unread if its body is larger.
+SMALL_BODY_BYTES = 64 * 1024
+
+
+class ClientGone(Exception):
+    """The client left before its request was complete."""
+
+
+class Api:
+    """Raw ASGI in front of `other`."""
+
+    def __init__(self, gateway: Gateway, other: App) -> None:
+        self._gateway = gateway
+        self._other = other
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "POST":
+            route = ROUTES.get(scope["path"])
+            if route is not None:
+                await self._serve(route, scope, receive, send)
+                return
+        elif scope["type"] == "http" and scope["path"] in ROUTES:
+            lines = b"content-type: application/json\r\nallow: POST\r\n"
+            refusal = Refusal(405, "method_not_allowed", "Method Not Allowed", Outcome.REJECTED_INVALID)
+            body = refusal_body(refusal, "") if scope["path"].startswith("/api/") else openai_error(refusal)
+            Responder(send).whole(405, lines, b"" if scope["method"] == "HEAD" else body)
+            return
+        await self._other(scope, receive, send)
+
+    async def _serve(
+        self, route: OpenAIRoute | OllamaRoute, scope: dict[str, Any], receive: Receive, send: Send
+    ) -> None:
+        gateway = self._gateway
+        rules = gateway.rules
+        arrived_at = gateway.runner.clock()
+        record = RequestRecord(
+            id=gateway.new_request_id(), received_at=time.time(), api=route.name, arrived_at=arrived_at
+        )
+        current_request.set(record.id)
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        codec: ApiCodec = (
+            OpenAICodec(False) if isinstance(route, OpenAIRoute) else OllamaCodec(route.kind, "")
+        )
+        responder = Responder(send)
+        extra: list[tuple[bytes, bytes]] = []
+        reservation: Reservation | None = None
+        connection, task = scope["state"]["connection"], asyncio.current_task()
+        assert task is not None  # noqa: S101 (ASGI applications run in tasks)
+        if rules.config.store.when_full == "refuse" and gateway.store.full:
+            refusal = unrecorded()
+            record.outcome, record.error_code = refusal.outcome, refusal.code
+            gateway.metrics.record(record)  # what room there is for rows is for those under way
+            respond_refusal(responder, codec, refusal, record.id, extra)
+            return
+        gateway.store.writer.arrived()
+        try:
+            terms = self._authenticate(rules, scope["headers"], headers, record)
+            if gateway.tracing is not None:  # whoever has no key is not let into anybody's trace
+                record.trace = gateway.tracing.begin(headers)
+            if gateway.draining:
+                raise draining()
+            account = None if record.key_name is None else rules.accounts[record.key_name]
+            if account is not None:  # before any work is done for it
+                try:
+                    reservation = await gateway.budget_admission.enter(account, record.received_at, extra)
+                except Refusal:
+                    if not is_small(headers):
+                        raise  # else it is read, so that record and answer tell what it asked for
+            data = await read_body(headers, receive, rules.config.limits.max_body_mb)
+            large = len(data) > bodies.SMALL_BYTES
+            connection.on_disconnect = task.cancel  # until the relay takes over
+            body = await bodies.parse_large_json(data) if large else bodies.parse_json(data)
+            del data
+            asked = body.get("model")
+            record.model_requested = cut(asked, bodies.MAX_NAME_CHARS) if isinstance(asked, str) else None
+            rules.fields.check_names(body)
+            if route.name == "responses":
+                asked_response = responses_to_chat(body)
+                codec = ResponsesCodec(asked_response, record.id)
+                body, stream, api = asked_response.body, asked_response.stream, "chat"
+            elif isinstance(route, OpenAIRoute):
+                api = route.api
+                stream = body.get("stream") is True and api != "embeddings"
+                options = body.get("stream_options")
+                include_usage = isinstance(options, dict) and options.get("include_usage") is True
+                codec = OpenAICodec(stream and include_usage)
+            else:
+                codec = OllamaCodec(route.kind, asked if isinstance(asked, str) else "")
+                translated = route.translate(body)
+                body, stream, api = translated.body, translated.stream, translated.api
+                if translated.load is not None:
+                    if reservation is None and account is not None:
+                        reservation = await gateway.budget_admission.enter(account, record.received_at, extra)
+                    rules.routing_rules.names_for(terms).resolve(body["model"])
+                    self._ended(record, reservation, Outcome.OK)
+                    lines = b"content-type: application/json\r\nx-request-id: %b\r\n" % record.id.encode()
+                    responder.whole(200, lines, load_answer(route, translated))
+                    return
+            if large:  # what was translated and what follows need not be one turn of the event loop
+                await asyncio.sleep(0)
+            request, facts, whole = await self._request(
+                rules, terms, headers, api, body, stream, record, large=large
+            )
+            if account is not None:
+                tokens = request.prompt_tokens + (request.max_tokens or 0) * request.choices
+                if reservation is None:
+                    reservation = await gateway.budget_admission.enter(
+                        account, record.received_at, extra, tokens
+                    )
+                await gateway.budget_admission.hold(
+                    reservation, tokens, self._quote(account, request, whole), extra
+                )
+                request.left_usd = reservation.left_usd
+            await gateway.count_tokens(request, api, body, facts)
+            record.prompt_tokens = request.prompt_tokens
+            if large:
+                await asyncio.sleep(0)
+        except Refusal as refusal:
+            if record.slo_ttft_s or record.slo_tpot_s or record.slo_e2e_s:
+                record.slo_met = False
+            self._ended(record, reservation, refusal.outcome, refusal.code)
+            respond_refusal(responder, codec, refusal, record.id, extra)
+            return
+        except ClientGone:
+            self._ended(record, reservation, Outcome.CLIENT_CANCELLED)
+            return
+        except asyncio.CancelledError:
+            task.uncancel()
+            if responder.left:
+                self._ended(record, reservation, Outcome.CLIENT_CANCELLED)
+            else:
+                self._ended(record, reservation, Outcome.BACKEND_ERROR, "shutdown")
+                respond_refusal(responder, codec, draining(), record.id, extra)
+            return
+        except Exception:  # a fault of ours
+            self._ended(record, reservation, Outcome.BACKEND_ERROR, "internal_error")
+            logger.exception("request %s failed inside the gateway", record.id)
+            respond_refusal(responder, codec, internal_error(), record.id, extra)
+            return
+        exchange = Exchange(api, body, codec, stream, whole, request, record, extra, reservation)
+        try:
+            try:
+                await Relay(gateway, exchange, responder).run(connection)
+            finally:
+                if reservation is not None:
+                    reservation.settle(record)
+        except Exception:
+            logger.exception("request %s failed inside the gateway", record.id)
+            if responder.started:
+                responder.abort()
+            else:
+                respond_refusal(responder, codec, internal_error(), record.id, extra)
+
+    def _ended(
+        self,
+        record: RequestRecord,
+        reservation: Reservation | None,
+        outcome: Outcome,
+        code: str | None = None,
+    ) -> None:
+        """A request has ended before it was submitted."""
+        record.outcome, record.error_code = outcome, code
+        record.e2e_s = self._gateway.runner.clock() - (record.arrived_at or 0.0)
+        self._gateway.finish(record)
+        if reservation is not None:
+            reservation.settle(record)
+
+    def _authenticate(
+        self, rules: Rules, raw: RawHeaders, headers: dict[bytes, bytes], record: RequestRecord
+    ) -> KeyTerms | None:
+        client_id = headers.get(b"x-request-id")
+        if client_id is not None:
+            record.client_request_id = client_id[:256].decode("latin-1")
+        retries = headers.get(b"x-stainless-retry-count")
+        if retries is not None and retries.isdigit():
+            record.retry_count = min(int(retries), 1_000_000) if len(retries) < 10 else None
+        terms = caller_terms(rules, raw, headers)
+        record.key_name = None if terms is None else terms.name
+        return terms
+
+    async def _request(
+        self,
+        rules: Rules,
+        terms: KeyTerms | None,
+        headers: dict[bytes, bytes],
+        api: str,
+        body: dict[str, Any],
+        stream: bool,
+        record: RequestRecord,
+        *,
+        large: bool,
+    ) -> tuple[Request, PromptFacts, bool]:
+        """Understand an OpenAI-shaped body; also the facts of its prompt, and whether the engine can only answer it
+        whole. Of a `large` one the event loop runs between the steps."""
+        params = checked(rules, terms, headers, api, body)
+        around_bound = bound_around(api, body)
+        if large:
+            await asyncio.sleep(0)
+        facts = prompt_facts(api, body, around_bound)
+        if large:
+            await asyncio.sleep(0)
+        request = build_request(rules, record, params, api, body, facts, headers.get(b"x-session-id"))
+        whole = api == "embeddings" or needs_whole(body)
+        if whole and stream:
+            raise invalid_request("An engine cannot stream this request; ask without stream.", "stream")
+        record.prompt_tokens = request.prompt_tokens
+        if rules.config.store.keep_prompts:
+            record.prompt = leading_chars(prompt_texts(api, body), MAX_PROMPT_CHARS, "\n")
+        return request, facts, whole
+
+    def _quote(self, account: Account, request: Request, whole: bool) -> Quote | None:
+        """What a request may cost; None where no budget bounds it."""
+        if not account.budgeted:
+            return None
+        scheduler = self._gateway.runner.scheduler
+        return quote(
+            request,
+            self._gateway.tariffs.of(request),
+            scheduler.usual_tokens,
+            whole=whole,
+            hedged=scheduler.settings.hedge_share > 0 and hedging.may(request),
+        )
+
+
+def checked(
+    rules: Rules, terms: KeyTerms | None, headers: Mapping[bytes, bytes], api: str, body: dict[str, Any]
+) -> RoutingParams:
+    """What a request asks of the router, once its OpenAI-shaped body has been checked; `routing` is taken out of it."""
+    routing = body.pop("routing", None)
+    bodies.check(api, body)
+    rules.fields.check_media(body)
+    return rules.routing_rules.merge(
+        body.get("model"),
+        terms,
+        None if routing is None else from_body(routing),
+        from_headers(headers.get),
+    )
+
+
+def needs_whole(body: Mapping[str, Any]) -> bool:
+    """Whether an engine can answer this only in one piece."""
+    if body.get("prompt_logprobs") is not None or body.get("use_beam_search"):
+        return True
+    best_of: int = body.get("best_of") or 1
+    return best_of > (body.get("n") or 1)
+
+
+def build_request(
+    rules: Rules,
+    record: RequestRecord,
+    params: RoutingParams,
+    api: str,
+    body: Mapping[str, Any],
+    facts: PromptFacts,
+    session: bytes | None,
+) -> Request:
+    """What the scheduler gets; the wishes are noted in the record. `session` is what the client's header says; the
+    body's own word comes first."""
+    record.policy = params.policy
+    record.max_tokens = bodies.output_cap(body)
+    record.max_cost_usd = params.max_cost_usd
+    record.features = facts.features
+    if params.slo is not None:
+        record.set_slo(params.slo)
+    told = body.get("prompt_cache_key")
+    if not isinstance(told, str) or not told:
+        told = session.decode("latin-1") if session else None
+    choices: int = max(body.get("n") or 1, body.get("best_of") or 1) * facts.prompts
+    decodes = api != "embeddings"
+    request = rules.request(
+        params,
+        facts,
+        request_id=record.id,
+        arrived_at=record.arrived_at or 0.0,
+        max_tokens=record.max_tokens,
+        key=record.key_name,
+        decodes=decodes,
+        choices=choices,
+        needs=needs_of(api, body),
+        # Several answers have several first tokens, an answer in one piece has none.
+        hedges=decodes and choices == 1 and facts.longest_tokens is None and not needs_whole(body),
+        session=told,
+    )
+    record.prefix = request.prefix
+    return request
+
+
+def internal_error() -> Refusal:
+    """What a client is told of a fault of ours."""
+    return Refusal(500, "internal_error", "The gateway failed on this request.", Outcome.BACKEND_ERROR)
+
+
+def unrecorded() -> Refusal:
+    """What a new request is told while its record could not be kept."""
+    return Refusal(
+        503,
+        "server_overloaded",
+        "The database is away, and no more records can be kept until it is back.",
+        Outcome.REJECTED_OVERLOAD,
+        retry_after_s=5,
+    )
+
+
+def is_small(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a body is told to be so small that to read it costs next to nothing."""
+    length = headers.get(b"content-length", b"")
+    return length.isdigit() and len(length) < 10 and int(length) <= SMALL_BODY_BYTES
+
+
+async def read_body(headers: dict[bytes, bytes], receive: Receive, max_body_mb: float) -> bytes:
+    """The whole body; 413 as soon as it is known to be over the limit."""
+    limit = int(max_body_mb * 1024 * 1024)
+    length = headers.get(b"content-length")
+    if length is not None and length.isdigit() and int(length) > limit:
+        raise _too_large(max_body_mb)
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientGone
+    first: bytes = message["body"]
+    if not message["more_body"]:
+        if len(first) > limit:
+            raise _too_large(max_body_mb)
+        return first
+    parts, size = [first], len(first)
+    while message["more_body"]:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        parts.append(message["body"])
+        size += len(message["body"])
+        if size > limit:
+            raise _too_large(max_body_mb)
+    return b"".join(parts)
+
+
+def _too_large(max_body_mb: float) -> Refusal:
+    return Refusal(
+        413, "request_too_large", f"The body is larger than {max_body_mb:g} MiB.", Outcome.REJECTED_INVALID
+    )

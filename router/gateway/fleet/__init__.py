@@ -1,0 +1,1 @@
+"""The fleet while it serves: instances, probes, operators' changes, other replicas."""

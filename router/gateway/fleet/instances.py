@@ -1,0 +1,55 @@
+"""A fleet file in the scheduler's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from backends import UNSUPPORTED
+from router.config import FleetConfig, InstanceConfig
+from router.core.profile import EngineProfile
+from router.core.scheduler import SchedulerSettings
+from router.core.state import Instance
+from router.core.types import Candidate
+
+#: The engine profile of a name (`MODEL@HARDWARE`), None if there is none.
+ProfileLookup = Callable[[str], EngineProfile | None]
+
+
+def scheduler_settings(config: FleetConfig) -> SchedulerSettings:
+    """The scheduler's part of a fleet file."""
+    scheduling = config.scheduling
+    return SchedulerSettings(
+        confidence=scheduling.confidence,
+        max_queue=config.limits.max_queue,
+        max_attempts=config.limits.max_attempts,
+        eject_after=config.probes.eject_after,
+        return_after=config.probes.return_after,
+        hedge_share=scheduling.hedge.max_share if scheduling.hedge.enabled else 0.0,
+        explore=scheduling.explore,
+    )
+
+
+def instance_of(
+    config: InstanceConfig,
+    candidates: dict[str, Candidate],
+    profile: ProfileLookup,
+    old: Instance | None = None,
+) -> Instance:
+    """What the scheduler keeps of an instance; `old` is changed and keeps its counters."""
+    profiles = {}
+    for model in candidates:
+        name = config.profile_name(model)
+        found = None if name is None else profile(name)
+        if found is not None:
+            profiles[model] = found
+    instance = old or Instance(name=config.name, kind=config.protocol, candidates=candidates)
+    instance.kind = config.protocol
+    instance.candidates = candidates
+    instance.max_concurrency = config.max_concurrency
+    instance.hardware = config.hardware_name
+    instance.speed = config.speed
+    instance.profiles = profiles
+    instance.usd_per_hour = config.usd_per_hour
+    instance.unsupported = UNSUPPORTED.get(config.protocol, frozenset())
+    instance.draining = False
+    return instance

@@ -1,0 +1,81 @@
+"""Watches each instance: a health probe and a read of its load, once an interval, one task an instance."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+from router.background import Tasks, failed, surviving
+from router.core.errors import UpstreamError
+from router.core.events import LoadReported, Probed
+from router.core.interfaces import Backend
+from router.gateway.relay.runner import Runner
+
+logger = logging.getLogger("headway.monitor")
+
+_Answer = TypeVar("_Answer")
+
+
+class Monitor:
+    """Probes instances and tells the scheduler. `interval_s` between rounds, `timeout_s` for one answer."""
+
+    def __init__(self, runner: Runner, interval_s: float, timeout_s: float) -> None:
+        self._runner = runner
+        self.interval_s = interval_s
+        self.timeout_s = timeout_s
+        self._tasks = Tasks()
+        self._watching: dict[str, asyncio.Task[Any]] = {}
+
+    async def look(self, backends: Mapping[str, Backend]) -> None:
+        """One round over all instances, so that what is known of them at the start is true."""
+        await asyncio.gather(*(self._round(name, backend) for name, backend in backends.items()))
+
+    def watch(self, backends: Mapping[str, Backend]) -> None:
+        """Watch exactly these instances from now on."""
+        for name in [name for name in self._watching if name not in backends]:
+            self._watching.pop(name).cancel()
+        for name, backend in backends.items():
+            if name not in self._watching:
+                self._watching[name] = self._tasks.start(self._watch(name, backend), f"monitor {name}")
+
+    def renew(self, name: str) -> None:
+        """Forget an instance whose backend has changed; the next `watch` starts it anew."""
+        if (task := self._watching.pop(name, None)) is not None:
+            task.cancel()
+
+    async def stop(self) -> None:
+        self._watching.clear()
+        await self._tasks.stop()
+
+    async def _watch(self, name: str, backend: Backend) -> None:
+        was_healthy: bool | None = None
+        while True:
+            with surviving("monitor"):
+                healthy = await self._round(name, backend)
+                if healthy is not was_healthy:
+                    level = logging.WARNING if not healthy or was_healthy is False else logging.DEBUG
+                    logger.log(
+                        level, "instance %s %s", name, "answers" if healthy else "does not answer its probe"
+                    )
+                    was_healthy = healthy
+            await asyncio.sleep(self.interval_s)
+
+    async def _round(self, name: str, backend: Backend) -> bool:
+        """One round; any failure to answer in time is unhealthy. Of one that lives the load may be unknown."""
+        healthy = await self._in_time(backend.probe) or False
+        self._runner.apply(Probed(name, healthy))
+        if healthy and (report := await self._in_time(backend.load)) is not None:
+            self._runner.apply(LoadReported(name, report))
+        return healthy
+
+    async def _in_time(self, ask: Callable[[], Awaitable[_Answer]]) -> _Answer | None:
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                return await ask()
+        except (UpstreamError, TimeoutError):
+            return None
+        except Exception as error:  # noqa: BLE001 (whatever an engine answers, it is watched on)
+            failed("monitor", error)
+            return None

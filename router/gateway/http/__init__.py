@@ -1,0 +1,1 @@
+"""HTTP at the socket: the server, bodies, fields, callers."""

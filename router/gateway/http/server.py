@@ -1,0 +1,447 @@
+"""The HTTP server: uvicorn with its httptools protocol, bounded in what a connection may hold and for how long.
+
+uvicorn leaves the size of a request head, the requests that are sent ahead, the time that a client may take to send or
+to read, and the number of connections unbounded; all are bounded here. A request also gets a hook that tells at once
+when its client has gone. So that this is seen, a connection is always read, except while a body comes faster than it is
+taken: what a client sends beyond its bounds closes the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import httptools
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from router.config import FleetConfig
+from router.core.errors import Refusal
+from router.core.types import Outcome
+from router.gateway.codecs.codec import openai_error
+
+logger = logging.getLogger("headway")
+
+#: Bytes of request line and headers, and how many headers.
+MAX_HEAD_BYTES = 64 * 1024
+MAX_HEADERS = 128
+#: What else a request may have beside its head and its body, for each byte of the body: chunk sizes and extensions.
+MAX_OVERHEAD = 16
+#: What a client may send ahead while its request is answered.
+MAX_AHEAD_REQUESTS = 8
+MAX_AHEAD_BYTES = 128 * 1024
+#: What is read and dropped of a request that was answered before all of it had come: to close at once would reset the
+#: connection, and the client, still sending, would lose the answer.
+MAX_DROPPED_BYTES = 64 * 1024 * 1024
+MAX_DROPPING_S = 30.0
+#: A request still incomplete after this long must have come at `MIN_BYTES_PER_S` at least.
+SLOW_AFTER_S = 10.0
+MIN_BYTES_PER_S = 1024
+#: Above this share of all connections those that wait for a request give way to new ones.
+CROWDED_SHARE = 0.9
+_NEW_S = 1.0
+#: Connections swept between two turns of the event loop.
+_SLICE = 500
+
+_FRAMING = frozenset({b"host", b"content-length", b"transfer-encoding"})
+
+
+class _Refused(Exception):
+    """A request is not answered; its connection ends with this status."""
+
+    def __init__(self, status: int, message: str, why: str = "malformed") -> None:
+        super().__init__(message)
+        self.status = status
+        self.why = why
+
+
+class GatewayProtocol(HttpToolsProtocol):
+    """uvicorn's protocol with limits and a disconnect hook (`scope["state"]["connection"]`)."""
+
+    on_disconnect: Callable[[], None] | None = None
+    _front: RequestResponseCycle | None = None  # the request that is answered now
+    _in_head = False
+    _deaf = False  # what comes now is no HTTP that is spoken here
+    _overhead = 0  # bytes of the request that comes, less those that its body allows for
+    _ahead = 0  # bytes that came while a request was answered
+    _dropped = 0
+    _began_at: float | None = None  # a request is being received since
+    _received = 0  # bytes since then
+    _idle_since = 0.0
+    _unread = 0  # bytes that wait for a client that does not read
+    _unread_since = 0.0
+
+    def __init__(self, *args: Any, server: GatewayServer, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._server = server
+
+    # --- the connection ------------------------------------------------------------------------------
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._began_at = self.loop.time()
+        super().connection_made(transport)
+        if len(self.connections) > self._server.max_connections:
+            self._refuse("full", 503, "The gateway has as many connections as it may have.")
+
+    def eof_received(self) -> None:
+        self._left()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._left()
+
+    def _left(self) -> None:
+        """The client has gone, or is cut off: whoever serves it is told."""
+        waiting = [cycle for cycle, _ in self.pipeline]
+        self.pipeline.clear()
+        for cycle in (self._front, *waiting):
+            if cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
+        hook, self.on_disconnect = self.on_disconnect, None
+        if hook is not None:
+            hook()
+
+    # --- what comes ----------------------------------------------------------------------------------
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if self._began_at is None:
+            self._began_at = self.loop.time()
+        size = len(data)
+        self._received += size
+        self._overhead += size
+        if self._answering or self._deaf:
+            self._ahead += size
+            if self._ahead > MAX_AHEAD_BYTES:
+                self._close("ahead")
+                return
+        if self._deaf:
+            return
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._deaf = True
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            if isinstance(cause, _Refused):
+                self._refuse(cause.why, cause.status, str(cause))
+            elif cause is None:
+                self._refuse("malformed", 400, "This is not a valid HTTP request.")
+            else:
+                logger.error("a request could not be read (%s)", type(cause).__name__)
+                self._refuse("malformed", 400, "The request could not be read.")
+        else:
+            if self._overhead > MAX_HEAD_BYTES:
+                self._refuse("malformed", 431, "The request's headers are too large.")
+
+    def on_message_begin(self) -> None:
+        if len(self.pipeline) >= MAX_AHEAD_REQUESTS:
+            raise _Refused(400, "Too many requests were sent ahead.", "ahead")
+        super().on_message_begin()
+        self._in_head = True
+        self.scope["state"]["connection"] = self
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._in_head:
+            return  # what follows a body must not pass for what came before it
+        super().on_header(name, value)
+        if len(self.headers) > MAX_HEADERS or len(value) > MAX_HEAD_BYTES:
+            raise _Refused(431, "The request has too many or too large headers.")
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        version = self.parser.get_http_version()
+        if version not in {"1.0", "1.1"}:
+            raise _Refused(505, "This server speaks HTTP/1.1.")
+        self._check_framing(version)
+        if version == "1.0":
+            self.expect_100_continue = False
+        try:
+            if self.url[:1] != b"/" and httptools.parse_url(self.url).path is None:
+                self.url += b"/"
+            super().on_headers_complete()
+        except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
+            raise _Refused(400, "The request's target is not valid.") from None
+        if self.expect_100_continue or self.parser.should_upgrade():
+            # What comes next may be the body, a request, or another protocol: nobody could tell.
+            self.cycle.keep_alive = False
+        if self.pipeline:
+            self.flow.resume_reading()
+
+    def _check_framing(self, version: str) -> None:
+        """Refuse what a proxy in front might read otherwise. The parser has refused the rest: two lengths, a length beside
+        chunks, line ends that are none."""
+        framing = [header for header in self.headers if header[0] in _FRAMING]
+        if len(framing) > 1 and len({name for name, _ in framing}) < len(framing):
+            raise _Refused(400, "A header that may stand once stands twice.")
+        for name, value in framing:
+            if name == b"transfer-encoding" and (value.lower() != b"chunked" or version == "1.0"):
+                raise _Refused(400, "Transfer-Encoding may only be chunked, and only in HTTP/1.1.")
+            if name != b"host" and value != b"0" and self.parser.should_upgrade():
+                raise _Refused(400, "A request with a body cannot ask for another protocol.")
+
+    def on_body(self, body: bytes) -> None:
+        size = len(body)
+        self._overhead -= size * (1 + MAX_OVERHEAD)
+        if self.cycle.response_complete:
+            self._dropped += size
+            if self._dropped > MAX_DROPPED_BYTES:
+                raise _Refused(413, "The request goes on after its answer.")
+            return
+        super().on_body(body)
+        if self.pipeline:  # nobody takes it yet; how much it may be is bounded otherwise
+            self.flow.resume_reading()
+
+    def on_message_complete(self) -> None:
+        self._began_at = None
+        self._received = self._overhead = self._dropped = 0
+        super().on_message_complete()
+        self.flow.resume_reading()  # or it would not be seen when the client goes
+
+    # --- what is answered ----------------------------------------------------------------------------
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._front = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        codec, self._front = self._front, None
+        self._ahead = 0
+        now = self._idle_since = (
+            self.loop.time()
+        )  # uvicorn sets a timer here: for each answer it costs more than our sweep
+        if codec is not None and codec.more_body:  # the rest of it is dropped, from now on
+            self._began_at, self._received = now, 0
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+
+    @property
+    def _answering(self) -> bool:
+        """Whether a response is on its way, so that nothing else may be written."""
+        codec = self._front
+        return codec is not None and (codec.response_started or not codec.more_body)
+
+    # --- ends ----------------------------------------------------------------------------------------
+    def sweep(self, now: float, stall_s: float, receive_s: float, *, crowded: bool) -> None:
+        """End what goes on for too long (called about once a second). A client must read something of what waits for it
+        within `stall_s`, and send the whole of a request within `receive_s`."""
+        unread = self.transport.get_write_buffer_size()
+        # While an engine's answer comes and is not paused, its writes hide what the client reads.
+        if unread and (self.flow.write_paused or self._front is None or self.transport.is_closing()):
+            if not self._unread or unread < self._unread:
+                self._unread, self._unread_since = unread, now
+            elif now - self._unread_since >= stall_s:
+                self._close("stalled")
+                self.transport.abort()
+            return
+        self._unread = 0
+        began_at = self._began_at
+        if self.transport.is_closing():
+            return
+        if began_at is None:
+            if self._front is None and (crowded or now - self._idle_since >= self.timeout_keep_alive):
+                self._close("crowded" if crowded else "idle")
+        elif self._answering:  # the next request waits for this one's answer
+            self._began_at, self._received = now, 0
+        elif crowded and not self._received and now - began_at >= _NEW_S:
+            self._close("crowded")
+        elif self._front is None and self._dropped and now - began_at >= MAX_DROPPING_S:
+            self._close("slow")
+        elif now - began_at >= receive_s or (
+            now - began_at >= SLOW_AFTER_S and self._received < (now - began_at) * MIN_BYTES_PER_S
+        ):
+            self._refuse("slow", 408, "The request came too slowly.")
+
+    def _close(self, why: str) -> None:
+        """End the connection, counted."""
+        self._server.closed[why] += 1
+        self.transport.close()
+
+    def _refuse(self, why: str, status: int, message: str) -> None:
+        """End the connection with an answer, where none is under way."""
+        if self.transport.is_closing():
+            return
+        cycle: RequestResponseCycle | None = self.cycle
+        dropping = self._front is None and cycle is not None and cycle.response_complete and cycle.more_body
+        if not self._answering and not dropping:
+            code = "server_overloaded" if status == 503 else "invalid_request"
+            body = openai_error(Refusal(status, code, message, Outcome.REJECTED_INVALID))
+            self.transport.write(
+                b"%bcontent-type: application/json\r\nconnection: close\r\n%bcontent-length: %d\r\n\r\n%b"
+                % (STATUS_LINE[status], b"retry-after: 1\r\n" if status == 503 else b"", len(body), body)
+            )
+        self._close(why)
+        self._left()
+
+
+class Responder:
+    """Writes one response straight to its connection.
+
+    ASGI's `send` would take head and body apart into messages and check each header by regular expression;
+    here the head and the first bytes leave in one write, and each further write is one chunk. `headers` are
+    whole header lines of the router's own making. Made from the `send` of the request that it answers.
+    """
+
+    __slots__ = ("_chunked", "_cycle", "_flow", "_write", "started")
+
+    def __init__(self, send: Any) -> None:
+        cycle: RequestResponseCycle = send.__self__
+        self._cycle = cycle
+        self._flow = cycle.flow
+        self._write = cycle.transport.write
+        self._chunked = cycle.scope["http_version"] != "1.0"
+        self.started = False
+
+    @property
+    def paused(self) -> bool:
+        """Whether the client reads more slowly than we write; `drain` waits until it has caught up."""
+        return self._flow.write_paused and not self._cycle.disconnected
+
+    @property
+    def left(self) -> bool:
+        """Whether the client has gone."""
+        disconnected: bool = self._cycle.disconnected
+        return disconnected
+
+    async def drain(self) -> None:
+        """Wait until the client has read most of what was written."""
+        await self._flow.drain()
+
+    def gone(self) -> None:
+        """The client has left: nothing more is written for it."""
+        self._cycle.disconnected = True
+
+    def abort(self) -> None:
+        """Cut the connection."""
+        self._cycle.transport.abort()
+
+    def whole(self, status: int, headers: bytes, body: bytes) -> None:
+        """The whole response in one write."""
+        head = self._head(status, headers)
+        if not self._cycle.disconnected:
+            self._write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body))
+        self._end()
+
+    def begin(self, status: int, headers: bytes, data: bytes) -> None:
+        """Head and first bytes of a stream."""
+        head = self._head(status, headers)
+        if self._cycle.disconnected:
+            return
+        if not self._chunked:
+            self._write(head + b"\r\n" + data)
+        elif data:
+            self._write(b"%btransfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (head, len(data), data))
+        else:
+            self._write(head + b"transfer-encoding: chunked\r\n\r\n")
+
+    def write(self, data: bytes) -> None:
+        """More of a stream; `data` is not empty."""
+        if not self._cycle.disconnected:
+            self._write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+
+    def end(self, data: bytes) -> None:
+        """The last bytes of a stream (not empty), and its end."""
+        if not self._cycle.disconnected:
+            self._write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if self._chunked else data)
+        self._end()
+
+    def _head(self, status: int, headers: bytes) -> bytes:
+        cycle = self._cycle
+        cycle.response_started = self.started = True
+        cycle.waiting_for_100_continue = False
+        if not self._chunked:
+            cycle.keep_alive = False
+        closing = b"" if cycle.keep_alive else b"connection: close\r\n"
+        common = b"".join([b"%b: %b\r\n" % header for header in cycle.default_headers])
+        return b"%b%b%b%b" % (STATUS_LINE[status], common, headers, closing)
+
+    def _end(self) -> None:
+        cycle = self._cycle
+        cycle.response_complete = True
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            cycle.transport.close()
+        cycle.on_response()
+
+
+class GatewayServer(uvicorn.Server):
+    """uvicorn's server; it also bounds connections. Signals are its caller's business.
+
+    `fleet` gives the fleet file as it is served now. `closed` counts the connections that the server ended, by why:
+    `full` (too many), `crowded` (idle while there were many), `idle` (for longer than keep-alive lasts), `malformed`, `ahead` (too much was sent while a request was
+    answered), `slow` (a request came too slowly), `stalled` (an answer was not read)."""
+
+    def __init__(self, config: uvicorn.Config, fleet: Callable[[], FleetConfig]) -> None:
+        config.http = partial(GatewayProtocol, server=self)  # type: ignore[assignment]
+        super().__init__(config)
+        self._fleet = fleet
+        # Half of what this process may open: a request needs a second connection, to its engine.
+        self._room = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        self.closed: Counter[str] = Counter(
+            dict.fromkeys(("full", "crowded", "idle", "malformed", "ahead", "slow", "stalled"), 0)
+        )
+
+    @property
+    def max_connections(self) -> int:
+        """How many connections of clients may be open at once."""
+        return min(self._fleet().server.max_connections, self._room)
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return len(self.server_state.connections)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % 10 == 0:
+            await self._sweep()
+        return await super().on_tick(counter)
+
+    async def _sweep(self) -> None:
+        limits = self._fleet().limits
+        crowded = self.connections > CROWDED_SHARE * self.max_connections
+        connections = iter(list(self.server_state.connections))
+        while batch := list(islice(connections, _SLICE)):
+            now = asyncio.get_running_loop().time()
+            for connection in batch:
+                if not isinstance(connection, GatewayProtocol) or connection.parser is None:
+                    continue  # gone by now
+                try:
+                    connection.sweep(now, limits.client_stall_s, limits.request_timeout_s, crowded=crowded)
+                except Exception:  # a fault of ours with one connection must not end the server
+                    logger.exception("a connection could not be swept")
+                    connection.transport.abort()
+            await asyncio.sleep(0)
+
+
+def server_config(app: Any, host: str, port: int, *, grace_s: float) -> uvicorn.Config:
+    """The one way the gateway is served: one process, no access log, keep-alive of 75 s."""
+    return uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        ws="none",
+        loop="uvloop",
+        lifespan="on",
+        access_log=False,
+        proxy_headers=False,  # whoever sends X-Forwarded-For must not pass for another
+        log_config=None,
+        server_header=False,
+        date_header=True,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=max(1, round(grace_s)),
+        backlog=4096,
+    )

@@ -1,0 +1,1 @@
+"""Clients' keys, their limits and budgets."""

@@ -1,0 +1,290 @@
+"""Clients' keys and who made whom.
+
+A key is made by an operator (in the fleet file, or while the gateway runs) or by another key. What a key may do is
+the tightest of its chain: its own caps, its maker's, its maker's maker's and so on, as they are now. So whatever was
+allowed when a key was made, it never has more than any of those above it, and it works only as long as they all do.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from router.config import KeyConfig
+from router.core.shown import shown
+from router.gateway.keys.accounts import Account, KeyBudget
+from router.store.keys import StoredKey
+from router.store.state import TOTAL, Bucket, Budget
+
+#: So many keys stand in a chain at most, the operator's included.
+MAX_DEPTH = 8
+#: So many keys stand below an operator's key at most, revoked ones included: its holders make them on their own, and
+#: every gateway reads them all whenever one changes.
+MAX_BELOW = 1000
+
+#: Caps that a made key may lower, and the one that it may raise.
+_AT_MOST = (
+    "max_priority",
+    "budget_usd_per_day",
+    "budget_usd",
+    "requests_per_minute",
+    "tokens_per_minute",
+    "max_concurrency",
+    "max_cost_usd",
+)
+_AT_LEAST = "min_quality"
+
+#: What can be said of a key beside its name.
+SETTINGS = tuple(name for name in KeyConfig.model_fields if name not in {"name", "sha256"})
+
+_Value = TypeVar("_Value")
+
+
+class BadKey(ValueError):
+    """A key that cannot be made; the message is one sentence for whoever asked. `field` is the setting at fault."""
+
+    def __init__(self, field: str | None, reason: str) -> None:
+        super().__init__(reason if field is None else f"{field}: {reason}")
+        self.field = field
+
+
+class NameUsed(BadKey):
+    """A key's name is another's, or was: what a revoked key did is recorded under its name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__("name", f"the name {name!r} is taken")
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """One key. `stored` is its row in the table, None for a key of the fleet file."""
+
+    settings: KeyConfig
+    stored: StoredKey | None = None
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
+
+    @property
+    def maker(self) -> str | None:
+        return None if self.stored is None else self.stored.maker
+
+    @property
+    def revoked(self) -> bool:
+        return self.stored is not None and self.stored.revoked_at is not None
+
+
+class Tenants:
+    """All keys that are known, dead ones too: what they spent still counts against those that made them.
+
+    `model_name` gives the fleet's name for a model or alias, None if there is none. `left_out` tells which rows of
+    the table do not hold, and why."""
+
+    def __init__(
+        self,
+        configured: Iterable[KeyConfig] = (),
+        stored: Sequence[StoredKey] = (),
+        model_name: Callable[[str], str | None] = lambda name: name,
+    ) -> None:
+        self._model_name = model_name
+        self._tenants = {key.name: Tenant(key) for key in configured}
+        self.left_out: list[str] = []
+        owner = {tenant.settings.sha256: name for name, tenant in self._tenants.items()}
+        for row in stored:
+            if row.name in self._tenants:
+                self.left_out.append(
+                    f"key {row.name} is in the fleet file and in the table: the file's holds, the table's does not"
+                )
+            elif row.sha256 in owner:
+                self.left_out.append(
+                    f"key {row.name} of the table has the hash of {owner[row.sha256]} in the fleet file: the file's"
+                    " holds, the table's does not"
+                )
+            else:
+                settings = _read(row)
+                if settings is None:
+                    self.left_out.append(
+                        f"key {row.name} of the table has settings that this version cannot read"
+                    )
+                else:
+                    self._tenants[row.name] = Tenant(settings, row)
+        self._makes: dict[str, list[str]] = {}
+        for tenant in self._tenants.values():
+            if tenant.maker is not None:
+                self._makes.setdefault(tenant.maker, []).append(tenant.name)
+
+    def __iter__(self) -> Iterator[Tenant]:
+        return iter(self._tenants.values())
+
+    def __getitem__(self, name: str) -> Tenant:
+        return self._tenants[name]
+
+    def get(self, name: str) -> Tenant | None:
+        return self._tenants.get(name)
+
+    # --- chains --------------------------------------------------------------------------------------
+    def chain(self, name: str) -> tuple[Tenant, ...]:
+        """The key, its maker, its maker's maker and so on, as far as they are known."""
+        found: list[Tenant] = []
+        tenant = self._tenants.get(name)
+        while tenant is not None and len(found) <= MAX_DEPTH:
+            found.append(tenant)
+            tenant = None if tenant.maker is None else self._tenants.get(tenant.maker)
+        return tuple(found)
+
+    def alive(self, name: str) -> bool:
+        """Whether a key works: neither it nor any key above it is revoked or has vanished."""
+        chain = self.chain(name)
+        return (
+            0 < len(chain) <= MAX_DEPTH
+            and chain[-1].maker is None
+            and not any(tenant.revoked for tenant in chain)
+        )
+
+    def made_by(self, name: str) -> list[str]:
+        """All keys that a key made, directly or further down."""
+        found: dict[str, None] = {}  # a set that keeps the order
+        ahead = [name]
+        while ahead:
+            for made in self._makes.get(ahead.pop(), ()):
+                if made not in found and made != name:
+                    found[made] = None
+                    ahead.append(made)
+        return list(found)
+
+    # --- what holds ----------------------------------------------------------------------------------
+    def effective(self, name: str) -> KeyConfig:
+        """What holds for a key: its own settings as far as those above it allow them; where it says nothing, theirs.
+        `models` are the fleet's names, None for all and empty for none. KeyError for an unknown name."""
+        if name not in self._tenants:
+            raise KeyError(name)
+        chain = [tenant.settings for tenant in self.chain(name)]
+        locks = [each for each in chain if each.locked]
+        holds: dict[str, Any] = {
+            "policy": locks[-1].policy if locks else _first(each.policy for each in chain),
+            "locked": bool(locks),
+            "models": self._models(chain),
+            "quality": _first(each.quality for each in chain),
+            "attainment": _first(each.attainment for each in chain),
+            "makes_keys": all(each.makes_keys for each in chain),
+            _AT_LEAST: max(_given(chain, _AT_LEAST), default=None),
+        }
+        holds |= {field: min(_given(chain, field), default=None) for field in _AT_MOST}
+        return chain[0].model_copy(update=holds)
+
+    def _models(self, chain: Sequence[KeyConfig]) -> tuple[str, ...] | None:
+        allowed: tuple[str, ...] | None = None
+        for each in chain:
+            if each.models is not None:
+                known = dict.fromkeys(found for name in each.models if (found := self._model_name(name)))
+                allowed = tuple(name for name in (known if allowed is None else allowed) if name in known)
+        return allowed
+
+    def account(self, name: str) -> Account:
+        """What the key's requests are taken from, its own limits first."""
+        chain = [tenant.settings for tenant in self.chain(name)]
+        return Account(
+            name,
+            requests=_buckets(chain, "requests"),
+            tokens=_buckets(chain, "tokens"),
+            slots=tuple(
+                Budget(f"{each.name}/slots", TOTAL, float(each.max_concurrency))
+                for each in chain
+                if each.max_concurrency is not None
+            ),
+            key_budgets=tuple(
+                KeyBudget(each.name, each.budget_usd_per_day, each.budget_usd) for each in chain
+            ),
+        )
+
+    # --- making --------------------------------------------------------------------------------------
+    def check(self, given: Mapping[str, Any], key: KeyConfig, maker: str | None) -> None:
+        """Raise BadKey unless `key` may be made by `maker` (None: an operator). `given` are the settings that were
+        asked for; what was not is the maker's."""
+        if key.name in self._tenants:
+            raise NameUsed(key.name)
+        allowed = None
+        if maker is not None:
+            if not self.alive(maker):
+                raise BadKey("maker", f"there is no key {maker!r}")
+            if len(self.chain(maker)) >= MAX_DEPTH:
+                raise BadKey(
+                    "maker", f"{maker} stands {MAX_DEPTH} keys deep already, and none may stand deeper"
+                )
+            if len(self.made_by(self.chain(maker)[-1].name)) >= MAX_BELOW:
+                raise BadKey(
+                    "maker", f"no more than {MAX_BELOW} keys may be made below one of the operator's"
+                )
+            top = self.effective(maker)
+            allowed = top.models
+            self._check_caps(given, key, top)
+        if key.models is not None and len(set(key.models)) < len(
+            key.models
+        ):  # each row is read by all gateways
+            raise BadKey("models", "a model is named twice")
+        for model in key.models or ():
+            found = self._model_name(model)
+            # The same words for what there is not and what its maker may not have.
+            if found is None or (allowed is not None and found not in allowed):
+                raise BadKey("models", f"the model {model!r} does not exist")
+
+    @staticmethod
+    def _check_caps(given: Mapping[str, Any], key: KeyConfig, top: KeyConfig) -> None:
+        for field in (*_AT_MOST, _AT_LEAST):
+            cap, value = getattr(top, field), getattr(key, field)
+            if field not in given or cap is None:
+                continue
+            if field == _AT_LEAST and value < cap:
+                raise BadKey(field, f"{value:g} is less than the {cap:g} that holds for {top.name}")
+            if field != _AT_LEAST and value > cap:
+                raise BadKey(field, f"{value:g} is more than the {cap:g} that holds for {top.name}")
+        if top.locked and key.policy not in {None, top.policy}:
+            raise BadKey("policy", f"{top.name} is locked to {top.policy}")
+        if top.locked and given.get("locked") is False:
+            raise BadKey("locked", f"{top.name} is locked to {top.policy}")
+        if key.makes_keys and not top.makes_keys:
+            raise BadKey("makes_keys", f"{top.name} may not make keys, so neither may those below it")
+
+
+def key_of(name: object, sha256: str, given: Mapping[str, Any]) -> KeyConfig:
+    """A key's settings out of decoded JSON. Raises BadKey for what is unknown, of a wrong type or out of range; a value
+    is never repeated, since it may be a secret in the wrong place."""
+    for field in given:
+        if field not in SETTINGS:
+            raise BadKey(None, f"unknown setting {shown(field)}; known: {', '.join(SETTINGS)}")
+    try:
+        return KeyConfig.model_validate({**given, "name": name, "sha256": sha256})
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        where = ".".join(map(str, first["loc"])) or None
+        reason = first["msg"].replace("Input should be", "must be").replace("String should", "should")
+        raise BadKey(where, reason) from None
+
+
+def _read(row: StoredKey) -> KeyConfig | None:
+    try:
+        return key_of(row.name, row.sha256, dict(json.loads(row.settings)))
+    except (ValueError, TypeError):
+        return None
+
+
+def _first(values: Iterable[_Value | None]) -> _Value | None:
+    return next((value for value in values if value is not None), None)
+
+
+def _given(chain: Iterable[KeyConfig], field: str) -> list[float]:
+    return [value for each in chain if (value := getattr(each, field)) is not None]
+
+
+def _buckets(chain: Iterable[KeyConfig], what: str) -> tuple[Bucket, ...]:
+    limits = ((each.name, getattr(each, f"{what}_per_minute")) for each in chain)
+    return tuple(
+        Bucket(f"{name}/{what}", per_minute, per_minute / 60.0)
+        for name, per_minute in limits
+        if per_minute is not None
+    )

@@ -1,0 +1,1 @@
+"""Relays requests to engines and their answers to clients."""

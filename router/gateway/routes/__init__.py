@@ -1,0 +1,1 @@
+"""What FastAPI serves: administration, keys, the overview, Ollama's catalogue, the pages."""

@@ -1,0 +1,147 @@
+"""Who may ask, how much they may send, and how errors are told, for everything that FastAPI serves."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from router.config import ConfigError
+from router.core.errors import Refusal, invalid_request
+from router.core.types import Outcome
+from router.gateway.codecs.codec import openai_error
+from router.gateway.codecs.ollama.translation import refusal_body
+from router.gateway.http.callers import caller_terms, check_admin
+from router.gateway.service import Gateway
+from router.request.routing_params import KeyTerms
+from router.store.database import StoreError
+
+#: A body of the control plane, which is parsed in one piece.
+MAX_BODY_BYTES = 256 * 1024
+#: Paths that take a whole prompt.
+_PROMPT_PATHS = frozenset({"/v1/routing/predict"})
+_PROBES = frozenset({"/healthz", "/readyz"})
+
+
+class Guard:
+    """What holds before a route reads anything: the caller's key on /v1, /api and /admin, and the body's size."""
+
+    def __init__(self, app: ASGIApp, gateway: Gateway) -> None:
+        self._app = app
+        self._gateway = gateway
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope)
+        path = scope["path"]
+        left = int(self._gateway.config.limits.max_body_mb * 1024 * 1024)
+        if path not in _PROMPT_PATHS:
+            left = min(left, MAX_BODY_BYTES)
+        too_large = f"The body is larger than {left / 1024 / 1024:g} MiB."
+        try:
+            # On an open gateway every path is checked: this is where a page of another site is refused. Probes may ask
+            # under any name.
+            if (self._gateway.rules.keys.open and path not in _PROBES) or path.startswith(("/v1/", "/api/")):
+                client_key(self._gateway, request)
+            if path.startswith("/admin"):
+                admin_only(self._gateway, request)
+            length = request.headers.get("content-length", "")
+            if length.isdigit() and int(length) > left:
+                raise Refusal(413, "request_too_large", too_large, Outcome.REJECTED_INVALID)
+        except Refusal as refusal:
+            await refusal_response(request, refusal)(scope, receive, send)
+            return
+
+        async def bounded() -> Message:
+            nonlocal left
+            message = await receive()
+            left -= len(message.get("body", b""))
+            if left < 0:
+                raise HTTPException(413, too_large)
+            return message
+
+        await self._app(scope, bounded, send)
+
+
+def client_key(gateway: Gateway, request: Request) -> KeyTerms | None:
+    """The caller's key; None on an open gateway. Raises what `callers.caller_terms` raises."""
+    raw = request.scope["headers"]
+    return caller_terms(gateway.rules, raw, dict(raw))
+
+
+def admin_only(gateway: Gateway, request: Request) -> None:
+    """Let in who has the admin key, or without one who may do without. Raises the 401."""
+    client = None if request.client is None else request.client.host
+    check_admin(
+        gateway.rules, gateway.admin_key, request.scope["headers"], client, request.scope["http_version"]
+    )
+
+
+_HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
+
+
+def refusal_response(request: Request, refusal: Refusal) -> Response:
+    """A refusal in the shape of the API that was called."""
+    ollama = request.scope["path"].startswith(
+        "/api/"
+    )  # not request.url, which is made of the header Host, too
+    content = refusal_body(refusal, "") if ollama else openai_error(refusal)
+    headers = {}
+    if refusal.retry_after_s is not None:
+        headers["retry-after"] = str(max(1, ceil(refusal.retry_after_s)))
+    if not refusal.should_retry:
+        headers["x-should-retry"] = "false"
+    if refusal.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return Response(content, refusal.status, headers, media_type="application/json")
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Tell every known error in the contract's shape."""
+    respond = refusal_response
+
+    @app.exception_handler(Refusal)
+    async def refused(request: Request, error: Refusal) -> Response:
+        return respond(request, error)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        param = ".".join(str(part) for part in first["loc"][1:]) or None
+        if param is None and first["type"] in {"dict_type", "model_attributes_type"}:
+            return respond(
+                request,
+                invalid_request("The body must be a JSON object, with content-type: application/json."),
+            )
+        return respond(request, invalid_request(f"{param or 'body'}: {first['msg']}", param))
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> Response:
+        code = _HTTP_CODES.get(error.status_code, "invalid_request")
+        refusal = Refusal(error.status_code, code, str(error.detail), Outcome.REJECTED_INVALID)
+        response = respond(request, refusal)
+        response.headers.update(error.headers or {})
+        return response
+
+    @app.exception_handler(ConfigError)
+    async def config(request: Request, error: ConfigError) -> Response:
+        return respond(request, Refusal(422, "invalid_fleet", str(error), Outcome.REJECTED_INVALID))
+
+    @app.exception_handler(StoreError)
+    async def store(request: Request, error: StoreError) -> Response:
+        # Where the database is concerns operators alone.
+        told = str(error) if request.scope["path"].startswith("/admin") else "The database does not answer."
+        return respond(
+            request,
+            Refusal(503, "store_unavailable", told, Outcome.REJECTED_NO_INSTANCE, retry_after_s=2),
+        )
+
+
+def not_found(what: str) -> Refusal:
+    """The 404 for a thing that is not there (or is another's)."""
+    return Refusal(404, "not_found", what, Outcome.REJECTED_INVALID)

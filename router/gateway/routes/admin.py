@@ -1,0 +1,211 @@
+"""The admin API: the fleet, recorded requests, reload and scaling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from router.config import InstanceConfig, parse_instance
+from router.core.errors import Refusal
+from router.core.types import Outcome
+from router.explain import describe
+from router.gateway.fleet.scaling import scaling
+from router.gateway.routes.access import admin_only, not_found
+from router.gateway.service import Gateway
+
+
+class TargetChange(BaseModel):
+    """`quality`: the wished mean (null: that of the best single model, less the slack); `attainment`: the wished
+    share of SLOs kept. What is left out stays."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    key: str | None = None
+    quality: float | None = Field(None, ge=0, le=1, allow_inf_nan=False)
+    attainment: float = Field(0.95, ge=0, le=1, allow_inf_nan=False)
+
+
+def admin_routes(gateway: Gateway) -> APIRouter:
+    """All of /admin; each call needs the admin key, or a program on this machine where none is set."""
+
+    def allowed(request: Request) -> None:
+        admin_only(gateway, request)
+
+    router = APIRouter(prefix="/admin", tags=["admin"], dependencies=[Depends(allowed)])
+
+    @router.get("/fleet")
+    async def fleet() -> dict[str, Any]:
+        """Instances with health, load and what they serve; how this replica shares with the others, and what operators
+        have changed over its fleet file."""
+        scheduler = gateway.runner.scheduler
+        now = gateway.runner.clock()
+        return {
+            "models": [model.model_dump(mode="json") for model in gateway.config.models],
+            "instances": [_instance(gateway, each, now) for each in gateway.config.instances],
+            "queue_depth": scheduler.queue_depth,
+            "live_requests": scheduler.live,
+            "draining": gateway.draining,
+            "replicas": gateway.state.health.replicas,
+            "state": asdict(gateway.state.health),
+            "lessons": gateway.lessons()._asdict(),
+            "changes": _changes(gateway),
+        }
+
+    @router.post("/instances", status_code=201, responses={409: {}, 422: {}})
+    async def add_instance(body: dict[str, Any]) -> dict[str, Any]:
+        """Add one instance, given as in the fleet file."""
+        added = parse_instance(body)
+        if gateway.admin_key is None and (added.api_key_env or added.headers_env):
+            # Else whoever is on this machine could have any secret of ours sent to a URL of theirs.
+            raise Refusal(401, "invalid_api_key", "Secrets need an admin key.", Outcome.REJECTED_AUTH)
+
+        await gateway.add_instance(added)
+        return _instance(gateway, added, gateway.runner.clock())
+
+    @router.delete("/instances/{name}")
+    async def remove_instance(name: str, drain: bool = False) -> dict[str, Any]:
+        """Take an instance out: at once, or with `drain=true` when its last request has ended."""
+        if gateway.config.instance(name) is None:
+            raise not_found("There is no such instance")
+        await gateway.remove_instance(name, drain=drain)
+        return {"name": name, "draining" if drain else "removed": True}
+
+    @router.get("/requests")
+    async def requests(
+        since: Annotated[float | None, Query(allow_inf_nan=False)] = None,
+        outcome: Outcome | None = None,
+        policy: str | None = None,
+        model: str | None = None,
+        instance: str | None = None,
+        key: str | None = None,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+        cursor: str | None = None,
+    ) -> dict[str, Any]:
+        """Recorded requests, newest first."""
+        page = await gateway.store.requests(
+            since=since,
+            outcome=None if outcome is None else outcome.value,
+            policy=policy,
+            model=model,
+            instance=instance,
+            key=key,
+            limit=limit,
+            cursor=cursor,
+        )
+        return {"requests": page.requests, "next_cursor": page.next_cursor}
+
+    @router.get("/requests/{request_id}")
+    async def request(request_id: str) -> dict[str, Any]:
+        """One request with every candidate and every attempt."""
+        row = await gateway.recorded(request_id, any_key=True)
+        if row is None:
+            raise not_found("There is no such request")
+        return await describe(gateway.store, row)
+
+    @router.post("/reload", responses={422: {}})
+    async def reload() -> dict[str, Any]:
+        """Read the fleet file again; a bad one is refused and the old one stays. `needs_restart` names settings that differ
+        from those of the start and hold only after another one."""
+        config = await gateway.reload(everywhere=True)
+        return {
+            "instances": len(config.instances),
+            "models": len(config.models),
+            "needs_restart": gateway.changes.needs_restart(),
+        }
+
+    @router.get("/predictors")
+    async def predictors() -> dict[str, Any]:
+        """The artifacts in use (what data, commit, metrics and features made them), how the latency model does
+        beside the physical estimate by model and hardware, and how far lengths and feedback are believed."""
+        return gateway.predictors()
+
+    @router.get("/targets")
+    async def targets() -> dict[str, Any]:
+        """What the policies aim at, for the fleet (`key` null) and for each key, and the prices that `cost` puts on
+        it at this moment."""
+        return _targets(gateway)
+
+    @router.patch("/targets", responses={400: {}, 404: {}})
+    async def change_targets(change: TargetChange) -> dict[str, Any]:
+        """Change the targets of a key, or of the fleet (`key` null or left out), until the fleet file is read
+        again."""
+        values = {name: getattr(change, name) for name in change.model_fields_set - {"key"}}
+        try:
+            await gateway.change_targets(change.key, values)
+        except KeyError:
+            raise not_found("There is no such key") from None
+        return _targets(gateway)
+
+    @router.get("/scaling")
+    async def get_scaling() -> dict[str, Any]:
+        """How many replicas each model wants, from what is in flight and queued now."""
+        return {
+            "models": [
+                asdict(each)
+                for each in scaling(
+                    gateway.runner.scheduler,
+                    [model.name for model in gateway.config.models],
+                    gateway.peers.queued_elsewhere,
+                )
+            ]
+        }
+
+    return router
+
+
+def _targets(gateway: Gateway) -> dict[str, Any]:
+    live = gateway.targets
+    tell = getattr(gateway.runner.scheduler.policies.get("cost"), "prices", None)
+    prices: Mapping[str | None, Any] = {} if tell is None else tell()
+    return {
+        "targets": [
+            {"key": key, **asdict(targets), "changed": live.changed(key), "prices": prices.get(key)}
+            for key, targets in live.scopes.items()
+        ]
+    }
+
+
+def _changes(gateway: Gateway) -> dict[str, Any]:
+    """What holds over the fleet file here; `trouble`: why a newer change does not."""
+    changes = gateway.changes
+    overlay = changes.overlay
+    return {
+        "revision": overlay.revision,
+        "reloads": overlay.reloads,
+        "added": [each.name for each in overlay.added],
+        "removed": sorted(overlay.removed),
+        "draining": sorted(overlay.draining),
+        "trouble": changes.trouble,
+    }
+
+
+def _instance(gateway: Gateway, config: InstanceConfig, now: float) -> dict[str, Any]:
+    instance = gateway.runner.scheduler.instances[config.name]
+    report, own = instance.report, instance.own
+    return {
+        "name": instance.name,
+        "kind": config.kind,
+        "url": config.url,
+        "hardware": instance.hardware,
+        "serves": {name: candidate.upstream_model for name, candidate in instance.candidates.items()},
+        "healthy": instance.healthy,
+        "ejected_for": sorted(instance.ejected_for),
+        "draining": instance.draining,
+        "ejections": instance.ejections,
+        "in_flight": own.in_flight,
+        "awaiting_first_token": own.awaiting_first_token,
+        "elsewhere": {
+            "in_flight": instance.elsewhere.in_flight,
+            "awaiting_first_token": instance.elsewhere.awaiting_first_token,
+        },
+        "max_concurrency": instance.max_concurrency,
+        "running": report.running,
+        "waiting": report.waiting,
+        "kv_usage": report.kv_usage,
+        "report_age_s": None if instance.reported_at is None else round(now - instance.reported_at, 3),
+        "prediction": gateway.prediction_quality(instance.name),
+    }

@@ -1,0 +1,271 @@
+"""Keys and what they spend, over HTTP: for operators under /admin, for a key's holder under /v1.
+
+A holder sees its own key and those it made, directly or further down; for any other name the answer is that of a name
+that nobody has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, TypeVar
+
+import orjson
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from router.core.errors import Refusal, invalid_request
+from router.core.types import Outcome
+from router.gateway.keys.spend_report import day, dimensions, spend_report
+from router.gateway.keys.tenants import SETTINGS, BadKey, NameUsed, Tenant
+from router.gateway.routes.access import admin_only, client_key, not_found
+from router.gateway.service import Gateway
+from router.store.keys import StoredKey
+from router.store.spending import today
+from router.store.state import TOTAL, Bucket
+
+#: How a report's parameters are written.
+_By = Annotated[str, Query(description="any of day, key, policy, model; comma-separated")]
+_Day = Annotated[str | None, Query(description="a day (UTC): 2026-11-22, today, or 7d (the last seven)")]
+
+_Read = TypeVar("_Read")
+
+#: Changes of keys by the holders below one of the operator's: at once, and a second. All gateways read all keys after each.
+_CHANGES_AT_ONCE, _CHANGES_PER_S = 60, 1.0
+
+#: Keys that are told between two turns of the event loop.
+_AT_A_TIME = 25
+
+_CLOSED = "The gateway was open; from now on every request needs a key."
+
+
+def key_routes(gateway: Gateway) -> APIRouter:
+    """All of /admin/keys, /admin/spend, /v1/keys and /v1/spend."""
+    router = APIRouter()
+    router.include_router(_operators(gateway))
+    router.include_router(_holders(gateway))
+    return router
+
+
+# --- operators ----------------------------------------------------------------------------------------
+def _operators(gateway: Gateway) -> APIRouter:
+    def allowed(request: Request) -> None:
+        admin_only(gateway, request)
+
+    router = APIRouter(prefix="/admin", tags=["admin"], dependencies=[Depends(allowed)])
+
+    @router.get("/keys")
+    async def keys() -> Response:
+        """All keys, revoked ones included: their own settings, what holds for them, what they and those below them have
+        spent and have left."""
+        return await _listed(gateway, list(gateway.rules.tenants))
+
+    @router.post("/keys", status_code=201, responses={409: {}, 422: {}})
+    async def make_key(body: dict[str, Any], response: Response) -> dict[str, Any]:
+        """Make a key: `name`, the fleet file's settings of a key, and `maker` for one below another key. The key itself
+        stands in this answer and nowhere else."""
+        if gateway.admin_key is None:
+            # The first key closes the gateway: whoever is on this machine could lock its owner out.
+            raise Refusal(401, "invalid_api_key", "Keys need an admin key.", Outcome.REJECTED_AUTH)
+        maker = body.pop("maker", None)
+        if maker is not None and not isinstance(maker, str):
+            raise invalid_request("maker must be the name of a key", "maker")
+        return await _make(gateway, body, maker, response)
+
+    @router.delete("/keys/{name}", responses={404: {}, 409: {}})
+    async def revoke_key(name: str) -> dict[str, Any]:
+        """Revoke a key and all that it made, for good."""
+        tenant = gateway.rules.tenants.get(name)
+        if tenant is None:
+            raise not_found("There is no such key")
+        return await _revoke(gateway, tenant)
+
+    @router.get("/spend", responses={400: {}})
+    async def spend(by: _By = "day,key", since: _Day = None, until: _Day = None) -> dict[str, Any]:
+        """Requests, tokens and USD of all keys."""
+        return await _spend(gateway, by, since, until, None)
+
+    return router
+
+
+# --- holders ------------------------------------------------------------------------------------------
+def _holders(gateway: Gateway) -> APIRouter:
+    router = APIRouter(prefix="/v1", tags=["keys"])
+
+    def caller(request: Request) -> Tenant:
+        terms = client_key(gateway, request)
+        found = None if terms is None or terms.name is None else gateway.rules.tenants.get(terms.name)
+        if found is None:
+            raise not_found("This gateway needs no key, so there is none to tell of")
+        return found
+
+    async def may_change(maker: str) -> None:
+        root = gateway.rules.tenants.chain(maker)[-1].name
+        await gateway.budget_admission.take(
+            Bucket(f"{root}/keys", _CHANGES_AT_ONCE, _CHANGES_PER_S), "changes of keys"
+        )
+
+    @router.get("/keys/self", responses={404: {}})
+    async def own(request: Request) -> dict[str, Any]:
+        """The caller's key: what holds for it, what is spent and what is left."""
+        tenant = caller(request)
+        return {"name": tenant.name, **_terms(gateway, tenant.name), **_money(gateway, tenant.name)}
+
+    @router.get("/keys", responses={404: {}})
+    async def keys(request: Request) -> Response:
+        """The keys that the caller's key made, directly or further down."""
+        tenants = gateway.rules.tenants
+        made = map(tenants.get, tenants.made_by(caller(request).name))
+        return await _listed(gateway, [tenant for tenant in made if tenant is not None])
+
+    @router.post("/keys", status_code=201, responses={403: {}, 404: {}, 409: {}, 422: {}})
+    async def make_key(body: dict[str, Any], request: Request, response: Response) -> dict[str, Any]:
+        """Make a key that has no more than the caller's: `name` and the settings of a key. The key itself stands in
+        this answer and nowhere else."""
+        maker = caller(request).name
+        if not gateway.rules.tenants.effective(maker).makes_keys:
+            raise Refusal(403, "permission_denied", "This key may not make keys", Outcome.REJECTED_AUTH)
+        await may_change(maker)
+        return await _make(gateway, body, maker, response)
+
+    @router.delete("/keys/{name}", responses={404: {}})
+    async def revoke_key(name: str, request: Request) -> dict[str, Any]:
+        """Revoke a key that the caller's key made, and all that it made."""
+        tenants, maker = gateway.rules.tenants, caller(request).name
+        tenant = tenants.get(name) if name in tenants.made_by(maker) else None
+        if tenant is None:
+            raise not_found("There is no such key")
+        await may_change(maker)
+        return await _revoke(gateway, tenant)
+
+    @router.get("/spend", responses={400: {}, 404: {}})
+    async def spend(
+        request: Request,
+        by: _By = "day,key",
+        since: _Day = None,
+        until: _Day = None,
+        key: str | None = None,
+    ) -> dict[str, Any]:
+        """Requests, tokens and USD of the caller's key and those it made, or of one of them (`key`)."""
+        name = caller(request).name
+        visible = [name, *gateway.rules.tenants.made_by(name)]
+        if key is not None and key not in visible:
+            raise not_found("There is no such key")
+        return await _spend(gateway, by, since, until, visible if key is None else [key])
+
+    return router
+
+
+# --- what both do -------------------------------------------------------------------------------------
+async def _make(
+    gateway: Gateway, body: dict[str, Any], maker: str | None, response: Response
+) -> dict[str, Any]:
+    was_open = gateway.rules.keys.open
+    name = body.pop("name", None)
+    try:
+        made = await gateway.keys.make(gateway.rules.tenants, gateway.policies, name, body, maker)
+    except NameUsed as error:
+        raise Refusal(409, "name_taken", _sentence(error), Outcome.REJECTED_INVALID, param="name") from None
+    except BadKey as error:
+        raise Refusal(
+            422, "invalid_key", _sentence(error), Outcome.REJECTED_INVALID, param=error.field
+        ) from None
+    response.headers["cache-control"] = "no-store"
+    answer = {"key": made.text, **_row(made.stored)}
+    tenant = gateway.rules.tenants.get(made.stored.name)
+    if tenant is not None:  # else the database went away just now
+        answer |= _told(gateway, tenant)
+    return answer | {"note": _CLOSED} if was_open else answer
+
+
+async def _revoke(gateway: Gateway, tenant: Tenant) -> dict[str, Any]:
+    try:
+        revoked = await gateway.keys.revoke(gateway.rules.tenants, tenant)
+    except BadKey as error:
+        raise Refusal(409, "in_fleet_file", _sentence(error), Outcome.REJECTED_INVALID) from None
+    return {"name": tenant.name, "revoked": list(revoked)}
+
+
+def _sentence(error: BadKey) -> str:
+    return f"{error}."
+
+
+async def _spend(
+    gateway: Gateway, by: str, since: str | None, until: str | None, keys: Sequence[str] | None
+) -> dict[str, Any]:
+    now = time.time()
+
+    def read(param: str, text: str | None, reader: Callable[[str], _Read]) -> _Read | None:
+        try:
+            return None if text is None else reader(text)
+        except ValueError as error:
+            raise invalid_request(f"{param}: {error}", param) from None
+
+    report = await spend_report(
+        gateway.store,
+        read("by", by, dimensions) or (),
+        read("since", since, lambda text: day(text, now)),
+        read("until", until, lambda text: day(text, now)),
+        keys,
+    )
+    return report.as_dict()
+
+
+async def _listed(gateway: Gateway, tenants: Sequence[Tenant]) -> Response:
+    """What is told of keys, of which there may be thousands: the event loop runs in between."""
+    told = []
+    for number, tenant in enumerate(tenants, 1):
+        if gateway.rules.tenants.get(tenant.name) is not None:  # else it left meanwhile
+            told.append(_told(gateway, tenant))
+        if number % _AT_A_TIME == 0:
+            await asyncio.sleep(0)
+    return Response(orjson.dumps({"keys": told}), media_type="application/json")
+
+
+def _told(gateway: Gateway, tenant: Tenant) -> dict[str, Any]:
+    row = (
+        {"name": tenant.name, "maker": None, "created_at": None, "revoked_at": None}
+        if tenant.stored is None
+        else _row(tenant.stored)
+    )
+    return {
+        **row,
+        "source": "fleet" if tenant.stored is None else "table",
+        "works": gateway.rules.tenants.alive(tenant.name),
+        "settings": tenant.settings.model_dump(
+            mode="json", include=tenant.settings.model_fields_set & {*SETTINGS}
+        ),
+        "effective": _terms(gateway, tenant.name),
+        **_money(gateway, tenant.name),
+    }
+
+
+def _row(stored: StoredKey) -> dict[str, Any]:
+    return {
+        "name": stored.name,
+        "maker": stored.maker,
+        "created_at": stored.created_at,
+        "revoked_at": stored.revoked_at,
+    }
+
+
+def _terms(gateway: Gateway, name: str) -> dict[str, Any]:
+    held = gateway.rules.tenants.effective(name)
+    return {setting: getattr(held, setting) for setting in SETTINGS}
+
+
+def _money(gateway: Gateway, name: str) -> dict[str, Any]:
+    """What the key and those below it have spent, and what is left of the tightest budget that holds for it (null
+    where none does)."""
+    rules, now = gateway.rules, time.time()
+    spent_usd, left_usd = {}, {}
+    budgets = rules.accounts[name].budgets(now)
+    for word, period in (("today", today(now)), ("total", TOTAL)):
+        spent_usd[word] = rules.state.spent_usd(name, period)
+        left = [
+            each.limit_usd - rules.state.spent_usd(each.key, period)
+            for each in budgets
+            if each.period == period and each.limit_usd != float("inf")
+        ]
+        left_usd[word] = max(0.0, min(left)) if left else None
+    return {"spent_usd": spent_usd, "left_usd": left_usd}

@@ -1,0 +1,89 @@
+"""Ollama's read-only endpoints over the fleet's models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict
+
+from router import __version__
+from router.core.errors import invalid_request
+from router.core.shown import cut
+from router.gateway.codecs.ollama.translation import ModelCard, ps, show, tags, version
+from router.gateway.routes.access import client_key, not_found
+from router.gateway.service import Gateway
+from router.request.routing_params import ModelNames
+
+
+class ShowRequest(BaseModel):
+    """Ollama's /api/show; `name` is the older spelling of `model`."""
+
+    model_config = ConfigDict(strict=True)
+
+    model: str | None = None
+    name: str | None = None
+
+
+def ollama_routes(gateway: Gateway) -> APIRouter:
+    router = APIRouter(prefix="/api", tags=["ollama"])
+
+    def names_for(request: Request) -> ModelNames:
+        return gateway.rules.routing_rules.names_for(client_key(gateway, request))
+
+    def cards(names: ModelNames, live_only: bool = False) -> list[ModelCard]:
+        found = []
+        for model in gateway.config.models:
+            if model.name not in names.models:
+                continue
+            instances = list(gateway.runner.scheduler.serving(model.name))
+            if live_only and not any(instance.healthy for instance in instances):
+                continue
+            candidates = [instance.candidates[model.name] for instance in instances]
+            contexts = [c.context_tokens for c in candidates if c.context_tokens is not None]
+            quantizations = {c.quantization for c in candidates if c.quantization}
+            found.append(
+                ModelCard(
+                    model.name,
+                    model.family,
+                    quantizations.pop() if len(quantizations) == 1 else None,
+                    max(contexts, default=model.context_tokens),
+                )
+            )
+        return found
+
+    def modified_ns() -> int:
+        return gateway.rules.created * 1_000_000_000
+
+    @router.head("/tags", include_in_schema=False)
+    @router.get("/tags")
+    async def list_tags(request: Request) -> dict[str, Any]:
+        """The fleet's models that the caller's key may use."""
+        return tags(cards(names_for(request)), modified_ns())
+
+    @router.get("/ps")
+    async def running(request: Request) -> dict[str, Any]:
+        """Those that live instances serve."""
+        return ps(cards(names_for(request), live_only=True))
+
+    @router.post("/show")
+    async def show_model(asked: ShowRequest, request: Request) -> dict[str, Any]:
+        """One model."""
+        names = names_for(request)
+        name = asked.model or asked.name
+        if not name:
+            raise invalid_request("model is required", "model")
+        known = names.name_of(name)
+        card = next((card for card in cards(names) if card.name == known), None)
+        if card is None:
+            raise not_found(f"model '{cut(name)}' not found")
+        return show(card, modified_ns())
+
+    @router.head("/version", include_in_schema=False)
+    @router.get("/version")
+    async def get_version(request: Request) -> dict[str, str]:
+        """The version of the API that is spoken, and the router's own."""
+        client_key(gateway, request)
+        return version(__version__)
+
+    return router

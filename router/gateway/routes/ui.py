@@ -1,0 +1,193 @@
+"""The pages at /ui and /docs: their own files, and the comparisons that the first offers to open."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import FileResponse
+
+from router import __version__
+from router.gateway.http.callers import admin_needs_key
+from router.gateway.routes.access import admin_only, not_found
+from router.gateway.service import Gateway
+
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+#: Nothing but what this server sends may run, load or be talked to; no other page may frame this one.
+_POLICY = (
+    "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
+_SAFETY = {
+    "content-security-policy": _POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    # Asked again each time, answered by a 304 while nothing has changed.
+    "cache-control": "no-cache",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """One file of the page as it goes out."""
+
+    body: bytes
+    media_type: str
+    etag: str
+
+
+def read_assets() -> dict[str, Asset]:
+    """The page's files by name. They are part of the package, few and small, so they are kept."""
+    found = {}
+    for entry in files("router.ui").iterdir():
+        media_type = _TYPES.get(Path(entry.name).suffix)
+        if media_type is not None:
+            body = entry.read_bytes()
+            found[entry.name] = Asset(body, media_type, f'"{hashlib.sha256(body).hexdigest()[:24]}"')
+    return found
+
+
+def ui_routes(gateway: Gateway) -> APIRouter:
+    """/ui, /docs and the reports under /admin. 404 where `ui.enabled` is false."""
+
+    def enabled() -> None:
+        if not gateway.config.ui.enabled:
+            raise not_found("Not Found")
+
+    router = APIRouter(include_in_schema=False, dependencies=[Depends(enabled)])
+    assets = read_assets()
+
+    @router.api_route("/ui", methods=["GET", "HEAD"])
+    async def ui() -> Response:
+        # Relative, so that a proxy may put the gateway under a path of its own.
+        return Response(status_code=308, headers={"location": "ui/"})
+
+    @router.api_route("/ui/about.json", methods=["GET", "HEAD"])
+    async def about() -> Response:
+        """What the page must know before any key is typed; nothing secret."""
+        told = {
+            "version": __version__,
+            "policies": sorted(gateway.policies),
+            "admin_key_needed": admin_needs_key(gateway.rules, gateway.admin_key),
+            "client_key_needed": not gateway.rules.keys.open,
+            "default_policy": gateway.config.defaults.policy,
+        }
+        return Response(orjson.dumps(told), headers=_SAFETY, media_type="application/json")
+
+    @router.api_route("/ui/", methods=["GET", "HEAD"])
+    async def index(request: Request) -> Response:
+        return _sent(assets["index.html"], request)
+
+    @router.api_route("/docs", methods=["GET", "HEAD"])
+    async def docs(request: Request) -> Response:
+        """The API, from /openapi.json."""
+        return _sent(assets["docs.html"], request)
+
+    @router.api_route("/ui/{name}", methods=["GET", "HEAD"])
+    async def asset(name: str, request: Request) -> Response:
+        if name not in assets:
+            raise not_found("Not Found")
+        return _sent(assets[name], request)
+
+    router.include_router(_reports(gateway))
+    return router
+
+
+def _sent(asset: Asset, request: Request) -> Response:
+    headers = _SAFETY | {"etag": asset.etag}
+    if asset.etag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return Response(asset.body, headers=headers, media_type=asset.media_type)
+
+
+# --- comparisons --------------------------------------------------------------------------------------
+#: What `headway compare --out` writes, and may be fetched.
+_REPORT_FILES = {
+    "report.json": "application/json",
+    "report.html": "text/html; charset=utf-8",
+    "cells.csv": "text/csv; charset=utf-8",
+    "runs.csv": "text/csv; charset=utf-8",
+    "curves.csv": "text/csv; charset=utf-8",
+    "outcomes.csv": "text/csv; charset=utf-8",
+    "timeline.csv": "text/csv; charset=utf-8",
+}
+#: A report brings its own styles; it may do nothing else.
+_REPORT_SAFETY = _SAFETY | {
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"
+}
+MAX_REPORTS = 500
+
+
+def report_path(directory: Path, name: str, file: str) -> Path | None:
+    """A file of a report, None if it is none or lies, followed through its links, outside `directory`."""
+    if file not in _REPORT_FILES or name in {"", ".", ".."} or "/" in name or "\\" in name or "\0" in name:
+        return None
+    try:
+        root = directory.resolve(strict=True)
+        path = (root / name / file).resolve(strict=True)
+    except (OSError, RuntimeError):
+        return None
+    return path if path.is_file() and path.is_relative_to(root) else None
+
+
+def list_reports(directory: Path) -> list[dict[str, Any]]:
+    """Folders of `directory` that hold a report, newest first: `name`, `modified_at`, `bytes` (of report.json) and the
+    `files` that are there."""
+    found: list[dict[str, Any]] = []
+    try:
+        folders = [entry.name for entry in directory.iterdir() if entry.is_dir()]
+    except OSError:
+        return []
+    for name in folders:
+        report = report_path(directory, name, "report.json")
+        if report is None:
+            continue
+        try:
+            status = report.stat()
+        except OSError:  # removed in this moment
+            continue
+        there = [file for file in _REPORT_FILES if report_path(directory, name, file) is not None]
+        found.append({"name": name, "modified_at": status.st_mtime, "bytes": status.st_size, "files": there})
+    found.sort(key=lambda each: (-each["modified_at"], each["name"]))
+    return found[:MAX_REPORTS]
+
+
+def _reports(gateway: Gateway) -> APIRouter:
+    def allowed(request: Request) -> None:
+        admin_only(gateway, request)
+
+    router = APIRouter(prefix="/admin/reports", dependencies=[Depends(allowed)])
+
+    @router.get("")
+    async def reports() -> dict[str, Any]:
+        """The comparisons in `ui.reports`; `configured` false where no directory is named."""
+        directory = gateway.config.ui.reports
+        if directory is None:
+            return {"configured": False, "reports": []}
+        return {"configured": True, "reports": await asyncio.to_thread(list_reports, Path(directory))}
+
+    @router.api_route("/{name}/{file}", methods=["GET", "HEAD"])
+    async def report(name: str, file: str) -> Response:
+        """One file of a comparison."""
+        directory = gateway.config.ui.reports
+        path = (
+            None if directory is None else await asyncio.to_thread(report_path, Path(directory), name, file)
+        )
+        if path is None:
+            raise not_found("There is no such report")
+        return FileResponse(path, headers=_REPORT_SAFETY, media_type=_REPORT_FILES[file])
+
+    return router

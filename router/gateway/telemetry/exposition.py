@@ -1,0 +1,207 @@
+"""Prometheus' text format 0.0.4, made in pieces.
+
+A page may have a hundred thousand lines, and while one line is made nothing else is served. So families give their lines
+in small pieces, and whoever makes a page lets the event loop turn between them (`Page.of`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from itertools import accumulate
+from math import isfinite, isnan
+from typing import NamedTuple, Self
+from weakref import ReferenceType, WeakSet, ref
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from router.gateway.telemetry.histogram import Histogram
+
+MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+#: A page is made for this long between two turns of the event loop.
+_TURN_S = 0.002
+#: Series summed, or lines made, in one piece.
+_PIECE = 100
+#: What is written at once.
+PIECE_BYTES = 64 * 1024
+#: Pages that are kept while clients read them.
+MAX_PAGES = 3
+
+Labels = tuple[str, ...]
+
+
+class Family(NamedTuple):
+    """One family: `name` and `kind` as its TYPE line has them. `samples` makes its lines, in pieces; an empty piece is a
+    moment to let others run."""
+
+    name: str
+    kind: str
+    text: str
+    labels: tuple[str, ...]
+    samples: Callable[[str], Iterator[str]]
+
+    @property
+    def head(self) -> str:
+        return f"# HELP {self.name} {self.text}\n# TYPE {self.name} {self.kind}\n"
+
+
+def gauge(name: str, text: str, labels: Labels, values: Iterable[tuple[Labels, float]]) -> Family:
+    """A family of values as they are now."""
+    return Family(name, "gauge", text, labels, lambda more: _lines(name, labels, values, more))
+
+
+def counter(name: str, text: str, labels: Labels, values: Iterable[tuple[Labels, float]]) -> Family:
+    """A counter: values summed over those that share labels. `name` is without `_total`."""
+    full = f"{name}_total"
+
+    def samples(more: str) -> Iterator[str]:
+        sums: dict[Labels, float] = {}
+        for number, (key, value) in enumerate(values):
+            sums[key] = sums.get(key, 0.0) + value
+            if number % _PIECE == 0:
+                yield ""
+        yield from _lines(full, labels, sums.items(), more)
+
+    return Family(full, "counter", text, labels, samples)
+
+
+def histogram(name: str, text: str, labels: Labels, values: Iterable[tuple[Labels, Histogram]]) -> Family:
+    """A histogram: counts summed over those that share labels; empty ones are left out."""
+
+    def samples(more: str) -> Iterator[str]:
+        sums: dict[Labels, Histogram] = {}
+        for number, (key, one) in enumerate(values):
+            if any(one.counts):
+                known = sums.get(key)
+                if known is None:
+                    known = sums[key] = Histogram(one.bounds)
+                known.add(one)
+            if number % _PIECE == 0:
+                yield ""
+        for key, one in sums.items():
+            told = _labels(labels, key, more)
+            begin = f'{name}_bucket{{{told}{"," if told else ""}le="'
+            bounds = [*map(repr, one.bounds), "+Inf"]
+            counts = list(accumulate(one.counts))
+            lines = [f'{begin}{bound}"}} {count}.0\n' for bound, count in zip(bounds, counts, strict=True)]
+            around = f"{{{told}}}" if told else ""
+            lines.append(f"{name}_count{around} {counts[-1]}.0\n")
+            lines.append(f"{name}_sum{around} {_number(one.total)}\n")
+            yield "".join(lines)
+
+    return Family(name, "histogram", text, labels, samples)
+
+
+def _lines(name: str, labels: Labels, values: Iterable[tuple[Labels, float]], more: str) -> Iterator[str]:
+    lines: list[str] = []
+    for key, value in values:
+        told = _labels(labels, key, more)
+        lines.append(f"{name}{{{told}}} {_number(value)}\n" if told else f"{name} {_number(value)}\n")
+        if len(lines) == _PIECE:
+            yield "".join(lines)
+            lines.clear()
+    yield "".join(lines)
+
+
+def _labels(names: Labels, values: Labels, more: str) -> str:
+    """Labels as they stand between braces, by name; `more` are further ones, in that form."""
+    told = sorted([f'{name}="{_escaped(value)}"' for name, value in zip(names, values, strict=True)])
+    return ",".join([more, *told] if more else told)
+
+
+def _number(value: float) -> str:
+    if isfinite(value):
+        return repr(float(value))
+    return "NaN" if isnan(value) else "+Inf" if value > 0 else "-Inf"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+class Page:
+    """Families by name, each with its head and pieces of its lines, as they go out."""
+
+    def __init__(self) -> None:
+        self.families: dict[str, tuple[bytes, list[bytes]]] = {}
+
+    @classmethod
+    async def of(cls, families: Iterable[Family], more: str = "") -> Self:
+        """Make a page while others are served; `more` is a label for all samples (`worker="0"`)."""
+        page = cls()
+        clock = time.perf_counter
+        until = clock() + _TURN_S
+        for family in families:
+            lines = page.lines(family.name, family.head.encode())
+            waiting, size = [], 0
+            for piece in family.samples(more):
+                waiting.append(piece)
+                size += len(piece)
+                if size >= PIECE_BYTES:
+                    lines.append("".join(waiting).encode())
+                    waiting, size = [], 0
+                if clock() >= until:
+                    await asyncio.sleep(0)
+                    until = clock() + _TURN_S
+            lines.append("".join(waiting).encode())
+        return page
+
+    def lines(self, name: str, head: bytes) -> list[bytes]:
+        """The lines of a family, to add more; its head if it has none yet."""
+        return self.families.setdefault(name, (head, []))[1]
+
+    def pieces(self) -> Iterator[bytes]:
+        """The page from its beginning to its end."""
+        for head, lines in self.families.values():
+            yield head
+            yield from lines
+
+
+class PageResponse(Response):
+    """A page as an answer, piece by piece: a client that reads slowly is waited for."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+        size = sum(map(len, page.pieces()))
+        super().__init__(None, headers={"content-length": str(size)}, media_type=MEDIA_TYPE)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for piece in self._page.pieces():
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+class OneAtATime:
+    """Makes pages one after another, however many ask: who asks while one is made shares the next."""
+
+    def __init__(self, make: Callable[[], Awaitable[Page]]) -> None:
+        self._make = make
+        self._running: asyncio.Task[Page] | None = None
+        self._next: asyncio.Task[Page] | None = None
+        self._kept: WeakSet[Page] = WeakSet()
+        self._newest: ReferenceType[Page] | None = None
+
+    async def page(self) -> Page:
+        """A page of which no part is older than this question, unless many are still being read: then the newest of
+        them, so that clients which ask and do not read fill no memory."""
+        newest = None if self._newest is None else self._newest()
+        if newest is not None and len(self._kept) >= MAX_PAGES:
+            return newest
+        if self._next is None:
+            self._next = asyncio.create_task(self._after(self._running), name="metrics page")
+        return await asyncio.shield(self._next)
+
+    async def _after(self, running: asyncio.Task[Page] | None) -> Page:
+        if running is not None:
+            await asyncio.wait([running])
+        self._running, self._next = self._next, None  # who asks from here on shares the one after this
+        try:
+            page = await self._make()
+        finally:
+            self._running = None  # it would keep the page
+        self._kept.add(page)
+        self._newest = ref(page)
+        return page

@@ -1,0 +1,74 @@
+"""One page of metrics made of those of several workers.
+
+Each sample has the label `worker`, and each family stands once, as Prometheus' text format 0.0.4 wants it. Sums over
+the label are what the gateway counted: a worker that was started again begins its own series anew, which
+`rate()` and `increase()` understand, where counters summed here would seem to fall.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Sequence
+
+from router.gateway.telemetry.exposition import PIECE_BYTES, Page
+
+_FAMILY = re.compile(r"^(?=# HELP )", re.MULTILINE)
+_LABELLED = re.compile(r"^([a-zA-Z_:][\w:]*)\{", re.MULTILINE)
+_BARE = re.compile(r"^([a-zA-Z_:][\w:]*) ", re.MULTILINE)
+_HEAD = re.compile(r"(?:#.*\n)*")
+
+
+def add_text(page: Page, text: str, more: str = "") -> None:
+    """Add a short text whose families begin by their HELP lines, as prometheus_client writes them; `more` is a label for
+    all of its samples."""
+    if more:
+        text = _LABELLED.sub(lambda found: f"{found[1]}{{{more},", text)
+        text = _BARE.sub(lambda found: f"{found[1]}{{{more}}} ", text)
+    for family in _FAMILY.split(text):
+        if family.startswith("# HELP "):
+            head = _HEAD.match(family)
+            ends = 0 if head is None else head.end()
+            page.lines(family.split(" ", 3)[2], family[:ends].encode()).append(family[ends:].encode())
+
+
+def merge(pages: Iterable[Page]) -> Page:
+    """Pages, each with its own label, as one."""
+    merged = Page()
+    for page in pages:
+        for name, (head, lines) in page.families.items():
+            merged.lines(name, head).extend(lines)
+    return merged
+
+
+async def pack(page: Page) -> list[list[str]]:
+    """A page as it goes from one process to another. Compressed, in a thread: a long one would hold the event loops of
+    both while it is read."""
+
+    def packed() -> list[list[str]]:
+        found = []
+        for name, (head, lines) in page.families.items():
+            compress = zlib.compressobj(1)
+            data = b"".join([*map(compress.compress, lines), compress.flush()])
+            found.append([name, head.decode(), b64encode(data).decode()])
+        return found
+
+    return await asyncio.to_thread(packed)
+
+
+async def unpack(packed: Iterable[Sequence[str]]) -> Page:
+    """The page that was packed."""
+
+    def unpacked() -> Page:
+        page = Page()
+        for name, head, data in packed:
+            lines = page.lines(name, head.encode())
+            decompress, left = zlib.decompressobj(), b64decode(data)
+            while piece := decompress.decompress(left, PIECE_BYTES):
+                lines.append(piece)
+                left = decompress.unconsumed_tail
+        return page
+
+    return await asyncio.to_thread(unpacked)

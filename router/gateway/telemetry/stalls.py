@@ -1,0 +1,73 @@
+"""How long the event loop is held: a timer that notices how late it runs.
+
+While one callback runs, nothing else of the process is served. `StallWatch` asks the loop to call it every `interval_s`;
+the time by which the loop is late is time in which something held it. It costs one timer and no work for each request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from router.gateway.telemetry.histogram import Histogram
+
+STALL_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+#: `recent_s` looks back over one to two of these.
+WINDOW_S = 60.0
+
+
+class StallWatch:
+    """Measures stalls of the event loop that it is started in. A stall is seen up to `interval_s` shorter than it was.
+
+    `longest_s` is the longest stall since `start` or `reset`, in wall time. `longest_busy_s` counts of each stall only
+    the processor time that this process used: on a machine that is shared with others it is the measure of our own
+    doing."""
+
+    def __init__(self, interval_s: float = 0.02) -> None:
+        self._interval_s = interval_s
+        self._timer: asyncio.TimerHandle | None = None
+        self._due_at = self._busy_s = 0.0
+        self._window_ends_at = 0.0
+        self._window_s = self._window_before_s = 0.0
+        self.longest_s = self.longest_busy_s = 0.0
+        self.histogram = Histogram(STALL_BUCKETS)
+
+    @property
+    def recent_s(self) -> float:
+        """The longest stall of the last one to two minutes."""
+        return max(self._window_s, self._window_before_s)
+
+    def start(self) -> None:
+        """Begin to measure, in the running loop."""
+        self.stop()
+        self._wait(asyncio.get_running_loop(), time.monotonic())
+
+    def stop(self) -> None:
+        """Measure no more; what was measured stays."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def reset(self) -> None:
+        """Forget the longest stall; what holds the loop from here on counts."""
+        self.longest_s = self.longest_busy_s = 0.0
+        if self._timer is not None:
+            self.start()
+
+    def _wait(self, loop: asyncio.AbstractEventLoop, now: float) -> None:
+        self._due_at = now + self._interval_s
+        self._busy_s = time.process_time()
+        self._timer = loop.call_later(self._interval_s, self._tick, loop)
+
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = time.monotonic()
+        stall_s = max(0.0, now - self._due_at)
+        self.longest_s = max(self.longest_s, stall_s)
+        self.longest_busy_s = max(self.longest_busy_s, min(stall_s, time.process_time() - self._busy_s))
+        if now >= self._window_ends_at:
+            stale = now >= self._window_ends_at + WINDOW_S
+            self._window_before_s = 0.0 if stale else self._window_s
+            self._window_s, self._window_ends_at = 0.0, now + WINDOW_S
+        self._window_s = max(self._window_s, stall_s)
+        self.histogram.observe(stall_s)
+        self._wait(loop, now)

@@ -1,0 +1,324 @@
+"""What a client asks of the router, settled against what the operator fixed.
+
+A wish comes in three spellings: the body's `routing` object, headers (both read by
+`router.request.routing_input`), and the model name (`auto`, `auto:latency`, `NAME:policy`). Precedence:
+
+    operator's lock > body > headers > suffix > key's default > model's default > server's default
+
+A null or an absent field is not given and leaves the word to the next level. A given `slo` replaces the
+default as a whole, so `"slo": {}` asks for none. `models` replaces the model of the request's `model`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from router.core.errors import Refusal, invalid_request
+from router.core.shown import shown
+from router.core.types import Outcome, Slo
+from router.request.routing_input import OnMiss, RoutingWish, from_body, from_headers
+
+__all__ = [
+    "AUTO",
+    "Defaults",
+    "KeyTerms",
+    "ModelNames",
+    "OnMiss",
+    "RoutingParams",
+    "RoutingRules",
+    "RoutingWish",
+    "from_body",
+    "from_headers",
+]
+
+#: Any model that generates text.
+AUTO = "auto"
+
+_NO_TARGET = Slo()
+#: The longest name with a suffix that is looked at for its suffix.
+_MAX_NAME_CHARS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingParams:
+    """Everything decided. `models` are fleet names, never empty; `slo` is None when no target holds;
+    `hard` says that a missed target refuses or ends the request."""
+
+    policy: str
+    models: tuple[str, ...]
+    slo: Slo | None = None
+    hard: bool = False
+    max_cost_usd: float | None = None
+    min_quality: float | None = None
+    priority: int = 0
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What holds when nothing was asked, of the server or of one model; None leaves it to the next level."""
+
+    policy: str | None = None
+    slo: Slo | None = None
+    on_miss: OnMiss | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyTerms:
+    """A client key's default policy and caps. One object for one key: it is compared by identity.
+
+    `locked` takes the choice of the policy from the client (the key's, else the model's or the server's
+    default holds). `max_cost_usd`, `min_quality` and `max_priority` are caps that a client may tighten. `models` are
+    the fleet's names that it may use (None: all): for it there are no others. `owner` is the operator's key above it, or
+    itself; `prefix_salt` keeps its prompts' hashes apart from those of other keys, `cache_salt` its prompts in engines' caches.
+    """
+
+    name: str | None = None
+    policy: str | None = None
+    locked: bool = False
+    max_cost_usd: float | None = None
+    min_quality: float | None = None
+    max_priority: int | None = None
+    models: frozenset[str] | None = None
+    owner: str | None = None
+    prefix_salt: int = 0
+    cache_salt: str | None = None
+
+
+# --- model names -------------------------------------------------------------------------------------
+class ModelNames:
+    """The names that clients may ask for, resolved ahead of time.
+
+    `models` are the fleet's names, `aliases` maps other names to them, `policies` are the known policies,
+    `generation` those of `models` that generate text (all, if not given): what `auto` means.
+    """
+
+    def __init__(
+        self,
+        models: Iterable[str],
+        aliases: Mapping[str, str],
+        policies: Iterable[str],
+        generation: Iterable[str] | None = None,
+    ) -> None:
+        self.policies = tuple(policies)
+        self._aliases = dict(aliases)
+        self._none_left = False
+        names = tuple(models)
+        # First come, first served: exact names, aliases, Ollama's default tag, `auto`, then suffixes.
+        plain: dict[str, tuple[str, ...]] = {name: (name,) for name in names}
+        for alias, name in aliases.items():
+            plain.setdefault(alias, (name,))
+        for asked, found in list(plain.items()):
+            plain.setdefault(f"{asked}:latest", found)
+            plain.setdefault(asked.removesuffix(":latest"), found)
+        self._single = {asked: found[0] for asked, found in plain.items()}
+        every = names if generation is None else tuple(generation)
+        self._names, self._generation = names, every
+        if every:
+            plain.setdefault(AUTO, every)
+        self._known: dict[str, tuple[tuple[str, ...], str | None]] = {
+            asked: (found, None) for asked, found in plain.items()
+        }
+        for asked, found in plain.items():
+            for policy in self.policies:
+                self._known.setdefault(f"{asked}:{policy}", (found, policy))
+
+    def resolve(self, asked: object) -> tuple[tuple[str, ...], str | None]:
+        """The models that a request's `model` may be served by, and the policy of its suffix.
+
+        Raises a 400 Refusal (`param` "model") for what is no name or an unknown suffix on a known name, and
+        a 404 `model_not_found` for anything else unknown.
+        """
+        if not isinstance(asked, str) or not asked:
+            raise invalid_request("model must be a non-empty string", "model")
+        found = self._known.get(asked)
+        if found is not None:
+            return found
+        name = asked if len(asked) <= _MAX_NAME_CHARS else ""  # no name is that long, whatever its suffix
+        while ":" in name:
+            name = name.rpartition(":")[0]
+            if name in self._known:
+                suffix = asked[len(name) + 1 :]
+                raise invalid_request(
+                    f"unknown policy {shown(suffix)} after model {shown(name)}; "
+                    f"known: {', '.join(self.policies)}",
+                    "model",
+                )
+        message = f"The model {shown(asked)} does not exist"
+        if self._none_left:
+            message += ": the fleet has none of the models that this key may use"
+        raise Refusal(404, "model_not_found", message, Outcome.REJECTED_INVALID, param="model")
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """All names that are no alias."""
+        return self._names
+
+    def only(self, models: frozenset[str]) -> ModelNames:
+        """The names of some models, as if there were no others: `auto` means those of them that generate text."""
+        few = ModelNames(
+            (name for name in self._names if name in models),
+            {alias: name for alias, name in self._aliases.items() if name in models},
+            self.policies,
+            (name for name in self._generation if name in models),
+        )
+        few._none_left = not few._names
+        return few
+
+    def name_of(self, asked: str) -> str | None:
+        """The fleet's name for one exact name or alias, without policy suffixes; None if there is none."""
+        return self._single.get(asked)
+
+
+# --- merging -----------------------------------------------------------------------------------------
+_SILENT = RoutingWish()
+_OPEN = KeyTerms()
+_CACHED = 10_000
+_CACHED_NAMES = 1_000
+
+
+class RoutingRules:
+    """Settles wishes against one fleet's defaults. Built anew when the fleet changes.
+
+    `server` must name a policy; `models` holds the defaults of those models that have any.
+    """
+
+    def __init__(
+        self, names: ModelNames, server: Defaults, models: Mapping[str, Defaults] | None = None
+    ) -> None:
+        if server.policy is None:
+            raise ValueError("the server's defaults must name a policy")
+        self.names = names
+        self._server_policy = server.policy
+        self._server = server
+        self._models = dict(models or {})
+        self._joint: dict[tuple[str, ...], Defaults] = {}
+        self._unasked: dict[tuple[KeyTerms, object], RoutingParams] = {}
+        self._only: dict[frozenset[str], ModelNames] = {}
+
+    def names_for(self, key: KeyTerms | None) -> ModelNames:
+        """The names that there are for a key."""
+        models = None if key is None else key.models
+        if models is None:
+            return self.names
+        names = self._only.get(models)
+        if names is None:
+            if len(self._only) >= _CACHED_NAMES:
+                self._only.clear()
+            names = self._only[models] = self.names.only(models)
+        return names
+
+    def merge(
+        self,
+        model: object,
+        key: KeyTerms | None = None,
+        body: RoutingWish | None = None,
+        headers: RoutingWish | None = None,
+    ) -> RoutingParams:
+        """The wish of one request that asks for `model` with `key` (None on an open gateway).
+
+        Raises the Refusals of `ModelNames.resolve`, and a 400 for an unknown policy or an unknown name in
+        `models`, `param` naming where it stood.
+        """
+        terms = _OPEN if key is None else key
+        if body is None and headers is None and isinstance(model, str):
+            params = self._unasked.get((terms, model))
+            if params is None:
+                params = self._merge(model, terms, _SILENT, _SILENT)
+                if len(self._unasked) >= _CACHED:
+                    self._unasked.clear()
+                self._unasked[terms, model] = params
+            return params
+        return self._merge(model, terms, body or _SILENT, headers or _SILENT)
+
+    def _merge(self, model: object, key: KeyTerms, body: RoutingWish, headers: RoutingWish) -> RoutingParams:
+        names = self.names_for(key)
+        models, suffix = names.resolve(model)
+        # Both spellings are checked, also the one that another outranks.
+        self._check_policy(body.policy, "routing.policy")
+        self._check_policy(headers.policy, "x-headway-policy")
+        header_models = _named(names, headers.models, "x-headway-models")
+        models = _named(names, body.models, "routing.models") or header_models or models
+
+        default = self._defaults(models)
+        policy = key.policy or default.policy or self._server_policy
+        if not key.locked:
+            policy = body.policy or headers.policy or suffix or policy
+        slo = default.slo if headers.slo is None else headers.slo
+        slo = slo if body.slo is None else body.slo
+        if slo == _NO_TARGET:
+            slo = None
+        on_miss = body.on_miss or headers.on_miss or default.on_miss
+
+        priority = headers.priority if body.priority is None else body.priority
+        priority = 0 if priority is None else priority
+        if key.max_priority is not None:
+            priority = min(priority, key.max_priority)
+        cost_usd = headers.max_cost_usd if body.max_cost_usd is None else body.max_cost_usd
+        quality = headers.min_quality if body.min_quality is None else body.min_quality
+        return RoutingParams(
+            policy=policy,
+            models=models,
+            slo=slo,
+            hard=on_miss == "reject" and slo is not None,
+            max_cost_usd=_tighter(min, cost_usd, key.max_cost_usd),
+            min_quality=_tighter(max, quality, key.min_quality),
+            priority=priority,
+            seed=body.seed,
+        )
+
+    def _check_policy(self, policy: str | None, param: str) -> None:
+        if policy is not None and policy not in self.names.policies:
+            known = ", ".join(self.names.policies)
+            raise invalid_request(f"unknown policy {shown(policy)}; known: {known}", param)
+
+    def _defaults(self, models: tuple[str, ...]) -> Defaults:
+        """What holds for a request that any of `models` may serve: a policy or `on_miss` that all of them
+        share, and of each SLO target the loosest, so that no model is held to another one's promise."""
+        joint = self._joint.get(models)
+        if joint is None:
+            each = [self._models.get(name, Defaults()) for name in models]
+            policies = {one.policy for one in each}
+            misses = {one.on_miss or self._server.on_miss for one in each}
+            slos = [one.slo or self._server.slo or _NO_TARGET for one in each]
+            joint = Defaults(
+                policy=policies.pop() if len(policies) == 1 else None,
+                slo=Slo(
+                    ttft_s=_loosest(slo.ttft_s for slo in slos),
+                    tpot_s=_loosest(slo.tpot_s for slo in slos),
+                    e2e_s=_loosest(slo.e2e_s for slo in slos),
+                ),
+                on_miss=misses.pop() if len(misses) == 1 else self._server.on_miss,
+            )
+            if len(self._joint) >= _CACHED:
+                self._joint.clear()
+            self._joint[models] = joint
+        return joint
+
+
+def _named(names: ModelNames, asked: tuple[str, ...] | None, param: str) -> tuple[str, ...] | None:
+    if asked is None:
+        return None
+    found: dict[str, None] = {}  # a set that keeps the order
+    for name in asked:
+        known = names.name_of(name)
+        if known is None:
+            raise invalid_request(f"unknown model {shown(name)} in {param}", param)
+        found[known] = None
+    return tuple(found)
+
+
+def _loosest(targets: Iterable[float | None]) -> float | None:
+    largest = 0.0
+    for target in targets:
+        if target is None:
+            return None
+        largest = max(largest, target)
+    return largest
+
+
+def _tighter(pick: Callable[[float, float], float], asked: float | None, cap: float | None) -> float | None:
+    if asked is None:
+        return cap
+    return asked if cap is None else pick(asked, cap)

@@ -1,0 +1,72 @@
+"""Prompt tokens by a `tokenizer.json` that the fleet file names (extra `tokenizers`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Self
+
+from router.request.prompt import IMAGE_TOKENS, PromptFacts, prompt_texts
+
+#: Texts longer than this are counted in a thread, so that others need not wait for it.
+_IN_THREAD_CHARS = 8_000
+#: Longer ones are not counted, as it takes half a second and more: the estimate and the bound of their bytes hold.
+_MAX_COUNTED_CHARS = 2_000_000
+#: Threads that count at a time; who waits longer than this for one goes on with the estimate.
+_THREADS, _PATIENCE_S = 2, 1.0
+#: What a chat template usually adds for one message.
+_USUAL_PER_MESSAGE = 5
+
+
+class PromptTokenizer:
+    """Counts a prompt's tokens. The chat template is not applied: what it adds is estimated and bounded."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._threads = asyncio.Semaphore(_THREADS)
+
+    @classmethod
+    def from_file(cls, path: str) -> Self:
+        """Load a tokenizer.json. Raises ModuleNotFoundError without the extra, ValueError for a bad file."""
+        from tokenizers import Tokenizer
+
+        try:
+            return cls(Tokenizer.from_file(path))
+        except Exception as error:  # the library raises bare Exception for every bad file
+            raise ValueError(f"{path} cannot be read as a tokenizer") from error
+
+    async def count(self, api: str, body: Mapping[str, Any], facts: PromptFacts) -> tuple[int, int]:
+        """Tokens of a checked body with these facts: the best estimate and an upper bound."""
+        texts = prompt_texts(api, body)
+        if not texts:
+            return facts.tokens, facts.tokens_bound
+        suffix = body.get("suffix") if api == "completions" else None
+        counted = [each for text in texts for each in (text, suffix)] if suffix else texts
+        tokens = await self._counted(counted)
+        if tokens is None:
+            return facts.tokens, facts.tokens_bound
+        usual = _USUAL_PER_MESSAGE * len(body["messages"]) if api == "chat" else len(texts)
+        return (
+            tokens + usual + facts.media * IMAGE_TOKENS,
+            tokens + max(0, facts.tokens_bound - facts.text_bytes),
+        )
+
+    async def _counted(self, texts: list[str]) -> int | None:
+        chars = sum(map(len, texts))
+        if chars <= _IN_THREAD_CHARS:
+            return self._count(texts)
+        if chars > _MAX_COUNTED_CHARS:
+            return None
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                await self._threads.acquire()
+        except TimeoutError:
+            return None
+        try:
+            return await asyncio.to_thread(self._count, texts)
+        finally:
+            self._threads.release()
+
+    def _count(self, texts: list[str]) -> int:
+        # Only the batch call lets go of the interpreter's lock while it works.
+        return sum(map(len, self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)))

@@ -1,0 +1,105 @@
+"""How a replica decides while Redis does not answer: by its share of what was there when it last did.
+
+Each of the replicas that were known takes its part of every bucket (of its level, its capacity and its refill) and of
+what was left of every budget. So together they give no more than there is, but for what changed between the last
+answer that each of them got. What was taken meanwhile is owed to the buckets in Redis when it is back; money is
+told as totals, as always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from router.store.redis_books import Books, Name
+from router.store.state import SLACK, Bucket, Grant, Level, Want, left_of, taken
+
+#: By bucket: its level, and when.
+Levels = Mapping[str, tuple[Bucket, float, float]]
+
+
+@dataclass(slots=True)
+class _Share:
+    """A part of a bucket: its level at `at`, and what that would be had nothing been taken."""
+
+    whole: Bucket
+    part: Bucket
+    level: float
+    untouched: float
+    at: float
+
+    def advance(self, now: float) -> None:
+        gone_s, self.at = max(0.0, now - self.at), max(self.at, now)
+        refilled = gone_s * self.part.refill_per_s
+        self.level = min(self.part.capacity, self.level + refilled)
+        self.untouched = min(self.part.capacity, self.untouched + refilled)
+
+
+class LocalFallback:
+    """From `now` on, on a clock that does not go back, as one of `replicas`."""
+
+    def __init__(self, books: Books, levels: Levels, replicas: int, now: float) -> None:
+        self._books = books
+        self._standing = books.standing()
+        self._levels = levels
+        self._shares: dict[str, _Share] = {}
+        self._replicas = max(1, replicas)
+        self.since = now
+
+    def _share(self, bucket: Bucket, now: float) -> _Share:
+        share = self._shares.get(bucket.name)
+        if share is None:
+            n = self._replicas
+            _, level, at = self._levels.get(bucket.name, (bucket, bucket.capacity, now))
+            part = Bucket(bucket.name, bucket.capacity / n, bucket.refill_per_s / n)
+            share = self._shares[bucket.name] = _Share(bucket, part, level / n, level / n, at)
+        share.advance(now)
+        return share
+
+    def take(self, want: Want, now: float) -> Grant:
+        """All that is wanted, of this replica's share, or nothing."""
+        shares = [self._share(bucket, now) for bucket, _ in want.takes]
+        # More than a whole share is let through when that is full, and owed: it would never be there.
+        needs = [
+            min(amount, share.part.capacity) for share, (_, amount) in zip(shares, want.takes, strict=True)
+        ]
+        granted = all(share.level + SLACK >= need for share, need in zip(shares, needs, strict=True))
+        left_usd, short = left_of(
+            want, lambda budget: self._left_usd((budget.key, budget.period), budget.limit_usd)
+        )
+        granted = granted and short is None
+        levels: list[Level] = []
+        for share, need, (_, amount) in zip(shares, needs, want.takes, strict=True):
+            levels.append(taken(share.level, share.part, amount if granted else need, granted))
+            if granted:
+                share.level -= amount
+        reserved_usd = 0.0
+        if granted and left_usd is not None:
+            reserved_usd = max(0.0, min(want.reserve_usd, left_usd))
+            self._books.reserve(want.budgets, reserved_usd)
+        return Grant(levels, short, reserved_usd, left_usd)
+
+    def _left_usd(self, name: Name, limit_usd: float) -> float:
+        gone_usd, own_then_usd = self._standing.get(name, (0.0, 0.0))
+        return (limit_usd - gone_usd) / self._replicas - (self._books.own_usd(name) - own_then_usd)
+
+    def loaded(self, spent_usd: Mapping[Name, float]) -> None:
+        """So much more was gone of budgets, by others' spending, than was known."""
+        for name, usd in spent_usd.items():
+            gone_usd, own_usd = self._standing.get(name, (0.0, 0.0))
+            self._standing[name] = gone_usd + usd, own_usd
+
+    def give(self, bucket: Bucket, amount: float, now: float) -> None:
+        """Put back what was taken too much."""
+        self._share(bucket, now).level += amount
+
+    def owed(self, now: float) -> list[tuple[Bucket, float]]:
+        """What is to be given to the buckets in Redis for what happened here since the last time this was asked: what
+        was taken (negative), but for what has flowed back since."""
+        owed = []
+        for share in self._shares.values():
+            share.advance(now)
+            if share.level != share.untouched:
+                owed.append((share.whole, share.level - share.untouched))
+            share.untouched = share.level
+        return owed
