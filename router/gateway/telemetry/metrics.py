@@ -17,7 +17,7 @@ from typing import NamedTuple
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import generate_latest
 
-from predictors.serving import OnlinePredictor
+from predictors.online.predictor import OnlinePredictor
 from router.core.state import Instance
 from router.core.types import OUTSIDE_ATTAINMENT, Outcome
 from router.gateway.telemetry.exposition import Family, Page
