@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.simulator.fleet import Fleet
 from benchmarks.workloads.format import PREFIX_BLOCK_TOKENS, WorkloadError, WorkloadRequest
-from predictors.text import prompt_features
+from predictors.learned.text import prompt_features
 from router.core.errors import Refusal
 from router.core.types import PREFIX_TOKENS, PromptFeatures, Request
 from router.gateway.intake.request import scheduler_request

@@ -9,7 +9,7 @@ import policies
 from backends.engine import profiles
 from benchmarks.simulator.engines import SimulatedEngine
 from benchmarks.workloads.format import WorkloadError
-from predictors.serving import OnlinePredictor
+from predictors.online.predictor import OnlinePredictor
 from router.config import FleetConfig
 from router.core.profile import EngineProfile
 from router.core.scheduler import Scheduler

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from predictors.models import Models
-from predictors.serving import OnlinePredictor
-from predictors.sharing import LessonCounts
+from predictors.learned.models import Models
+from predictors.online.predictor import OnlinePredictor
+from predictors.online.sharing import LessonCounts
 from router.background import Tasks, close_all, surviving
 from router.config import FleetConfig, InstanceConfig
 from router.core.errors import Refusal, UpstreamError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from predictors.serving import OnlinePredictor
+from predictors.online.predictor import OnlinePredictor
 from router.background import failures
 from router.core.state import Instance
 from router.gateway.telemetry.exposition import Family, counter, gauge, histogram

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from benchmarks.simulator import Arrival, Fleet, InstanceLoss
-from predictors.serving import OnlinePredictor
+from predictors.online.predictor import OnlinePredictor
 from router.config import FleetConfig, InstanceConfig
 from router.core.interfaces import Backend
 from router.core.types import Request

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from predictors.serving import OnlinePredictor
+from predictors.online.predictor import OnlinePredictor
 from router.core.types import Outcome
 from router.gateway.telemetry.families import families
 from router.gateway.telemetry.metrics import Metrics

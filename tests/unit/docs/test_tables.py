@@ -16,7 +16,7 @@ from backends.engine.hardware import HARDWARE
 from benchmarks.workloads.sources import SOURCES
 from benchmarks.workloads.sources.generators import PROCESSES
 from policies import POLICIES
-from predictors.serving import OnlinePredictor
+from predictors.online.predictor import OnlinePredictor
 from router.config import FleetConfig
 from router.core.types import EndedHow, Outcome
 from router.gateway.telemetry.metrics import Metrics
