@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
@@ -40,8 +41,8 @@ class EmulatedInstance:
 
     `models` maps served names to profile names (or profiles): one for a vLLM, any number for an Ollama.
     `speed` 10 makes it ten times as fast as its hardware. `keep_alive_s` is how long an idle connection stays
-    open (default: 5 s for vLLM as there, no limit for Ollama). Further settings are those of `VllmOptions`
-    and `OllamaOptions`. Raises ValueError for settings that make no sense, KeyError for an unknown profile.
+    open (default: 5 s for vLLM as there, no limit for Ollama). `clock` drives the engine models. Further settings
+    are those of `VllmOptions` and `OllamaOptions`. Raises ValueError for settings that make no sense, KeyError for an unknown profile.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class EmulatedInstance:
         max_loaded_models: int = 3,
         max_queue: int = 512,
         model_keep_alive_s: float = 300.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if kind not in DEFAULT_KEEP_ALIVE_S:
             raise ValueError(f"unknown kind {kind!r}: vllm or ollama")
@@ -79,6 +81,7 @@ class EmulatedInstance:
         self.host = host
         self.port = port
         self.on_stop: OnStop = on_stop
+        self._clock = clock
         self.faults = FaultBoard()
         self._profiles = {
             model: profile_of(given) if isinstance(given, str) else given for model, given in models.items()
@@ -137,9 +140,9 @@ class EmulatedInstance:
         """Listen; returns the URL. Raises OSError when the port is taken."""
         if self.kind == "vllm":
             (profile,) = self._profiles.values()
-            self._app = VllmServer(profile, self._vllm, self.faults)
+            self._app = VllmServer(profile, self._vllm, self.faults, self._clock)
         else:
-            self._app = OllamaServer(self._profiles, self._ollama, self.faults)
+            self._app = OllamaServer(self._profiles, self._ollama, self.faults, self._clock)
         self._server = Server(self._handle, self._keep_alive_s)
         try:
             _, self.port = await self._server.listen(self.host, self.port)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import struct
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -98,7 +99,11 @@ class OllamaServer:
     kind = "ollama"
 
     def __init__(
-        self, profiles: Mapping[str, EngineProfile], options: OllamaOptions, faults: FaultBoard
+        self,
+        profiles: Mapping[str, EngineProfile],
+        options: OllamaOptions,
+        faults: FaultBoard,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.options = options
         self.faults = faults
@@ -113,7 +118,7 @@ class OllamaServer:
             keep_alive_s=options.keep_alive_s * options.speed,
             memory_bytes=_memory_bytes(profiles),
         )
-        self.driver = Driver(self.engine, options.speed)
+        self.driver = Driver(self.engine, options.speed, clock)
         self.driver.on_progress = self._release_held
         self._models = {full_name(name): self._model(name, profile) for name, profile in profiles.items()}
         self._held: deque[_Held] = deque()

@@ -77,14 +77,20 @@ class VllmServer:
 
     kind = "vllm"
 
-    def __init__(self, profile: EngineProfile, options: VllmOptions, faults: FaultBoard) -> None:
+    def __init__(
+        self,
+        profile: EngineProfile,
+        options: VllmOptions,
+        faults: FaultBoard,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.options = options
         self.faults = faults
         self.engine = Engine(
             profile, prefix_caching=options.prefix_caching, context_tokens=options.max_model_len
         )
         self.max_model_len = min(self.engine.limit_tokens, options.max_model_len or 131_072)
-        self.driver = Driver(self.engine, options.speed)
+        self.driver = Driver(self.engine, options.speed, clock)
         self.metrics = VllmMetrics(self.engine, options.model, self.max_model_len, options.speed)
         self.driver.on_progress = self.metrics.step
         self.healthy = True
