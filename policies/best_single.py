@@ -33,8 +33,9 @@ class BestSingle:
         scores = [-offer.quality for offer in found]
 
         def rank(at: int) -> tuple[float, float, float, str]:
-            price = options[found[at].at[0]].candidate.price
-            return scores[at], price.output_usd_per_mtok, price.input_usd_per_mtok, found[at].model
+            prices = [options[index].candidate.price for index in found[at].at]
+            cheapest = min((price.output_usd_per_mtok, price.input_usd_per_mtok) for price in prices)
+            return scores[at], *cheapest, found[at].model
 
         return in_turn(options, found, scores, found[min(range(len(found)), key=rank)], self.turns)
 

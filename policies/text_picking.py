@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from statistics import fmean
+from statistics import fmean, median
 from typing import NamedTuple
 
 from policies.picking import told_usd
@@ -27,8 +27,8 @@ _QUALITY = 0.5
 
 
 class Offer(NamedTuple):
-    """One model: the indices of its options, expected quality in [0, 1] and price of an answer (the mean over its
-    options, which may be priced apart)."""
+    """One model: the indices of its options, its expected quality in [0, 1] (the median of its options' priors where the
+    estimator knows nothing of it), and the mean price of an answer over its options in USD."""
 
     model: str
     at: tuple[int, ...]
@@ -54,7 +54,7 @@ def offers(request: Request, options: Sequence[Option], estimator: TextEstimator
             Offer(
                 model,
                 at,
-                _prior(options[at[0]]) if quality is None else quality,
+                median(_prior(options[index]) for index in at) if quality is None else quality,
                 fmean(_cost_usd(request, options[index], tokens, typical) for index in at),
             )
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from copy import deepcopy
 from random import Random
 from statistics import fmean
 
@@ -144,6 +145,15 @@ def test_lost_attempts_make_an_instance_dearer() -> None:
         wished.ended(asked, sound.candidate, None, 0.0)
     options = [option("failing", model="m", cost=1.0), option("sound", model="m", cost=1.1)]
     assert pick(wished, request(99), options).candidate.instance == "sound"
+
+
+def test_a_second_attempt_moves_no_price() -> None:
+    wished = policy()
+    options = [option("small", quality=0.5, slots=1, running=5), option("large", quality=0.9, cost=8.0)]
+    pick(wished, request(slo=SLO), options)
+    before = wished.prices(), deepcopy(wished._instances)
+    pick(wished, request(slo=SLO), options[1:])
+    assert (wished.prices(), wished._instances) == before
 
 
 # --- means ------------------------------------------------------------------------------------------------

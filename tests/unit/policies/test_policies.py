@@ -20,6 +20,7 @@ from router.core.interfaces import Option
 from router.core.profile import EngineProfile
 from router.core.state import Instance
 from router.core.types import Candidate, LoadReport, Prediction, Request, Slo
+from tests.contract.policies.snapshot import snapshot
 
 REQUEST = Request("r", 0.0, "x", ("m",), prompt_tokens=100)
 WITH_SLO = replace(REQUEST, slo=Slo(ttft_s=1.0))
@@ -89,6 +90,37 @@ def test_settings_reach_the_policies() -> None:
 def test_settings_out_of_range_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must be"):
         PolicySettings(**wrong)
+
+
+# --- what a placed request changes ----------------------------------------------------------------------
+STATELESS = (
+    "random",
+    "least_load",
+    "power_of_two",
+    "lmetric",
+    "price",
+    "relevance",
+    "predicted_latency",
+    "most_headroom",
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "request_"),
+    [
+        *((name, WITH_SLO) for name in STATELESS),
+        ("latency", REQUEST),  # only SLOs tell how good P(miss) is
+        ("slo", REQUEST),
+    ],
+)
+def test_placing_changes_nothing_in_a_policy_that_learns_nothing_from_it(
+    name: str, request_: Request
+) -> None:
+    policy = create_all()[name]
+    options = [option("a", e2e=1.0, miss=0.3), option("b", e2e=2.0, miss=0.01)]
+    before = snapshot(policy)
+    policy.placed(request_, options, policy.choose(request_, options, Random(1)))
+    assert snapshot(policy) == before
 
 
 # --- random -------------------------------------------------------------------------------------------
