@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from math import exp, floor, log
+
+from policies.lower_hull import lower_hull, steps_of
 
 #: Bins of the histogram for each factor e of the price.
 _BINS_A_FACTOR = 12
@@ -51,9 +52,9 @@ class OnOffer:
             self._best[model] = seen + weight, total + weight * quality
         hull = lower_hull([(quality, cost) for _, quality, cost in offers])
         self._cheapest += weight * hull[0][0]
-        for (low, cheap), (high, dear) in pairwise(hull):
-            at = floor(_BINS_A_FACTOR * log((dear - cheap) / (high - low)))
-            self._steps[at] = self._steps.get(at, 0.0) + weight * (high - low)
+        for step in steps_of(hull):
+            at = floor(_BINS_A_FACTOR * log(step.price))
+            self._steps[at] = self._steps.get(at, 0.0) + weight * step.quality
         if self._newest > _MOST_WEIGHT:
             self._scale_back()
 
@@ -96,19 +97,3 @@ class OnOffer:
                 return exp((at + wanted / mass) / _BINS_A_FACTOR)
             wanted -= mass
         return exp((last + 1) / _BINS_A_FACTOR)
-
-
-def lower_hull(choices: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Of (quality, cost) points those that are the cheapest at some price of quality: from the cheapest (the best
-    of those) to the best, each step dearer for a unit of quality than the one before."""
-    hull: list[tuple[float, float]] = []
-    for quality, cost in sorted(choices, key=lambda choice: (choice[1], -choice[0])):
-        if hull and quality <= hull[-1][0] + 1e-12:
-            continue
-        while len(hull) > 1:
-            (q1, c1), (q2, c2) = hull[-2:]
-            if (c2 - c1) * (quality - q2) < (cost - c2) * (q2 - q1):
-                break
-            hull.pop()
-        hull.append((quality, cost))
-    return hull

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from statistics import fmean
 from typing import Generic, NamedTuple, TypeVar
 
+from policies.lower_hull import lower_hull, steps_of
 from policies.settings import Targets
 
 #: Scopes (keys) that are remembered, the least recently served forgotten first; requests kept of each; requests
@@ -119,20 +119,9 @@ def price_usd(hulls: Sequence[Hull], wish: float) -> float:
 
 def hull_of(row: Row) -> Hull:
     """See `Hull`."""
-    models = sorted(zip(row.cost_usd, row.quality, strict=True), key=lambda each: (each[0], -each[1]))
-    hull = [models[0]]
-    for cost, quality in models[1:]:
-        if quality <= hull[-1][1]:
-            continue
-        while len(hull) > 1 and _slope(hull[-2], hull[-1]) >= _slope(hull[-2], (cost, quality)):
-            hull.pop()
-        hull.append((cost, quality))
-    steps = tuple((_slope(before, after), after[1] - before[1]) for before, after in pairwise(hull))
-    return Hull(hull[0][1], steps, models[-1][0])
-
-
-def _slope(cheap: tuple[float, float], good: tuple[float, float]) -> float:
-    return (good[0] - cheap[0]) / (good[1] - cheap[1])
+    hull = lower_hull(list(zip(row.quality, row.cost_usd, strict=True)))
+    steps = tuple((step.price, step.quality) for step in steps_of(hull))
+    return Hull(hull[0][0], steps, max(row.cost_usd))
 
 
 @dataclass(slots=True)

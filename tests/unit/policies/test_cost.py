@@ -10,7 +10,7 @@ from statistics import fmean
 import pytest
 
 from policies.cost import LeastSpend
-from policies.prices import OnOffer, lower_hull
+from policies.prices import OnOffer
 from policies.settings import Targets
 from router.core.interfaces import Option
 from router.core.state import Instance
@@ -93,13 +93,6 @@ def test_what_was_on_offer_long_ago_is_forgotten_and_numbers_stay_bounded() -> N
         offer.add([("small", 0.2, 1.0), ("large", 0.4, 2.0)], 20)
     assert offer.best_single() == ("large", pytest.approx(0.4, abs=0.01))
     assert offer._newest <= 1e12 * 1.1
-
-
-def test_hull_leaves_out_what_is_dearer_and_no_better_at_any_price() -> None:
-    assert lower_hull([(0.5, 1.0), (0.4, 2.0), (0.6, 4.0), (0.9, 5.0), (0.5, 1.5)]) == [
-        (0.5, 1.0),
-        (0.9, 5.0),
-    ]
 
 
 # --- single decisions -------------------------------------------------------------------------------------
