@@ -49,7 +49,7 @@ def place(policy: Policy, case: Case, choice: Choice) -> None:
 
 
 def check_choices(make: Make, cases: Sequence[Case]) -> None:
-    """Every choice is well formed, the same if asked again, and changes nothing."""
+    """Every choice is well formed, repeatable, and changes nothing."""
     policy = make()
     for case in cases:
         options = case.options_for(policy)
@@ -71,7 +71,7 @@ def check_dry_runs(make: Make, cases: Sequence[Case]) -> None:
         assert snapshot(same) == snapshot(choice), "dry runs change a later choice"
         for other in (*cases, case):  # the scheduler predicts for every policy in a dry run
             dry = interrupted.choose(other.request, other.options, Random(other.seed))
-        assert snapshot(dry) == snapshot(choice), "a dry run chooses otherwise"
+        assert snapshot(dry) == snapshot(choice), "a dry run chooses differently"
         place(plain, case, choice)
         place(interrupted, case, same)
         assert snapshot(interrupted) == snapshot(plain), "dry runs change what is learned"

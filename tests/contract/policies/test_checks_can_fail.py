@@ -178,7 +178,7 @@ _SEEN: list[str] = []
 
 
 class CountsInItsModule(Sound):
-    """No attribute of the policy tells: only what it chooses later."""
+    """Visible in no attribute of the policy: only in later choices."""
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
         _SEEN.append(request.id)
@@ -235,7 +235,7 @@ class PlacedChangesTheChoice(Sound):
         (DrawsByItself, check_choices, "not repeatable"),
         (CountsChoices, check_dry_runs, "dry run"),
         (CountsInItsModule, check_dry_runs, "dry run"),
-        (LooksAtPredictions, check_dry_runs, "a dry run chooses otherwise"),
+        (LooksAtPredictions, check_dry_runs, "a dry run chooses differently"),
         (PlacesItsLastChoice, check_placed, "depends on an earlier choose"),
         (PlacesAtRandom, check_placed, "depends on an earlier choose"),
         (PlacedChangesAnInstance, check_placed, "placed changes what it was given"),

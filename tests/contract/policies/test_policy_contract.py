@@ -104,7 +104,7 @@ requests = st.builds(
 def case_lists(draw: st.DrawFn) -> list[Case]:
     """Requests that one policy decides on, each with an id of its own."""
     drawn = draw(st.lists(st.tuples(requests, option_sets(), st.integers(0, 1000)), min_size=1, max_size=4))
-    return [Case(replace(asked, id=f"r{at}"), *rest) for at, (asked, *rest) in enumerate(drawn)]
+    return [Case(replace(request, id=f"r{at}"), *rest) for at, (request, *rest) in enumerate(drawn)]
 
 
 def estimator(features: PromptFeatures, models: Sequence[str]) -> TextEstimates:

@@ -18,7 +18,7 @@ points = st.lists(st.tuples(hundredths, hundredths.map(lambda cost: cost + 0.01)
     ("choices", "hull"),
     [
         ([(0.5, 1.0)], [(0.5, 1.0)]),
-        # dearer and no better, or dearer than a mix of its neighbours
+        # more expensive and no better, or more expensive than a mix of its neighbours
         ([(0.5, 1.0), (0.4, 2.0), (0.6, 4.0), (0.9, 5.0), (0.5, 1.5)], [(0.5, 1.0), (0.9, 5.0)]),
         (
             [(0.5, 2.0), (0.2, 1.0), (0.4, 3.0), (0.9, 9.0), (0.2, 1.5), (0.7, 8.0)],
