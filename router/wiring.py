@@ -152,7 +152,7 @@ async def open_gateway(
             emulated = await stack.enter_async_context(EmulatedEngines())
         for each in config.instances:
             check_profile(each)
-        await emulated.start([each for each in config.instances if each.kind == "emulated"])
+        await emulated.start([each for each in config.instances if each.is_emulated])
 
         async def make_backend(instance: InstanceConfig, fleet: FleetConfig) -> Backend:
             check_profile(instance)
@@ -265,7 +265,7 @@ def load_tokenizers(config: FleetConfig) -> dict[str, PromptTokenizer]:
 
 def check_profile(instance: InstanceConfig) -> None:
     """An emulated instance needs a profile that we have."""
-    if instance.kind != "emulated":
+    if not instance.is_emulated:
         return
     known = profiles.names()
     for model in instance.serves:
@@ -304,6 +304,7 @@ def create_backend(
             api_key=api_key,
             headers=headers,
             ca_file=instance.ca_file,
+            settings=instance.settings,
             connect_timeout_s=limits.connect_timeout_s,
             idle_timeout_s=limits.idle_timeout_s,
             session=session,

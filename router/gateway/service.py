@@ -522,7 +522,7 @@ class Gateway:
                 # No text is eight times denser or looser than the estimate.
                 if context is not None and request.prompt_tokens / 8 < context <= request.prompt_tokens_bound:
                     unsure = True
-                if found is None and instance.healthy and not instance.draining and instance.kind == "vllm":
+                if found is None and instance.healthy and not instance.draining and instance.tokenizes:
                     found = self.backends[instance.name], candidate
         return found if unsure else None
 

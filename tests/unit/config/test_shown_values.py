@@ -43,7 +43,7 @@ def of_type(path: Path, annotation: Any) -> Iterator[tuple[Path, Any]]:
         yield from fields(annotation, path)
     elif origin is tuple:
         yield from of_type((*path, 0), arguments[0])
-    elif origin is dict:
+    elif origin is dict and arguments[1] is not Any:  # `settings` of an instance: its kind says what is in it
         yield from of_type((*path, "m"), arguments[1])
 
 
