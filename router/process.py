@@ -137,7 +137,7 @@ async def run_gateway(
         server = GatewayServer(
             server_config(app, config.server.host, config.server.port, grace_s=2.0), lambda: gateway.config
         )
-        gateway.metrics.watch(connections=lambda: (server.connections, server.closed))
+        gateway.metrics.sources.connections = lambda: (server.connections, server.closed)
         process = Process(gateway, server)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, process.stop)

@@ -19,9 +19,9 @@ from sqlalchemy.exc import ArgumentError
 import backends
 import policies
 from backends.engine import profiles
-from predictors.artifact import ArtifactError
-from predictors.models import Models, load_models
-from predictors.serving import OnlinePredictor
+from predictors.learned.artifact import ArtifactError
+from predictors.learned.models import Models, load_models
+from predictors.online.predictor import OnlinePredictor
 from router import __version__
 from router.config import ConfigError, FleetConfig, InstanceConfig, Problem
 from router.config.shown import shown

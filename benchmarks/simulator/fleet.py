@@ -10,13 +10,13 @@ from backends import KINDS
 from backends.engine import profiles
 from benchmarks.simulator.engines import SimulatedEngine
 from benchmarks.workloads.format import WorkloadError
-from predictors.serving import OnlinePredictor
+from predictors.online.predictor import OnlinePredictor
 from router.config import FleetConfig
 from router.core.profile import EngineProfile
 from router.core.scheduler import Scheduler
 from router.core.state import Instance
 from router.gateway.fleet.instances import instance_of
-from router.gateway.rules import Rules
+from router.gateway.intake.rules import Rules
 from router.store.state import MemoryState
 from router.wiring import create_predictor, create_scheduler
 

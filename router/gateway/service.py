@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from predictors.models import Models
-from predictors.serving import OnlinePredictor
-from predictors.sharing import LessonCounts
+from predictors.learned.models import Models
+from predictors.online.predictor import OnlinePredictor
+from predictors.online.sharing import LessonCounts
 from router.background import Tasks, close_all, surviving
 from router.config import FleetConfig, InstanceConfig
 from router.core.errors import Refusal, UpstreamError
@@ -29,13 +29,14 @@ from router.gateway.fleet.overlay import DOCUMENT, Overlay
 from router.gateway.fleet.peers import PeerLink
 from router.gateway.fleet.scaling import scaling
 from router.gateway.fleet.targets import LiveTargets
-from router.gateway.http.callers import admin_needs_key
+from router.gateway.intake.callers import admin_needs_key
+from router.gateway.intake.rules import Rules
 from router.gateway.keys.admission import BudgetAdmission, rolled_up
 from router.gateway.keys.client_keys import ClientKeys
 from router.gateway.keys.quote import Tariffs
 from router.gateway.relay.runner import Runner
-from router.gateway.rules import Rules
-from router.gateway.telemetry.metrics import BudgetLevel, Metrics
+from router.gateway.telemetry.metrics import Metrics
+from router.gateway.telemetry.sources import BudgetLevel, Sources
 from router.gateway.telemetry.stalls import StallWatch
 from router.gateway.telemetry.tracing import Tracing
 from router.logs import log_request
@@ -138,7 +139,7 @@ class Gateway:
         self.stalls = StallWatch()
         scheduler = runner.scheduler
         runner.on_decision = metrics.observe_decision
-        metrics.watch(
+        metrics.sources = Sources(
             instances=lambda: scheduler.instances.values(),  # noqa: PLW0108 (the dict is replaced on a reload)
             queue_depth=lambda: scheduler.queue_depth,
             desired_replicas=self._desired_replicas,

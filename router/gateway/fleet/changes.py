@@ -23,7 +23,7 @@ from router.gateway.fleet.reloaded import needs_restart, what_changed
 from router.store.state import State, StateError
 
 if TYPE_CHECKING:
-    from predictors.models import Models
+    from predictors.learned.models import Models
     from router.gateway.service import Gateway
 
 logger = logging.getLogger("headway")

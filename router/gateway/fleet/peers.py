@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from predictors.sharing import Sharing
+from predictors.online.sharing import Sharing
 from router.background import surviving
 from router.core.events import PeerLoadReported
 from router.core.interfaces import SharedTurns, TakesTurns

@@ -26,7 +26,7 @@ from router.core.outcome import answered, tpot_s
 from router.core.refusals import draining, insufficient_quota
 from router.core.types import EndedHow, Outcome, Request
 from router.gateway.codecs.codec import ApiCodec
-from router.gateway.http.server import Responder
+from router.gateway.http.responder import Responder
 from router.gateway.keys.reservation import Reservation
 from router.gateway.relay.answer import header_lines, headway_object, length_event, respond_refusal
 from router.gateway.relay.attempt import Attempt

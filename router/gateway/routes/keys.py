@@ -16,11 +16,11 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from router.core.errors import Refusal, invalid_request
 from router.core.types import Outcome
-from router.gateway.keys.spend_report import day, dimensions, spend_report
 from router.gateway.keys.tenants import SETTINGS, BadKey, NameUsed, Tenant
 from router.gateway.routes.access import admin_only, client_key, not_found
 from router.gateway.service import Gateway
 from router.store.keys import StoredKey
+from router.store.spend_report import day, dimensions, spend_report
 from router.store.spending import today
 from router.store.state import TOTAL, Bucket
 

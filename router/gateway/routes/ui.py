@@ -14,7 +14,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import FileResponse
 
 from router import __version__
-from router.gateway.http.callers import admin_needs_key
+from router.gateway.intake.callers import admin_needs_key
 from router.gateway.routes.access import admin_only, not_found
 from router.gateway.service import Gateway
 

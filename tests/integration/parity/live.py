@@ -11,12 +11,12 @@ from typing import Any, cast
 
 from backends import KINDS
 from benchmarks.simulator import Arrival, Fleet, InstanceLoss
-from predictors.serving import OnlinePredictor
+from predictors.online.predictor import OnlinePredictor
 from router.config import FleetConfig, InstanceConfig
 from router.core.interfaces import Backend
 from router.core.types import Request
-from router.gateway.codecs.codec import OpenAICodec
-from router.gateway.http.server import Responder
+from router.gateway.codecs.openai.codec import OpenAICodec
+from router.gateway.http.responder import Responder
 from router.gateway.relay.relay import Exchange, Relay
 from router.gateway.relay.runner import Runner
 from router.gateway.service import Gateway

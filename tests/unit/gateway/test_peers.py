@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from policies.round_robin import RoundRobin
-from predictors.lessons import Prompt, write
-from predictors.serving import OnlinePredictor
+from predictors.online.lessons import Prompt, write
+from predictors.online.predictor import OnlinePredictor
 from router.core.events import Arrived, Ended, FirstToken, LoadReported, PeerLoadReported, Probed
 from router.core.scheduler import Scheduler, SchedulerSettings
 from router.core.state import Work

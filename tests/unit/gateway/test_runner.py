@@ -23,7 +23,7 @@ from router.core.events import (
 from router.core.interfaces import Batch
 from router.core.refusals import failed
 from router.core.types import Candidate, EndedHow, Prediction, Request
-from router.gateway.codecs.codec import OpenAICodec
+from router.gateway.codecs.openai.codec import OpenAICodec
 from router.gateway.relay.relay import Exchange, Relay
 from router.gateway.relay.runner import Runner
 from router.store.records import RequestRecord

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from router.config import FleetConfig
 from router.core.errors import Refusal
-from router.gateway.http.callers import OwnPages, authority, caller_terms, check_admin, given_twice
+from router.gateway.http.hosts import authority
+from router.gateway.http.own_pages import OwnPages
+from router.gateway.intake.callers import caller_terms, check_admin, given_twice
+from router.gateway.intake.rules import Rules
 from router.gateway.keys.keyring import new_key
-from router.gateway.rules import Rules
 from router.store.state import MemoryState
 
 KEY, SHA256 = new_key()
