@@ -24,7 +24,7 @@ from predictors.learned.models import Models, load_models
 from predictors.online.predictor import OnlinePredictor
 from router import __version__
 from router.config import ConfigError, FleetConfig, InstanceConfig, Problem
-from router.config.shown import shown
+from router.config.masking import masked
 from router.core.interfaces import Backend, TextEstimates, TextEstimator
 from router.core.profile import EngineProfile
 from router.core.scheduler import Scheduler
@@ -239,7 +239,7 @@ def _with_secret(url: str, variable: str | None, environment: Mapping[str, str],
         parsed = make_url(url)
     except (ArgumentError, ValueError):
         section = place.partition(".")[0]
-        reason = f"is not a URL (given: {shown(url, ('url',))})"
+        reason = f"is not a URL (given: {masked(url, ('url',))})"
         raise ConfigError(section, [Problem(("url",), reason)]) from None
     password = secret(variable, environment, place)
     # Without a name a password would not be rendered; Redis has passwords of nobody in particular.
