@@ -16,8 +16,7 @@ from router.core.profile import EngineProfile
 from router.core.scheduler import Scheduler
 from router.core.state import Instance
 from router.gateway.fleet.instances import instance_of
-from router.gateway.intake.rules import Rules
-from router.store.state import MemoryState
+from router.gateway.fleet.rules import Rules
 from router.wiring import create_predictor, create_scheduler
 
 
@@ -87,5 +86,5 @@ def open_fleet(
     if time_factor is None:
         speeds = {each.speed for each in config.instances if each.is_emulated}
         time_factor = speeds.pop() if len(speeds) == 1 else 1.0
-    rules = Rules.of(config, tuple(policies.POLICIES), MemoryState())
+    rules = Rules.of(config, tuple(policies.POLICIES))
     return Fleet(config, rules, found, time_factor)
