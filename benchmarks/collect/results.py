@@ -1,4 +1,4 @@
-"""What was seen, as the tables of `predictors.dataset`."""
+"""What was seen, as the tables of `predictors.training.dataset`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from backends import KINDS
 from benchmarks.collect.drive import Collection, Run, Sent
 from benchmarks.collect.prompts import Question
 from benchmarks.datasets.groups import groups
 from benchmarks.measures import quantile
-from predictors import dataset
-from predictors.dataset import Answer, Attempt, Dataset, Prompt, State
-from predictors.prefix_index import PrefixIndex
-from predictors.text import prompt_features
+from predictors.learned.text import prompt_features
+from predictors.online.prefix_index import PrefixIndex
+from predictors.training import dataset
+from predictors.training.dataset import Answer, Attempt, Dataset, Prompt, State
 from router.core.types import PREFIX_TOKENS, EndedHow
 from router.request.prompt import PromptFacts, prompt_facts
 
@@ -104,6 +105,7 @@ def _run(run: Run, source: str) -> dataset.Run:
         speed=engine.speed,
         profile=engine.profiles.get(model),
         started_at_s=round(run.started_at_s, 6),
+        fixed_slots=KINDS[engine.kind].fixed_slots,
     )
 
 

@@ -21,12 +21,13 @@ from sqlalchemy import RowMapping, Select, select
 from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from backends import KINDS
 from backends.engine import profile, profiles
 from benchmarks.datasets.groups import groups
-from predictors.dataset import Answer, Attempt, Dataset, DatasetError, Prompt, Run, State
-from predictors.names import family_of
-from predictors.prefix_index import PrefixIndex
-from predictors.text import prompt_features
+from predictors.learned.names import family_of
+from predictors.learned.text import prompt_features
+from predictors.online.prefix_index import PrefixIndex
+from predictors.training.dataset import Answer, Attempt, Dataset, DatasetError, Prompt, Run, State
 from router.config import FleetConfig
 from router.core.types import PREFIX_TOKENS, EndedHow, Outcome, PromptFeatures
 from router.store import explanations, tables
@@ -293,6 +294,7 @@ class _Reading:
             profile=name if known else None,
             profile_values=asdict(profile(name)) if known and name is not None else None,
             started_at_s=run.started_at_s,
+            fixed_slots=KINDS[config.protocol].fixed_slots,
         )
 
     def _family(self, model: str) -> str | None:

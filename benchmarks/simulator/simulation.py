@@ -29,7 +29,7 @@ from benchmarks.simulator.engines import PromptTooLong, QueueFull, SimulatedEngi
 from benchmarks.simulator.fleet import Fleet
 from benchmarks.simulator.flights import Attempt, Flight
 from benchmarks.simulator.outcomes import Gaps, LoadSample, Log, Result, Timeline
-from predictors.serving import OnlinePredictor
+from predictors.online.predictor import OnlinePredictor
 from router.core.errors import Refusal
 from router.core.events import (
     Arrived,

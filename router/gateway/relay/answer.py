@@ -14,7 +14,7 @@ from router.core.events import Dispatch
 from router.core.types import Prediction, Request
 from router.explain import PREDICTED
 from router.gateway.codecs.codec import ApiCodec
-from router.gateway.http.server import Responder
+from router.gateway.http.responder import Responder
 from router.store.records import RequestRecord
 
 

@@ -16,7 +16,7 @@ from router.core.errors import UpstreamError
 from router.core.events import Dispatch
 from router.core.interfaces import Backend, Batch, Call, Stream
 from router.core.types import EndedHow
-from router.gateway.codecs.assemble import Assembler
+from router.gateway.codecs.openai.assemble import Assembler
 from router.gateway.relay.meter import TokenMeter, tokens_of
 from router.store.records import AttemptRecord
 

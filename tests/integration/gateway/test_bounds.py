@@ -11,8 +11,8 @@ from tests.integration.gateway.live import bearer, key, live, vllm
 
 #: Containers that grow with what clients say, each up to a bound of its own, and the test of that bound.
 BOUNDED = {
-    "PrefixIndex._seen": "tests/unit/predictors: max_blocks",
-    "SessionIndex._held": "tests/unit/predictors: max_sessions",
+    "PrefixIndex._seen": "tests/unit/predictors_online: max_blocks",
+    "SessionIndex._held": "tests/unit/predictors_online: max_sessions",
     "WishRules._unasked": "cleared at _CACHED",
     "WishRules._joint": "cleared at _CACHED",
     "Turns._last": "tests/unit/policies/test_policies.py: 1024",
@@ -66,7 +66,7 @@ async def test_distinct_words_of_clients_fill_nothing_without_a_bound(tmp_path):
 
         async def ask(number: int) -> None:
             wanted = rng.sample(MODELS, rng.randint(1, len(MODELS)))
-            policy = rng.choice(sorted(gw.gateway.policies))
+            policy = rng.choice(sorted(gw.gateway.fleet.policies))
             headers = {
                 **bearer("team"),
                 "x-session-id": f"session-{number}",

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from benchmarks.datasets.from_store import read_store
-from predictors.dataset import DatasetError, State
-from predictors.text import prompt_features
+from predictors.learned.text import prompt_features
+from predictors.training.dataset import DatasetError, State
 from router.config import FleetConfig
 from router.core.events import Considered, Decision
 from router.core.types import Candidate, EndedHow, Outcome

@@ -18,7 +18,7 @@ from benchmarks.evaluate.figures import Curve, Evaluation, Figure
 from benchmarks.evaluate.page import page
 from benchmarks.evaluate.report import REPORT_KEY, Evaluated, report, show, write
 from benchmarks.pages.drawing import Drawing
-from predictors.artifact import Artifact
+from predictors.learned.artifact import Artifact
 from tests.unit.benchmarks.parsed import assert_stands_alone, words
 
 OURS, THEIRS = "LSTM", "TF-IDF + ridge <tokens & co>"

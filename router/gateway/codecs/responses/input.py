@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from router.core.errors import Refusal, invalid_request
-from router.core.shown import cut
-from router.gateway.http.body import MAX_MESSAGES, MAX_PARTS, at_most
+from router.core.quoting import cut
+from router.request.body import MAX_MESSAGES, MAX_PARTS, at_most
 
 #: The newer name of `system`; not every chat template knows it.
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}

@@ -1,0 +1,314 @@
+"""The one form of training data, wherever it comes from: live engines, the gateway's records, published sets,
+emulated fleets.
+
+A data set is a folder:
+
+    dataset.json         {"format": 1, "sources": [{"name", "licence", "rows", ...}], ...}
+    prompts.jsonl.gz     `Prompt`: one a line, its members by name
+    answers.jsonl.gz     `Answer`: a model's answer to a prompt: how long, how good
+    runs.jsonl.gz        `Run`: one instance over one stretch of time under one load
+    attempts.jsonl.gz    `Attempt`: a request at an instance, in order of dispatch within a run
+    states.jsonl.gz      `State`: what an engine said of itself, in order of time within a run
+
+Length and relevance are learned from prompts and answers, latency and memory from runs, attempts and states.
+A table that a set does not have is empty. Times within a run are seconds on one clock. Unknown is null.
+
+Splits are by group of prompts (near copies share one; `split_prompts`), and by whole load levels or by time
+(`benchmarks.training.splits`), never by row.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from hashlib import sha256
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, get_args, get_type_hints
+
+from router.core.types import PromptFeatures
+
+FORMAT = 1
+
+
+class DatasetError(ValueError):
+    """A data set that cannot be read or used; the message is one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """`id` is unique in the set. `group` is shared by near copies. `source` names the published set or where
+    else it came from; `task` is the source's own label, known to baselines and reports, never to a predictor.
+    `text` is None where only features were kept."""
+
+    id: str
+    group: str
+    source: str
+    features: PromptFeatures
+    task: str | None = None
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`model` is the name in its source, `family` as a fleet file has it. `capped`: the answer was cut at
+    `output_tokens`, so its length would have been at least that. `quality` in [0, 1]; `quality_kind` says what
+    it is ("correct", "score", "judged", "win", "feedback"). `at_s` is the time since the epoch where the log
+    has one."""
+
+    prompt: str
+    model: str
+    family: str | None = None
+    output_tokens: int | None = None
+    capped: bool = False
+    quality: float | None = None
+    quality_kind: str | None = None
+    at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One instance over one stretch of time. `level` names its load (whole levels are held out together);
+    `replicas` is larger than 1 when what is logged is a cluster whose members cannot be told apart. `profile`
+    names the engine profile to predict with, None for the generic one; `profile_values` overrides or gives its
+    constants. `kind` is the engine's ("vllm", "ollama", "openai");
+    `fixed_slots` says that the engine decodes in its profile's slots (None: the data do not say)."""
+
+    id: str
+    source: str
+    instance: str
+    model: str
+    kind: str = "vllm"
+    family: str | None = None
+    hardware: str | None = None
+    level: str | None = None
+    replicas: int = 1
+    speed: float = 1.0
+    profile: str | None = None
+    profile_values: Mapping[str, Any] | None = None
+    started_at_s: float | None = None  # since the epoch
+    fixed_slots: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One request at an instance. `prompt_tokens` is the engine's count where known; `cached_tokens` what its
+    prefix cache should have held of them. `ended_how` as in the records ("ok", "failed", "cancelled",
+    "hedge_lost"); a request without `first_token_s` that ended otherwise than "ok" only tells that its TTFT
+    would have been longer. `prompt` is the id of its prompt, `session` of its conversation or user."""
+
+    run: str
+    model: str
+    dispatched_s: float
+    prompt_tokens: int
+    first_token_s: float | None = None
+    ended_s: float | None = None
+    output_tokens: int | None = None
+    max_tokens: int | None = None
+    cached_tokens: int | None = None
+    ended_how: str = "ok"
+    prompt: str | None = None
+    session: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What an engine said of itself at one moment (`router.core.types.LoadReport`)."""
+
+    run: str
+    at_s: float
+    running: int | None = None
+    waiting: int | None = None
+    kv_usage: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """All tables in memory. `about` is the header without `format`."""
+
+    prompts: tuple[Prompt, ...] = ()
+    answers: tuple[Answer, ...] = ()
+    runs: tuple[Run, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+    states: tuple[State, ...] = ()
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def sources(self) -> list[str]:
+        """Names of what it was made of, in order."""
+        found = {each.source for each in self.prompts} | {each.source for each in self.runs}
+        return sorted(found)
+
+    def keep(
+        self,
+        prompt: Callable[[Prompt], bool] | None = None,
+        run: Callable[[Run], bool] | None = None,
+    ) -> Dataset:
+        """The part whose prompts and runs are wanted (None: all), with what belongs to them."""
+        prompts = self.prompts if prompt is None else tuple(filter(prompt, self.prompts))
+        runs = self.runs if run is None else tuple(filter(run, self.runs))
+        prompt_ids = {each.id for each in prompts}
+        run_ids = {each.id for each in runs}
+        return Dataset(
+            prompts,
+            tuple(each for each in self.answers if each.prompt in prompt_ids),
+            runs,
+            tuple(each for each in self.attempts if each.run in run_ids),
+            tuple(each for each in self.states if each.run in run_ids),
+            self.about,
+        )
+
+
+def joined(parts: Iterable[Dataset]) -> Dataset:
+    """Several data sets as one. Equal prompt ids must mean equal prompts, run ids must be unique."""
+    sets = list(parts)
+    prompts: dict[str, Prompt] = {}
+    for each in sets:
+        for prompt in each.prompts:
+            prompts.setdefault(prompt.id, prompt)
+    runs = [run for each in sets for run in each.runs]
+    if len({run.id for run in runs}) != len(runs):
+        raise DatasetError("two data sets have runs of the same id")
+    return Dataset(
+        tuple(prompts.values()),
+        tuple(answer for each in sets for answer in each.answers),
+        tuple(runs),
+        tuple(attempt for each in sets for attempt in each.attempts),
+        tuple(state for each in sets for state in each.states),
+        {"sources": [source for each in sets for source in each.about.get("sources", [])]},
+    )
+
+
+# --- splits -------------------------------------------------------------------------------------------
+def fraction_of(name: str, seed: int = 0) -> float:
+    """A number in [0, 1) that a name alone decides, so that a split is the same wherever it is made."""
+    return int.from_bytes(sha256(f"{seed}:{name}".encode()).digest()[:8], "big") / 2**64
+
+
+def split_prompts(data: Dataset, held_out: float = 0.2, seed: int = 0) -> tuple[Dataset, Dataset]:
+    """(training part, held-out part) by group of prompts; runs go with the training part."""
+
+    def is_out(prompt: Prompt) -> bool:
+        return fraction_of(prompt.group, seed) < held_out
+
+    return data.keep(prompt=lambda each: not is_out(each)), data.keep(prompt=is_out, run=lambda _: False)
+
+
+# --- files --------------------------------------------------------------------------------------------
+_TABLES: tuple[tuple[str, type[Any]], ...] = (
+    ("prompts", Prompt),
+    ("answers", Answer),
+    ("runs", Run),
+    ("attempts", Attempt),
+    ("states", State),
+)
+
+
+def write(data: Dataset, folder: Path) -> None:
+    """Write a data set; the same content gives the same bytes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, _ in _TABLES:
+        path = folder / f"{name}.jsonl.gz"
+        with path.open("wb") as raw, gzip.GzipFile("", "wb", mtime=0, fileobj=raw) as file:
+            for row in getattr(data, name):
+                values = {key: value for key, value in asdict(row).items() if value is not None}
+                if name == "prompts":
+                    values["features"] = [list(part) for part in row.features]
+                file.write(json.dumps(values, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+    header = {"format": FORMAT, **data.about}
+    (folder / "dataset.json").write_text(json.dumps(header, indent=1, sort_keys=True) + "\n")
+
+
+def read(folder: Path) -> Dataset:
+    """Read a data set. Raises DatasetError naming file, line and member for what is missing or wrong."""
+    path = folder / "dataset.json"
+    if not path.is_file():
+        raise DatasetError(f"{folder}: no data set (it has no dataset.json)")
+    try:
+        header = json.loads(path.read_text())
+    except ValueError as error:
+        raise DatasetError(f"{path}: no JSON") from error
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        raise DatasetError(f"{path}: not of format {FORMAT}")
+    tables = {name: tuple(_rows(folder / f"{name}.jsonl.gz", row)) for name, row in _TABLES}
+    data = Dataset(**tables, about={key: value for key, value in header.items() if key != "format"})
+    _check_references(data, folder)
+    return data
+
+
+def _check_references(data: Dataset, folder: Path) -> None:
+    prompts, runs = {each.id for each in data.prompts}, {each.id for each in data.runs}
+    for answer in data.answers:
+        if answer.prompt not in prompts:
+            raise DatasetError(f"{folder}: an answer to the prompt {answer.prompt}, which is not there")
+    for run in (*(each.run for each in data.attempts), *(each.run for each in data.states)):
+        if run not in runs:
+            raise DatasetError(f"{folder}: a row of the run {run}, which is not there")
+
+
+def _rows(path: Path, row: type[Any]) -> Iterable[Any]:
+    if not path.is_file():
+        return
+    known = _members(row)
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            for line, text in enumerate(file, start=1):
+                try:
+                    yield _row(row, json.loads(text), known)
+                except (DatasetError, ValueError) as error:
+                    raise DatasetError(f"{path.name}, line {line}: {error}") from error
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise DatasetError(f"{path}: not a whole gzip file") from error
+
+
+def _members(row: type[Any]) -> dict[str, tuple[tuple[type, ...], bool]]:
+    """By member: the types that it may have, and whether it must be there."""
+    hints = get_type_hints(row)
+    found = {}
+    for each in fields(row):
+        hint = hints[each.name]
+        types = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+        plain = tuple(kind if isinstance(kind, type) else dict for kind in types)
+        required = each.default is each.default_factory  # both are MISSING
+        found[each.name] = (plain, required)
+    return found
+
+
+def _row(row: type[Any], values: Any, known: Mapping[str, tuple[tuple[type, ...], bool]]) -> Any:
+    if not isinstance(values, dict):
+        raise DatasetError("not an object")
+    checked = {}
+    for name, (types, required) in known.items():
+        if name not in values:
+            if required:
+                raise DatasetError(f"{name} is missing")
+            continue
+        value = values[name]
+        if PromptFeatures in types:
+            value = _features(value)
+        elif float in types and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if (
+            (value is None and NoneType not in types)
+            or not isinstance(value, types)
+            or (isinstance(value, bool) and bool not in types)
+        ):
+            raise DatasetError(f"{name} must be {' or '.join(kind.__name__ for kind in types)}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise DatasetError(f"{name} is not a finite number")
+        checked[name] = value
+    return row(**checked)
+
+
+def _features(value: Any) -> PromptFeatures:
+    if (
+        not isinstance(value, list)
+        or len(value) != 3
+        or not all(isinstance(part, list) and all(type(n) is int for n in part) for part in value)
+    ):
+        raise DatasetError("features must be three lists of whole numbers")
+    return PromptFeatures(*map(tuple, value))
