@@ -78,7 +78,7 @@ class Process:
     async def reload(self) -> bool:
         """Read the fleet file again and apply it; whether it was good."""
         try:
-            await self.gateway.reload()
+            await self.gateway.changes.reload()
         except (ConfigError, Refusal) as error:
             logger.error("the fleet file is not applied: %s", error)
             return False

@@ -14,8 +14,8 @@ from typing import Any
 
 from router.core import hedging
 from router.core.errors import Refusal, invalid_request
+from router.core.quoting import cut
 from router.core.refusals import draining
-from router.core.shown import cut
 from router.core.types import Outcome, Request
 from router.gateway.codecs.codec import ApiCodec
 from router.gateway.codecs.ollama.catalog import refusal_body
@@ -24,11 +24,11 @@ from router.gateway.codecs.openai.codec import OpenAICodec
 from router.gateway.codecs.openai.errors import openai_error
 from router.gateway.codecs.responses.codec import ResponsesCodec
 from router.gateway.codecs.responses.request import responses_to_chat
+from router.gateway.fleet.rules import Rules
 from router.gateway.http.request_body import ClientGone, is_small, read_body
 from router.gateway.http.responder import Responder
 from router.gateway.intake.callers import RawHeaders, caller_terms
 from router.gateway.intake.request import build_request, only_non_streaming, routing_params
-from router.gateway.intake.rules import Rules
 from router.gateway.keys.accounts import Account
 from router.gateway.keys.quote import Quote, quote
 from router.gateway.keys.reservation import Reservation
@@ -173,7 +173,7 @@ class Api:
                     reservation, tokens, self._quote(account, request, whole), extra
                 )
                 request.left_usd = reservation.left_usd
-            await gateway.count_tokens(request, api, body, facts)
+            await gateway.tokens.count(request, api, body, facts)
             record.prompt_tokens = request.prompt_tokens
             if large:
                 await asyncio.sleep(0)

@@ -15,12 +15,7 @@ TARGET_UTILISATION = 0.7
 
 def concurrency(instance: Instance, model: str) -> int | None:
     """Requests an instance takes at a time: as configured, else its engine profile's sequences."""
-    if instance.max_concurrency is not None:
-        return instance.max_concurrency
-    profile = instance.profiles.get(model)
-    if profile is None:
-        return None
-    return profile.slots if instance.kind == "ollama" else profile.max_seqs
+    return instance.seats(model) if instance.max_concurrency is None else instance.max_concurrency
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +49,11 @@ def scaling(
             desired = max(1, math.ceil(work / (TARGET_UTILISATION * sum(known) / len(known))))
         found.append(Scaling(model, len(instances), len(healthy), in_flight, queued.get(model, 0), desired))
     return found
+
+
+def desired_replicas(
+    scheduler: Scheduler, models: list[str], queued_elsewhere: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """`Scaling.desired_replicas` by model, where it is known."""
+    wanted = scaling(scheduler, models, queued_elsewhere)
+    return {each.model: each.desired_replicas for each in wanted if each.desired_replicas is not None}

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 
 from router.core.errors import Refusal, invalid_request
 from router.core.types import Outcome
+from router.gateway.fleet.rules import Rules
 from router.gateway.http.hosts import authority, is_loopback, names_this_machine
 from router.gateway.http.own_pages import Headers
-from router.gateway.intake.rules import Rules
 from router.request.key_terms import KeyTerms
 
 RawHeaders = Sequence[tuple[bytes, bytes]]

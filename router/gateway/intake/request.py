@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from router.core.types import Need, Request
-from router.gateway.intake.rules import Rules
+from router.gateway.fleet.rules import Rules
 from router.request import body as bodies
 from router.request.key_terms import KeyTerms
 from router.request.needs import needs_of

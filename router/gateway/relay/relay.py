@@ -220,7 +220,7 @@ class Relay:
                 if not attempt.lost:
                     self._unpaid(attempt)
                 return False
-            backend = self.gateway.backend(dispatch.candidate.instance)
+            backend = self.gateway.fleet.backend(dispatch.candidate.instance)
             if exchange.whole:
                 answer = await backend.complete(call)
                 if exchange.codec.adjust is not None:
@@ -464,7 +464,7 @@ class Relay:
         record.itl_max_s = attempt.itl_max_s or None
         record.finish_reason = attempt.finish_reason
         record.set_prediction(dispatch.prediction)
-        record.artifact = self.gateway.artifact
+        record.artifact = self.gateway.artifacts.name
         if record.attempts == 1:  # of several attempts no single draw tells what came of the request
             record.propensity = dispatch.decision.propensity
 
@@ -481,7 +481,7 @@ class Relay:
                 content_type,
                 request.id.encode(),
                 request.policy.encode(),
-                self.gateway.candidate_headers(dispatch.candidate),
+                self.gateway.fleet.candidate_headers(dispatch.candidate),
                 int((self.clock() - request.arrived_at) * 1000),
                 b"" if ttft_s is None else b"x-headway-predicted-ttft-ms: %.1f\r\n" % (ttft_s * 1000),
                 b"" if cost_usd is None else b"x-headway-predicted-cost-usd: %.8f\r\n" % cost_usd,

@@ -163,7 +163,7 @@ async def _make(
     was_open = gateway.rules.keys.open
     name = body.pop("name", None)
     try:
-        made = await gateway.keys.make(gateway.rules.tenants, gateway.policies, name, body, maker)
+        made = await gateway.keys.make(gateway.rules.tenants, gateway.fleet.policies, name, body, maker)
     except NameUsed as error:
         raise Refusal(409, "name_taken", _sentence(error), Outcome.REJECTED_INVALID, param="name") from None
     except BadKey as error:
@@ -261,9 +261,9 @@ def _money(gateway: Gateway, name: str) -> dict[str, Any]:
     spent_usd, left_usd = {}, {}
     budgets = rules.accounts[name].budgets(now)
     for word, period in (("today", today(now)), ("total", TOTAL)):
-        spent_usd[word] = rules.state.spent_usd(name, period)
+        spent_usd[word] = gateway.state.spent_usd(name, period)
         left = [
-            each.limit_usd - rules.state.spent_usd(each.key, period)
+            each.limit_usd - gateway.state.spent_usd(each.key, period)
             for each in budgets
             if each.period == period and each.limit_usd != float("inf")
         ]

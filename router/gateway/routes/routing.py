@@ -63,7 +63,7 @@ def routing_routes(gateway: Gateway) -> APIRouter:
     async def routing(request_id: str, request: Request) -> dict[str, Any]:
         """What was decided for one of the caller's requests, and what happened."""
         terms = client_key(gateway, request)
-        row = await gateway.recorded(request_id, None if terms is None else terms.name)
+        row = await gateway.records.find(request_id, None if terms is None else terms.name)
         if row is None:
             raise not_found("There is no such request")
         return await describe(gateway.store, row)
@@ -73,7 +73,7 @@ def routing_routes(gateway: Gateway) -> APIRouter:
         """Tell how good an answer was."""
         terms = client_key(gateway, request)
         name = None if terms is None else terms.name
-        if not await gateway.take_feedback(given.request_id, given.quality, name):
+        if not await gateway.feedback.add(given.request_id, given.quality, name):
             raise not_found("There is no such request")
         return {"request_id": given.request_id, "quality": given.quality}
 
@@ -108,7 +108,7 @@ async def _dry_run(
     asked = build_request(rules, record, params, api, body, facts, headers.get(b"x-session-id"))
     if reservation is not None:
         await gateway.budget_admission.hold(reservation, asked.prompt_tokens, None, [])
-    await gateway.count_tokens(asked, api, body, facts)
+    await gateway.tokens.count(asked, api, body, facts)
     decision = gateway.runner.scheduler.decide(asked, now)
     candidates = described_candidates(kept(decision, now))
     chosen = next(candidate for candidate in candidates if candidate["chosen"])

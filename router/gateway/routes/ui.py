@@ -80,7 +80,7 @@ def ui_routes(gateway: Gateway) -> APIRouter:
         """What the page must know before any key is typed; nothing secret."""
         told = {
             "version": __version__,
-            "policies": sorted(gateway.policies),
+            "policies": sorted(gateway.fleet.policies),
             "admin_key_needed": admin_needs_key(gateway.rules, gateway.admin_key),
             "client_key_needed": not gateway.rules.keys.open,
             "default_policy": gateway.config.defaults.policy,

@@ -137,7 +137,7 @@ async def test_the_scheduler_hears_of_changes_only(world: World) -> None:
 async def test_an_instance_that_comes_later_has_others_work_too(world: World) -> None:
     world.link.hear(Peers(2, {"c": Work(3)}))
     world.scheduler.set_instances([*world.scheduler.instances.values(), instance("c")])
-    world.link.tell_again()
+    world.link.repeat_load()
     assert world.scheduler.instances["c"].elsewhere.in_flight == 3
 
 
