@@ -36,18 +36,11 @@ OnStop = Literal["finish", "error", "cut", "hang"]
 class EmulatedInstance:
     """One emulated engine on one port.
 
-<<<<<<< HEAD
-    `models` maps served names to profile names (or profiles): one for a vLLM, any number for an Ollama.
-    `speed` 10 makes it ten times as fast as its hardware. `keep_alive_s` is how long an idle connection stays
-    open (default: 5 s for vLLM as there, no limit for Ollama). `clock` drives the engine models. Further settings
-    are those of `VllmOptions` and `OllamaOptions`. Raises ValueError for settings that make no sense, KeyError for an unknown profile.
-=======
     `kind` names one of `servers.SERVERS`. `models` maps served names to profile names (or profiles): one for a
     vLLM, any number for an Ollama. `speed` 10 makes it ten times as fast as its hardware. `keep_alive_s` is how
-    long an idle connection stays open (None: as long as the real engine keeps it). `options` are those of the
-    server (`VllmOptions`, `OllamaOptions`). Raises ValueError for settings with which it cannot start
+    long an idle connection stays open (None: as long as the real engine keeps it). `clock` drives the engine's
+    model, in seconds. `options` are those of the server (`VllmOptions`, `OllamaOptions`). Raises ValueError for settings with which it cannot start
     (pydantic.ValidationError for single options), KeyError for an unknown profile.
->>>>>>> main
     """
 
     def __init__(
@@ -61,22 +54,8 @@ class EmulatedInstance:
         port: int = 0,
         keep_alive_s: float | None = None,
         on_stop: OnStop = "error",
-<<<<<<< HEAD
-        aliases: Sequence[str] = (),
-        api_key: str | None = None,
-        max_num_queued_reqs: int | None = None,
-        shed_in_stream: bool = False,
-        max_model_len: int | None = None,
-        prefix_caching: bool = True,
-        num_parallel: int | None = None,
-        num_ctx: int | None = None,
-        max_loaded_models: int = 3,
-        max_queue: int = 512,
-        model_keep_alive_s: float = 300.0,
         clock: Callable[[], float] = time.monotonic,
-=======
         **options: Any,
->>>>>>> main
     ) -> None:
         if kind not in SERVERS:
             raise ValueError(f"unknown kind {kind!r}: {' or '.join(SERVERS)}")
@@ -130,15 +109,7 @@ class EmulatedInstance:
 
     async def start(self) -> str:
         """Listen; returns the URL. Raises OSError when the port is taken."""
-<<<<<<< HEAD
-        if self.kind == "vllm":
-            (profile,) = self._profiles.values()
-            self._app = VllmServer(profile, self._vllm, self.faults, self._clock)
-        else:
-            self._app = OllamaServer(self._profiles, self._ollama, self.faults, self._clock)
-=======
-        self._app = self._class(self._profiles, self._options, self.speed, self.faults)
->>>>>>> main
+        self._app = self._class(self._profiles, self._options, self.speed, self.faults, self._clock)
         self._server = Server(self._handle, self._keep_alive_s)
         try:
             _, self.port = await self._server.listen(self.host, self.port)

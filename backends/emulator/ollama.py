@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import struct
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -103,15 +102,12 @@ class OllamaServer:
     CONTEXT_OPTION: ClassVar[str | None] = None
 
     def __init__(
-<<<<<<< HEAD
         self,
         profiles: Mapping[str, EngineProfile],
         options: OllamaOptions,
+        speed: float,
         faults: FaultBoard,
-        clock: Callable[[], float] = time.monotonic,
-=======
-        self, profiles: Mapping[str, EngineProfile], options: OllamaOptions, speed: float, faults: FaultBoard
->>>>>>> main
+        clock: Callable[[], float],
     ) -> None:
         self.options = options
         self.speed = speed
@@ -127,11 +123,7 @@ class OllamaServer:
             keep_alive_s=options.model_keep_alive_s * speed,
             memory_bytes=_memory_bytes(profiles),
         )
-<<<<<<< HEAD
-        self.driver = Driver(self.engine, options.speed, clock)
-=======
-        self.driver = Driver(self.engine, speed)
->>>>>>> main
+        self.driver = Driver(self.engine, speed, clock)
         self.driver.on_progress = self._release_held
         self._models = {full_name(name): self._model(name, profile) for name, profile in profiles.items()}
         self._held: deque[_Held] = deque()

@@ -80,31 +80,22 @@ class VllmServer:
     CONTEXT_OPTION: ClassVar[str | None] = "max_model_len"
 
     def __init__(
-<<<<<<< HEAD
         self,
-        profile: EngineProfile,
+        profiles: Mapping[str, EngineProfile],
         options: VllmOptions,
+        speed: float,
         faults: FaultBoard,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-=======
-        self, profiles: Mapping[str, EngineProfile], options: VllmOptions, speed: float, faults: FaultBoard
+        clock: Callable[[], float],
     ) -> None:
         ((self.model, profile),) = profiles.items()
->>>>>>> main
         self.options = options
         self.faults = faults
         self.engine = Engine(
             profile, prefix_caching=options.prefix_caching, context_tokens=options.max_model_len
         )
         self.max_model_len = min(self.engine.limit_tokens, options.max_model_len or 131_072)
-<<<<<<< HEAD
-        self.driver = Driver(self.engine, options.speed, clock)
-        self.metrics = VllmMetrics(self.engine, options.model, self.max_model_len, options.speed)
-=======
-        self.driver = Driver(self.engine, speed)
+        self.driver = Driver(self.engine, speed, clock)
         self.metrics = VllmMetrics(self.engine, self.model, self.max_model_len, speed)
->>>>>>> main
         self.driver.on_progress = self.metrics.step
         self.healthy = True
         self.live: set[Generation] = set()
