@@ -176,9 +176,7 @@ def relayed(scheduler: Scripted, engines: dict[str, Engine], later: Callable[[Ru
         runner = Runner(scheduler, loop.time)  # type: ignore[arg-type]
         gateway: Any = SimpleNamespace(
             runner=runner,
-            fleet=SimpleNamespace(
-                backend=engines.__getitem__, candidate_headers=lambda candidate: b""
-            ),
+            fleet=SimpleNamespace(backend=engines.__getitem__, candidate_headers=lambda candidate: b""),
             finish=lambda record: None,
             artifacts=SimpleNamespace(name=""),
         )
