@@ -96,7 +96,7 @@ class Truth:
         output = wanted if bound is None else min(wanted, bound)
         prompt, cut_prompt = request.prompt_tokens, False
         limit = self._engines[candidate.instance].limit_tokens(candidate.model)
-        if instance.kind == "ollama" and prompt >= limit:
+        if instance.fixed_slots and prompt >= limit:
             # as `SimulatedEngine.submit` does it
             prompt, cut_prompt = max(1, limit - min(output, max(1, limit // 2))), True
         if limit - prompt < min(1, output):

@@ -22,7 +22,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
 from router.core.errors import Refusal, invalid_request
-from router.core.shown import cut
+from router.core.quoting import cut
 
 #: The configuration of every model of a body.
 STRICT = ConfigDict(strict=True, extra="ignore")
