@@ -5,11 +5,12 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.simulator import InstanceLoss
 from predictors.learned.models import load_models
+from tests.examples import few_examples
 from tests.integration.parity.live import live_run
 from tests.integration.parity.scenarios import MIXED, any_wish, asked, fleet, workload
 from tests.integration.parity.simulated import simulated_run
@@ -17,7 +18,7 @@ from tests.integration.parity.traces import first_difference
 from tests.unit.benchmarks_simulator.wrong import Wrong, hasty
 
 
-@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@few_examples
 @given(
     seed=st.integers(0, 2**32),
     instances=st.lists(st.sampled_from(MIXED), min_size=2, max_size=5, unique_by=lambda each: each["name"]),

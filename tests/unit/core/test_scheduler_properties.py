@@ -103,4 +103,4 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 TestScheduler = SchedulerMachine.TestCase
-TestScheduler.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestScheduler.settings = settings(stateful_step_count=40)

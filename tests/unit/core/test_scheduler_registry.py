@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import policies
@@ -209,7 +209,6 @@ class Script:
         self.ledger.is_closed()
 
 
-@settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 2**32), steps=st.integers(1, 150))
 def test_whatever_happens_in_whatever_order(seed: int, steps: int) -> None:
     Script(Random(seed)).run(steps)

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from router.config import KeyConfig
@@ -320,7 +320,6 @@ def within(key: KeyConfig, above: KeyConfig) -> bool:
     return above.makes_keys or not key.makes_keys
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 9), caps), min_size=1, max_size=10),
     st.lists(st.tuples(st.integers(0, 9), caps), max_size=3),
