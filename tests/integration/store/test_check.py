@@ -164,7 +164,9 @@ def test_what_a_start_does_without_is_a_warning_before_the_last_line(
     assert f"warning: ui.reports {gone} is not a directory here: the page offers no comparison" in before
 
 
-def test_an_error_of_a_start_names_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_a_start_names_the_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.delenv("NOT_SET", raising=False)
     file = tmp_path / "fleet.yaml"
     file.write_text(
@@ -182,8 +184,8 @@ def test_an_error_of_a_start_names_the_line(tmp_path: Path, monkeypatch: pytest.
         assert done.returncode == 2
         return done.stderr
 
-    for command in (["check"], ["serve", "--port", "0"]):
-        told = refused(*command)
+    assert main(["check", "--config", str(file)]) == 2
+    for told in (capsys.readouterr().err, refused("serve", "--port", "0")):
         assert told.startswith(f"headway: {file}:4: store.url: ")
         assert f"{tmp_path}/no/a.db" in told
     file.write_text(
