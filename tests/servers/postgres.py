@@ -1,4 +1,4 @@
-"""A real PostgreSQL server on a free port, over a data directory of its own."""
+"""A PostgreSQL server over a data directory of its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -20,6 +19,8 @@ from typing import Any
 import asyncpg
 import pytest
 from sqlalchemy.engine import URL
+
+from tests.servers.ports import HeldPort
 
 
 class PostgresServer:
@@ -155,9 +156,6 @@ def _children(pid: int) -> list[int]:
 @contextlib.contextmanager
 def running_postgres() -> Iterator[PostgresServer]:
     """A server that is ended, and its directory removed, on the way out."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     directory = Path(tempfile.mkdtemp(prefix="headway-postgres-"))
     binaries, user = _binaries(), _unprivileged_user()
     if user is not None and "site-packages" in binaries.parts:
@@ -167,14 +165,15 @@ def running_postgres() -> Iterator[PostgresServer]:
             if package.is_dir() and package.suffix != ".dist-info":
                 shutil.copytree(package, directory / package.name)
         binaries = directory / binaries.relative_to(packages)
-    server = PostgresServer(binaries, directory, port, user)
-    try:
-        server.create()
-        server.start()
-        yield server
-    finally:
-        server.kill()
-        shutil.rmtree(directory, ignore_errors=True)
+    with HeldPort() as port:
+        server = PostgresServer(binaries, directory, port.number, user)
+        try:
+            server.create()
+            server.start()
+            yield server
+        finally:
+            server.kill()
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def _binaries() -> Path:

@@ -31,6 +31,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.servers import redis
+from tests.servers.ports import HeldPort
 from tests.unit.docs.pages import Block
 
 #: Where a page shows a port.
@@ -65,7 +66,7 @@ class Reader:
         self.directory = directory / "page"
         self.directory.mkdir()
         self._behind = directory  # what the reader does not see
-        self._ports: dict[str, int] = {}
+        self._ports: dict[str, HeldPort] = {}
         self._servers: dict[int, tuple[Block, subprocess.Popen[bytes]]] = {}
         tools = directory / "tools"
         tools.mkdir()
@@ -89,6 +90,8 @@ class Reader:
     ) -> None:
         for port in list(self._servers):
             self._stop(port, fails=kind is None)
+        for held in self._ports.values():
+            held.close()
 
     def follow(self, block: Block) -> None:
         """Do what a block says. Raises Failure."""
@@ -199,10 +202,8 @@ class Reader:
 
     def _port(self, shown: str) -> int:
         if shown not in self._ports:
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                self._ports[shown] = free.getsockname()[1]
-        return self._ports[shown]
+            self._ports[shown] = HeldPort()
+        return self._ports[shown].number
 
 
 def _answers(port: int, path: str | None) -> bool:
