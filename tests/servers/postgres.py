@@ -23,6 +23,9 @@ from sqlalchemy.engine import URL
 from tests.servers.ports import HeldPort
 
 
+_ROOM_BYTES = 4 << 30
+
+
 class PostgresServer:
     """`stop` and `start` as an operator would; `kill` as a crash does, `pause` as a network that swallows everything.
     All of them block: in a test's event loop call them with `asyncio.to_thread`."""
@@ -80,7 +83,7 @@ class PostgresServer:
                 [
                     self._binaries / "postgres",
                     *("-D", self.directory / "data", "-h", "127.0.0.1", "-p", str(self.port), "-k", ""),
-                    "-F",
+                    *("-F", "-c", "max_wal_size=64MB"),
                 ],
                 stdout=log,
                 stderr=log,
@@ -156,7 +159,7 @@ def _children(pid: int) -> list[int]:
 @contextlib.contextmanager
 def running_postgres() -> Iterator[PostgresServer]:
     """A server that is ended, and its directory removed, on the way out."""
-    directory = Path(tempfile.mkdtemp(prefix="headway-postgres-"))
+    directory = Path(tempfile.mkdtemp(prefix="headway-postgres-", dir=_in_memory()))
     binaries, user = _binaries(), _unprivileged_user()
     if user is not None and "site-packages" in binaries.parts:
         # Another user may not be able to look into our virtual environment.
@@ -174,6 +177,14 @@ def running_postgres() -> Iterator[PostgresServer]:
         finally:
             server.kill()
             shutil.rmtree(directory, ignore_errors=True)
+
+
+def _in_memory() -> Path | None:
+    """A file system in memory with room for the databases of many tests: a disk takes long to make and remove each."""
+    shared = Path("/dev/shm")  # noqa: S108 (the directory that is made in it is private)
+    if os.access(shared, os.W_OK) and shutil.disk_usage(shared).free >= _ROOM_BYTES:
+        return shared
+    return None
 
 
 def _binaries() -> Path:
