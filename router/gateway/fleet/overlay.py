@@ -113,7 +113,7 @@ class Overlay:
             raise OverlayError(
                 f"the shared fleet document cannot be read: {path_of(problem['loc'])} {sentence_of(problem)}"
             ) from error
-        targets: dict[str | None, Values] = {**known["targets"]["keys"]}
+        targets = known["targets"]["keys"]
         if known["targets"]["fleet"]:
             targets[None] = known["targets"]["fleet"]
         return cls(
@@ -127,8 +127,8 @@ class Overlay:
 
 
 class _Targets(TypedDict):
-    fleet: dict[str, float | None]
-    keys: dict[str, dict[str, float | None]]
+    fleet: Values
+    keys: dict[str | None, Values]  # the fleet's own (None) is added when the document is read
 
 
 class _Document(TypedDict):
