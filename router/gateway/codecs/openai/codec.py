@@ -16,7 +16,7 @@ _DONE = b"data: [DONE]\n\n"
 
 
 class OpenAICodec:
-    """Server-sent events and JSON objects as OpenAI's API has them; upstream events pass unchanged."""
+    """Server-sent events and JSON objects of OpenAI's API. With `include_usage` a stream ends with a usage event."""
 
     stream_type = b"text/event-stream; charset=utf-8"
     body_type = b"application/json"
@@ -48,7 +48,7 @@ class OpenAICodec:
         chunk |= {"choices": [], "usage": usage, "headway": headway}
         return b"data: " + orjson.dumps(chunk) + b"\n\n" + _DONE
 
-    def whole(self, answer: dict[str, Any], headway: Mapping[str, Any]) -> bytes:
+    def non_streaming(self, answer: dict[str, Any], headway: Mapping[str, Any]) -> bytes:
         answer["headway"] = headway
         return dumps(answer)
 
