@@ -15,7 +15,7 @@ import orjson
 from backends.engine_numbers import finish_reason as finish_reason_of
 from router.core.raw_json import LongList
 from router.gateway.codecs.openai.assemble import merge_tool_call
-from router.gateway.codecs.openai.events import Cut, cut, event_payload, parse_event
+from router.gateway.codecs.openai.events import Cut, chunk_of, cut
 
 Kind = Literal["chat", "generate"]
 
@@ -209,10 +209,10 @@ class NdjsonStream:
         return b'","response":"' + thinking, b'","done":false}\n'
 
     def _event(self, event: bytes, start: bytes) -> bytes:
-        payload = event_payload(event)
-        if payload is None:
+        chunk = chunk_of(event)
+        if chunk is None:
             return b""
-        choices = parse_event(payload).get("choices")
+        choices = chunk.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices else None
         if not isinstance(choice, dict) or choice.get("index"):
             return b""
