@@ -13,9 +13,9 @@ from tests.integration.gateway.live import bearer, key, live, vllm
 BOUNDED = {
     "PrefixIndex._seen": "tests/unit/predictors_online: max_blocks",
     "SessionIndex._held": "tests/unit/predictors_online: max_sessions",
-    "WishRules._unasked": "cleared at _CACHED",
-    "WishRules._joint": "cleared at _CACHED",
-    "Turns._last": "tests/unit/policies/test_policies.py: 1024",
+    "RoutingRules._unasked": "cleared at _CACHED",
+    "RoutingRules._joint": "cleared at _CACHED",
+    "RoundRobinCursor._last": "tests/unit/policies/test_policies.py: 1024",
     "LengthModel._fleets": "cleared at _FLEETS",
     "RelevanceModel._fleets": "cleared at _FLEETS",
     "ResidualWindow._recent": "a window",
