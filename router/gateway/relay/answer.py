@@ -81,4 +81,4 @@ def respond_refusal(
         headers.append((b"www-authenticate", b"Bearer"))
     # A 413 keeps the connection: what is left of the body is read and dropped. To close now would reset the
     # connection, and the client, still sending, would lose the answer.
-    responder.whole(refusal.status, header_lines(headers), codec.error(refusal))
+    responder.respond(refusal.status, header_lines(headers), codec.error(refusal))

@@ -14,7 +14,7 @@ from router.gateway.codecs.openai.errors import openai_error
 
 
 class OpenAICodec:
-    """Server-sent events and JSON objects as OpenAI's API has them; upstream events pass unchanged."""
+    """Server-sent events and JSON objects of OpenAI's API. With `include_usage` a stream ends with a usage event."""
 
     stream_type = b"text/event-stream; charset=utf-8"
     body_type = b"application/json"
@@ -46,7 +46,7 @@ class OpenAICodec:
         chunk |= {"choices": [], "usage": usage, "headway": headway}
         return sse_events.event(orjson.dumps(chunk)) + sse_events.END
 
-    def whole(self, answer: dict[str, Any], headway: Mapping[str, Any]) -> bytes:
+    def non_streaming(self, answer: dict[str, Any], headway: Mapping[str, Any]) -> bytes:
         answer["headway"] = headway
         return dumps(answer)
 
