@@ -180,7 +180,7 @@ class Request:
     hedges: bool = True  # False where two attempts side by side cannot be told apart by their first token
     prefix: tuple[int, ...] = ()
     features: PromptFeatures | None = None  # None: the text is not known
-    outlook: Any = None  # what the predictor worked out of `features`, once a request; its own affair
+    forecast: Any = None  # the predictor's own: what it computed from `features`, once a request
 
     def bound_tokens(self, model: str) -> int:
         """Upper bound of the prompt's tokens for one model."""
