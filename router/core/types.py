@@ -180,9 +180,7 @@ class Request:
     hedges: bool = True  # False where two attempts side by side cannot be told apart by their first token
     prefix: tuple[int, ...] = ()
     features: PromptFeatures | None = None  # None: the text is not known
-    outlook: Any = (
-        None  # the predictor's forecast from `features`, made once per request; only the predictor reads it
-    )
+    forecast: Any = None  # computed from `features` once per request; only the predictor reads it
 
     def bound_tokens(self, model: str) -> int:
         """An upper bound of the prompt's tokens for one model."""
