@@ -37,8 +37,8 @@ logger = logging.getLogger("headway")
 _EXCHANGE = Script(files("router.store").joinpath("redis_exchange.lua").read_text(encoding="utf-8"))
 #: The others' work is unknown after this time without an answer (as in the script).
 _LIVE_S = 2.0
-#: The most lessons that wait to be sent.
-_LESSONS = 1000
+#: The most messages of observations that wait to be sent.
+_MAX_MESSAGES = 1000
 #: The most turns that wait to be sent (as many as Redis keeps: `TURNS_KEPT` of the script).
 _TURNS = 1024
 
@@ -78,14 +78,14 @@ class RedisState:
         self._takes = Takes(self._books, self._pace, replicas)
         self._peers = PeerReports(run_id)
         self._turns: dict[str, str] = {}
-        self._lessons: deque[str] = deque(maxlen=_LESSONS)
+        self._observations: deque[str] = deque(maxlen=_MAX_MESSAGES)
         self._report = ""  # as last sent
 
         self._joined = False  # whether Redis knows this replica and its amounts
         self._warned = False
         self._number = 0
         self._since = 0  # the last change elsewhere that was received
-        self._last_lesson = ""
+        self._last_message = ""
         self._answered_at = time.monotonic()
         self._exchanges = self._failures = 0
         self._exchange_s = 0.0
@@ -139,8 +139,8 @@ class RedisState:
     def spent_usd(self, key: str, period: str) -> float:
         return self._books.spent_usd((key, period))
 
-    def send_lesson(self, lesson: bytes) -> None:
-        self._lessons.append(base64.b64encode(lesson).decode())
+    def send_observations(self, message: bytes) -> None:
+        self._observations.append(base64.b64encode(message).decode())
 
     def wake(self) -> None:
         if self._joined:
@@ -211,8 +211,8 @@ class RedisState:
         text = report_text(report)
         update, wants, turns = self._books.update(), self._takes.rows(), dict(self._turns)
         gives_number, gives = self._takes.gives.batch()
-        lessons = list(self._lessons)
-        self._lessons.clear()  # best effort: sent once
+        observations = list(self._observations)
+        self._observations.clear()  # best effort: sent once
         self._number += 1
         # After a silence the others may have dropped the report.
         silent = time.monotonic() - self._answered_at > _LIVE_S / 2
@@ -230,11 +230,11 @@ class RedisState:
             "view": text if new_report else None,
             "turns": turns,
             "documents": self._documents.rows() if hello else (),
-            "lessons": lessons,
+            "lessons": observations,
             "since": 0 if hello else self._since,
-            "heard": self._last_lesson,
+            "heard": self._last_message,
         }
-        anything = bool(update.own or update.spent or wants or gives or lessons or turns or new_report)
+        anything = bool(update.own or update.spent or wants or gives or observations or turns or new_report)
         return _Message(update, text, turns, anything), json.dumps(message, allow_nan=False)
 
     def _receive(self, sent: _Message, answer: Mapping[str, Any]) -> bool:
@@ -246,12 +246,12 @@ class RedisState:
         for kind, name, *values in answer["changes"]:
             self._receive_change(kind, name, values)
         self._peers.set_live(list(answer["live"]))
-        self._since, self._last_lesson = int(answer["since"]), answer["heard"]
+        self._since, self._last_message = int(answer["since"]), answer["heard"]
         if self._listener is not None:
             if (peers := self._peers.drain()) is not None:
                 self._listener.receive_peers(peers)
             if answer["lessons"]:
-                self._listener.receive_lessons([base64.b64decode(each) for each in answer["lessons"]])
+                self._listener.receive_observations([base64.b64decode(each) for each in answer["lessons"]])
 
         if not self._joined:
             self._joined, self._warned = True, False

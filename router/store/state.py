@@ -1,4 +1,4 @@
-"""State that all replicas of the router share: limits, budgets, load, lessons, and operators' changes.
+"""State that all replicas of the router share: limits, budgets, load, observations, and operators' changes.
 
 The gateway uses the interface `State`. `MemoryState` is for a single process; `router.store.redis_state` shares through
 Redis. `now` is always an argument, in seconds since the epoch. If the clock is set back, a bucket keeps its level.
@@ -146,8 +146,8 @@ class Listener(Protocol):
         """The other replicas' reports."""
         ...
 
-    def receive_lessons(self, lessons: Sequence[bytes]) -> None:
-        """Lessons of other replicas, in the order in which they reached the shared state."""
+    def receive_observations(self, observations: Sequence[bytes]) -> None:
+        """Observations of other replicas, in the order in which they reached the shared state."""
         ...
 
     def document_changed(self, document: str, content: Mapping[str, Any]) -> None:
@@ -185,8 +185,8 @@ class State(Protocol):
         """What is spent of a budget, as far as this replica knows."""
         ...
 
-    def send_lesson(self, lesson: bytes) -> None:
-        """Send a lesson to the others. Best effort: nothing is kept for a replica that is away."""
+    def send_observations(self, message: bytes) -> None:
+        """Send encoded observations to the others. Best effort: nothing is kept for a replica that is away."""
         ...
 
     async def change(
@@ -328,7 +328,7 @@ class MemoryState:
         earlier = self._earlier_usd.get((key, period))
         return self._spent_usd.get((key, period), 0.0) + (sum(earlier.values()) if earlier else 0.0)
 
-    def send_lesson(self, lesson: bytes) -> None:
+    def send_observations(self, message: bytes) -> None:
         pass
 
     async def change(

@@ -1,8 +1,8 @@
-"""Exchanges load and lessons with the other replicas (`router.store.state.Listener`).
+"""Exchanges load and observations with the other replicas (`router.store.state.Listener`).
 
 Each exchange reports this replica's work by instance, its ejections, its round-robin positions, its queue, and what its
 predictor has learned, and receives the same from the others. Work and ejections become one event of the scheduler
-(`PeerLoadReported`), only if something has changed. Positions go to the policies, lessons to the predictor, and shared
+(`PeerLoadReported`), only if something has changed. Positions go to the policies, observations to the predictor, and shared
 documents to their followers.
 """
 
@@ -58,9 +58,9 @@ class PeerLink:
     def report(self) -> ReplicaReport:
         """This replica's report."""
         scheduler = self._runner.scheduler
-        lessons = self._sharing.news(self._runner.clock(), self._state.health.replicas)
-        if lessons is not None:
-            self._state.send_lesson(lessons)
+        observations = self._sharing.drain_outgoing(self._runner.clock(), self._state.health.replicas)
+        if observations is not None:
+            self._state.send_observations(observations)
         instances = scheduler.instances
         nothing = Work()
         return ReplicaReport(
@@ -89,12 +89,12 @@ class PeerLink:
             with surviving("peers"):
                 self._runner.apply(PeerLoadReported(peers.replicas, peers.work, peers.ejected))
 
-    def receive_lessons(self, lessons: Sequence[bytes]) -> None:
-        """Lessons of the other replicas' predictors."""
+    def receive_observations(self, observations: Sequence[bytes]) -> None:
+        """Observations of the other replicas, for the predictor."""
         instances, now = self._runner.scheduler.instances, self._runner.clock()
-        for lesson in lessons:
+        for message in observations:
             with surviving("peers"):
-                self._sharing.hear(lesson, instances, now)
+                self._sharing.receive(message, instances, now)
 
     def document_changed(self, document: str, content: Mapping[str, Any]) -> None:
         """A shared document has changed."""

@@ -28,7 +28,7 @@ class Ear:
     def __init__(self) -> None:
         self.tells = ReplicaReport()
         self.peers: list[Peers] = []
-        self.lessons: list[bytes] = []
+        self.observations: list[bytes] = []
         self.documents: dict[str, Mapping[str, Any]] = {}
 
     def report(self) -> ReplicaReport:
@@ -41,8 +41,8 @@ class Ear:
     def receive_peers(self, peers: Peers) -> None:
         self.peers.append(peers)
 
-    def receive_lessons(self, lessons: Sequence[bytes]) -> None:
-        self.lessons += lessons
+    def receive_observations(self, observations: Sequence[bytes]) -> None:
+        self.observations += observations
 
     def document_changed(self, document: str, content: Mapping[str, Any]) -> None:
         self.documents[document] = content

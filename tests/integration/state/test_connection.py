@@ -43,9 +43,9 @@ async def test_a_user_with_the_rights_that_are_documented_is_enough(guarded):
     budget = [Budget("k", "2026-11-22", 1.0)]
     assert (await replica.state.take(Want((), budget, 0.5, 0.5), 0)).given
     replica.state.settle(budget, 0.5, 0.25)
-    replica.state.send_lesson(b"a lesson")
+    replica.state.send_observations(b"a lesson")
     await replica.state.change("keys", lambda content: {"made": 1})
-    await until(lambda: not replica.state._books.unsent and not replica.state._lessons)
+    await until(lambda: not replica.state._books.unsent and not replica.state._observations)
     health = replica.state.health
     await replica.state.aclose()
     assert (health.failures, health.connected) == (0, True)

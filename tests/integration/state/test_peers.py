@@ -63,14 +63,14 @@ async def test_lessons_reach_the_others_in_order_and_whoever_was_away_misses_the
     async with replicas(calm_server.url, 2) as (a, b):
         told = [bytes([0, n, 255]) for n in range(200)]
         for each in told:
-            a.state.send_lesson(each)
-        await until(lambda: len(b.ear.lessons) >= len(told))
+            a.state.send_observations(each)
+        await until(lambda: len(b.ear.observations) >= len(told))
         late = Replica(calm_server.url, _name(a), "run-late")
         await late.start()
-        b.state.send_lesson(b"one more")
-        await until(lambda: late.ear.lessons == [b"one more"])
-        await until(lambda: a.ear.lessons == [b"one more"])
-        assert b.ear.lessons == told
+        b.state.send_observations(b"one more")
+        await until(lambda: late.ear.observations == [b"one more"])
+        await until(lambda: a.ear.observations == [b"one more"])
+        assert b.ear.observations == told
         await late.state.aclose()
 
 

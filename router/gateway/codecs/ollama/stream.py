@@ -21,7 +21,7 @@ from router.gateway.codecs.ollama.answer import (
     tool_calls_of,
 )
 from router.gateway.codecs.openai.assemble import merge_tool_call
-from router.gateway.codecs.openai.events import EventTemplate, event_payload, event_template, parse_event
+from router.gateway.codecs.openai.events import EventTemplate, chunk_of, event_template
 
 
 class NdjsonStream:
@@ -106,10 +106,10 @@ class NdjsonStream:
         return b'","response":"' + thinking, b'","done":false}\n'
 
     def _event(self, event: bytes, start: bytes) -> bytes:
-        payload = event_payload(event)
-        if payload is None:
+        chunk = chunk_of(event)
+        if chunk is None:
             return b""
-        choices = parse_event(payload).get("choices")
+        choices = chunk.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices else None
         if not isinstance(choice, dict) or choice.get("index"):
             return b""

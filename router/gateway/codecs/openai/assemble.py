@@ -12,7 +12,7 @@ import orjson
 
 from backends.engine_numbers import finish_reason
 from router.core.errors import AnswerTooLarge, UpstreamError
-from router.gateway.codecs.openai.events import EventTemplate, event_payload, event_template, parse_event
+from router.gateway.codecs.openai.events import EventTemplate, chunk_of, event_template
 
 Api = Literal["chat", "completions"]
 
@@ -129,13 +129,12 @@ class Assembler:
         self._sink.append(_decoded(escaped))
 
     def _event(self, event: bytes) -> None:
-        payload = event_payload(event)
-        if payload is None:
-            return
-        self._text_bytes += len(payload) // 2
+        self._text_bytes += len(event) // 2
         if self._text_bytes > MAX_TEXT_BYTES:
             raise UpstreamError("the engine's answer is too large")
-        chunk = parse_event(payload)
+        chunk = chunk_of(event)
+        if chunk is None:
+            return
         choices = chunk.pop("choices", None) or []
         chunk.pop("usage", None)
         top = self._top

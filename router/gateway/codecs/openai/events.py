@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from backends.bounded_json import loads_event
+from backends.sse_events import DONE, data_of, object_of
 from router.core.errors import UpstreamError
 
 _NESTED = (list, dict)
@@ -82,23 +82,13 @@ def event_template(event: bytes, choice: dict[str, Any], texts: dict[str, Any]) 
     return EventTemplate(field, head, tail, tail + head)
 
 
-def event_payload(event: bytes) -> bytes | None:
-    """The JSON text of one server-sent event; None for a comment, an event without data, and `[DONE]`."""
-    if event.startswith(b"data: {") and event.find(b"\n") >= len(event) - 2:
-        return event[6:]
-    lines = [line[5:].strip() for line in event.splitlines() if line.startswith(b"data:")]
-    payload = b"\n".join(lines)
-    return None if payload in {b"", b"[DONE]"} else payload
-
-
-def parse_event(payload: bytes) -> dict[str, Any]:
-    """The object of an event. Raises UpstreamError if it is not a JSON object, or is an error event."""
-    try:
-        chunk = loads_event(payload)
-    except ValueError:
-        raise UpstreamError("the engine sent an event that is not JSON") from None
-    if not isinstance(chunk, dict):
-        raise UpstreamError("the engine sent an event that is not a JSON object")
+def chunk_of(event: bytes) -> dict[str, Any] | None:
+    """The object of one event; None for a comment, an event without data, and the end mark. Raises UpstreamError for
+    what is no JSON object, and for an error event."""
+    data = data_of(event)
+    if not data or data == DONE:
+        return None
+    chunk = object_of(data)
     if chunk.get("error"):
         raise UpstreamError("the engine sent an error in its stream")
     return chunk

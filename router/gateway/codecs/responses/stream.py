@@ -16,7 +16,7 @@ import orjson
 from router.core.errors import UpstreamError
 from router.core.raw_json import dumps
 from router.gateway.codecs.openai.assemble import merge_tool_call
-from router.gateway.codecs.openai.events import EventTemplate, event_payload, event_template, parse_event
+from router.gateway.codecs.openai.events import EventTemplate, chunk_of, event_template
 from router.gateway.codecs.responses.answer import (
     THINKING,
     call_item,
@@ -169,10 +169,9 @@ class ResponsesStream:
 
     # --- what a chat's event says --------------------------------------------------------------------
     def _take(self, event: bytes, out: list[bytes]) -> None:
-        payload = event_payload(event)
-        if payload is None:
+        chunk = chunk_of(event)
+        if chunk is None:
             return
-        chunk = parse_event(payload)
         model = chunk.get("model")
         self._model = model if isinstance(model, str) else self._model
         choices = chunk.get("choices")
