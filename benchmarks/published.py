@@ -61,8 +61,11 @@ def table(path: Path, kind: type[Read]) -> Iterator[Read]:
                 raise WorkloadError(
                     f"{path}, line 1: column {missing[0]} is missing (expected {','.join(needed)})"
                 )
+            row = None
             for row in rows:
                 yield checked(row, kind, f"{path}, line {rows.line_num}")
+            if row is None:
+                raise WorkloadError(f"{path}: holds no row")
         except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, csv.Error) as error:
             raise WorkloadError(f"{path}: cannot be read as CSV ({error})") from error
 

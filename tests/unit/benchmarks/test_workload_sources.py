@@ -370,7 +370,7 @@ def test_other_models_may_be_chosen(tmp_path: Path) -> None:
             "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,x,2\n",
             "line 2: ContextTokens: must be a whole number",
         ),
-        ("azure_conv", "TIMESTAMP,ContextTokens,GeneratedTokens\n", "no requests"),
+        ("azure_conv", "TIMESTAMP,ContextTokens,GeneratedTokens\n", "holds no row"),
         (
             "sharegpt",
             "num_prefill_tokens,num_decode_tokens\n5,0\n",
