@@ -58,7 +58,7 @@ class PeerLink:
     def view(self) -> View:
         """What this replica tells now."""
         scheduler = self._runner.scheduler
-        lessons = self._sharing.news(self._runner.clock(), self._state.health.replicas)
+        lessons = self._sharing.drain_outgoing(self._runner.clock(), self._state.health.replicas)
         if lessons is not None:
             self._state.tell(lessons)
         instances = scheduler.instances
@@ -94,7 +94,7 @@ class PeerLink:
         instances, now = self._runner.scheduler.instances, self._runner.clock()
         for lesson in lessons:
             with surviving("peers"):
-                self._sharing.hear(lesson, instances, now)
+                self._sharing.receive(lesson, instances, now)
 
     def changed(self, document: str, content: Mapping[str, Any]) -> None:
         """A shared document has been changed."""
