@@ -65,7 +65,7 @@ ALLOWED: Mapping[str, Allowed] = {
     "aibrix": Allowed(),
     "helix": Allowed(),
     "zeroeval": Allowed(frozenset(OPEN_MODELS), frozenset().union(*OPEN_MODELS.values())),
-    "routellm": Allowed(None, frozenset({MIXTRAL[1]})),
+    "routellm": Allowed(None, frozenset({MIXTRAL})),
 }
 PROMPT_SOURCES = ("zeroeval", "routellm")
 LOG_SOURCES = ("vllm_burst", "aibrix")
