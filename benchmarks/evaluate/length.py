@@ -26,6 +26,7 @@ from benchmarks.evaluate.length_baselines import (
     baselines,
     task_of,
 )
+from benchmarks.evaluate.picks import check_apart
 from predictors.learned.artifact import Artifact
 from predictors.learned.length_model import LengthModel, quantiles
 from predictors.learned.names import model_key
@@ -46,7 +47,7 @@ _RESAMPLES, _SPEARMAN_RESAMPLES = 1000, 200
 def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: int = 1) -> Evaluation:
     """All figures on `test`; `train` (what the artifact was trained on) is what baselines are fitted on, None for
     none. Raises DatasetError for prompts of `test` that have near copies in `train`, or without lengths."""
-    _check_apart(test, train)
+    check_apart(test, train)
     model = LengthModel.load(artifact)
     answers, families = _answers(test)
     shares = _shares(model, answers, families)
@@ -63,16 +64,6 @@ def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: 
     ]
     curves = [*_calibration(answers, shares, families), *_by_bucket(answers, predicted)]
     return Evaluation("length", tuple(figures), tuple(curves), tuple(_notes(answers, predicted)))
-
-
-def _check_apart(test: Dataset, train: Dataset | None) -> None:
-    if train is not None:
-        shared = {each.group for each in train.prompts} & {each.group for each in test.prompts}
-        if shared:
-            raise DatasetError(
-                f"{len(shared)} groups of prompts are in the training part and in the test part (one is "
-                f"{min(shared)}): split by group"
-            )
 
 
 def _answers(data: Dataset) -> tuple[Answers, np.ndarray]:

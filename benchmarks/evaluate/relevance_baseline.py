@@ -9,23 +9,13 @@ import scipy.sparse
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
+from benchmarks.evaluate.picks import on_scale
 from predictors.training.dataset import Prompt, fraction_of
 from predictors.training.relevance_labels import Labels, priors
 
 BASELINE = "TF-IDF + logistic regression"
 _PENALTIES = (0.3, 1.0, 3.0, 10.0)
 _INNER = 0.2
-
-
-def on_scale(labels: Labels, scale: str, models: Sequence[str]) -> np.ndarray:
-    """(P, M) qualities of these models on this scale; NaN columns for those that it does not have."""
-    table = np.full((len(labels.prompts), len(models)), np.nan)
-    if scale in labels.scales:
-        of_model = {labels.heads[head]: head for head in labels.heads_on(labels.scales.index(scale))}
-        for column, model in enumerate(models):
-            if model in of_model:
-                table[:, column] = labels.quality[:, of_model[model]]
-    return table
 
 
 def fitted_baseline(
