@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import TimeElapsedColumn
 from rich.table import Table
 
 from benchmarks.collect.drive import Collection, Level, Settings, collect, until_stopped
@@ -25,7 +25,8 @@ from benchmarks.collect.judge import Judge, Verdicts
 from benchmarks.collect.prompts import Questions, read_questions
 from benchmarks.collect.results import first_answers, summary, to_dataset
 from benchmarks.replay.client import check_url
-from benchmarks.replay.command import INTERRUPTED, run_until_interrupted
+from benchmarks.replay.command import run_until_interrupted
+from benchmarks.terminal import INTERRUPTED, progress_bar
 from benchmarks.workloads.format import WorkloadError
 from predictors.training import dataset
 from router.config import FleetConfig
@@ -211,18 +212,7 @@ class _Bar:
     """A progress bar on a terminal; nothing elsewhere but what must be told."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True)
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
-            TimeElapsedColumn(),
-            console=self._console,
-            transient=True,
-            refresh_per_second=4,
-            disable=not sys.stderr.isatty(),
-        )
+        self._bar = progress_bar("{task.fields[note]}", TimeElapsedColumn())
         self._task = self._bar.add_task("collecting", total=None, note="")
 
     def __enter__(self) -> _Bar:
@@ -233,7 +223,7 @@ class _Bar:
         self._bar.stop()
 
     def tell(self, line: str) -> None:
-        self._console.print(f"headway collect: {line}", markup=False, highlight=False, soft_wrap=True)
+        self._bar.console.print(f"headway collect: {line}", markup=False, highlight=False, soft_wrap=True)
 
     def update(self, standing: Standing) -> None:
         note = f"{standing.sent - standing.ended} in flight, {standing.failed} failed"

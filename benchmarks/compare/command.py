@@ -25,9 +25,10 @@ from benchmarks.compare.report import lag_warning, live_run, report
 from benchmarks.compare.runs import RunFolder, digest
 from benchmarks.compare.tables import table
 from benchmarks.measures import mean_rate
-from benchmarks.replay.command import INTERRUPTED, run_until_interrupted, target_from
+from benchmarks.replay.command import run_until_interrupted, target_from
 from benchmarks.replay.summary import LAG_WARNING_S, summarise
 from benchmarks.scenarios.reading import USUAL_POLICIES
+from benchmarks.terminal import INTERRUPTED
 from benchmarks.workloads.describe import describe
 from benchmarks.workloads.format import WorkloadError, read, read_header
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import TimeElapsedColumn
 
 import policies
 from benchmarks.calibrate.profiles import read_profiles
@@ -26,6 +24,7 @@ from benchmarks.oracles.solver import require as require_solver
 from benchmarks.scenarios import Scenario, load_scenario
 from benchmarks.scenarios.reading import USUAL_POLICIES
 from benchmarks.simulator import Fleet
+from benchmarks.terminal import progress_bar
 from benchmarks.workloads.format import WorkloadError
 from benchmarks.workloads.mixes import parse_slo
 from router.config import FleetConfig, load
@@ -147,15 +146,7 @@ class _Bar:
     """The progress bar, on a terminal only."""
 
     def __init__(self) -> None:
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=Console(stderr=True),
-            transient=True,
-            disable=not sys.stderr.isatty(),
-        )
+        self._progress = progress_bar(TimeElapsedColumn())
         self._task = self._progress.add_task("reading the workload", total=None)
 
     def __enter__(self) -> _Bar:

@@ -8,6 +8,7 @@ from math import floor, log10
 from typing import Any
 
 from benchmarks.compare.capacity import out_of_reach, rates_to_add
+from benchmarks.terminal import aligned
 
 Cell = Mapping[str, Any]
 
@@ -126,7 +127,7 @@ def _had(of: Sequence[Column], cells: Sequence[Cell]) -> list[Column]:
 def table(report: Mapping[str, Any]) -> str:
     """Each policy at each rate as an aligned line, and what load each bears."""
     cells = report["cells"]
-    lines = _aligned(_rows(cells, columns(cells)))
+    lines = _ruled(_rows(cells, columns(cells)))
     seeds = max((cell["seeds"] for cell in cells), default=0)
     notes = ["TTFT and E2E in s, TPOT in ms of complete answers; tokens: output delivered, of all requests"]
     if seeds > 1:
@@ -134,7 +135,7 @@ def table(report: Mapping[str, Any]) -> str:
     lines.append("; ".join(notes))
     spent, ended = spending(cells), endings(cells)
     if spent or ended:
-        lines += ["", *_aligned(_rows(cells, [*spent, *ended]))]
+        lines += ["", *_ruled(_rows(cells, [*spent, *ended]))]
     if ended:
         lines.append(ENDINGS_NOTE)
     if short := short_note(report):
@@ -152,16 +153,9 @@ def _rows(cells: Sequence[Cell], shown: Sequence[Column]) -> list[list[str]]:
     ]
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(
-            cell.rjust(width) if place else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-    return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]]
+def _ruled(rows: Sequence[Sequence[str]]) -> list[str]:
+    head, *body = rows
+    return aligned([head, ["-" * max(map(len, column)) for column in zip(*rows, strict=True)], *body])
 
 
 #: Less time of arrivals than this is not enough for a steady state.

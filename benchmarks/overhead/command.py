@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import TimeRemainingColumn
 
 from benchmarks.overhead import report
 from benchmarks.overhead.processes import StartError
 from benchmarks.overhead.runs import TARGETS, Measured, measure, run_count
 from benchmarks.overhead.scenarios import SCENARIOS
-
-INTERRUPTED = 130
+from benchmarks.terminal import INTERRUPTED, progress_bar
 
 
 def parser() -> argparse.ArgumentParser:
@@ -82,16 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _overhead(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     scenarios = [SCENARIOS[name] for name in options.scenarios]
-    console = Console(stderr=True)
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-        transient=True,
-    ) as progress:
+    with progress_bar(TimeRemainingColumn()) as progress:
         task = progress.add_task("starting", total=run_count(scenarios, options.targets, options.passes))
 
         def on_run(told: str) -> None:

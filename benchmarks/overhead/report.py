@@ -13,6 +13,7 @@ from benchmarks.overhead.plan import Result
 from benchmarks.overhead.processes import Cores
 from benchmarks.overhead.runs import TARGETS, Measured
 from benchmarks.overhead.scenarios import SCENARIOS, Figure, Scenario
+from benchmarks.terminal import aligned
 
 #: From this share of its core on, the engine or the load generator is what limits a run.
 _SATURATED = 0.9
@@ -164,15 +165,7 @@ def _table(scenario: Scenario, results: Mapping[str, Sequence[Result]]) -> list[
             comparable = ours is not None and theirs is not None and theirs.median > 0
             row.append(f"{ours.median / theirs.median:.2f}" if comparable and ours and theirs else "-")
         rows.append(row)
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-    return [f"{scenario.name}: {scenario.title}", *lines]
+    return [f"{scenario.name}: {scenario.title}", *aligned(rows)]
 
 
 def _missing(measured: Measured) -> list[str]:

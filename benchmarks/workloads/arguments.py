@@ -5,7 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
+from pydantic import Field
+
+from benchmarks.checks import check_options
 from benchmarks.workloads.format import WorkloadError
 from benchmarks.workloads.mixes import Wishes, parse_amounts
 from benchmarks.workloads.options import BuildOptions
@@ -13,7 +17,7 @@ from benchmarks.workloads.restrict import Bounds
 from benchmarks.workloads.sources import SOURCES
 from benchmarks.workloads.sources.generators import PROCESSES, Lengths
 from benchmarks.workloads.sources.source import Choices
-from router.core.quoting import quoted
+from router.config.fields import Count, NotNegative, Positive, Share
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -159,18 +163,20 @@ def options(args: argparse.Namespace) -> BuildOptions:
         if not max_tokens.isdigit() or int(max_tokens) < 1:
             raise WorkloadError(f"--max-tokens: expected auto, exact or a number, not {max_tokens!r}")
         max_tokens = int(max_tokens)
-    for name in ("min_prompt_tokens", "max_prompt_tokens", "min_output_tokens", "max_output_tokens"):
-        value = getattr(args, name)
-        if value is not None and value < 1:
-            raise WorkloadError(f"--{name.replace('_', '-')}: must be at least 1 (given: {quoted(value)})")
-    if args.min_quality is not None and not 0 <= args.min_quality <= 1:
-        raise WorkloadError(f"--min-quality: must be in [0, 1] (given: {quoted(args.min_quality)})")
-    for name in ("prompt_median", "output_median"):
-        if getattr(args, name) < 1:
-            raise WorkloadError(f"--{name.replace('_', '-')}: must be at least 1 (given: {quoted(value)})")
-    for name in ("prompt_sigma", "output_sigma"):
-        if getattr(args, name) < 0:
-            raise WorkloadError(f"--{name.replace('_', '-')}: must be at least 0")
+    check_options(
+        args,
+        WorkloadError,
+        **dict.fromkeys(
+            ("min_prompt_tokens", "max_prompt_tokens", "min_output_tokens", "max_output_tokens", "limit"),
+            Count,
+        ),
+        **dict.fromkeys(("rate", "rate_scale", "duration", "turns", "cv", "period"), Positive),
+        **dict.fromkeys(("start", "prompt_sigma", "output_sigma"), NotNegative),
+        **dict.fromkeys(("prompt_median", "output_median"), Annotated[Positive, Field(ge=1)]),
+        **dict.fromkeys(("min_quality", "depth"), Share),
+    )
+    if args.rate is not None and args.rate_scale is not None:
+        raise WorkloadError("--rate and --rate-scale cannot both be given")
     return BuildOptions(
         seed=args.seed,
         files=_files(args.name, args.file),

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Iterable, Iterator
 
 import orjson
-from rich.console import Console
-from rich.progress import Progress
+from rich.progress import TimeRemainingColumn
 
+from benchmarks.terminal import progress_bar
 from benchmarks.workloads import arguments, describe, figure
 from benchmarks.workloads.build import plan
 from benchmarks.workloads.format import WorkloadError, WorkloadRequest, read, read_header, write
@@ -39,7 +39,7 @@ def _build(args: argparse.Namespace) -> int:
         nonlocal told
         told = yield from describe.passing(requests)
 
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+    with progress_bar(TimeRemainingColumn()) as progress:
         tracked = progress.track(workload, total=header.requests, description="writing")
         write(args.out, header, written(tracked))
     if args.json:
@@ -52,7 +52,7 @@ def _build(args: argparse.Namespace) -> int:
 
 def _show(args: argparse.Namespace) -> int:
     header = read_header(args.file)
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+    with progress_bar(TimeRemainingColumn()) as progress:
         told = describe.describe(
             progress.track(read(args.file), total=header.requests, description="reading"),
         )

@@ -90,10 +90,6 @@ def test_day_cycle_is_low_at_its_ends_and_high_in_the_middle() -> None:
     assert high > 4 * low
 
 
-def test_process_settings_are_checked() -> None:
+def test_an_unknown_process_is_refused() -> None:
     with pytest.raises(WorkloadError, match="unknown arrival process"):
         Process("weekly", 1.0)
-    with pytest.raises(WorkloadError, match="--rate"):
-        Process("poisson", 0.0)
-    with pytest.raises(WorkloadError, match="--depth"):
-        Process("daycycle", 1.0, depth=1.5)
