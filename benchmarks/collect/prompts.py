@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
+from pydantic import BaseModel, Field, ValidationError
 
+from benchmarks.checks import problem
 from benchmarks.workloads import format as workloads
-from benchmarks.workloads.format import VERSION_KEY, WorkloadError
+from benchmarks.workloads.format import VERSION_KEY, OutputTokens, Text, Tokens, WorkloadError
 from benchmarks.workloads.text import prompt_text
 
 
@@ -79,23 +81,22 @@ def _plain(path: Path, number: int, line: bytes) -> Question:
         raise WorkloadError(f"{path}, line {number}: not UTF-8 text") from error
 
 
+class _Line(BaseModel):
+    """An object of a JSON-lines file; further members are left alone."""
+
+    prompt: Annotated[Text, Field(pattern=r"\S")]
+    max_tokens: Tokens | None = None
+    output_tokens: OutputTokens | None = None
+    session: Text | None = None
+    task: Text | None = None
+
+
 def _json(path: Path, number: int, line: bytes) -> Question:
-    value = _object(line)
-    text = None if value is None else value.get("prompt")
-    if value is None or not isinstance(text, str) or not text.strip():
-        raise WorkloadError(f'{path}, line {number}: expected an object with a text "prompt"')
-    output = value.get("output_tokens")
-    by_model = output if isinstance(output, dict) else {"": output}
-    for name, count in [("max_tokens", value.get("max_tokens")), *by_model.items()]:
-        if count is not None and (type(count) is not int or count < 1):
-            raise WorkloadError(
-                f"{path}, line {number}: {name or 'output_tokens'} must be a positive integer"
-                f" (given: {count!r})"
-            )
-    for name in ("session", "task"):
-        if not isinstance(value.get(name), str | None):
-            raise WorkloadError(f"{path}, line {number}: {name} must be a text")
-    return _question(text, value.get("max_tokens"), output, value.get("session"), value.get("task"))
+    try:
+        found = _Line.model_validate_json(line)
+    except ValidationError as error:
+        raise WorkloadError(f"{path}, line {number}: {problem(error)}") from None
+    return _question(found.prompt, found.max_tokens, found.output_tokens, found.session, found.task)
 
 
 def _question(
