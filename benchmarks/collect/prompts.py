@@ -19,8 +19,9 @@ from benchmarks.workloads.text import prompt_text
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One prompt. `id` is a hash of its text. `max_tokens` bounds its answer (None: as all others);
-    `output_tokens`, by model or one for all, is what an emulated engine may be told; `task` the file's label."""
+    """One prompt. `id` is a hash of its text. `max_tokens` bounds its answer (None: the common bound).
+    `output_tokens`, by model or one for all, is the length that an emulated engine is to make. `task` is the file's
+    label."""
 
     id: str
     text: str
@@ -45,8 +46,8 @@ def read_questions(path: Path) -> Questions:
         lines = path.read_bytes().splitlines()
     except OSError as error:
         raise WorkloadError(f"cannot read {path}: {error.strerror or error}") from error
-    told = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
-    first = _object(told[0][1]) if told else None
+    filled = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+    first = _object(filled[0][1]) if filled else None
     if first is not None and VERSION_KEY in first:
         header = workloads.read_header(path)
         found = [
@@ -56,7 +57,7 @@ def read_questions(path: Path) -> Questions:
         licence = header.licence
     else:
         read = _plain if first is None else _json
-        found = [read(path, number, line) for number, line in told]
+        found = [read(path, number, line) for number, line in filled]
         licence = None
     if not found:
         raise WorkloadError(f"{path}: there is no prompt in it")

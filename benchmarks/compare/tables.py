@@ -56,7 +56,7 @@ def three_digits(value: float) -> str:
 
 
 def rate_text(rate_per_s: float) -> str:
-    """A rate as short as it can be told."""
+    """A rate in three digits."""
     return f"{rate_per_s:.3g}" if rate_per_s < 1000 else f"{rate_per_s:.0f}"
 
 
@@ -219,8 +219,8 @@ def _missed(entry: Mapping[str, Any]) -> list[str]:
         rate for rate in entry["missed_per_s"] if all(rate in one["missed_per_s"] for one in entry["by_seed"])
     ]
     in_some = [rate for rate in entry["missed_per_s"] if rate not in in_all]
-    told = [", ".join(map(rate_text, rates)) for rates in (in_all, in_some)]
-    return [*filter(None, told[:1]), *(f"{rates} in every draw" for rates in told[1:] if rates)]
+    texts = [", ".join(map(rate_text, rates)) for rates in (in_all, in_some)]
+    return [*filter(None, texts[:1]), *(f"{rates} in every draw" for rates in texts[1:] if rates)]
 
 
 def rates_hint(report: Mapping[str, Any]) -> str | None:
@@ -230,13 +230,13 @@ def rates_hint(report: Mapping[str, Any]) -> str | None:
         {one["bound"] for entry in report["capacity"] for one in entry["by_seed"]},
     )
     rates = report["rates_per_s"]
-    wishes = [
+    parts = [
         f"below {rate_text(rates[0])}" if "below" in bounds and out_of_reach(report) is None else "",
         ", ".join(map(rate_text, added)),
         f"above {rate_text(rates[-1])}" if "at_least" in bounds else "",
     ]
-    told = "; ".join(wish for wish in wishes if wish)
-    return f"To tell it more exactly, add rates: {told}." if told else None
+    added_rates = "; ".join(part for part in parts if part)
+    return f"To tell it more exactly, add rates: {added_rates}." if added_rates else None
 
 
 def _capacity_lines(report: Mapping[str, Any]) -> list[str]:

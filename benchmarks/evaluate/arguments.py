@@ -90,4 +90,4 @@ def shown_progress(what: str) -> Iterator[Progress | None]:
         yield None
         return
     with Console(stderr=True).status(what) as status:
-        yield lambda told: status.update(f"{what}: {told}")
+        yield lambda step: status.update(f"{what}: {step}")

@@ -87,10 +87,10 @@ def _scale(
     prompts = [labels.prompts[row] for row in rows]
     said = {}
     for name, estimator in model.estimators.items():
-        told = [estimator(prompt.features, models) for prompt in prompts]
+        estimates = [estimator(prompt.features, models) for prompt in prompts]
         said[name] = (
-            np.array([each.quality for each in told], dtype=float),
-            np.array([each.output_tokens for each in told], dtype=float),
+            np.array([each.quality for each in estimates], dtype=float),
+            np.array([each.output_tokens for each in estimates], dtype=float),
         )
     return Scale(
         labels.scales[scale],

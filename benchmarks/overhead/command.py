@@ -67,12 +67,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except OSError as error:
             return _say(f"cannot write {options.json}: {error.strerror}", 2)
     try:
-        told, figures = _micro() if options.micro else _overhead(options)
+        text, figures = _micro() if options.micro else _overhead(options)
     except StartError as error:
         return _say(str(error), 1)
     except KeyboardInterrupt:
         return INTERRUPTED
-    print(told)
+    print(text)
     if options.json is not None:
         options.json.write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2))
     return 0
@@ -83,8 +83,8 @@ def _overhead(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     with progress_bar(TimeRemainingColumn()) as progress:
         task = progress.add_task("starting", total=run_count(scenarios, options.targets, options.passes))
 
-        def on_run(told: str) -> None:
-            progress.update(task, description=told, advance=1)
+        def on_run(run: str) -> None:
+            progress.update(task, description=run, advance=1)
 
         measured: Measured = measure(
             scenarios,

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from benchmarks.checks import check_options
 from benchmarks.workloads.format import WorkloadError
-from benchmarks.workloads.mixes import Wishes, parse_amounts
+from benchmarks.workloads.mixes import RoutingMix, parse_amounts
 from benchmarks.workloads.options import BuildOptions
 from benchmarks.workloads.restrict import Bounds
 from benchmarks.workloads.sources import SOURCES
@@ -124,36 +124,36 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         lengths.add_argument(f"--{name}", type=float, default=value, help=f"generators (default {value:g})")
     for name, value in (("output-median", 129.0), ("output-sigma", 0.93)):
         lengths.add_argument(f"--{name}", type=float, default=value, help=f"generators (default {value:g})")
-    wishes = parser.add_argument_group("wishes")
-    wishes.add_argument(
+    routing = parser.add_argument_group("routing parameters of the requests")
+    routing.add_argument(
         "--slo", metavar="ttft_ms=..,tpot_ms=..,e2e_ms=..", help="targets (in a mix: of `normal`)"
     )
-    wishes.add_argument(
+    routing.add_argument(
         "--slo-mix",
         metavar="CLASS=SHARE,...",
         help="e.g. tight=0.2,normal=0.5,loose=0.2,none=0.1 (x0.5, x1, x3)",
     )
-    wishes.add_argument(
+    routing.add_argument(
         "--slo-class",
         action="append",
         default=[],
         metavar="NAME=FACTOR|NAME:ttft_ms=..",
         help="define a class of the mix; may be repeated",
     )
-    wishes.add_argument("--on-miss", choices=("reject", "best_effort"))
-    wishes.add_argument(
+    routing.add_argument("--on-miss", choices=("reject", "best_effort"))
+    routing.add_argument(
         "--budget-mix",
         metavar="USD|CLASS=SHARE,...",
         help="e.g. 0.001=0.3,none=0.7, or tight=0.3,none=0.7 (x0.5, x1, x3 of the expected cost)",
     )
-    wishes.add_argument(
+    routing.add_argument(
         "--budget-tariff",
         metavar="INPUT,OUTPUT",
         help="USD per million tokens, for the classes of --budget-mix",
     )
-    wishes.add_argument("--min-quality", type=float, metavar="Q", help="for all requests")
-    wishes.add_argument("--quality-mix", metavar="Q=SHARE,...", help="floors, e.g. 0.7=0.3,none=0.7")
-    wishes.add_argument("--policy")
+    routing.add_argument("--min-quality", type=float, metavar="Q", help="for all requests")
+    routing.add_argument("--quality-mix", metavar="Q=SHARE,...", help="floors, e.g. 0.7=0.3,none=0.7")
+    routing.add_argument("--policy")
 
 
 def options(args: argparse.Namespace) -> BuildOptions:
@@ -206,7 +206,7 @@ def options(args: argparse.Namespace) -> BuildOptions:
             on_long=args.on_long,
         ),
         max_tokens=max_tokens,
-        wishes=Wishes.of(
+        routing=RoutingMix.of(
             slo=args.slo,
             slo_mix=args.slo_mix,
             slo_class=args.slo_class,

@@ -33,19 +33,19 @@ def run(args: argparse.Namespace) -> int:
 def _build(args: argparse.Namespace) -> int:
     workload = plan(args.name, arguments.options(args), os.environ)
     header = workload.header
-    told = describe.Description()
+    description = describe.Description()
 
     def written(requests: Iterable[WorkloadRequest]) -> Iterator[WorkloadRequest]:
-        nonlocal told
-        told = yield from describe.passing(requests)
+        nonlocal description
+        description = yield from describe.passing(requests)
 
     with progress_bar(TimeRemainingColumn()) as progress:
         tracked = progress.track(workload, total=header.requests, description="writing")
         write(args.out, header, written(tracked))
     if args.json:
-        _print_json({"file": str(args.out), "header": header.as_dict(), **told.as_dict()})
+        _print_json({"file": str(args.out), "header": header.as_dict(), **description.as_dict()})
     else:
-        print(describe.text(header, told))
+        print(describe.text(header, description))
         print(f"written to {args.out}")
     return 0
 
@@ -53,15 +53,15 @@ def _build(args: argparse.Namespace) -> int:
 def _show(args: argparse.Namespace) -> int:
     header = read_header(args.file)
     with progress_bar(TimeRemainingColumn()) as progress:
-        told = describe.describe(
+        description = describe.describe(
             progress.track(read(args.file), total=header.requests, description="reading"),
         )
     if args.json:
-        _print_json({"header": header.as_dict(), **told.as_dict()})
+        _print_json({"header": header.as_dict(), **description.as_dict()})
     else:
-        print(describe.text(header, told))
+        print(describe.text(header, description))
     if args.out is not None:
-        figure.plot(args.out, header, told)
+        figure.plot(args.out, header, description)
         if not args.json:
             print(f"plot written to {args.out}")
     return 0

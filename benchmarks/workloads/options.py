@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from benchmarks.workloads.mixes import Wishes
+from benchmarks.workloads.mixes import RoutingMix
 from benchmarks.workloads.restrict import Bounds
 from benchmarks.workloads.sources.generators import Lengths
 from benchmarks.workloads.sources.source import Choices
@@ -37,7 +37,7 @@ class BuildOptions:
     length_wins: Literal["workload", "prompts"] = "workload"
     bounds: Bounds = Bounds()
     max_tokens: int | Literal["auto", "exact"] = "auto"
-    wishes: Wishes = Wishes()
+    routing: RoutingMix = RoutingMix()
 
     @property
     def end_s(self) -> float:

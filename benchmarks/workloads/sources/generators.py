@@ -43,14 +43,14 @@ class Process:
             return arrivals.gamma(random_, self.rate_per_s, self.cv)
         return arrivals.day_cycle(random_, self.rate_per_s, self.period_s, self.depth)
 
-    def told(self) -> dict[str, str | float]:
+    def as_dict(self) -> dict[str, str | float]:
         """The settings that matter, for a header."""
-        told: dict[str, str | float] = {"process": self.name, "rate_per_s": self.rate_per_s}
+        found: dict[str, str | float] = {"process": self.name, "rate_per_s": self.rate_per_s}
         if self.name == "gamma":
-            told["cv"] = self.cv
+            found["cv"] = self.cv
         if self.name == "daycycle":
-            told |= {"period_s": self.period_s, "depth": self.depth}
-        return told
+            found |= {"period_s": self.period_s, "depth": self.depth}
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Lengths:
             max(1, round(random_.lognormvariate(math.log(self.output_median), self.output_sigma))),
         )
 
-    def told(self) -> dict[str, str | float]:
+    def as_dict(self) -> dict[str, str | float]:
         """The settings, for a header."""
         return {"distribution": "log-normal", **asdict(self)}
 
