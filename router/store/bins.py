@@ -1,7 +1,7 @@
-"""Logarithmic bins inside SQL: a value's bin by a balanced tree of comparisons, and what is read from the counts.
+"""Logarithmic bins in SQL: a balanced tree of comparisons finds a value's bin, and quantiles are read from the counts.
 
-Both databases sort a value into a bin this way without loading a row into this process and without functions that one of
-them lacks (SQLite has logarithms only where it was built with them).
+So both databases bin values themselves, without sending rows to this process. The tree needs no logarithm function, which
+some builds of SQLite lack.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, case, literal_column
 
 @dataclass(frozen=True, slots=True)
 class Bins:
-    """Bin i holds values above `edges[i - 1]` up to `edges[i]`; the first and the last are open."""
+    """Bin i has the values above `edges[i - 1]` up to `edges[i]`; the first and the last bin are open."""
 
     edges: tuple[float, ...]
 
@@ -32,7 +32,7 @@ class Bins:
         return case((value.is_(None), None), else_=tree(value, self.edges))
 
     def bounds(self, index: int) -> tuple[float, float]:
-        """Lower and upper edge of a bin. The first begins a bin's width below its edge, the last ends so above."""
+        """The lower and upper edge of a bin. The first and the last bin are as wide as the others."""
         edges = self.edges
         step = edges[1] / edges[0]
         low = edges[index - 1] if index > 0 else edges[0] / step
@@ -40,8 +40,8 @@ class Bins:
         return low, high
 
     def quantile(self, counts: Mapping[int, int], share: float) -> float | None:
-        """The value that `share` of what was counted does not exceed, by its place within its bin on a logarithmic
-        scale; None of nothing. It lies in the true value's bin."""
+        """The quantile at `share`, interpolated within its bin on a logarithmic scale; None without counts. It is in the
+        same bin as the exact quantile."""
         total = sum(counts.values())
         if not total:
             return None
@@ -55,7 +55,7 @@ class Bins:
 
 
 def tree(value: ColumnElement[Any], edges: Sequence[float], first: int = 0) -> ColumnElement[Any]:
-    """How many of the ascending `edges` lie below `value`, plus `first`."""
+    """SQL for the number of ascending `edges` below `value`, plus `first`."""
     if not edges:
         return literal_column(str(first))
     middle = len(edges) // 2

@@ -1,7 +1,7 @@
-"""Reading a whole table in batches, in the order of its key, with memory for one batch.
+"""Reads a whole table in batches, ordered by its key, with memory for one batch.
 
-Each batch is a query of its own that goes on after the last key, so that a long export keeps no transaction open. Rows
-that are written meanwhile may come too; none comes twice.
+Each batch is a separate query that starts after the last key, so a long export keeps no transaction open. It may include
+rows that are written meanwhile, but no row twice.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from router.store import spending, tables
 
-#: What can be extracted.
+#: The tables that can be extracted, by name.
 TABLES = {table.name: table for table in (tables.requests, tables.attempts, tables.feedback, tables.spend)}
 BATCH_ROWS = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class Extract:
-    """Rows of a table: of requests received from `since` to before `until` (seconds since the epoch; for `spend`: days that
-    lie in between, wholly or in part), and of some policies."""
+    """Rows of a table for requests received from `since` to before `until` (seconds since the epoch; for `spend` the days
+    that overlap with this range), and for these policies (empty: all)."""
 
     table: Table
     since: float | None = None
@@ -32,7 +32,7 @@ class Extract:
     policies: Sequence[str] = ()
 
     async def count(self, engine: AsyncEngine) -> int:
-        """How many rows there are now."""
+        """The number of rows now."""
         query = self._filtered(select(func.count()).select_from(self.table))
         async with engine.connect() as connection:
             return int(await connection.scalar(query) or 0)
@@ -40,7 +40,7 @@ class Extract:
     async def batches(
         self, engine: AsyncEngine, rows: int = BATCH_ROWS
     ) -> AsyncIterator[list[tuple[Any, ...]]]:
-        """All rows, values in the order of the table's columns."""
+        """All rows, with values in the order of the table's columns."""
         key = list(self.table.primary_key.columns)
         at = [list(self.table.columns).index(column) for column in key]
         after: tuple[Any, ...] | None = None
@@ -79,7 +79,7 @@ class Extract:
 
 
 def _last_day(until: float) -> str:
-    """The day of the last moment before a time."""
+    """The day of the last instant before `until`."""
     at = datetime.fromtimestamp(until, UTC)
     midnight = (at.hour, at.minute, at.second, at.microsecond) == (0, 0, 0, 0)
     return spending.today(until - 86_400.0 if midnight else until)

@@ -1,8 +1,8 @@
-"""Clients' keys in the database: those that were made while the gateway ran, shared by all replicas.
+"""Clients' keys in the database: keys that were made at run time, shared by all replicas.
 
-Rows are added and revoked, never removed, so that a revoked key's name is not given to another. Every change has a
-later `changed_at` than all changes before it, whatever the clocks of those who make them say: `KeyTable.version`
-tells whether anything has changed without reading the rows.
+Rows are added and revoked but never removed, so a revoked key's name is not used again. Every change has a later
+`changed_at` than all changes before it, even if clocks differ. So `KeyTable.version` detects a change without reading the
+rows.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from router.store.tables import keys
 
 logger = logging.getLogger("headway")
 
-#: Later than the last change by this much where the clock is not.
+#: A change is at least this much later than the last one, even if the clock is behind.
 _TICK_S = 0.001
 
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """One row. `settings` is JSON as it stands in the table; times in seconds since the epoch."""
+    """One row. `settings` is JSON as stored in the table. Times are seconds since the epoch."""
 
     name: str
     sha256: str
@@ -48,16 +48,16 @@ class StoredKey:
 
 
 class NameTaken(Exception):
-    """Another key, which may be revoked, has this name (or this hash)."""
+    """Another key, active or revoked, has this name (or this hash)."""
 
 
-#: What `KeyTable.version` answers: rows, revoked ones, time of the last change.
+#: The result of `KeyTable.version`: number of rows, number of revoked rows, time of the last change.
 Version = tuple[int, int, float]
 
 
 class KeyTable:
-    """The table `keys` of one database. All methods raise StoreError when the database does not answer. `keyed` is a file
-    beside the database that says that the table held keys (None: nothing is kept of that)."""
+    """The table `keys` of one database. All methods raise StoreError if the database does not answer. `keyed` is a marker
+    file beside the database: it exists if the table ever had keys (None: no marker)."""
 
     def __init__(self, url: URL, engine: AsyncEngine, keyed: Path | None = None) -> None:
         self._name = public_url(url)
@@ -67,8 +67,8 @@ class KeyTable:
 
     @classmethod
     async def open(cls, url: str, *, create: bool = False) -> KeyTable:
-        """The table of a database that nothing else has open here; with `create` the database is made ready for
-        use. Close it with `aclose`."""
+        """Connect to a database that this process has not opened yet. With `create` the database and its tables are
+        created. Close it with `aclose`."""
         parsed = parse_url(url)
         engine = create_engine(parsed)
         try:
@@ -79,23 +79,23 @@ class KeyTable:
         return cls(parsed, engine)
 
     async def aclose(self) -> None:
-        """Let go of the database."""
+        """Close the connections."""
         await self._engine.dispose()
 
     def held_keys(self) -> bool:
-        """Whether the table is known to have held keys, also if it holds none now."""
+        """True if the marker shows that the table had keys, even if it has none now."""
         return self.keyed is not None and self.keyed.exists()
 
     def note_keys(self) -> None:
-        """Keep, beside the database, that the table holds keys."""
+        """Create the marker file: the table has keys."""
         if self.keyed is not None and not self.keyed.exists():
             try:
                 self.keyed.touch(mode=0o600)
             except OSError as error:
-                logger.warning("cannot keep that there are keys (%s): set auth.required", error.strerror)
+                logger.warning("cannot record that there are keys (%s): set auth.required", error.strerror)
 
     async def version(self) -> Version:
-        """Another value after every change, wherever it was made."""
+        """A value that changes with every change of the table, by any process."""
         query = select(func.count(), func.count(keys.c.revoked_at), func.max(keys.c.changed_at))
         try:
             async with self._engine.connect() as connection:
@@ -105,7 +105,7 @@ class KeyTable:
         return rows, revoked, changed_at or 0.0
 
     async def rows(self) -> tuple[StoredKey, ...]:
-        """All keys, revoked ones included, in the order in which they were made."""
+        """All keys, including revoked ones, in the order of their creation."""
         columns = (getattr(keys.c, name) for name in StoredKey.__dataclass_fields__)
         query = select(*columns).order_by(keys.c.created_at, keys.c.name)
         try:
@@ -115,7 +115,7 @@ class KeyTable:
             raise self._unanswered(error) from None
 
     async def add(self, key: StoredKey) -> None:
-        """Keep a new key. Raises NameTaken."""
+        """Store a new key. Raises NameTaken."""
         values: dict[str, Any] = {name: getattr(key, name) for name in StoredKey.__dataclass_fields__}
         statement = insert(keys).values(**values, changed_at=_later(key.created_at))
         try:
@@ -127,7 +127,7 @@ class KeyTable:
             raise self._unanswered(error) from None
 
     async def revoke(self, names: Collection[str], now: float) -> Sequence[str]:
-        """Revoke keys for good; the names of those that were not revoked before."""
+        """Revoke keys permanently. Returns the names of those that were not revoked before."""
         statement = (
             update(keys)
             .where(keys.c.name.in_(names), keys.c.revoked_at.is_(None))
@@ -145,6 +145,6 @@ class KeyTable:
 
 
 def _later(now: float) -> ColumnElement[float]:
-    """`now`, or just after the last change where another's clock is ahead."""
+    """`now`, or just after the last change if another process's clock is ahead."""
     last = select(func.coalesce(func.max(keys.c.changed_at), 0.0)).scalar_subquery()
     return case((last >= now, last + _TICK_S), else_=now)

@@ -1,4 +1,4 @@
-"""Opens the state that a fleet file names."""
+"""Opens the shared state that a fleet file names."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from router.store.state import MemoryState, State
 def open_state(
     url: str, *, name: str, run_id: str, timeout_s: float, interval_s: float, replicas: int = 1
 ) -> State:
-    """`memory://` is this process alone; redis:// and rediss://, with user and password if need be, are shared by all
-    replicas of the fleet `name`, of which this run is `run_id` (no two alike) and at least `replicas` are known to serve. Raises ValueError for another URL,
-    ImportError where the client for Redis is not installed."""
+    """`memory://` is for this process alone. redis:// and rediss://, with a user and a password if needed, are shared by
+    all replicas of the fleet `name`. `run_id` identifies this run and is unique; at least `replicas` replicas serve.
+    Raises ValueError for another URL, and ImportError if the Redis client is not installed."""
     if url == "memory://":
         return MemoryState(run_id)
     if not url.startswith(("redis://", "rediss://")):

@@ -1,7 +1,7 @@
-"""What a replica knows of the money that all replicas have spent and reserved, and what of it Redis has yet to be told.
+"""A replica's view of the money that all replicas have spent and reserved, and the part that Redis does not have yet.
 
-Of every run that ever was, the total that it has spent of a budget; it only grows, so the greater of two is the later,
-and to tell one twice changes nothing. What is reserved is told as a whole too, by its owner alone.
+For every run there is the total that it has spent of a budget. Totals only grow, so the larger of two values is the newer
+one, and sending a total twice changes nothing. A reservation is sent as a total too, only by the replica that holds it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from router.store.state import TOTAL, Budget, oldest_kept
 #: (key, period)
 Name = tuple[str, str]
 
-#: So many budgets are told in one exchange, and so many totals of other runs.
+#: Most budgets in one exchange, and most totals of other runs.
 _PAGE = 500
 
 
 @dataclass(slots=True)
 class Line:
-    """One budget in USD: what each run has spent, their sum, what this replica has reserved and what the others have,
-    and what Redis has last acknowledged of this replica's."""
+    """One budget in USD: the spending of each run and their sum, the reservations of this replica and of the others, and
+    the values of this replica that Redis last acknowledged."""
 
     by_run: dict[str, float] = field(default_factory=dict)
     spent_usd: float = 0.0
@@ -32,7 +32,7 @@ class Line:
     told_reserved_usd: float = 0.0
 
     def spent_by(self, run: str, usd: float) -> bool:
-        """A run's total; whether it is more than was known."""
+        """Set a run's total. True if it is larger than before."""
         more = usd - self.by_run.get(run, 0.0)
         if more <= 0:
             return False
@@ -43,7 +43,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """What one exchange tells: own (spent, reserved) by budget, and totals of other runs."""
+    """The money in one exchange: this replica's (spent, reserved) by budget, and totals of other runs."""
 
     own: Mapping[Name, tuple[float, float]]
     spent: list[tuple[str, str, float]]
@@ -51,7 +51,7 @@ class Telling:
 
 
 class Books:
-    """`run_id` names this replica's run."""
+    """All budgets by name. `run_id` is this replica's run."""
 
     def __init__(self, run_id: str) -> None:
         self._run = run_id
@@ -61,7 +61,7 @@ class Books:
         self._oldest = ""
 
     def line(self, name: Name) -> Line:
-        """The budget's line, made when it is first asked for."""
+        """The budget's line, created at the first use."""
         line = self._lines.get(name)
         if line is None:
             line = self._lines[name] = Line()
@@ -76,7 +76,7 @@ class Books:
             self._changed.pop(name, None)
 
     def load(self, spent: Mapping[Name, Mapping[str, float]]) -> dict[Name, float]:
-        """Totals by run, as the store knows them. By budget, how much of that was news."""
+        """Load totals by run from the store. Returns the increase of each budget's spending."""
         news = {}
         for name, by_run in spent.items():
             line = self.line(name)
@@ -88,13 +88,13 @@ class Books:
         return news
 
     def spent_usd(self, name: Name) -> float:
-        """What all have spent of a budget, as far as is known."""
+        """The known spending of all replicas from a budget."""
         line = self._lines.get(name)
         return 0.0 if line is None else line.spent_usd
 
-    # --- what happens here ---
+    # --- changes by this replica ---
     def settle(self, name: Name, reserved_usd: float, spent_usd: float) -> None:
-        """Replace what was reserved by what was spent."""
+        """Replace a reservation by the actual spending."""
         line = self.line(name)
         if reserved_usd:
             line.reserved_usd = left_over(line.reserved_usd - reserved_usd)
@@ -103,27 +103,27 @@ class Books:
         self._changed[name] = None
 
     def reserve(self, budgets: Iterable[Budget], usd: float) -> None:
-        """Reserve, by this replica's own decision."""
+        """Add a reservation that this replica decided itself."""
         for budget in budgets:
             name = budget.key, budget.period
             self.line(name).reserved_usd += usd
             self._changed[name] = None
 
     def granted(self, budgets: Iterable[Budget], usd: float) -> None:
-        """Redis has reserved."""
+        """Add a reservation that Redis granted."""
         for budget in budgets:
             line = self.line((budget.key, budget.period))
             line.reserved_usd += usd
             line.told_reserved_usd += usd
 
-    # --- telling and hearing ---
+    # --- exchanges with Redis ---
     @property
     def untold(self) -> bool:
-        """Whether there is anything to tell."""
+        """True if Redis does not have everything yet."""
         return bool(self._changed or self._foreign)
 
     def tell_all(self) -> None:
-        """Begin anew: Redis may know nothing of what it was told, and holds no reservation of this replica's."""
+        """Mark everything for sending: Redis may have lost its data, and has no reservation of this replica."""
         self._foreign = {
             (name, run): None for name, line in self._lines.items() for run in line.by_run if run != self._run
         }
@@ -133,7 +133,7 @@ class Books:
                 self._changed[name] = None
 
     def telling(self) -> Telling:
-        """What to tell now, a page of it; acknowledged with `told`."""
+        """The next page to send. Call `told` when Redis has acknowledged it."""
         own, spent, reserved = {}, [], []
         for name in itertools.islice(self._changed, _PAGE):
             line = self._lines[name]
@@ -152,14 +152,14 @@ class Books:
         return Telling(own, spent, reserved)
 
     def told(self, telling: Telling) -> None:
-        """Redis has it."""
+        """Redis has acknowledged this page."""
         for name, (spent_usd, reserved_usd) in telling.own.items():
             if name in self._lines:
                 line = self._lines[name]
                 line.told_spent_usd, line.told_reserved_usd = spent_usd, reserved_usd
 
     def heard(self, in_redis: str, run: str, spent_usd: float, held_usd: float) -> None:
-        """Of a budget: what another run has spent, and what all have reserved."""
+        """Take over a change from Redis: the total that another run has spent, and the reservations of all replicas."""
         period, _, key = in_redis.partition(":")
         if period != TOTAL and period < self._oldest:
             return
@@ -167,9 +167,9 @@ class Books:
         line.spent_by(run, spent_usd)
         line.reserved_elsewhere_usd = left_over(held_usd - line.told_reserved_usd)
 
-    # --- alone ---
+    # --- local fallback ---
     def standing(self) -> dict[Name, tuple[float, float]]:
-        """By budget what was gone of it when Redis last answered, and how much of that was this replica's own."""
+        """For each budget, the USD spent or reserved when Redis last answered, and this replica's part of them."""
         standing = {}
         for name, line in self._lines.items():
             own_usd = line.told_spent_usd + line.told_reserved_usd
@@ -178,17 +178,17 @@ class Books:
         return standing
 
     def own_usd(self, name: Name) -> float:
-        """What this replica has spent and reserved of a budget."""
+        """This replica's spending and reservations from a budget."""
         line = self._lines.get(name)
         return 0.0 if line is None else line.by_run.get(self._run, 0.0) + line.reserved_usd
 
 
 def left_over(usd: float) -> float:
-    """A difference of sums that is nothing but their last bits is zero."""
+    """The difference of two sums, or zero if it is only a rounding error."""
     return usd if usd > 1e-12 else 0.0
 
 
 def in_redis(name: Name) -> str:
-    """A budget's name in Redis. A period holds no colon."""
+    """A budget's name in Redis. A period has no colon."""
     key, period = name
     return f"{period}:{key}"

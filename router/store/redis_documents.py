@@ -1,4 +1,4 @@
-"""Documents that replicas share: each keeps them in memory too, so that a Redis that forgot gets them back."""
+"""Documents that replicas share. Each replica also keeps them in memory, to restore a Redis that has lost its data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _CHANGE = Script(files("router.store").joinpath("redis_change.lua").read_text(en
 
 
 class Documents:
-    """`link` is for changes alone, `prefix` that of all keys, `changed` is called with each new content."""
+    """The shared documents. `link` is only for changes, `prefix` is the prefix of all keys, and `changed` is called with
+    each new content."""
 
     def __init__(self, link: Link, prefix: str, changed: Callable[[str, Mapping[str, Any]], None]) -> None:
         self._link = link
@@ -24,11 +25,11 @@ class Documents:
         self._turn = asyncio.Lock()
 
     def rows(self) -> list[tuple[str, int, str]]:
-        """All that is known, to tell a Redis that may have forgotten: name, version, content."""
+        """All known documents as (name, version, content), for a Redis that may have lost them."""
         return [(name, version, json.dumps(content)) for name, (version, content) in self._known.items()]
 
     def heard(self, name: str, version: int, text: str) -> None:
-        """A version of a document. An older one is nothing new."""
+        """Take over a version of a document from Redis, unless it is older than the known one."""
         if version > self._known.get(name, (0, {}))[0]:
             content = json.loads(text)
             self._known[name] = (version, content)
@@ -37,7 +38,7 @@ class Documents:
     async def change(
         self, name: str, edit: Callable[[Mapping[str, Any]], Mapping[str, Any]]
     ) -> Mapping[str, Any]:
-        """Replace a document by its edited self. Raises StateError; then the change may have been made all the same."""
+        """Edit a document. Raises StateError; the change may still have been made then."""
         async with self._turn:
             while True:
                 version, content = self._known.get(name, (0, {}))
@@ -52,7 +53,9 @@ class Documents:
                         json.dumps(edited),
                     )
                 finally:
-                    await self._link.aclose()  # changes are rare: the server may be another one by the next
+                    await (
+                        self._link.aclose()
+                    )  # changes are rare, and the server may be another one at the next
                 self.heard(name, now_version, text)
                 if made:
                     return edited

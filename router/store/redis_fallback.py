@@ -1,9 +1,9 @@
-"""How a replica decides while Redis does not answer: by its share of what was there when it last did.
+"""Local fallback: while Redis does not answer, a replica grants from its share of the last known state.
 
-Each of the replicas that were known takes its part of every bucket (of its level, its capacity and its refill) and of
-what was left of every budget. So together they give no more than there is, but for what changed between the last
-answer that each of them got. What was taken meanwhile is owed to the buckets in Redis when it is back; money is
-told as totals, as always.
+Each of the known replicas has an equal share of every bucket (of its level, capacity and refill) and of the rest of every
+budget. So together they grant no more than there is, except for changes between the last answers that each of them
+received. When Redis is back, the amounts taken meanwhile are subtracted from its buckets. Spending is sent as totals, as
+always.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from router.store.redis_books import Books, Name
 from router.store.state import SLACK, Bucket, Grant, Level, Want, left_of, taken
 
-#: By bucket: its level, and when.
+#: By bucket name: the bucket, its level, and the time of that level.
 Levels = Mapping[str, tuple[Bucket, float, float]]
 
 
 @dataclass(slots=True)
 class _Share:
-    """A part of a bucket: its level at `at`, and what that would be had nothing been taken."""
+    """A share of a bucket: its level at `at`, and the level without anything taken."""
 
     whole: Bucket
     part: Bucket
@@ -36,7 +36,7 @@ class _Share:
 
 
 class LocalFallback:
-    """From `now` on, on a clock that does not go back, as one of `replicas`."""
+    """Grants from the shares of one of `replicas` replicas, from `now` on (a monotonic clock)."""
 
     def __init__(self, books: Books, levels: Levels, replicas: int, now: float) -> None:
         self._books = books
@@ -57,9 +57,10 @@ class LocalFallback:
         return share
 
     def take(self, want: Want, now: float) -> Grant:
-        """All that is wanted, of this replica's share, or nothing."""
+        """Grant the whole want from this replica's shares, or nothing."""
         shares = [self._share(bucket, now) for bucket, _ in want.takes]
-        # More than a whole share is let through when that is full, and owed: it would never be there.
+        # A want above the share's capacity is granted when the share is full, since it would never fit. The share then
+        # goes below zero.
         needs = [
             min(amount, share.part.capacity) for share, (_, amount) in zip(shares, want.takes, strict=True)
         ]
@@ -84,18 +85,18 @@ class LocalFallback:
         return (limit_usd - gone_usd) / self._replicas - (self._books.own_usd(name) - own_then_usd)
 
     def loaded(self, spent_usd: Mapping[Name, float]) -> None:
-        """So much more was gone of budgets, by others' spending, than was known."""
+        """Add spending of other runs that was not known when the fallback began."""
         for name, usd in spent_usd.items():
             gone_usd, own_usd = self._standing.get(name, (0.0, 0.0))
             self._standing[name] = gone_usd + usd, own_usd
 
     def give(self, bucket: Bucket, amount: float, now: float) -> None:
-        """Put back what was taken too much."""
+        """Return an amount that was taken but not used."""
         self._share(bucket, now).level += amount
 
     def owed(self, now: float) -> list[tuple[Bucket, float]]:
-        """What is to be given to the buckets in Redis for what happened here since the last time this was asked: what
-        was taken (negative), but for what has flowed back since."""
+        """The changes for the buckets in Redis since the last call: the amounts taken (negative), reduced by what has
+        refilled since."""
         owed = []
         for share in self._shares.values():
             share.advance(now)

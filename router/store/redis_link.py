@@ -1,8 +1,8 @@
-"""The connection to Redis: one call at a time, within its time, and whatever fails is a `StateError` without credentials.
+"""The connection to Redis: one call at a time with a time limit. Every failure is a `StateError` without credentials.
 
-A connection on which a call failed, ran out of time or was cancelled is dropped, never used again: its answer may still
-come and would be taken for that of the next call (redis-py's issues 2624 and 2665 tell how others were bitten). redis-py
-would otherwise connect and send again by itself; here nothing is sent twice without its caller knowing.
+If a call fails, times out or is cancelled, its connection is closed and not used again: a late answer would be read as the
+answer to the next call (redis-py issues 2624 and 2665). redis-py's own reconnects and retries are off, so nothing is sent
+twice without the caller's knowledge.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from router.store.state import StateError, StateRefused
 if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection
 
-#: Options in a URL's query beside the number of the database; all others are this file's to choose.
+#: Options that a URL's query may set; this module chooses all others.
 _OPTIONS = ("db", "ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname")
 
 
 class Script:
-    """A Lua script: sent by its hash, in full to a server that does not know it."""
+    """A Lua script. It is sent by its hash, or in full to a server that does not know it."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -29,8 +29,8 @@ class Script:
 
 
 class Link:
-    """A connection that is made when it is needed. `url` is redis:// or rediss://, with user and password if need be.
-    Raises ImportError where redis-py is missing, ValueError for an option that is not known."""
+    """A connection that opens at its first use. `url` is redis:// or rediss://, with a user and a password if needed.
+    Raises ImportError if redis-py is not installed, and ValueError for an unknown option."""
 
     def __init__(self, url: str, timeout_s: float) -> None:
         try:
@@ -43,14 +43,14 @@ class Link:
             ) from error
         try:
             parsed: dict[str, Any] = dict(parse_url(url))
-        except ValueError:  # whose text may hold a piece of a password
+        except ValueError:  # its text may contain a part of a password
             raise ValueError("the URL of the shared state cannot be read") from None
         self._class: type[AbstractConnection] = parsed.pop("connection_class", Connection)
         known = ("host", "port", "username", "password", *_OPTIONS)
         unknown = sorted(set(parsed) - set(known))
         if unknown:
             raise ValueError(f"unknown option in the URL of the shared state: {', '.join(unknown)}")
-        # RESP2, no driver's name and no waits of its own: the time of a whole call is bounded here.
+        # RESP2, without the driver's name and time limits: `run` limits the time of a whole call.
         self._settings = parsed | {
             "protocol": 2,
             "driver_info": None,
@@ -62,7 +62,7 @@ class Link:
         self._connection: AbstractConnection | None = None
 
     async def run(self, script: Script, key: str, *arguments: str) -> Any:
-        """Run a script; `key` is one of those that it uses (a Cluster looks at its hash tag). Raises StateError."""
+        """Run a script. `key` is one of the keys that it uses (a Cluster reads its hash tag). Raises StateError."""
         from redis.exceptions import AuthenticationError, NoPermissionError, NoScriptError, RedisError
 
         try:
@@ -76,7 +76,7 @@ class Link:
             raise StateError(f"no answer within {self._timeout_s:g} s") from None
         except (RedisError, OSError) as error:
             await self._drop()
-            # The error's kind alone: its text may name whatever it was about.
+            # Only the kind of the error, because its text could contain data.
             refused = isinstance(error, AuthenticationError | NoPermissionError)
             raise (StateRefused if refused else StateError)(_in_words(error)) from None
         except BaseException:
@@ -107,7 +107,7 @@ def _in_words(error: Exception) -> str:
     if isinstance(error, NoPermissionError):
         return "the user may not do this"
     if isinstance(error, AuthenticationError):
-        return "user or password are not accepted"
+        return "the user or the password is not accepted"
     if isinstance(error, BusyLoadingError):
         return "it is still loading its data"
     if isinstance(error, OutOfMemoryError):

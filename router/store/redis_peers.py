@@ -1,4 +1,4 @@
-"""What the replicas tell each other of their work, as they are known here."""
+"""The work of the other replicas, as they reported it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from router.store.state import Peers, View
 
 
 def view_text(view: View) -> str:
-    """A view as it lies in Redis; its turns are told apart."""
+    """A view as stored in Redis. Its turns are sent separately."""
     work = {name: list(work) for name, work in view.work.items() if any(work)}
     queued = {model: count for model, count in view.queued.items() if count}
     return json.dumps({"work": work, "ejections": dict(view.ejections), "queued": queued}, sort_keys=True)
 
 
 class PeerViews:
-    """The others' views by run, and what there is to hear of them."""
+    """The other replicas' views by run, and the changes not yet delivered to the gateway."""
 
     def __init__(self, run_id: str) -> None:
         self._run = run_id
@@ -31,12 +31,12 @@ class PeerViews:
 
     @property
     def replicas(self) -> int:
-        """How many live, this one too, as far as is known."""
+        """The known number of live replicas, including this one."""
         return len(self._live)
 
     def viewed(self, run: str, text: str) -> None:
-        """A replica's view. What it has taken out since the last one is heard of; what it took out before anything
-        was known of it is not news."""
+        """Take over a replica's view. Its ejections since its previous view are delivered; those before its first view are
+        not."""
         view = json.loads(text)
         ejections = view["ejections"]
         before = self._ejections.get(run)
@@ -46,27 +46,26 @@ class PeerViews:
         self._changed = True
 
     def turned(self, what: str, text: str) -> None:
-        """A turn that some replica has passed on: its run, the instance and the model."""
+        """Take over a round-robin position: the replica's run, the instance and the model."""
         run, instance, model = json.loads(text)
         if run != self._run:
             self._turns[what] = (instance, model)
             self._changed = True
 
     def lives(self, runs: Collection[str]) -> None:
-        """All replicas that live."""
+        """Set the live replicas."""
         live = frozenset(runs) | {self._run}
         if live != self._live:
             self._live, self._changed = live, True
 
     def forget_work(self) -> None:
-        """Nothing has been heard for so long that nobody knows what the others have. How many they are is still the best
-        guess."""
+        """Forget the other replicas' work, which is too old. Their number stays, as the best estimate."""
         if self._views:
             self._views.clear()
             self._changed = True
 
     def news(self) -> Peers | None:
-        """What there is to hear since the last time, if anything."""
+        """The changes since the last call; None if there are none."""
         if not self._changed:
             return None
         work: dict[str, Work] = {}

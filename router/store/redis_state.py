@@ -1,13 +1,13 @@
 """State that replicas share through one Redis.
 
-Each replica has one call under way at a time, an exchange: it tells what has changed here and asks for what it needs,
-and whatever comes up meanwhile goes with the next one. So what is told is always whole and in order, and load makes
-exchanges larger rather than more. The script `redis_exchange.lua` answers each in one step. When a call fails the
-replica goes on by itself (`redis_takes` tells the states) and tries again in the background.
+Each replica makes one call at a time, an exchange: it sends its changes and its wants, and everything that comes up
+meanwhile goes with the next exchange. So changes arrive complete and in order, and load makes exchanges larger instead of
+more frequent. The script `redis_exchange.lua` handles an exchange atomically. If a call fails, the replica decides by
+itself (`redis_takes` describes the states) and retries in the background.
 
-What was sent in a call that failed may have arrived or not, and may even arrive later. Totals and reservations are told
-as a whole, so the next exchange makes them true; an exchange that comes after a later one is not heeded; and amounts to
-give to buckets are numbered, so that none is counted twice.
+The data of a failed call may have arrived, or may still arrive. Totals and reservations are sent as complete values, so
+the next exchange corrects them. An exchange that arrives after a later one is ignored. Amounts for buckets are numbered,
+so none is counted twice.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ from router.store.state import Bucket, Budget, Grant, Listener, StateError, Stat
 logger = logging.getLogger("headway")
 
 _EXCHANGE = Script(files("router.store").joinpath("redis_exchange.lua").read_text(encoding="utf-8"))
-#: What the others have at work is not known any more when nothing was heard for so long (as in the script).
+#: After this long without an answer the other replicas' work is unknown (`LIVE_S` in the script).
 _LIVE_S = 2.0
-#: Lessons that wait to be told.
+#: Most observations of predictors that wait to be sent.
 _LESSONS = 1000
-#: Turns that wait to be told (as many as Redis keeps: `TURNS_KEPT` of the script).
+#: Most round-robin positions that wait to be sent (`TURNS_KEPT` in the script).
 _TURNS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What an exchange tells, until it is acknowledged."""
+    """The content of an exchange, kept until it is acknowledged."""
 
     telling: Telling
     view: str
     turns: Mapping[str, str]
-    anything: bool  # that was not told before
+    anything: bool  # whether it has anything new
 
 
 class RedisState:
-    """One replica's, named by `run_id`. All keys in Redis begin with the fleet's `name` in braces (so that a Cluster
-    keeps them together). A call is waited for `timeout_s`; what changes is told at least every `interval_s`."""
+    """The shared state of one replica, whose run is `run_id`. All keys in Redis begin with the fleet's `name` in braces, so
+    that a Cluster keeps them together. A call may take `timeout_s`; changes are sent at least every `interval_s`."""
 
     def __init__(
         self, url: str, *, name: str, run_id: str, timeout_s: float, interval_s: float, replicas: int = 1
@@ -66,7 +66,7 @@ class RedisState:
         self._link = Link(url, timeout_s)
         self._documents = Documents(Link(url, timeout_s), self._prefix, self._changed)
         self._pace = Pace(interval_s)
-        self._settle_s = 2 * (RETRY_S + timeout_s)  # the others try to come back within half of it
+        self._settle_s = 2 * (RETRY_S + timeout_s)  # the other replicas retry within half of it
         self._listener: Listener | None = None
         self._task: asyncio.Task[None] | None = None
         self._closing = False
@@ -76,24 +76,24 @@ class RedisState:
         self._peers = PeerViews(run_id)
         self._turns: dict[str, str] = {}
         self._lessons: deque[str] = deque(maxlen=_LESSONS)
-        self._view = ""  # as last told
+        self._view = ""  # as last sent
 
-        self._known = False  # whether Redis knows this replica and what it was told
+        self._known = False  # whether Redis knows this replica and what it has sent
         self._warned = False
         self._number = 0
-        self._since = 0  # how much of what changed elsewhere has been heard
+        self._since = 0  # position in the changes of other replicas
         self._heard_lesson = ""
         self._heard_at = time.monotonic()
         self._exchanges = self._failures = 0
         self._exchange_s = 0.0
 
-    # --- the life of a replica ---
+    # --- start, run, close ---
     async def start(self, listener: Listener) -> None:
         self._listener = listener
         while await self._exchange():
             pass
         if self._known:
-            self._takes.join()  # nobody counts on a share of one that was never there
+            self._takes.join()  # a new replica has no share that others rely on
         self._task = asyncio.create_task(self._run_exchanges(), name="shared state")
 
     async def _run_exchanges(self) -> None:
@@ -101,7 +101,7 @@ class RedisState:
             await self._pace.due()
             try:
                 await self._exchange()
-            except Exception as error:  # noqa: BLE001 (the task's root: without it every take would wait for ever)
+            except Exception as error:  # noqa: BLE001 (the task's root: without this task every take would wait forever)
                 failed("shared-state", error)
                 self._cut()
         with surviving("shared-state"):
@@ -117,7 +117,7 @@ class RedisState:
             await self._task
         await self._link.aclose()
 
-    # --- what the gateway asks and tells ---
+    # --- the gateway's calls ---
     def load_spent(self, spent: Mapping[tuple[str, str], Mapping[str, float]]) -> None:
         self._takes.loaded(self._books.load(spent))
         self.poke()
@@ -147,7 +147,7 @@ class RedisState:
         self, document: str, edit: Callable[[Mapping[str, Any]], Mapping[str, Any]]
     ) -> Mapping[str, Any]:
         if self._takes.alone is not None:
-            # Another replica may know a later version that Redis has not been told yet.
+            # Another replica may have a later version that Redis does not have yet.
             raise StateError("the shared state does not answer; nothing was changed")
         content = await self._documents.change(document, edit)
         self.poke()
@@ -172,7 +172,7 @@ class RedisState:
 
     # --- exchanges ---
     async def _exchange(self, *, bye: bool = False) -> bool:
-        """Tell and hear; whether there is more to tell or to hear."""
+        """Send and receive once. True if there is more to send or to receive."""
         told, message = self._message(bye)
         began = time.monotonic()
         try:
@@ -180,7 +180,7 @@ class RedisState:
         except StateError as error:
             self._failures += 1
             if not self._warned:
-                logger.warning("the shared state does not answer (%s): going on alone", error)
+                logger.warning("the shared state does not answer (%s): this replica decides by itself", error)
                 self._warned = True
             self._cut()
             return False
@@ -189,29 +189,29 @@ class RedisState:
         self._exchange_s += self._heard_at - began
         answer = json.loads(text)
         if "grants" not in answer:
-            logger.warning("the shared state has forgotten this replica: telling everything again")
+            logger.warning("the shared state has lost this replica's data: sending everything again")
             self._cut()
             self._pace.at_once()
             return True
         return self._hear(told, answer)
 
     def _message(self, bye: bool) -> tuple[_Told, str]:
-        """What to tell, and how it is written."""
+        """The content of the next exchange, and its JSON."""
         hello = not self._known
         if hello:
             self._books.tell_all()
         view = View() if self._listener is None else self._listener.view()
         for what, (instance, model) in view.turns.items():
             self._turns[what] = json.dumps((self._run, instance, model))
-        while len(self._turns) > _TURNS:  # Redis is away, and clients may name any set of models
+        while len(self._turns) > _TURNS:  # Redis does not answer, and clients may name any set of models
             del self._turns[next(iter(self._turns))]
         text = view_text(view)
         telling, wants, turns = self._books.telling(), self._takes.rows(), dict(self._turns)
         gives_number, gives = self._takes.gives.batch()
         lessons = list(self._lessons)
-        self._lessons.clear()  # best effort: told once
+        self._lessons.clear()  # best effort: sent once
         self._number += 1
-        # After a silence the others may have dropped it.
+        # After a silence the other replicas may have dropped the view.
         silent = time.monotonic() - self._heard_at > _LIVE_S / 2
         new_view = hello or silent or text != self._view
         message = {
@@ -256,7 +256,7 @@ class RedisState:
         more = answer["more"] or self._books.untold
         if not more and self._takes.settled:
             self._takes.join()
-            logger.warning("the shared state answers again: no longer going on alone")
+            logger.warning("the shared state answers again and decides for all replicas")
         changed = told.anything or bool(answer["changes"] or answer["lessons"])
         self._pace.ended(changed=changed, replicas=self._peers.replicas)
         if more or self._takes.waiting:
@@ -264,7 +264,7 @@ class RedisState:
         return more
 
     def _hear_change(self, kind: str, name: str, values: Sequence[Any]) -> None:
-        """Something that has changed in Redis, as `redis_exchange.lua` writes it."""
+        """Apply one change from `redis_exchange.lua`."""
         match kind:
             case "b":
                 run, spent_usd, held_usd = values
@@ -277,9 +277,9 @@ class RedisState:
                 self._documents.heard(name, int(values[0]), values[1])
 
     def _cut(self) -> None:
-        """Redis does not answer, or knows nothing of this replica."""
+        """Redis does not answer, or does not know this replica."""
         self._known = False
-        # Workers that start while Redis is away have not heard of each other.
+        # Workers that start while Redis does not answer do not know of each other.
         self._takes.cut(max(self._peers.replicas, self._least_replicas))
         self._pace.failed()
         if time.monotonic() - self._heard_at > _LIVE_S:

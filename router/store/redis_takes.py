@@ -1,4 +1,4 @@
-"""Takes on their way to Redis and their answers, or their decision here while Redis does not answer."""
+"""Takes: sent to Redis for a grant, or decided here while Redis does not answer."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from router.store.redis_pace import Pace
 from router.store.redis_wants import Gives, read_grant, want_row
 from router.store.state import Bucket, Grant, Want
 
-#: So many takes go with one exchange: Redis does nothing else meanwhile.
+#: Most takes in one exchange, because Redis does nothing else meanwhile.
 _WANTS = 200
-#: Levels that are remembered before those of buckets that are full again are forgotten.
+#: Above this many remembered levels, those of full buckets are forgotten.
 _LEVELS = 1000
 
 
 class Takes:
-    """In one of three states:
+    """Decides takes, in one of three states:
 
-    shared    `alone` is None: Redis grants
-    alone     `alone` is set, `settled_at` is None: decided by this replica's share (`redis_alone`), at once
-    settling  both are set: Redis is back and told everything, but takes are still decided by the share, until every other
-              replica has had the time to come back and tell too
+    shared    `alone` is None: Redis grants.
+    alone     `alone` is set, `settled_at` is None: this replica grants at once from its share (`redis_fallback`).
+    settling  both are set: Redis is back and has this replica's changes, but this replica still grants from its share,
+              until every other replica has had time to reconnect and send its changes too.
     """
 
     def __init__(self, books: Books, pace: Pace, replicas: int = 1) -> None:
-        """Alone at first, as one of `replicas`."""
+        """Start in the state `alone`, as one of `replicas` replicas."""
         self._books = books
         self._pace = pace
         self.gives = Gives()
         self.alone: LocalFallback | None = LocalFallback(books, {}, replicas, time.monotonic())
         self.settled_at: float | None = None
-        self.alone_s = 0.0  # up to the last return
+        self.alone_s = 0.0  # time in local fallback, up to its last end
         self._waiting: list[tuple[Want, asyncio.Future[Grant]]] = []
         self._asked: list[tuple[Want, asyncio.Future[Grant]]] = []
         self._levels: dict[str, tuple[Bucket, float, float]] = {}
         self._levels_kept = _LEVELS
 
     async def take(self, want: Want) -> Grant:
-        """All that is wanted, or nothing."""
+        """Grant the whole want, or nothing."""
         if self.alone is not None:
             return self._decide(self.alone, want)
         answer: asyncio.Future[Grant] = asyncio.get_running_loop().create_future()
@@ -51,12 +51,12 @@ class Takes:
         try:
             return await answer
         except asyncio.CancelledError:
-            if answer.done() and not answer.cancelled():  # it came in the same moment
+            if answer.done() and not answer.cancelled():  # the answer came at the same moment
                 self._let_go(want, answer.result())
             raise
 
     def give(self, bucket: Bucket, amount: float) -> None:
-        """Put back what was taken too much. While alone it changes what is owed when Redis is back."""
+        """Return an amount that was taken but not used. In local fallback it goes to the share, and later to Redis."""
         if self.alone is not None:
             self.alone.give(bucket, amount, time.monotonic())
         if self.alone is None or self.settled_at is not None:
@@ -64,12 +64,12 @@ class Takes:
             self._pace.soon()
 
     def loaded(self, spent_usd: Mapping[Name, float]) -> None:
-        """So much more was spent of budgets than was known."""
+        """Add spending that was not known before."""
         if self.alone is not None:
             self.alone.loaded(spent_usd)
 
     def _let_go(self, want: Want, grant: Grant) -> None:
-        """Nobody waits for it any more."""
+        """Undo a grant whose caller was cancelled."""
         if grant.given:
             for budget in want.budgets:
                 self._books.settle((budget.key, budget.period), grant.reserved_usd, 0.0)
@@ -79,20 +79,20 @@ class Takes:
     # --- with Redis ---
     @property
     def waiting(self) -> bool:
-        """Whether anybody waits for the next exchange."""
+        """True if a take waits for the next exchange."""
         return bool(self._waiting)
 
     def rows(self) -> list[list[object]]:
-        """What is asked for in the exchange that begins now."""
+        """The wants for the exchange that begins now."""
         waiting = [each for each in self._waiting if not each[1].done()]
         self._asked, self._waiting = waiting[:_WANTS], waiting[_WANTS:]
         return [want_row(want) for want, _ in self._asked]
 
     def granted(self, rows: Sequence[Any]) -> None:
-        """The answers, in the order of the rows."""
-        asked, self._asked = self._asked, []
+        """Deliver the answers, which have the order of the rows."""
+        sent, self._asked = self._asked, []
         now = time.monotonic()
-        for (want, answer), row in zip(asked, rows, strict=True):
+        for (want, answer), row in zip(sent, rows, strict=True):
             grant = read_grant(want, row)
             if grant.given:
                 self._books.granted(want.budgets, grant.reserved_usd)
@@ -110,14 +110,14 @@ class Takes:
             }
             self._levels_kept = max(_LEVELS, 2 * len(self._levels))
 
-    # --- without ---
+    # --- without Redis ---
     def cut(self, replicas: int) -> None:
-        """Redis does not answer: who waits is answered here, as one of `replicas`."""
+        """Redis does not answer: decide the waiting takes here, as one of `replicas` replicas."""
         now = time.monotonic()
         if self.alone is None:
             self.alone = LocalFallback(self._books, self._levels, replicas, now)
         elif self.settled_at is not None:
-            self.alone.owed(now)  # that has been told, or is on its way
+            self.alone.owed(now)  # these changes are sent, or will be
         self.settled_at = None
         for want, answer in [*self._asked, *self._waiting]:
             if not answer.done():
@@ -133,7 +133,7 @@ class Takes:
         return grant
 
     def returned(self, settle_s: float) -> None:
-        """Redis is back. It is told now what was taken meanwhile, and from here on each take."""
+        """Redis is back. Send it the amounts taken meanwhile, and from now on each take."""
         if self.alone is not None and self.settled_at is None:
             now = time.monotonic()
             for bucket, amount in self.alone.owed(now):
@@ -142,11 +142,11 @@ class Takes:
 
     @property
     def settled(self) -> bool:
-        """Whether settling has lasted long enough."""
+        """True if the settling time is over."""
         return self.settled_at is not None and time.monotonic() >= self.settled_at
 
     def join(self) -> None:
-        """Everybody is back: Redis grants again."""
+        """All replicas are back: Redis grants again."""
         if self.alone is not None:
             self.alone_s += time.monotonic() - self.alone.since
             self.alone = self.settled_at = None
