@@ -1,4 +1,4 @@
-"""Documents that replicas share. Each replica also keeps them in memory, to restore a Redis that has lost its data."""
+"""Documents that replicas share. Each replica keeps a copy, which restores a Redis that lost its data."""
 
 from __future__ import annotations
 
@@ -14,34 +14,33 @@ _CHANGE = Script(files("router.store").joinpath("redis_change.lua").read_text(en
 
 
 class Documents:
-    """The shared documents. `link` is only for changes, `prefix` is the prefix of all keys, and `changed` is called with
-    each new content."""
+    """`link` is used for changes only, `prefix` begins all keys, `changed` is called with each new content."""
 
     def __init__(self, link: Link, prefix: str, changed: Callable[[str, Mapping[str, Any]], None]) -> None:
         self._link = link
         self._prefix = prefix
         self._changed = changed
-        self._known: dict[str, tuple[int, Mapping[str, Any]]] = {}
+        self._joined: dict[str, tuple[int, Mapping[str, Any]]] = {}
         self._turn = asyncio.Lock()
 
     def rows(self) -> list[tuple[str, int, str]]:
-        """All known documents as (name, version, content), for a Redis that may have lost them."""
-        return [(name, version, json.dumps(content)) for name, (version, content) in self._known.items()]
+        """Name, version and content of all documents, for a Redis that may have lost them."""
+        return [(name, version, json.dumps(content)) for name, (version, content) in self._joined.items()]
 
-    def heard(self, name: str, version: int, text: str) -> None:
-        """Take over a version of a document from Redis, unless it is older than the known one."""
-        if version > self._known.get(name, (0, {}))[0]:
+    def received(self, name: str, version: int, text: str) -> None:
+        """A version of a document; an older one is ignored."""
+        if version > self._joined.get(name, (0, {}))[0]:
             content = json.loads(text)
-            self._known[name] = (version, content)
+            self._joined[name] = (version, content)
             self._changed(name, content)
 
     async def change(
         self, name: str, edit: Callable[[Mapping[str, Any]], Mapping[str, Any]]
     ) -> Mapping[str, Any]:
-        """Edit a document. Raises StateError; the change may still have been made then."""
+        """Edit a document. Raises StateError; the change may still have been made."""
         async with self._turn:
             while True:
-                version, content = self._known.get(name, (0, {}))
+                version, content = self._joined.get(name, (0, {}))
                 edited = edit(content)
                 try:
                     made, now_version, text = await self._link.run(
@@ -55,7 +54,7 @@ class Documents:
                 finally:
                     await (
                         self._link.aclose()
-                    )  # changes are rare, and the server may be another one at the next
-                self.heard(name, now_version, text)
+                    )  # changes are rare, and the server may be another one by the next
+                self.received(name, now_version, text)
                 if made:
                     return edited

@@ -1,9 +1,8 @@
-"""Local fallback: while Redis does not answer, a replica grants from its share of the last known state.
+"""How a replica decides while Redis does not answer: by its share of what was left at the last answer.
 
-Each of the known replicas has an equal share of every bucket (of its level, capacity and refill) and of the rest of every
-budget. So together they grant no more than there is, except for changes between the last answers that each of them
-received. When Redis is back, the amounts taken meanwhile are subtracted from its buckets. Spending is sent as totals, as
-always.
+Each known replica takes an equal part of every bucket (its level, capacity and refill) and of what was left of every
+budget. Together they give no more than there is, except for changes between the last answers that each of them got. When
+Redis is back, the amounts taken meanwhile are subtracted from its buckets. Money is sent as totals, as always.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from dataclasses import dataclass
 from router.store.redis_books import Books, Name
 from router.store.state import SLACK, Bucket, Grant, Level, Want, left_of, taken
 
-#: By bucket name: the bucket, its level, and the time of that level.
+#: By bucket: its level and the time of that.
 Levels = Mapping[str, tuple[Bucket, float, float]]
 
 
 @dataclass(slots=True)
 class _Share:
-    """A share of a bucket: its level at `at`, and the level without anything taken."""
+    """A part of a bucket: its level at `at`, and the level if nothing had been taken."""
 
     whole: Bucket
     part: Bucket
@@ -36,7 +35,7 @@ class _Share:
 
 
 class LocalFallback:
-    """Grants from the shares of one of `replicas` replicas, from `now` on (a monotonic clock)."""
+    """Decides alone from `now` on (a monotonic clock), as one of `replicas`."""
 
     def __init__(self, books: Books, levels: Levels, replicas: int, now: float) -> None:
         self._books = books
@@ -57,10 +56,9 @@ class LocalFallback:
         return share
 
     def take(self, want: Want, now: float) -> Grant:
-        """Grant the whole want from this replica's shares, or nothing."""
+        """Take everything from this replica's share, or nothing."""
         shares = [self._share(bucket, now) for bucket, _ in want.takes]
-        # A want above the share's capacity is granted when the share is full, since it would never fit. The share then
-        # goes below zero.
+        # An amount above the share's capacity passes when the share is full: it would never fit.
         needs = [
             min(amount, share.part.capacity) for share, (_, amount) in zip(shares, want.takes, strict=True)
         ]
@@ -85,18 +83,18 @@ class LocalFallback:
         return (limit_usd - gone_usd) / self._replicas - (self._books.own_usd(name) - own_then_usd)
 
     def loaded(self, spent_usd: Mapping[Name, float]) -> None:
-        """Add spending of other runs that was not known when the fallback began."""
+        """More was spent of budgets by others than was known."""
         for name, usd in spent_usd.items():
             gone_usd, own_usd = self._standing.get(name, (0.0, 0.0))
             self._standing[name] = gone_usd + usd, own_usd
 
     def give(self, bucket: Bucket, amount: float, now: float) -> None:
-        """Return an amount that was taken but not used."""
+        """Return an amount to a bucket."""
         self._share(bucket, now).level += amount
 
     def owed(self, now: float) -> list[tuple[Bucket, float]]:
-        """The changes for the buckets in Redis since the last call: the amounts taken (negative), reduced by what has
-        refilled since."""
+        """The amounts to give to the buckets in Redis since the last call: negative for what was taken here and has not
+        been refilled."""
         owed = []
         for share in self._shares.values():
             share.advance(now)

@@ -1,21 +1,20 @@
-"""Decides when the next exchange with the shared state is due."""
+"""When the next exchange with the shared state is due."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 
-#: Urgent changes are gathered for this long, so that load does not multiply calls.
+#: Changes that others should know soon are collected for this time, so that load does not multiply calls.
 _GATHER_S = 0.005
-#: The longest interval between exchanges while nothing changes: with other replicas, and without.
+#: The interval while nothing changes anywhere: with other replicas, and without.
 _QUIET_S, _SINGLE_S = 0.1, 0.2
-#: The interval of retries while Redis does not answer.
+#: The interval of attempts while Redis does not answer.
 RETRY_S = 0.5
 
 
 class Pace:
-    """The pace of exchanges: at once if a caller waits for an answer, after `interval_s` while anything changes, and slower
-    if nothing changes."""
+    """At once when a caller waits; after `interval_s` while anything changes; slower when nothing does."""
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s = self._pause_s = interval_s
@@ -33,18 +32,18 @@ class Pace:
             finally:
                 self._waiter = None
                 self._disarm()
-        self._due_at = float("inf")  # later requests go with the exchange after this one
+        self._due_at = float("inf")  # requests from here on are for the exchange after this one
 
     def at_once(self) -> None:
         """A caller waits for an answer."""
         self._bring(0.0)
 
     def soon(self) -> None:
-        """Other replicas should get a change soon."""
+        """Others should know about a change."""
         self._bring(self._ended_at + _GATHER_S)
 
     def ended(self, *, changed: bool, replicas: int) -> None:
-        """An exchange has ended; `replicas` replicas are alive. `changed`: it sent or received a change."""
+        """An exchange has ended. `replicas` are live; `changed`: anything was sent or received."""
         quiet_s = max(self._interval_s, _SINGLE_S if replicas < 2 else _QUIET_S)
         self._pause_s = self._interval_s if changed else min(2 * self._pause_s, quiet_s)
         self._ended_at = time.monotonic()

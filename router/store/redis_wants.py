@@ -1,4 +1,4 @@
-"""Encodes wants and returned amounts for Redis, and decodes its grants."""
+"""Writes wants and returned amounts for Redis, and reads its grants."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from router.store.redis_books import in_redis
 from router.store.state import Bucket, Grant, Want, taken
 
-#: JSON has no infinity, so a budget without a limit is sent with an unreachable one.
+#: JSON has no infinity: a budget without a limit gets one that nobody reaches.
 _ENDLESS_USD = 1e300
 
 
 def want_row(want: Want) -> list[object]:
-    """A want in the form that `redis_exchange.lua` reads."""
+    """A want as `redis_exchange.lua` reads it."""
     return [
         [(each.name, each.capacity, each.refill_per_s, amount) for each, amount in want.takes],
         [
@@ -27,7 +27,7 @@ def want_row(want: Want) -> list[object]:
 
 
 def read_grant(want: Want, row: Sequence[Any]) -> Grant:
-    """Decode the script's answer to a want."""
+    """The script's answer to a want."""
     given, levels, short, reserved_usd, left_usd = row
     left = None if left_usd == "" else float(left_usd)
     return Grant(
@@ -42,8 +42,8 @@ def read_grant(want: Want, row: Sequence[Any]) -> Grant:
 
 
 class Gives:
-    """Amounts to return to buckets. A batch is sent with its number until it is acknowledged, so it is not counted twice if
-    an answer is lost."""
+    """Amounts for buckets that are not acknowledged yet. A batch keeps its number until it is acknowledged, so that it
+    counts once even if an answer is lost."""
 
     def __init__(self) -> None:
         self._pending: dict[str, tuple[Bucket, float]] = {}
@@ -54,12 +54,12 @@ class Gives:
         return bool(self._pending or self._batch)
 
     def add(self, bucket: Bucket, amount: float) -> None:
-        """Add an amount to the next batch; a negative amount takes."""
+        """Add an amount to the next batch; negative to take."""
         _, before = self._pending.get(bucket.name, (bucket, 0.0))
         self._pending[bucket.name] = (bucket, before + amount)
 
     def batch(self) -> tuple[int, list[tuple[str, float, float, float]]]:
-        """The number and the rows to send now: the last batch again if it was not acknowledged."""
+        """The number and rows of the next batch: the last one again if it was not acknowledged."""
         if not self._batch and self._pending:
             self._batch, self._pending = self._pending, {}
             self._number += 1
@@ -69,5 +69,5 @@ class Gives:
         ]
 
     def acknowledged(self) -> None:
-        """Redis has acknowledged the last batch."""
+        """Redis has the last batch."""
         self._batch = {}
