@@ -53,7 +53,7 @@ class SqliteFile:
             found = os.stat(self._path)
         except FileNotFoundError:
             where = "file" if self._path.parent.is_dir() else "directory"
-            return f"the database's {where} was moved or deleted"
+            return f"the database's {where} was moved or removed"
         except OSError as error:
             return f"the database file cannot be reached ({error.strerror})"
         if (found.st_dev, found.st_ino) != self._identity:
