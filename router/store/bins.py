@@ -1,7 +1,7 @@
-"""Logarithmic bins in SQL: a balanced tree of comparisons finds a value's bin, and quantiles are read from the counts.
+"""Logarithmic bins inside SQL: a balanced tree of comparisons finds a value's bin, and quantiles are read from the counts.
 
-So both databases bin values themselves, without sending rows to this process. The tree needs no logarithm function, which
-some builds of SQLite lack.
+So both databases bin values without loading rows into this process, and without functions that one of them lacks (not
+every build of SQLite has logarithms).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, case, literal_column
 
 @dataclass(frozen=True, slots=True)
 class Bins:
-    """Bin i has the values above `edges[i - 1]` up to `edges[i]`; the first and the last bin are open."""
+    """Bin i holds values above `edges[i - 1]` up to `edges[i]`; the first and the last are open."""
 
     edges: tuple[float, ...]
 
@@ -32,7 +32,7 @@ class Bins:
         return case((value.is_(None), None), else_=tree(value, self.edges))
 
     def bounds(self, index: int) -> tuple[float, float]:
-        """The lower and upper edge of a bin. The first and the last bin are as wide as the others."""
+        """Lower and upper edge of a bin. The open ends of the first and last bin are one bin's width away."""
         edges = self.edges
         step = edges[1] / edges[0]
         low = edges[index - 1] if index > 0 else edges[0] / step
@@ -40,8 +40,8 @@ class Bins:
         return low, high
 
     def quantile(self, counts: Mapping[int, int], share: float) -> float | None:
-        """The quantile at `share`, interpolated within its bin on a logarithmic scale; None without counts. It is in the
-        same bin as the exact quantile."""
+        """The value that `share` of the counted values do not exceed, interpolated within its bin on a logarithmic scale; None
+        without values. It lies in the true quantile's bin."""
         total = sum(counts.values())
         if not total:
             return None
@@ -55,7 +55,7 @@ class Bins:
 
 
 def tree(value: ColumnElement[Any], edges: Sequence[float], first: int = 0) -> ColumnElement[Any]:
-    """SQL for the number of ascending `edges` below `value`, plus `first`."""
+    """How many of the ascending `edges` lie below `value`, plus `first`."""
     if not edges:
         return literal_column(str(first))
     middle = len(edges) // 2

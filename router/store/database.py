@@ -33,9 +33,9 @@ log = logging.getLogger(__name__)
 #: How long one statement waits for another writer of the same SQLite file.
 BUSY_TIMEOUT_MS = 2000
 CONNECT_TIMEOUT_S = 10
-#: Time limit for an answer: a stopped server or a broken network may not report itself.
+#: How long an answer may take: a server or network may vanish without an error.
 COMMAND_TIMEOUT_S = 60.0
-# Time limit for a lock: processes that open a new file at the same time take turns.
+# Several processes that open a new file at once take turns.
 _LOCKED_WAIT_S = 30.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.6
 
@@ -48,11 +48,11 @@ _DRIVERS = ("sqlite+aiosqlite", "postgresql+asyncpg")
 
 
 class StoreError(Exception):
-    """The store cannot be opened or does not answer. The message has its URL without credentials."""
+    """The store cannot be opened or does not answer. The message names its URL without credentials."""
 
 
 def parse_url(url: str) -> URL:
-    """The URL with its async driver. Raises StoreError for a database that Headway does not support."""
+    """The URL with its async driver. Raises StoreError for a URL that Headway cannot use."""
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
@@ -64,12 +64,12 @@ def parse_url(url: str) -> URL:
 
 
 def public_url(url: URL) -> str:
-    """The URL without user, password and query (some drivers accept passwords in the query)."""
+    """The URL without user, password and query (drivers take passwords there too)."""
     return URL.create(url.drivername, host=url.host, port=url.port, database=url.database).render_as_string()
 
 
 def location(url: URL) -> str:
-    """The database's place for an operator: the absolute path of a SQLite file, or else the public URL."""
+    """The place of the database, for the person who starts a program: a SQLite file's absolute path, else the public URL."""
     path = sqlite_path(url)
     return public_url(url) if path is None else str(path.absolute())
 
@@ -80,18 +80,18 @@ def with_password(url: str, password: str) -> str:
 
 
 def sqlite_path(url: URL) -> Path | None:
-    """The file of a SQLite URL; None for another database or for one in memory."""
+    """The file of a SQLite URL; None for another database or one in memory."""
     if url.get_backend_name() != "sqlite" or not url.database or url.database == ":memory:":
         return None
     return Path(url.database.removeprefix("file:"))
 
 
 def create_engine(url: URL, command_timeout_s: float | None = COMMAND_TIMEOUT_S) -> AsyncEngine:
-    """An engine for a parsed URL, not connected yet. `command_timeout_s` limits each answer of PostgreSQL (None: no
+    """An engine for a parsed URL, not yet connected. `command_timeout_s`: PostgreSQL's time for an answer (None: no
     limit)."""
     options: dict[str, Any] = {}
     if url.get_backend_name() == "postgresql":
-        # A pooled connection may have died with a restarted server; the check costs one round trip per batch.
+        # A pooled connection may be dead after the server restarted; a ping costs one round trip a batch.
         options = {
             "pool_pre_ping": True,
             "connect_args": {"timeout": CONNECT_TIMEOUT_S, "command_timeout": command_timeout_s},
@@ -109,28 +109,28 @@ def create_engine(url: URL, command_timeout_s: float | None = COMMAND_TIMEOUT_S)
 
 
 def _set_pragmas(connection: Any, _record: object) -> None:
-    """WAL: readers and the one writer do not block each other. synchronous=NORMAL: a commit is in the page cache, so a
-    killed process loses nothing; the disk is synced at checkpoints."""
+    """WAL: readers and the writer do not wait for each other. synchronous=NORMAL: a commit is in the page cache (a killed
+    process loses nothing); checkpoints write it to disk."""
     cursor = connection.cursor()
     try:
         for pragma in (
             f"busy_timeout={BUSY_TIMEOUT_MS}",
-            "auto_vacuum=INCREMENTAL",  # takes effect only on a new file, before its first table
+            "auto_vacuum=INCREMENTAL",  # only takes effect on a new file, before its first table
             "journal_mode=WAL",
             "synchronous=NORMAL",
             "journal_size_limit=67108864",
         ):
             cursor.execute(f"PRAGMA {pragma}")
     except BaseException:
-        # The pool does not have it yet, and its thread would outlive the event loop.
+        # The pool does not know the connection yet, and its thread would outlive the event loop.
         connection.close()
         raise
     cursor.close()
 
 
 def driver_errors(url: URL) -> tuple[type[Exception], ...]:
-    """The exceptions of database calls: SQLAlchemy's, the network's, and those of the driver that SQLAlchemy does not
-    translate (while connecting)."""
+    """The errors of using a database: SQLAlchemy's, the network's, and the driver's own where SQLAlchemy does not
+    translate them (while connecting)."""
     errors: tuple[type[Exception], ...] = (SQLAlchemyError, OSError, TimeoutError, sqlite3.Error)
     if url.get_backend_name() == "postgresql":
         import asyncpg  # type: ignore[import-untyped]
@@ -139,12 +139,12 @@ def driver_errors(url: URL) -> tuple[type[Exception], ...]:
     return errors
 
 
-#: Exceptions of a driver, or of its callers, for values that the database never accepts.
+#: Errors for values that the database will never accept.
 _VALUE_ERRORS = (ValueError, TypeError, OverflowError)
 
 
 def is_bad_value(error: BaseException) -> bool:
-    """True if a retry with the same rows cannot succeed. False for a slow, locked or unreachable database."""
+    """Whether the same rows would fail again (unlike with a slow, locked or unreachable database)."""
     if isinstance(error, (DataError, IntegrityError)):
         return True
     if isinstance(error, DBAPIError):
@@ -153,16 +153,17 @@ def is_bad_value(error: BaseException) -> bool:
         state: str | None = getattr(error.orig, "sqlstate", None)
         if state is not None:
             return state[:2] in {"22", "23"}
-        # sqlite3 raises these for a value of a type that it cannot bind
+        # sqlite3's words for a value of a type that it cannot bind
         return isinstance(error, (InterfaceError, ProgrammingError)) and "bind" in str(error.orig)
     return isinstance(error, _VALUE_ERRORS)
 
 
 async def connect(url: URL, engine: AsyncEngine, *, create: bool, wait_s: float = 0.0) -> None:
-    """Check that the database answers and has our tables; with `create`, upgrade them to the newest version.
+    """Check that the database answers and has our tables; if `create`, bring them to the newest version.
 
-    Waits up to `wait_s` seconds for a server that does not answer yet. Raises StoreError if the database is unreachable,
-    not writable or not a database, or if its tables have another shape or an unknown version."""
+    Waits up to `wait_s` seconds for a server to answer. Raises StoreError: unreachable, not writable, not a database,
+    tables of another shape, or of a version that this program does not know.
+    """
     where = location(url)
     path = sqlite_path(url)
     if path is not None:
@@ -170,7 +171,7 @@ async def connect(url: URL, engine: AsyncEngine, *, create: bool, wait_s: float 
             raise StoreError(f"no database at {where}")
         if create:
             try:
-                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # it has keys' hashes
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # it holds keys' hashes
             except OSError as error:
                 raise StoreError(f"cannot open the store {where}: {error.strerror}") from None
         try:
@@ -207,7 +208,7 @@ async def _upgrade(url: URL, engine: AsyncEngine) -> None:
     if url.get_backend_name() == "sqlite":
         await schema.upgrade(engine)
         return
-    # No time limit: filling a new table from millions of rows takes long, as does waiting for another process that does it.
+    # Filling a new table from millions of rows takes a while, and so does waiting for a process that does it.
     patient = create_engine(url, command_timeout_s=None)
     try:
         await schema.upgrade(patient)
@@ -216,24 +217,24 @@ async def _upgrade(url: URL, engine: AsyncEngine) -> None:
 
 
 def _probe(path: Path) -> None:
-    """Open a SQLite file and read its header without the asynchronous driver: if that one fails to connect, it leaves a
-    thread which may still answer after the event loop has closed."""
+    """Open a SQLite file and read its header without the asynchronous driver. That driver leaves a thread behind when it
+    fails to connect, which may answer after the event loop has closed."""
     with contextlib.closing(sqlite3.connect(path, timeout=BUSY_TIMEOUT_MS / 1000)) as connection:
         connection.execute("PRAGMA schema_version").fetchone()
 
 
 def may_pass(error: Exception) -> bool:
-    """True if a retry may open the database: a server that is starting or unreachable for now, or a file that another
-    process has locked."""
+    """Whether a database that cannot be opened may open soon: a server that is starting, a file that another process has
+    locked."""
     if isinstance(error, (OSError, TimeoutError)):
         return True
     cause = error.orig if isinstance(error, DBAPIError) else error
     state = str(getattr(cause, "sqlstate", None) or "")
-    # SQLSTATE classes: connection failures; too many connections; shutting down or starting up.
+    # Connections; too many of them; shutting down or starting up.
     return state[:2] in {"08", "53", "57"} or "locked" in str(cause) or isinstance(cause, OSError)
 
 
-#: Descriptions of SQLite's file errors. Unlike a lock, they last until an operator acts.
+#: The driver's names for faults of a file, and what they mean. Unlike a lock they last until someone acts.
 _FILE_FAULTS = {
     "SQLITE_FULL": "the disk is full",
     "SQLITE_READONLY": "the database file cannot be written: it or its file system is read-only",
@@ -242,12 +243,12 @@ _FILE_FAULTS = {
     "SQLITE_CORRUPT": "the database file is damaged",
     "SQLITE_NOTADB": "the database file is not a SQLite database",
 }
-#: Passing errors: another process has locked the file, or a statement was interrupted.
+#: Another process has the file locked; a statement was interrupted.
 _PASSING = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_INTERRUPT")
 
 
 def file_fault(error: BaseException) -> str | None:
-    """A short description of a fault of a SQLite file; None for any other error."""
+    """What is wrong with a SQLite file, in one clause; None for any other error."""
     if isinstance(error, LostFileError):
         return str(error)
     cause = error.orig if isinstance(error, DBAPIError) else error
@@ -261,12 +262,12 @@ def file_fault(error: BaseException) -> str | None:
 
 
 def safe_reason(error: Exception) -> str:
-    """A description of an error that may be logged or shown: the driver's own message could quote the row."""
+    """What may be logged or shown of an error: its type, because a driver's message may quote the row."""
     return file_fault(error) or type(error).__name__
 
 
 def reason(error: Exception) -> str:
-    """The driver's own message, one line, without the SQL and the parameters that SQLAlchemy adds."""
+    """The driver's own words, one line, without the SQL and the parameters that SQLAlchemy adds."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     text = str(cause).removeprefix(f"{type(cause)}: ").strip() or type(cause).__name__
     return text.splitlines()[0]

@@ -1,7 +1,7 @@
-"""A finished request as rows for the database and as a line for the spool.
+"""One finished request on its way to the database: its rows, and their line in the spool.
 
-A line is `CRC JSON\\n`. CRC is the CRC-32 of the JSON in eight hexadecimal digits and reveals a torn or damaged line. The
-JSON is `[request, [attempt, ...], explanation, prompt]`; rows have the order of their columns.
+A line is `CRC JSON\\n`: the CRC-32 of the JSON in eight hexadecimal digits, which detects a torn or damaged line.
+The JSON is `[request, [attempt, ...], explanation, prompt]`, the rows in the order of their columns.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import orjson
 from router.store import explanations
 from router.store.records import RequestRecord, Row, attempt_row, clean_prompt, request_row, salvage
 
-#: Exceptions from turning a record that fits no table into rows or a line.
+#: Errors of a record or row that fits no table, while it is turned into rows or a line.
 UNFIT = (KeyError, TypeError, ValueError, AttributeError)
 
 
 class Entry(NamedTuple):
-    """The rows of one request. `explanation` is None if there was no decision."""
+    """The rows of one request; `explanation` is None if nothing was decided."""
 
     request: Row
     attempts: list[Row]
@@ -27,8 +27,8 @@ class Entry(NamedTuple):
 
 
 def make_entry(record: RequestRecord, *, keep_prompts: bool) -> Entry | None:
-    """A record's rows. Invalid values are corrected, and an explanation that cannot be written is dropped. None if the
-    record cannot become a row."""
+    """A record's rows; None if the record has no valid row. Bad values are corrected, and an explanation that cannot be
+    encoded is left out."""
     try:
         attempts = [attempt_row(record.id, attempt) for attempt in record.attempt_records]
         blob = explanations.encode(record)
@@ -43,7 +43,7 @@ def make_entry(record: RequestRecord, *, keep_prompts: bool) -> Entry | None:
 
 
 def salvaged(entry: Entry) -> Entry:
-    """A refused entry with all values corrected, so that any database accepts it."""
+    """An entry that a database refused, with every value corrected."""
     explanation = entry.explanation
     if explanation is not None:
         explanation = (*explanation[:2], None)
@@ -51,10 +51,10 @@ def salvaged(entry: Entry) -> Entry:
 
 
 def to_line(entry: Entry) -> bytes:
-    """The entry as a spool line."""
+    """The entry as a line of the spool."""
     try:
         document = _dumped(entry)
-    except TypeError:  # a number of more than 64 bits, or a lone surrogate
+    except TypeError:  # a number of more than 64 bits, half a surrogate pair
         document = _dumped(salvaged(entry))
     return b"%08x %s\n" % (crc32(document), document)
 
@@ -63,7 +63,7 @@ def _dumped(entry: Entry) -> bytes:
     blob, prompt = None, None
     if entry.explanation is not None:
         _, blob, prompt = entry.explanation
-        blob = blob.decode()  # it is JSON
+        blob = blob.decode()  # JSON itself
     return orjson.dumps((entry.request, entry.attempts, blob, prompt))
 
 

@@ -1,7 +1,7 @@
-"""The inputs of a request's decisions as one compact blob: to explain a decision, and as training data.
+"""The data of a request's decisions as one compact blob: for people ("why there?") and for training.
 
-The blob is JSON without field names: its values have the order of the tuples below. The tuples are written out instead of
-taken from the classes, because old blobs must stay readable. If they change, `VERSION` must change too.
+The blob is JSON without names: rows in the order of the tuples below. The tuples are spelled out, not derived from the
+classes, because old blobs must stay readable. When they change, `VERSION` must change.
 
     {"v": 2, "prefix": [hash, ...], "f": [head and tail, how many are head, counts] | null,
      "d": [[policy, after_s, chosen, propensity, left_out,
@@ -41,7 +41,7 @@ PREDICTION_FIELDS = (
     "quality_sd",
     "memory_ratio",
 )
-#: The number of these fields in the blobs of each version.
+#: The number of these fields in blobs of each version.
 _FIELDS_OF = {1: 13, 2: 15}
 LOAD_FIELDS = (
     "in_flight",
@@ -55,7 +55,7 @@ LOAD_FIELDS = (
 )
 MAX_BLOB_BYTES = 16_384
 MAX_PREFIX_HASHES = 128
-# Encoding hundreds of candidates and dropping most of them would cost more than the request.
+# Encoding hundreds of candidates to drop most of them would cost more than the request.
 _MAX_CANDIDATES = 96
 _UINT64 = 2**64 - 1
 
@@ -63,7 +63,7 @@ _prediction_values: Callable[[Prediction], tuple[Any, ...]] = attrgetter(*PREDIC
 
 
 class KeptCandidate(TypedDict):
-    """One candidate of a decision, with all prediction fields and load features by name."""
+    """One candidate of a decision: all prediction fields and load features, by name."""
 
     instance: str
     model: str
@@ -75,7 +75,7 @@ class KeptCandidate(TypedDict):
 
 
 class KeptDecision(TypedDict):
-    """One decision. `decided_after_s` counts from the arrival. `candidates_left_out` were dropped by the size limit."""
+    """One decision. `decided_after_s` is from the arrival; `candidates_left_out` were dropped by the size limit."""
 
     policy: str
     decided_after_s: float | None
@@ -93,8 +93,8 @@ class Explanation(TypedDict):
 
 
 def encode(record: RequestRecord, max_bytes: int = MAX_BLOB_BYTES) -> bytes | None:
-    """The blob of a record, at most `max_bytes` long; None if there was no decision. Above the limit, the candidates with
-    the worst scores are dropped, but never the chosen one."""
+    """The blob of a record, at most `max_bytes` long; None if nothing was decided. Above the limit the candidates with the
+    worst scores are left out, never the chosen one."""
     if not record.decisions:
         return None
     prefix: Sequence[int] = record.prefix
@@ -142,7 +142,7 @@ def _decision_row(decision: Decision, arrived_at: float | None, keep: int) -> tu
 
 
 def _rank(option: Considered) -> tuple[bool, float]:
-    """Sort key: the best score first, candidates without a score last."""
+    """Best first; candidates without a score last."""
     return option.score is None, option.score or 0.0
 
 
@@ -161,7 +161,7 @@ def decode(blob: bytes) -> Explanation:
 
 
 def _packed(features: PromptFeatures) -> tuple[str, int, tuple[int, ...]]:
-    """Pack word ids as base64 of two bytes each. As JSON numbers they would take about twice as much."""
+    """Word ids in base64: two bytes each and a third more. As JSON numbers they would take three times that."""
     ids = array("H", features.head + features.tail)
     if byteorder == "big":
         ids.byteswap()
@@ -217,7 +217,7 @@ def _kept_candidate(
 
 
 def _predicted(values: Sequence[float | None], fields: int) -> dict[str, float | None]:
-    """The prediction fields by name; None for fields that an older version does not have."""
+    """Fields by name; those that an older version lacks are None."""
     known: dict[str, float | None] = dict.fromkeys(PREDICTION_FIELDS)
     known.update(zip(PREDICTION_FIELDS[:fields], values, strict=True))
     return known

@@ -1,7 +1,7 @@
-"""Reads a whole table in batches, ordered by its key, with memory for one batch.
+"""Reads a table in batches, in the order of its key, with memory for one batch.
 
-Each batch is a separate query that starts after the last key, so a long export keeps no transaction open. It may include
-rows that are written meanwhile, but no row twice.
+Each batch is a query of its own that continues after the last key, so a long export keeps no transaction open. Rows that
+are written meanwhile may be included; no row comes twice.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from router.store import spending, tables
 
-#: The tables that can be extracted, by name.
+#: What can be extracted.
 TABLES = {table.name: table for table in (tables.requests, tables.attempts, tables.feedback, tables.spend)}
 BATCH_ROWS = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class Extract:
-    """Rows of a table for requests received from `since` to before `until` (seconds since the epoch; for `spend` the days
-    that overlap with this range), and for these policies (empty: all)."""
+    """Selects rows of a table: of requests received from `since` until before `until` (seconds since the epoch; for `spend`:
+    days that overlap), and of some policies."""
 
     table: Table
     since: float | None = None
@@ -32,7 +32,7 @@ class Extract:
     policies: Sequence[str] = ()
 
     async def count(self, engine: AsyncEngine) -> int:
-        """The number of rows now."""
+        """The current number of rows."""
         query = self._filtered(select(func.count()).select_from(self.table))
         async with engine.connect() as connection:
             return int(await connection.scalar(query) or 0)
@@ -79,7 +79,7 @@ class Extract:
 
 
 def _last_day(until: float) -> str:
-    """The day of the last instant before `until`."""
+    """The day of the last moment before a time."""
     at = datetime.fromtimestamp(until, UTC)
     midnight = (at.hour, at.minute, at.second, at.microsecond) == (0, 0, 0, 0)
     return spending.today(until - 86_400.0 if midnight else until)

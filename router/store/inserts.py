@@ -1,4 +1,4 @@
-"""Inserts many rows at once."""
+"""Writes many rows at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EXPLANATION_COLUMNS = ("request_id", "blob", "prompt")
 
 
 class EntryInsert:
-    """Inserts entries into their three tables. Existing rows are not changed."""
+    """Writes entries into their three tables. Existing rows stay unchanged."""
 
     def __init__(self, backend: str) -> None:
         inserts = []
@@ -33,7 +33,7 @@ class EntryInsert:
         self._requests, self._attempts, self._explanations = inserts
 
     async def run(self, connection: AsyncConnection, entries: list[Entry]) -> None:
-        """Insert entries."""
+        """Write entries."""
         for insert, rows in (
             (self._requests, [entry.request for entry in entries]),
             (self._attempts, [attempt for entry in entries for attempt in entry.attempts]),
@@ -44,10 +44,12 @@ class EntryInsert:
 
 
 class Insert:
-    """`INSERT ... ON CONFLICT DO NOTHING` for many rows, compiled once.
+    """`INSERT ... ON CONFLICT DO NOTHING` of many rows at once, compiled once.
 
-    Ignoring conflicts makes it safe to send a batch again if the answer to a commit was lost. For SQLite one statement has
-    several rows: its driver releases Python's lock for each statement, which under load costs more than the insert."""
+    Doing nothing on a conflict makes it safe to repeat a batch whose commit was not acknowledged. For SQLite one statement
+    inserts several rows: its driver releases Python's lock with each statement, which costs more under load than the
+    insert.
+    """
 
     _ROWS_A_STATEMENT = 20  # stays under 999 parameters, the limit of older SQLite versions
 
@@ -59,7 +61,7 @@ class Insert:
             self.several = self.one.replace(row, ", ".join([row] * self._ROWS_A_STATEMENT))
 
     async def run(self, connection: AsyncConnection, rows: list[Row]) -> None:
-        """Insert rows, with values in the order of `columns`."""
+        """Insert rows, values in the order of `columns`."""
         done = 0
         if self.several is not None and len(rows) >= self._ROWS_A_STATEMENT:
             size = self._ROWS_A_STATEMENT

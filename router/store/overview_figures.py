@@ -1,4 +1,4 @@
-"""The overview's figures: time windows, groups of outcomes, and the combination of aggregated rows."""
+"""The overview's figures: time windows, groups of outcomes, and the answer made from rows of sums."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 from router.core.types import Outcome
 from router.store.bins import Bins
 
-#: Most names in each split of the spending; the others are summed.
+#: Names shown in each split of the spending; the others are summed.
 MAX_NAMES = 20
 
-#: Seconds: 1 ms to 1000 s in steps of 15 %.
+#: Seconds, 1 ms to 1000 s in steps of 15 %.
 TIME_BINS = Bins.logarithmic(0.001, 1000.0, 16)
-#: Actual divided by predicted: 1/20 to 20 in steps of 12 %.
+#: Actual over predicted, 1/20 to 20 in steps of 12 %.
 RATIO_BINS = Bins.logarithmic(0.05, 20.0, 20)
 
 TIMES = ("ttft_s", "tpot_s", "e2e_s")
-#: Predicted quantities: the column with the actual value, and the one with the predicted median.
+#: Predicted quantities: the column with the actual value and the column with the predicted median.
 PREDICTED = {
     "ttft": ("ttft_s", "predicted_ttft_s_p50"),
     "e2e": ("e2e_s", "predicted_e2e_s_p50"),
@@ -27,7 +27,7 @@ PREDICTED = {
 }
 SPLITS = {"policy": "policy", "model": "model", "key": "key_name"}
 
-#: The group of each outcome: whether the request was answered or cut short, or why nothing was decoded.
+#: Outcomes by what a person wants to know first: answered, cut short, or why nothing was decoded.
 _ALWAYS = {
     Outcome.OK: "ok",
     Outcome.LATE: "late",
@@ -46,21 +46,21 @@ BEFORE_DECODING = ("timed_out", "out_of_budget", "rejected", "failed", "left")
 
 
 def group_of(outcome: str, decoded: bool) -> str:
-    """The group of an outcome: one of `AFTER_DECODING` or `BEFORE_DECODING`."""
+    """`AFTER_DECODING` or `BEFORE_DECODING`: the group of an outcome."""
     known = Outcome(outcome)
     if known in _BY_DECODED:
         return _BY_DECODED[known][decoded]
     return _ALWAYS.get(known, "rejected")
 
 
-#: The summed columns of requests.
+#: Sums over requests.
 SUMS = ("offered", "met", "prompt_tokens", "output_tokens", "cost_usd")
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A time range up to `until` (seconds since the epoch) in `buckets` buckets of `bucket_s` seconds. They begin at
-    multiples of `bucket_s`; the last one is not over yet."""
+    """A time window in seconds since the epoch, in `buckets` of `bucket_s` that begin at multiples of it. The last one is
+    not over."""
 
     until: float
     bucket_s: float
@@ -75,7 +75,7 @@ class Window:
         return (self.until // self.bucket_s - self.buckets + 1) * self.bucket_s
 
     def starts(self) -> list[float]:
-        """The start of each bucket."""
+        """The beginning of each bucket."""
         return [self.since + at * self.bucket_s for at in range(self.buckets)]
 
 
@@ -84,7 +84,7 @@ _Counts = dict[int, int]
 
 @dataclass(slots=True)
 class Tally:
-    """Combines the aggregated rows. `scale` is the number of requests that each read row represents."""
+    """Collects the rows of sums. Each row that was read stands for `scale` requests."""
 
     scale: float
     outcomes: dict[int, dict[str, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
@@ -108,8 +108,8 @@ class Tally:
         else:
             self.bins[part][at][row["bin"]] = n
 
-    def told(self, window: Window, counted: int) -> dict[str, Any]:
-        """The figures of the answer that come from the rows."""
+    def answer(self, window: Window, counted: int) -> dict[str, Any]:
+        """The part of the answer that the rows make."""
         everywhere = range(window.buckets)
         total = {name: sum(self.sums[at][name] for at in everywhere) for name in SUMS}
         outcomes = self._scaled(_added(self.outcomes[at] for at in everywhere))
@@ -168,7 +168,7 @@ class Tally:
     def _with_rest(
         self, named: list[dict[str, Any]], counted: int, total: Mapping[str, float]
     ) -> dict[str, Any]:
-        """The names with the highest cost, and the sums of all others."""
+        """The most expensive names, and the sum of the others."""
         rest = {
             name: value - sum(each[name] for each in named) for name, value in self._amounts(total).items()
         }
@@ -193,7 +193,7 @@ def _quantiles(counts: _Counts) -> dict[str, Any]:
 
 
 def _spread(counts: _Counts) -> dict[str, Any]:
-    """Quantiles of actual divided by predicted: 1 is exact, 2 is twice the prediction."""
+    """Quantiles of actual over predicted: 1 is right, 2 took twice as long as predicted."""
     quantile = RATIO_BINS.quantile
     return {
         "count": sum(counts.values()),

@@ -1,6 +1,6 @@
-"""The record of a request that the gateway fills in, and its conversion to rows.
+"""The record of a request, which the gateway fills, and how it becomes rows.
 
-The hot path builds one `RequestRecord` and passes it to the writer. The functions below the classes run in the writer.
+The hot path builds one `RequestRecord` and passes it to the writer. Everything below the classes runs in the writer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _INT64_MAX = 2**63 - 1
 
 @dataclass(slots=True)
 class AttemptRecord:
-    """One row of `attempts`. Times are seconds since the epoch. `error` has no prompt text."""
+    """One row of `attempts`. Times are seconds since the epoch; `error` holds no prompt text."""
 
     number: int
     instance: str
@@ -36,7 +36,7 @@ class AttemptRecord:
     ended_how: EndedHow | None = None
     error: str | None = None
     # beside the row
-    billed: bool = False  # the engine was given the prompt, and did not refuse it
+    billed: bool = False  # the engine got the prompt and did not refuse it
     span_id: int | None = None  # in a trace
 
 
@@ -45,8 +45,8 @@ class RequestRecord:
     """One row of `requests` (fields up to `error_code` are its columns), with its attempts and decisions.
 
     `received_at` is in seconds since the epoch. `arrived_at` is the same moment on the clock of `Decision.at_s`, so that
-    decisions are stored as seconds after the arrival. `prefix` has hashes of the prompt's leading blocks, `features` the
-    prompt's features for predictors. `prompt` is written only by a store that keeps prompts.
+    decisions are stored as seconds after the arrival. `prefix` are hashes of the prompt's leading blocks, `features` what
+    predictors see of its text. `prompt` is written only by a store that keeps prompts.
     """
 
     id: str
@@ -90,17 +90,17 @@ class RequestRecord:
     max_cost_usd: float | None = None
     budget_overrun_usd: float | None = None
     error_code: str | None = None
-    # not in the row
+    # beside the row
     arrived_at: float | None = None
     attempt_records: list[AttemptRecord] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     prefix: tuple[int, ...] = ()
     features: PromptFeatures | None = None
     prompt: str | None = None
-    trace: Any = None  # its trace context; only the gateway reads it
+    trace: Any = None  # its place in a trace, used by the gateway only
 
     def set_prediction(self, prediction: Prediction) -> None:
-        """Copy the prediction for the chosen candidate."""
+        """Copy the prediction of the chosen candidate."""
         self.predicted_output_tokens_p50 = prediction.output_tokens_p50
         self.predicted_output_tokens_p90 = prediction.output_tokens_p90
         self.predicted_ttft_s_p50 = prediction.ttft_s_p50
@@ -122,8 +122,8 @@ Row = tuple[Any, ...]
 REQUEST_COLUMNS: tuple[str, ...] = tuple(column.name for column in tables.requests.columns)
 ATTEMPT_COLUMNS: tuple[str, ...] = tuple(column.name for column in tables.attempts.columns)
 
-# Text from outside goes through `clean`. Enumerations become plain strings, because drivers are slower with subclasses of
-# str or refuse them. All other values are stored as they are.
+# Text from outside goes through `clean`. Enumerations become plain strings: drivers are slow with subclasses of str, or refuse
+# them. All else is used unchanged.
 _CLEANED = {"client_request_id", "model_requested", "finish_reason"}
 _request_values: Callable[[RequestRecord], Row] = attrgetter(*REQUEST_COLUMNS)
 _CLEANED_AT = tuple(i for i, name in enumerate(REQUEST_COLUMNS) if name in _CLEANED)
@@ -133,14 +133,14 @@ _HOW_TEXT = {None: None} | {how: how.value for how in EndedHow}
 
 
 def clean(text: str | None) -> str | None:
-    """Text that any database accepts: no NUL, no control characters, no lone surrogates, limited length."""
+    """Text that any database stores: no NUL, no control characters, no lone surrogates, bounded length."""
     if text is None or (len(text) <= MAX_TEXT_CHARS and text.isprintable()):
         return text
     return "".join(c if c.isprintable() else "\ufffd" for c in text[:MAX_TEXT_CHARS])
 
 
 def clean_prompt(text: str | None) -> str | None:
-    """A prompt for the store: cut to `MAX_PROMPT_CHARS`, with NULs and lone surrogates replaced."""
+    """A prompt as stored: cut to `MAX_PROMPT_CHARS`, NULs and lone surrogates replaced."""
     if text is None:
         return None
     return text[:MAX_PROMPT_CHARS].encode("utf-8", "replace").decode().replace("\0", "\ufffd")
@@ -175,7 +175,7 @@ def attempt_row(request_id: str, attempt: AttemptRecord) -> Row:
 
 
 def salvage(row: Row) -> Row:
-    """A refused row with values that any column accepts: cleaned text, integers within 64 bits, finite floats."""
+    """A row that a database refused, with every value corrected: clean text, integers of 64 bits, finite floats."""
     return tuple(map(_salvaged, row))
 
 

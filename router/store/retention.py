@@ -1,7 +1,7 @@
-"""Retention: limits the store's age and size by deleting the oldest requests in small batches.
+"""Keeps the store within its age and size: the oldest requests are deleted first, in small batches.
 
-Small transactions do not block the writer. Freed pages are reused, and SQLite also returns them to the file system. If
-several replicas use one PostgreSQL, only one prunes at a time. The tables `spend` and `keys` are never pruned.
+Small transactions keep the writer from waiting. Freed pages are reused, and SQLite also returns them to the file system. Of
+several replicas over one PostgreSQL only one prunes at a time. The tables `spend` and `keys` are never pruned.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _PAUSE_S = 0.02
 _DAY_S = 86_400.0
 _MB = 1024 * 1024
 _VACUUM_PAGES = 500
-# PostgreSQL's header and line pointer of a row (28 bytes), and one or two index entries.
+# PostgreSQL's header and line pointer of a row (28 bytes) and one index entry or two.
 _POSTGRES_ROW_OVERHEAD_BYTES = 28 + 64
 _SAMPLE_ROWS = 500
-# The number of PostgreSQL's advisory lock: "prune" in ASCII.
+# Of PostgreSQL's advisory locks: "prune" in ASCII.
 _LOCK = 0x7072756E65
 
 
@@ -59,11 +59,11 @@ class Retention:
             await asyncio.sleep(INTERVAL_S)
 
     async def prune_alone(self, now: float) -> int:
-        """Prune, unless another replica is pruning."""
+        """`prune`, unless another replica does so now."""
         if self._sqlite:
             return await self.prune(now)
         async with self._engine.connect() as connection:
-            # The connection holds the lock, so a crash releases it.
+            # The lock belongs to the connection, so it ends with the process in any case.
             await connection.execution_options(isolation_level="AUTOCOMMIT")
             if not await connection.scalar(text("SELECT pg_try_advisory_lock(:lock)"), {"lock": _LOCK}):
                 return 0
@@ -73,8 +73,7 @@ class Retention:
                 await connection.execute(text("SELECT pg_advisory_unlock(:lock)"), {"lock": _LOCK})
 
     async def prune(self, now: float) -> int:
-        """Delete requests above the age limit at `now` (seconds since the epoch) or above the size limit. Returns their
-        number."""
+        """Remove requests that are too old at `now` (seconds since the epoch) or too many; returns their number."""
         removed = 0
         if self._retain_s is not None:
             while count := await self._remove(now - self._retain_s):
@@ -93,7 +92,7 @@ class Retention:
         return removed
 
     async def _remove(self, before: float | None) -> int:
-        """Delete one batch of the oldest requests (only those received before a time, if given)."""
+        """Remove one batch of the oldest requests (received before a time, if given)."""
         requests = tables.requests
         query = select(requests.c.id)
         if before is not None:
@@ -115,7 +114,7 @@ class Retention:
         return len(ids)
 
     async def _remove_runs(self, before: float) -> None:
-        """Delete runs that have ended, whose losses are counted, and whose rows are deleted."""
+        """Remove runs that have ended, are accounted for, and have no rows left."""
         table = tables.runs
         ended = func.coalesce(table.c.ended_at, table.c.started_at) < before
         async with self._engine.begin() as connection:
@@ -137,7 +136,7 @@ class Retention:
                 before = await _pragma(connection, "page_count")
                 await connection.execute(text(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})"))
                 if await _pragma(connection, "page_count") >= before:
-                    return  # a file without auto_vacuum keeps its pages for reuse
+                    return  # a file made without auto_vacuum keeps its pages for reuse
                 await asyncio.sleep(_PAUSE_S)
 
 
@@ -146,8 +145,8 @@ async def _pragma(connection: AsyncConnection, name: str) -> int:
 
 
 async def _postgres_live_bytes(connection: AsyncConnection) -> float:
-    """The bytes of the existing rows, estimated from the sizes of the newest rows. The size of PostgreSQL's files is no
-    measure: deleting does not shrink them, so retention would never end."""
+    """Bytes of the existing rows, estimated from the newest ones. The size of PostgreSQL's files is no measure: deleting
+    does not shrink them, so retention would never end."""
     total = 0.0
     for table in (tables.requests, tables.attempts, tables.explanations):
         count = (await connection.execute(select(func.count()).select_from(table))).scalar_one()

@@ -1,10 +1,10 @@
-"""Counts the requests that a killed process lost.
+"""Counts the rows that a killed process lost.
 
-Each process counts arrived and finished requests in a small memory-mapped file. Its pages are in the kernel's cache, so
+Each process counts arrived and finished requests in a small memory-mapped file. The pages belong to the kernel's cache, so
 the counts survive a SIGKILL. The table `runs` has the number of committed rows, updated in the same transaction as the
-rows. A process locks its file while it lives. The next process to start finds files without a lock, writes their spooled
-records (`router.store.takeover`) and then the difference into `runs`, and removes the files. A clean close does the same,
-with a difference of zero.
+rows. A process locks its file while it lives. The next process to start finds files without an owner, writes their spools
+(`router.store.takeover`), writes the difference into `runs`, and removes the files. A clean close does the same; then the
+difference is zero.
 """
 
 from __future__ import annotations
@@ -37,31 +37,33 @@ _AT_ARRIVED, _AT_FINISHED, _AT_DROPPED = 1, 2, 3
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The losses of killed runs, over all runs in the store: `finished` requests whose row was not committed yet, and
-    requests `in_flight` that never finished."""
+    """Rows lost by all killed runs: `finished` requests whose row was not committed, and requests `in_flight` that never
+    finished."""
 
     finished: int = 0
     in_flight: int = 0
 
 
 class Counts:
-    """The counters of this process. The hot path writes `slots`: an 8-byte store, without a call."""
+    """The counters of this process. `slots` is written on the hot path: an 8-byte store, no call."""
 
     ARRIVED, FINISHED, DROPPED = _AT_ARRIVED, _AT_FINISHED, _AT_DROPPED
 
     def __init__(self, run_id: str, path: Path | None) -> None:
-        """Create the file (none for a database in memory, which does not survive either)."""
+        """Create the file (none for a database in memory, which does not survive anyway)."""
         self.run_id = run_id
         self.path = path
         self._fd: int | None = None
         if path is None:
             self._map = mmap.mmap(-1, _SIZE_BYTES)
         else:
-            # It is locked before it gets its name, so that no other process treats it as an orphan.
+            # Locked before it has its name: otherwise another process could treat it as an orphan.
             unborn = path.with_name(f".{path.name}.new")
             self._fd = os.open(unborn, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._fd, fcntl.LOCK_EX)
-            os.write(self._fd, bytes(_SIZE_BYTES))  # writing to a page without disk space would raise SIGBUS
+            os.write(
+                self._fd, bytes(_SIZE_BYTES)
+            )  # writing into a page that a full disk cannot hold is a SIGBUS
             self._map = mmap.mmap(self._fd, _SIZE_BYTES)
             os.rename(unborn, path)
         self.slots = memoryview(self._map).cast("Q")
@@ -80,7 +82,7 @@ class Counts:
         return self.slots[_AT_DROPPED]
 
     def close(self, *, remove: bool) -> None:
-        """Close the file, and remove it if the run's losses are counted."""
+        """Close the file. It stays if its run could not be accounted for."""
         if remove and self.path is not None:
             self.path.unlink(missing_ok=True)
         self.slots.release()
@@ -96,8 +98,8 @@ def new_run_id(now: float) -> str:
 
 
 def file_prefix(url: URL, directory: Path | None, state_dir: Path | None = None) -> Path | None:
-    """The path prefix of counter files and spools: in `directory`, or else beside a SQLite file, or else in `state_dir` (or
-    the working directory). None for a database in memory."""
+    """The path that begins the names of counter files and of the spool: in `directory`, else beside a SQLite file, else in
+    `state_dir` (or the working directory). None for a database in memory."""
     path = sqlite_path(url)
     if url.get_backend_name() == "sqlite" and path is None:
         return None
@@ -109,13 +111,12 @@ def file_prefix(url: URL, directory: Path | None, state_dir: Path | None = None)
 
 
 def keyed_path(prefix: Path | None) -> Path | None:
-    """The marker file of a database that had keys; `prefix` is from `file_prefix`."""
+    """The file that says that the database had keys, beside the files of `file_prefix`."""
     return None if prefix is None else prefix.with_name(prefix.name.removesuffix("run-") + "keyed")
 
 
 def traces_of_gateway(url: URL, directory: Path | None = None) -> list[Path]:
-    """The files that gateways left beside a SQLite file: the keys marker and counter files. If there are any, a database
-    existed there."""
+    """The files that gateways left beside a SQLite file, which prove that the database existed: its keys, counts of runs."""
     prefix = file_prefix(url, directory)
     if prefix is None or not prefix.parent.is_dir():
         return []
@@ -126,7 +127,7 @@ def traces_of_gateway(url: URL, directory: Path | None = None) -> list[Path]:
 
 
 def create_counts(prefix: Path | None, run_id: str, *, make_directory: bool) -> Counts:
-    """Create the counter file of a new run, with `make_directory` also its directory. Raises StoreError if that fails."""
+    """The counter file of a new run, and its directory if wanted. Raises StoreError if it cannot be made."""
     try:
         if prefix is not None and not prefix.parent.exists() and make_directory:
             prefix.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -143,13 +144,13 @@ async def begin(engine: AsyncEngine, run_id: str, now: float) -> None:
 
 
 def orphans(prefix: Path) -> Iterator[tuple[Path, int]]:
-    """Counter files of dead processes, each with a file descriptor through which this process has locked it."""
+    """Counter files whose owner is gone, each with the file descriptor by which we locked it."""
     for path in sorted(prefix.parent.glob(f"{glob.escape(prefix.name)}*")):
         if path.suffix == spool.SUFFIX:
             continue
         try:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:  # another process took it
+        except FileNotFoundError:  # another took it
             continue
         except OSError as error:
             log.warning("counter file %s: %s", path, error.strerror)
@@ -159,14 +160,14 @@ def orphans(prefix: Path) -> Iterator[tuple[Path, int]]:
         except BlockingIOError:  # its process lives
             os.close(fd)
             continue
-        if not path.exists():  # another process took it before the lock
+        if not path.exists():  # removed between our opening and our locking
             os.close(fd)
             continue
         yield path, fd
 
 
 async def account(engine: AsyncEngine, run_id: str, fd: int) -> None:
-    """Write the losses of a dead run into `runs`, from its counter file."""
+    """Write the lost rows of a dead run into `runs`, from its counter file."""
     await _account(engine, run_id, os.pread(fd, _SIZE_BYTES, 0))
 
 
@@ -193,7 +194,7 @@ async def _account(engine: AsyncEngine, run_id: str, content: bytes) -> None:
 
 
 async def finish(connection: AsyncConnection, counts: Counts, recorded: int, now: float) -> Lost:
-    """Close the row of this run. It is clean if every finished request was recorded or counted as dropped."""
+    """Close the row of this run. Clean: every finished request was recorded or counted as dropped."""
     return await _end(
         connection, counts.run_id, counts.arrived, counts.finished, recorded, counts.dropped, now
     )
@@ -228,7 +229,7 @@ async def _end(
 
 
 async def lost_so_far(engine: AsyncEngine) -> Lost:
-    """The losses of all runs together."""
+    """The rows that all runs lost."""
     runs = tables.runs
     async with engine.connect() as connection:
         row = (

@@ -1,9 +1,8 @@
-"""The version of the store's tables: reads it, checks it, and upgrades the tables (Alembic, `router.store.migrations`).
+"""The version of a database's tables: read, migrated to the newest (Alembic, `router.store.migrations`), checked.
 
-A process that opens a store for recording first upgrades it to the newest version. Processes that start at the same time
-take turns, by PostgreSQL's advisory lock or SQLite's lock on the file. An upgrade is one transaction, so it is complete or
-not done. A database without a version (from before versions existed) starts at the first, which creates only the missing
-tables.
+Opening a store for recording migrates it first. Processes that start at the same time take turns, by PostgreSQL's advisory
+lock or SQLite's lock on the file. A migration is one transaction: it is complete or not done. A database without a version
+(made before there were versions) starts at the first, which makes only the tables that are missing.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from router.store.tables import metadata
 
 log = logging.getLogger(__name__)
 
-#: All known versions, oldest first.
+#: All versions that this program knows, oldest first.
 VERSIONS = ("0001", "0002")
 NEWEST = VERSIONS[-1]
 
 _FOLDER = Path(__file__).with_name("migrations")
-# The number of the advisory lock, which nothing else in the database uses: "headway" in ASCII.
+# Any number that nothing else in the database uses: "headway" in ASCII.
 _LOCK = 0x68656164776179
 
 
@@ -32,13 +31,13 @@ class SchemaError(Exception):
 
 
 async def upgrade(engine: AsyncEngine) -> str | None:
-    """Upgrade the tables to the newest version. Returns the version before (None: no version). Raises SchemaError if they
-    are from a newer program or not ours."""
+    """Migrate the tables to the newest version; returns the version before (None: there was none). Raises SchemaError if
+    they are of a newer program, or not ours."""
     async with engine.connect() as connection:
         if await connection.run_sync(_ready):
             return NEWEST
         await connection.rollback()
-        # Wait for the lock; the first process does the whole upgrade.
+        # Our turn: the first process may have done everything.
         if engine.dialect.name == "postgresql":
             await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
         else:
@@ -88,7 +87,7 @@ def _upgrade(connection: Connection) -> str | None:
     before = version(connection)
     if before == NEWEST:
         return before
-    # At INFO, Alembic logs a dozen lines.
+    # Its own message has a dozen lines.
     logging.getLogger("alembic").setLevel(logging.WARNING)
     from alembic import command
     from alembic.config import Config
@@ -103,7 +102,7 @@ def _upgrade(connection: Connection) -> str | None:
 
 
 def _refuse_missing(connection: Connection) -> None:
-    """Raise SchemaError for tables that have our names but not our columns."""
+    """Raise SchemaError for tables with our names but other columns."""
     inspector = inspect(connection)
     present = set(inspector.get_table_names())
     missing = []

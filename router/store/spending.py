@@ -1,7 +1,7 @@
-"""The spending by day, key, policy and model: totals of each run in the table `spend`.
+"""Spending by day, key, policy and model: totals of each run, in the table `spend`.
 
-A run's totals are written as complete values, not as increments, so writing them twice does no harm. They are written in
-the same transaction as the rows that they count. So the sum over `spend` is the sum over all rows that were ever written.
+A run writes its totals, not additions, so writing them twice does no harm. They are written in one transaction with the
+rows that they count: the sum over `spend` is the sum over all rows that were ever written.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from router.store.entries import Entry
 from router.store.records import REQUEST_COLUMNS
 from router.store.state import TOTAL
 
-#: The dimensions of a report, and their columns.
+#: The dimensions of a report: name and column.
 DIMENSIONS = {"day": "day", "key": "key_name", "policy": "policy", "model": "model"}
 _DAY_S = 86_400.0
 _DAYS_KEPT = 2
@@ -37,7 +37,7 @@ _PROMPT, _OUTPUT, _COST = (_AT[name] for name in ("prompt_tokens", "output_token
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """The number of requests, their tokens and their cost."""
+    """Requests, their tokens and their cost."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -46,19 +46,19 @@ class Amounts:
 
 
 class Totals:
-    """The written spending of one run. Days in the past are forgotten after a while."""
+    """The written spending of one run. Days that ended a while ago are dropped."""
 
     def __init__(self, amounts: Mapping[Key, Amounts] | None = None) -> None:
         self._amounts = dict(amounts or {})
-        self._from_s = -math.inf  # totals of requests received before this are forgotten
+        self._from_s = -math.inf  # requests received before are dropped
         self._newest = ""
 
     def forgot(self, entries: Iterable[Entry]) -> bool:
-        """True if the totals for these rows are forgotten here (the clock went back by days)."""
+        """Whether the totals of such old rows were dropped (the clock went back by days)."""
         return any(entry.request[_RECEIVED_AT] < self._from_s for entry in entries)
 
     def with_entries(self, entries: Iterable[Entry]) -> dict[Key, Amounts]:
-        """The changed totals, including these entries."""
+        """The changed totals, once these entries are written."""
         changed: dict[Key, list[Any]] = {}
         for entry in entries:
             row = entry.request
@@ -77,7 +77,7 @@ class Totals:
         return {key: Amounts(*sums) for key, sums in changed.items()}
 
     def adopt(self, changed: Mapping[Key, Amounts]) -> None:
-        """Keep totals that have been written."""
+        """These totals were written."""
         self._amounts.update(changed)
         newest = max((key[0] for key in changed), default="")
         if newest > self._newest:
@@ -122,14 +122,14 @@ class Upsert:
                 "output_tokens": amounts.output_tokens,
                 "cost_usd": amounts.cost_usd,
             }
-            # Always in the same order, so that two transactions cannot deadlock.
+            # Always in the same order, so that no two transactions wait for each other's rows.
             for (day, key, policy, model), amounts in sorted(totals.items())
         ]
         await connection.execute(self._statement, rows)
 
 
 async def totals_of(connection: AsyncConnection, run_id: str) -> Totals:
-    """A run's totals in the database."""
+    """The totals that a run has written."""
     columns = tables.spend.c
     rows = await connection.execute(select(tables.spend).where(columns.run_id == run_id))
     return Totals(
@@ -142,7 +142,7 @@ async def totals_of(connection: AsyncConnection, run_id: str) -> Totals:
     )
 
 
-# --- queries ------------------------------------------------------------------------------------------
+# --- questions ----------------------------------------------------------------------------------------
 def spent_query(day: str) -> Select[Any]:
     """USD by key and run: `total_usd` of all days, `day_usd` of one."""
     columns = tables.spend.c
@@ -155,7 +155,7 @@ def spent_query(day: str) -> Select[Any]:
 
 
 def spent(rows: Iterable[Mapping[str, Any]], day: str) -> dict[tuple[str, str], dict[str, float]]:
-    """The rows of `spent_query` in the form of budgets: USD by (key, period) and run."""
+    """The rows of `spent_query` as USD by (key, period) and run."""
     found: dict[tuple[str, str], dict[str, float]] = {}
     for row in rows:
         for period, usd in ((TOTAL, row["total_usd"]), (day, row["day_usd"])):
@@ -167,8 +167,8 @@ def spent(rows: Iterable[Mapping[str, Any]], day: str) -> dict[tuple[str, str], 
 def report_query(
     by: Sequence[str], since: str | None, until: str | None, keys: Sequence[str] | None
 ) -> Select[Any]:
-    """Sums of requests, tokens and cost, grouped and ordered by any of `DIMENSIONS`. Days are `2026-11-22`, both included.
-    Raises ValueError for an unknown dimension."""
+    """Sums of requests, tokens and cost by any of `DIMENSIONS`, in their order. Days are `2026-11-22`, both included. Raises
+    ValueError for an unknown dimension."""
     unknown = [name for name in by if name not in DIMENSIONS]
     if unknown:
         raise ValueError(f"unknown: {', '.join(unknown)} (known: {', '.join(DIMENSIONS)})")

@@ -1,10 +1,10 @@
-"""A queue of finished requests on disk for times when the database does not answer: lines in segment files.
+"""Finished requests on disk, in order, while the database is away: a queue of lines in segment files.
 
-Lines are appended to the newest segment and read from the oldest. A segment without lines is deleted. Files are not synced:
-lines survive the process but not a power failure (as with SQLite's `synchronous=NORMAL`). Writing goes to the kernel's
-cache, so it runs in the event loop, where it cannot fall between a commit and the removal of the committed lines. A process
-reads its own segments through open files, so it loses nothing if someone deletes them. A run's segments are named after its
-counter file, whose lock (`router.store.runs`) shows whether the run is alive.
+Lines are appended to the newest segment and read from the oldest; a segment without lines is removed. Nothing is synced:
+lines survive the process, but not a power failure (as with SQLite's `synchronous=NORMAL`). Writes go to the kernel's cache
+and are done in the event loop, so that none comes between a commit and the removal of what it committed. A process reads
+its segments through their open files, so that it loses nothing if someone removes them. A run's segments are named after
+its counter file, whose lock (`router.store.runs`) says whether the run is alive.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 SUFFIX = ".spool"
 _SEGMENT_BYTES = 8 * 1024 * 1024
 _READ_BYTES = 1024 * 1024
-#: Time until a write to a failing disk is tried again.
+#: A write that the disk refused is repeated after this time.
 _RETRY_S = 1.0
 
 
@@ -30,11 +30,11 @@ class _Segment:
     path: Path
     fd: int
     size: int = 0
-    read: int = 0  # removed bytes at its beginning
-    rows: int = 0  # lines that are not removed
+    read: int = 0  # bytes at its beginning that were removed
+    rows: int = 0  # lines that were not removed
 
     def is_in_place(self) -> bool:
-        """True if the file still exists under its name."""
+        """Whether the file is still at its path."""
         try:
             return os.path.samestat(os.stat(self.path), os.fstat(self.fd))
         except OSError:
@@ -42,8 +42,8 @@ class _Segment:
 
 
 class Spool:
-    """The spool of one run. Only the run's process reads and writes it. `path` is the prefix of the segments' names,
-    `max_bytes` the limit of their total size."""
+    """The spool of one run. The run's process is its only reader and writer. `path` begins the names of its segments;
+    `max_bytes` bounds their total size."""
 
     def __init__(self, path: Path, max_bytes: float) -> None:
         self._path = path
@@ -51,22 +51,22 @@ class Spool:
         self._segment_bytes = min(_SEGMENT_BYTES, max(1, int(max_bytes / 4)))
         self._segments: list[_Segment] = []
         self._made = 0
-        self._lengths: list[int] = []  # lengths of the first lines, as far as they were read
-        self._retry_at: float | None = None  # after a refusal; infinity: after the next removal
+        self._lengths: list[int] = []  # of the first lines, as far as they were read
+        self._retry_at: float | None = None  # after a refused write; infinity: when lines are removed
         self._lost = 0
         self.rows = 0
         self.bytes = 0
 
     @property
     def full(self) -> bool:
-        """True if lines were refused and a retry cannot succeed yet."""
+        """Whether lines were refused and would still be."""
         return self._retry_at is not None and time.monotonic() < self._retry_at
 
     def append(self, lines: list[bytes]) -> bool:
-        """Append all lines; False and none if they exceed the limit or the disk refuses them."""
+        """Append all lines, or none (False) if there would be too many or the disk is full."""
         data = b"".join(lines)
         if self.bytes + len(data) > self._max_bytes:
-            # An empty spool will not get more room, but a smaller batch may fit.
+            # An empty spool will not get more room; smaller batches may still fit.
             self._refused(float("inf") if self.rows else time.monotonic() + _RETRY_S, "the spool is full")
             return False
         try:
@@ -74,7 +74,7 @@ class Spool:
             try:
                 _write_all(segment.fd, data)
             except OSError:
-                os.ftruncate(segment.fd, segment.size)  # remove a partial line
+                os.ftruncate(segment.fd, segment.size)  # leave no partial line
                 raise
         except OSError as error:
             self._refused(time.monotonic() + _RETRY_S, f"the spool cannot be written: {error.strerror}")
@@ -92,7 +92,7 @@ class Spool:
         self._retry_at = retry_at
 
     def _open_segment(self) -> _Segment:
-        """The segment to write to: the newest, or a new one if that is large enough or was deleted."""
+        """The segment to write to: a new one if the last is large enough or was removed."""
         if self._segments:
             last = self._segments[-1]
             if last.size < self._segment_bytes and last.is_in_place():
@@ -104,7 +104,7 @@ class Spool:
         return self._segments[-1]
 
     def read(self, limit: int) -> list[bytes]:
-        """The first lines: at most `limit`, and at least one if there is any. They stay until `remove`."""
+        """The first lines: at most `limit`, at least one if there is any. They stay until `remove`."""
         lines: list[bytes] = []
         while not lines and (segment := self._first()) is not None:
             try:
@@ -122,12 +122,12 @@ class Spool:
         return next((each for each in self._segments if each.read < each.size), None)
 
     def take_lost(self) -> int:
-        """The number of unreadable lines since the last call."""
+        """The number of lines that could not be read since the last call."""
         lost, self._lost = self._lost, 0
         return lost
 
     def remove(self, count: int) -> None:
-        """Remove the first `count` lines."""
+        """Remove the first lines."""
         while count:
             if not self._lengths:
                 self.read(count)
@@ -144,7 +144,7 @@ class Spool:
                 self._drop(segment)
 
     def _drop(self, segment: _Segment) -> None:
-        """Delete a segment; the file of the newest one is reused."""
+        """Free a segment's room; the last segment's file is reused."""
         self.bytes -= segment.size
         self.rows -= segment.rows
         if segment is self._segments[-1] and segment.is_in_place():
@@ -159,7 +159,7 @@ class Spool:
             self._retry_at = None
 
     def close(self) -> None:
-        """Close the files and delete the empty ones. The spool cannot be used afterwards."""
+        """Close the files; those with lines stay. The spool cannot be used afterwards."""
         for segment in self._segments:
             os.close(segment.fd)
             if segment.read >= segment.size:
@@ -167,13 +167,13 @@ class Spool:
 
 
 def segments(path: Path) -> list[Path]:
-    """The segments of a run, oldest first. `path` is the prefix of their names."""
+    """The segments of a run, oldest first. `path` begins their names."""
     return sorted(path.parent.glob(f"{glob.escape(path.name)}.*{SUFFIX}"))
 
 
 def read_lines(segment: Path | int, offset: int, limit: int) -> list[bytes]:
-    """Lines of a segment (given by its path or its open file) from `offset` on: at most `limit` and about a megabyte, at
-    least one if there is any. Text after the last line end is not a line."""
+    """Lines of a segment (its path or open file) from `offset`: at most `limit` and about a megabyte, at least one if there
+    is any. Bytes after the last line end are not a line."""
     lines: list[bytes] = []
     taken = 0
     with open(os.dup(segment) if isinstance(segment, int) else segment, "rb") as file:

@@ -1,13 +1,13 @@
-"""The batched writer: `put` appends to a list, one task makes batches of it, and another task commits them.
+"""The batched writer: `put` appends to a list, one task makes batches of it, another task commits them.
 
-    buffer -> front -> database          the usual way: nothing is ahead
-    buffer -> spool -> database          the database is slow or does not answer
+    buffer -> front -> database          normally: nothing is ahead
+    buffer -> spool -> database          the database is slow or away
 
 The intake takes the buffer every 100 ms, or when 500 records wait. If nothing is ahead, the batch becomes the front: the
-entries that are being committed. Entries that are not committed 160 ms after their `put` go into the spool on disk, so a
-killed process loses no more than that. From then on all records go through the spool, in order, until it is empty. The
-buffer grows only while the spool is full. If the buffer is full too, records are dropped and counted. Long work is done in
-small slices, so that it does not block the event loop.
+entries that are being committed. A record that is not committed 160 ms after its `put` goes into the spool on disk, which
+bounds the loss of a killed process. From then on everything goes through the spool, in order, until the spool is empty.
+The buffer grows only while the spool is full. When the buffer is full too, records are dropped and counted. Long work is
+done in small slices, so that it never holds the event loop.
 """
 
 from __future__ import annotations
@@ -37,31 +37,32 @@ from router.store.sqlite_file import SqliteFile
 log = logging.getLogger(__name__)
 
 FLUSH_INTERVAL_S = 0.1
-#: A record that is not committed this long after its `put` is written to the spool.
+#: A record that is not committed this long after its `put` goes to the spool.
 SPOOL_AFTER_S = 0.16
 FLUSH_RECORDS = 500
 MAX_PENDING_RECORDS = 20_000
-#: Limits for rows of requests without a valid key: a burst, and a rate per second. Without limits, such requests could push
-#: the rows of others out of the buffer, the spool and finally the database.
+#: Rows of requests without a valid key: at once, and a second. Callers without a key must not push others' rows out of
+#: the buffer, the spool or the database.
 STRANGERS_AT_ONCE = 100.0
 STRANGERS_PER_S = 0.1
 CLOSE_TIMEOUT_S = 10.0
-#: Time limit for a batch in PostgreSQL, after which the connection is closed.
+#: PostgreSQL's time for a batch; after it the connection is closed.
 COMMIT_TIMEOUT_S = 15.0
 _MAX_BATCH = 2000
-# Entries in a slice: about a third of a millisecond of work in the event loop.
+# About a third of a millisecond of work between two turns of the event loop.
 _SLICE = 16
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 _END_TIMEOUT_S = 3.0
-#: The newest spooled records, which can still be read from memory.
+#: Spooled records that can still be read from memory, the newest.
 _RECENT_RECORDS = 1000
 
 
 class Writer:
-    """Writes the records of finished requests. There is one per process, used only from the event loop's thread.
+    """Writes records of finished requests. One a process; used from the event loop's thread only.
 
-    `retries` counts failed writes, `away` is True if the last write failed, and `fault` is the reason if that is a fault of
-    the SQLite file. Without a `spool`, records that cannot be committed wait in memory."""
+    `retries` counts failed commits. `away`: the last commit failed; `fault`: what is wrong with the SQLite file, if that
+    is the reason. Without a `spool`, records that cannot be committed wait in memory.
+    """
 
     def __init__(
         self,
@@ -94,11 +95,11 @@ class Writer:
         )
         self._commit_timeout_s = COMMIT_TIMEOUT_S if url.get_backend_name() == "postgresql" else None
         self._buffer: list[RequestRecord] = []
-        self._taken: list[RequestRecord] = []  # the intake's last batch
-        self._front: list[Entry] = []  # being committed: ahead of the spool, or also its beginning
+        self._taken: list[RequestRecord] = []  # the last batch of the intake
+        self._front: list[Entry] = []  # being committed; before the spool, or the spool's beginning
         self._front_spooled = False
         self._recent: deque[RequestRecord] = deque(maxlen=_RECENT_RECORDS)  # the newest in the spool
-        self._strangers = STRANGERS_AT_ONCE  # rows without a valid key that may be kept now
+        self._strangers = STRANGERS_AT_ONCE  # their rows that may be kept now
         self._strangers_at = time.monotonic()
         self._recorded = 0  # committed
         self._refused = 0  # rows that no database accepts
@@ -115,15 +116,15 @@ class Writer:
 
     # --- the hot path -------------------------------------------------------------------------------
     def arrived(self) -> None:
-        """Count an arrived request, so that a kill does not hide it."""
+        """Count a request that reached the router, so that a kill does not hide it."""
         self._slots[1] += 1
 
     def put(self, record: RequestRecord) -> None:
-        """Take the record of a finished request; the caller must not change it afterwards. Only a few records of requests
-        without a valid key are kept."""
+        """Add a finished request's record, which the caller must not change afterwards. Of requests without a valid key
+        only a few are kept."""
         slots = self._slots
         if record.outcome is Outcome.REJECTED_AUTH and not self._keeps_stranger():
-            slots[1] -= 1  # as if it had not arrived; the metrics count it
+            slots[1] -= 1  # not counted as arrived: the metrics count it
             return
         slots[2] += 1
         buffer = self._buffer
@@ -135,7 +136,7 @@ class Writer:
             self._wake.set()
 
     def _keeps_stranger(self) -> bool:
-        """True if one more row of a request without a valid key may be kept."""
+        """Whether to keep one more row of a request without a valid key."""
         now = time.monotonic()
         self._strangers = min(
             STRANGERS_AT_ONCE, self._strangers + (now - self._strangers_at) * STRANGERS_PER_S
@@ -146,7 +147,7 @@ class Writer:
         self._strangers -= 1
         return True
 
-    # --- its state ----------------------------------------------------------------------------------
+    # --- what it has done ---------------------------------------------------------------------------
     @property
     def recorded(self) -> int:
         """Records committed by this run."""
@@ -154,29 +155,28 @@ class Writer:
 
     @property
     def pending(self) -> int:
-        """Records that are not committed yet."""
+        """Records added and not yet committed."""
         return self._counts.finished - self._counts.dropped - self._recorded
 
     @property
     def spooled(self) -> tuple[int, int]:
-        """The records in the spool, and its bytes."""
+        """Records in the spool, and its bytes."""
         return (0, 0) if self._spool is None else (self._spool.rows, self._spool.bytes)
 
     @property
     def full(self) -> bool:
-        """True if the spool (or without one: the buffer) is full, so that records cannot be kept."""
+        """Whether no more records can be kept: the spool (without one: the buffer) is full."""
         return len(self._buffer) >= self._max_pending or (self._spool is not None and self._spool.full)
 
     def find(self, request_id: str) -> RequestRecord | None:
-        """A record that is not committed yet and still in memory."""
+        """A record that is not yet committed and still in memory."""
         for record in chain(reversed(self._buffer), self._taken, reversed(self._recent)):
             if record.id == request_id:
                 return record
         return None
 
     async def flush(self, timeout_s: float) -> bool:
-        """Wait until all records put before are committed. False if the database takes too long, or at once if it does not
-        answer."""
+        """Wait until all records so far are committed. False if the database takes too long, or, at once, if it is away."""
         if not self.pending:
             return True
         target = self._counts.finished - self._counts.dropped + self._refused
@@ -193,22 +193,22 @@ class Writer:
         return self._recorded + self._refused >= target
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> int:
-        """Write the remaining records and stop. Returns the number of records that the database did not accept in time. The
-        next process to start writes those in the spool."""
+        """Write what is left and end; returns the number of records that were not committed in time. The next process
+        writes those in the spool."""
         self._closing = True
         self._wake.set()
         self._work.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s), self._written:
-                # If the database does not answer and everything is in the spool, there is no reason to wait.
+                # Nothing is lost without waiting for a database that is away.
                 await self._written.wait_for(lambda: not self.pending or (self.away and self._all_spooled()))
         self._ending.set()
         self._work.set()
         self._intake.cancel()
-        # SQLite will answer soon, and a connection that is abandoned in mid-statement is never closed.
+        # SQLite answers soon, and a connection that is abandoned in mid-statement is never closed.
         await asyncio.wait({self._committer}, timeout=_END_TIMEOUT_S)
         self._committer.cancel()
-        # An unreachable server can block the closing of its connection.
+        # A connection to a server that vanished may not close.
         await asyncio.wait({self._intake, self._committer}, timeout=_END_TIMEOUT_S)
         self._spool_the_rest()
         left = self.pending
@@ -229,8 +229,8 @@ class Writer:
     def _spool_the_rest(self) -> None:
         if self._spool is None:
             return
-        records = [*self._taken, *self._buffer]  # those taken are not rows yet
-        if self._front_unspooled:  # it has the entries of those taken
+        records = [*self._taken, *self._buffer]  # taken, but not yet turned into rows
+        if self._front_unspooled:  # the front consists of the records taken
             self._front_spooled = self._spool.append([to_line(entry) for entry in self._front])
             records = self._buffer
         entries = [make_entry(record, keep_prompts=self._keep_prompts) for record in records]
@@ -257,12 +257,12 @@ class Writer:
                 self._refuse(len(self._taken))
                 self._taken = []
             if self._closing:
-                # No more records arrive; the rest is taken in small steps.
+                # No more records arrive; the rest is taken in turns.
                 await asyncio.sleep(0.01)
 
     @property
     def _blocked(self) -> bool:
-        """True if nothing can be taken now: entries are ahead, and there is no room behind them."""
+        """Whether nothing can be taken now: something is ahead, and there is no room behind it."""
         return self._ahead and (self._spool is None or self._spool.full or self._front_unspooled)
 
     @property
@@ -274,8 +274,8 @@ class Writer:
         return bool(self._front) and not self._front_spooled
 
     async def _take(self, deadline: float) -> None:
-        """Take a part of the buffer. At `deadline` (on the loop's clock) it must be committed or in the spool."""
-        if self._front_unspooled:  # from the last call, when the spool was full
+        """Take a part of the buffer. It must be committed or in the spool by `deadline` (on the loop's clock)."""
+        if self._front_unspooled:  # from the last turn, when the spool was full
             await self._spool_front()
         if not self._buffer or self._blocked:
             return
@@ -304,11 +304,11 @@ class Writer:
         """Write the front to the spool, unless it is committed meanwhile."""
         if self._spool is None or self._spool.full:
             return
-        front = self._front
-        lines = await self._lines(front)
-        # Entries that were committed meanwhile are gone from the beginning of the front.
-        lines = lines[len(lines) - len(front) :]
-        if front and front is self._front and self._spool.append(lines):
+        codec = self._front
+        lines = await self._lines(codec)
+        # Entries committed while the lines were made are gone from the front's beginning.
+        lines = lines[len(lines) - len(codec) :]
+        if codec and codec is self._front and self._spool.append(lines):
             self._front_spooled = True
             self._recent.extend(self._taken)
             self._taken = []
@@ -337,7 +337,7 @@ class Writer:
         return entries
 
     async def _lines(self, entries: list[Entry]) -> list[bytes]:
-        entries = entries.copy()  # a commit may shorten the list meanwhile
+        entries = entries.copy()  # a commit may shorten it meanwhile
         lines: list[bytes] = []
         for start in range(0, len(entries), _SLICE):
             lines += map(to_line, entries[start : start + _SLICE])
@@ -365,7 +365,7 @@ class Writer:
                 self.fault = file_fault(error)
                 log.warning("the store accepts no records: %s; %d wait", safe_reason(error), self.pending)
                 if self._front_spooled:
-                    self._front = []  # continue from the spool
+                    self._front = []  # from now on read from the spool
                     self._front_spooled = False
             except Exception as error:  # noqa: BLE001 (the task's root: a fault here must not end recording)
                 failed("store-writer", error)
@@ -383,7 +383,7 @@ class Writer:
             self._written.notify_all()
 
     async def _from_spool(self) -> list[Entry]:
-        """The first entries of the spool. Damaged lines are counted as dropped."""
+        """The first entries of the spool. Damaged lines count as dropped."""
         if self._spool is None:
             return []
         lines = self._spool.read(FLUSH_RECORDS)
@@ -405,8 +405,10 @@ class Writer:
         return entries
 
     async def _write(self, entries: list[Entry]) -> None:
-        """Commit the first entries that are ahead. A refused batch is halved until the bad entry is found, and its values
-        are corrected. Raises the driver's error if the database does not answer."""
+        """Commit the first entries. A batch with a bad entry is halved until the entry is found, which is then corrected.
+
+        Raises what the driver raises for a database that is away.
+        """
         if not entries:
             return
         try:
@@ -432,7 +434,7 @@ class Writer:
         self._advance(1)
 
     def _advance(self, count: int) -> None:
-        """Remove the first `count` entries that were ahead: they are committed or refused."""
+        """The first entries are done."""
         spooled = not self._front_unspooled
         del self._front[:count]
         if not self._front and not spooled:
