@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -12,10 +12,10 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from benchmarks.pickers.cases import Case, Table, part, table_of
 from benchmarks.pickers.replay import options_of, request_of
-from benchmarks.training.kinds import KINDS, Progress
-from predictors.learned.artifact import SUFFIX, load, path_of, save
-from predictors.learned.models import Models, load_models
-from predictors.learned.text_only import TextModels
+from benchmarks.training.kinds import Progress, rows, trainer
+from predictors.learned.artifact import load, path_of, save
+from predictors.learned.models import KINDS, Models, load_models
+from predictors.learned.text_only.models import TextModels
 from predictors.online.predictor import OnlinePredictor
 from predictors.training.dataset import Dataset, fraction_of
 from router.core.interfaces import Option, TextEstimates, TextEstimator
@@ -38,10 +38,10 @@ def trained(data: Dataset, folder: Path, seed: int, progress: Progress) -> Path:
     folder to train anew."""
     for name in _KINDS:
         kind = KINDS.get(name)
-        if kind is None or path_of(folder, name).is_file() or not kind.rows(data):
+        if kind is None or path_of(folder, name).is_file() or not rows(kind, data):
             continue
         with threadpool_limits(limits=1):
-            save(kind.train()(data, seed=seed, progress=partial(_tell, progress, name)), folder)
+            save(trainer(kind)(data, seed=seed, progress=partial(_tell, progress, name)), folder)
     return folder
 
 
@@ -50,7 +50,7 @@ def _tell(progress: Progress, name: str, line: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Predicted:
     """What the trained predictors say of a table's prompts: `predictions` for each prompt and model, and the
     text-only estimators."""
 
@@ -68,7 +68,7 @@ class Asked:
         return np.array([[each.cost_usd for each in row] for row in self.predictions], dtype=float)
 
 
-def ask(folder: Path, train: Dataset, table: Table) -> Asked:
+def predict(folder: Path, train: Dataset, table: Table) -> Predicted:
     """Ask the artifacts of `folder` about the prompts of `table`; `train` is what they were trained on."""
     models = own_models(folder)
     predictor = OnlinePredictor(models)
@@ -86,15 +86,13 @@ def ask(folder: Path, train: Dataset, table: Table) -> Asked:
     if path_of(folder, "text").is_file():
         estimators = TextModels.load(load(path_of(folder, "text"), "text")).estimators
         text = {name: _Once(each, case.tokens) for name, each in estimators.items()}
-    return Asked(predictions, text)
+    return Predicted(predictions, text)
 
 
 def own_models(folder: Path) -> Models:
     """The artifacts of the folder alone: no shipped one stands in for what it lacks."""
     found = load_models(folder)
-    there = {path.name.removesuffix(SUFFIX) for path in folder.glob(f"*{SUFFIX}")}
-    absent = {kind: None for kind in found.about if kind not in there}
-    return replace(found, about={}, **absent)
+    return Models(**{kind: getattr(found, kind) for kind in KINDS if path_of(folder, kind).is_file()})
 
 
 def _show(predictor: OnlinePredictor, table: Table) -> None:
@@ -117,18 +115,18 @@ def _show(predictor: OnlinePredictor, table: Table) -> None:
 
 
 def _said(option: Option, prompt_tokens: int, case: Case) -> Prediction:
-    told = option.prediction
-    assert told is not None  # noqa: S101 (predict_all has just given it)
-    lengths = told.output_tokens_p50, told.output_tokens_p90, told.output_tokens_mean
-    cost_usd = told.cost_usd
+    predicted = option.prediction
+    assert predicted is not None  # noqa: S101 (predict_all has just given it)
+    lengths = predicted.output_tokens_p50, predicted.output_tokens_p90, predicted.output_tokens_mean
+    cost_usd = predicted.cost_usd
     if case.tokens is not None:
         lengths = (case.tokens,) * 3
         cost_usd = option.candidate.price.cost_usd(prompt_tokens, case.tokens)
     return Prediction(
         *lengths,
-        e2e_s_mean=told.e2e_s_mean,
-        quality=told.quality,
-        quality_sd=told.quality_sd,
+        e2e_s_mean=predicted.e2e_s_mean,
+        quality=predicted.quality,
+        quality_sd=predicted.quality_sd,
         cost_usd=cost_usd,
     )
 

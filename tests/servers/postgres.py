@@ -22,7 +22,6 @@ from sqlalchemy.engine import URL
 
 from tests.servers.ports import HeldPort
 
-
 _ROOM_BYTES = 4 << 30
 
 

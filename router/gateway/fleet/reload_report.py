@@ -1,39 +1,28 @@
-"""What a fleet file that is read again has changed: in counts for the log, and what holds only after a restart."""
+"""The changes of a reloaded fleet file: counts for the log, and settings that apply only after a restart."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from router.config import FleetConfig, InstanceConfig, KeyConfig, ModelConfig
+from pydantic import BaseModel
 
-#: Settings that are used at the start alone, by section (docs/operations.md tells them too); None: all of the section.
-_AT_START: dict[str, tuple[str, ...] | None] = {
-    "server": ("host", "port", "workers"),
-    "auth": ("admin_key_env",),
-    "store": ("url", "password_env", "retain_days", "max_mb", "keep_prompts", "spool_directory", "spool_mb"),
-    "state": ("url", "password_env", "name", "timeout_ms", "interval_ms"),
-    "scheduling": ("confidence", "ttft_weight"),
-    "discovery": None,
-    "observability": ("logs", "traces"),
-}
+from router.config import FleetConfig, InstanceConfig, KeyConfig, ModelConfig
+from router.config.marks import at_start
 
 
 def needs_restart(started: FleetConfig, now: FleetConfig) -> list[str]:
-    """The settings whose values are not those of the start (`section.setting`)."""
-    found = []
-    for section, settings in _AT_START.items():
+    """The settings that only a start reads and whose values are not those of the start (`section.setting`)."""
+    found = [each for each in at_start(started) if getattr(started, each) != getattr(now, each)]
+    for section in FleetConfig.model_fields:
         before, after = getattr(started, section), getattr(now, section)
-        if settings is None:
-            found += [section] if before != after else []
-        else:
-            found += [
-                f"{section}.{each}" for each in settings if getattr(before, each) != getattr(after, each)
-            ]
+        if isinstance(before, BaseModel):
+            changed = [each for each in at_start(before) if getattr(before, each) != getattr(after, each)]
+            found += [f"{section}.{each}" for each in changed]
     return found
 
 
 def what_changed(before: FleetConfig, after: FleetConfig) -> str:
-    """Models, instances and keys in counts, other sections by name."""
+    """The changes in one line: models, instances and keys in counts, other sections by name."""
     parts = [
         *_counts("models", before.models, after.models),
         *_counts("instances", before.instances, after.instances),
@@ -62,5 +51,5 @@ def _counts(
         "removed": len(old.keys() - new.keys()),
         "changed": sum(old[name] != new[name] for name in old.keys() & new.keys()),
     }
-    told = ", ".join(f"{count} {how}" for how, count in counts.items() if count)
-    return [f"{what}: {told}"] if told else []
+    changes = ", ".join(f"{count} {how}" for how, count in counts.items() if count)
+    return [f"{what}: {changes}"] if changes else []

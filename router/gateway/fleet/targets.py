@@ -1,4 +1,4 @@
-"""The targets of quality and attainment that policies hold, as they are at this moment."""
+"""The current targets of quality and attainment, which policies read."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from router.config import FleetConfig, KeyConfig
 
 
 class LiveTargets:
-    """What `PolicySettings.targets` asks. The fleet file gives them; `change` replaces some until the file is read
-    again. A key takes from the fleet what neither its own entry nor a change of its own says."""
+    """`PolicySettings.targets` of the running policies. The fleet file sets them; `change` replaces some until the file is
+    read again. A key has the fleet's targets where neither its entry nor a change sets its own."""
 
     def __init__(self, config: FleetConfig) -> None:
         self._made: dict[str, dict[str, float | None]] = {}
         self.use(config)
 
     def use(self, config: FleetConfig) -> None:
-        """Take over a fleet file; what was changed is forgotten."""
+        """Use a fleet file; drops all changes."""
         cost = config.scheduling.cost
         self._fleet = Targets(cost.quality, cost.quality_slack, cost.attainment, cost.window_requests)
         self._keys = {key.name: _own(key) for key in config.auth.keys}
         self._changes: dict[str, dict[str, float | None]] = {}
         self._changed: set[str | None] = set()
-        self._settle()
+        self._merge()
 
     def use_keys(self, made: Iterable[KeyConfig]) -> None:
-        """Take over the keys that are not of the fleet file, with what holds for them; what was changed stays."""
+        """Use these keys beside those of the fleet file, with their effective settings; keeps all changes."""
         self._made = {key.name: _own(key) for key in made}
-        self._settle()
+        self._merge()
 
     def __call__(self, key: str | None) -> Targets:
-        """What holds for a key (None, or one that is not known: the fleet)."""
+        """The targets of a key (None or an unknown key: the fleet's)."""
         return self._targets.get(key, self._fleet)
 
     @property
     def scopes(self) -> Mapping[str | None, Targets]:
-        """What holds for the fleet (None) and each key."""
+        """The targets of the fleet (None) and of each key."""
         return self._targets
 
     def changed(self, key: str | None) -> bool:
-        """Whether a scope's own targets are other than the fleet file's."""
+        """Whether a scope's own targets differ from the fleet file's."""
         return key in self._changed
 
     def change(self, key: str | None, values: Mapping[str, float | None]) -> None:
@@ -54,9 +54,9 @@ class LiveTargets:
         else:
             raise KeyError(key)
         self._changed.add(key)
-        self._settle()
+        self._merge()
 
-    def _settle(self) -> None:
+    def _merge(self) -> None:
         self._targets: dict[str | None, Targets] = {None: self._fleet}
         for name, own in {**self._made, **self._keys}.items():
             values = {**own, **self._changes.get(name, {})}
@@ -64,6 +64,6 @@ class LiveTargets:
 
 
 def _own(key: KeyConfig) -> dict[str, float | None]:
-    """What a key says itself."""
-    said = {"quality": key.quality, "attainment": key.attainment}
-    return {name: value for name, value in said.items() if value is not None}
+    """The targets that a key sets itself."""
+    own = {"quality": key.quality, "attainment": key.attainment}
+    return {name: value for name, value in own.items() if value is not None}

@@ -291,7 +291,7 @@ class Relay:
             whole = attempt.assembled(last)
         if whole is not None:
             self._succeeded(attempt)
-            self._respond(codec.whole(whole, self._headway()), dispatch)
+            self._respond(codec.non_streaming(whole, self._headway()), dispatch)
             return
         if responder.started:
             rest = codec.events(last)
@@ -495,4 +495,4 @@ class Relay:
         self.responder.begin(200, headers + b"cache-control: no-cache\r\n", data)
 
     def _respond(self, body: bytes, dispatch: Dispatch) -> None:
-        self.responder.whole(200, self._head(self.exchange.codec.body_type, dispatch), body)
+        self.responder.respond(200, self._head(self.exchange.codec.body_type, dispatch), body)

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from benchmarks.training.command import read_and_prepare
-from benchmarks.training.kinds import KINDS
 from benchmarks.training.splits import split
 from predictors.learned.artifact import load
+from predictors.learned.models import KINDS
 from predictors.training.dataset import Dataset, write
 from router import cli
 from tests.unit.benchmarks_datasets.test_records_as_data import keep, record
@@ -48,7 +48,7 @@ def told(collected: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 
 
 def test_the_artifact_tells_what_made_it(told: dict[str, Any]) -> None:
-    artifact = load(Path(told["path"]), "relevance", KINDS["relevance"].features())
+    artifact = load(Path(told["path"]), "relevance", KINDS["relevance"].feature_names())
     assert artifact.name == told["artifact"]
     about = artifact.about
     (source,) = about["data"]
@@ -191,11 +191,11 @@ def test_too_little_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Pat
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--held-out", "0"), "--held-out: must be a share between 0 and 1"),
-        (("--held-out", "1.2"), "--held-out: must be a share between 0 and 1"),
-        (("--base-share", "-1"), "--base-share: must be a share from 0 to 1"),
+        (("--held-out", "0"), "--held-out: must be above 0"),
+        (("--held-out", "1.2"), "--held-out: must be below 1"),
+        (("--base-share", "-1"), "--base-share: must be at least 0"),
         (("--per-stratum", "0"), "--per-stratum: must be at least 1"),
-        (("--since", "-3"), "--since: must be a number of days above 0"),
+        (("--since", "-3"), "--since: must be above 0"),
     ],
 )
 def test_options_out_of_range(

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from predictors.analytic.quantiles import TAUS
 from predictors.learned.artifact import to_bytes
-from predictors.learned.latency import LATENCY_FEATURES, TAUS, LatencyModel
+from predictors.learned.latency.features import LATENCY_FEATURES
+from predictors.learned.latency.model import LatencyModel
 from predictors.training.dataset import Dataset, DatasetError
 from predictors.training.latency import train
 from predictors.training.latency_fit import Settings, fit
@@ -37,7 +39,7 @@ def test_what_is_served_is_what_was_trained():
     for plain, judged in zip(found, episodes(data, LatencyModel.load(artifact)), strict=True):
         wanted = predict(network, scales, plain)
         wanted = wanted[:, :, MEDIAN : MEDIAN + 1] + widths * (wanted - wanted[:, :, MEDIAN : MEDIAN + 1])
-        assert judged.told[MODEL] == pytest.approx(plain.corrected[:, :, None] + wanted, abs=2e-3)
+        assert judged.predicted[MODEL] == pytest.approx(plain.corrected[:, :, None] + wanted, abs=2e-3)
 
 
 def test_it_learns():

@@ -6,9 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from predictors.analytic.quantiles import TAUS
 from predictors.learned.artifact import Artifact
-from predictors.learned.latency import EVENT_FEATURES, LATENCY_FEATURES, TARGET_FEATURES, TAUS, LatencyModel
-from predictors.learned.latency.model import SHAPES
+from predictors.learned.latency.features import EVENT_FEATURES, LATENCY_FEATURES, TARGET_FEATURES
+from predictors.learned.latency.model import SHAPES, LatencyModel
 from predictors.training.dataset import Attempt, Dataset, DatasetError, Run, State
 from predictors.training.replay import MODEL, PHYSICAL, SERVED, episodes, replay
 from tests.unit.predictors_training.latency_runs import served
@@ -28,7 +29,7 @@ def test_what_came_of_each_request_is_told():
     assert found.residual == pytest.approx(found.actual - found.corrected)
     assert (found.longer_than == -math.inf).all()
     assert found.events.shape == (6, len(EVENT_FEATURES))
-    assert found.told == {}
+    assert found.predicted == {}
 
 
 def test_a_decision_sees_what_came_before_it_and_nothing_later():
@@ -91,10 +92,10 @@ def test_with_a_model_it_tells_what_was_served():
     data = served(levels=1)
     (plain,) = episodes(data)
     (found,) = episodes(data, model)
-    assert set(found.told) == {PHYSICAL, MODEL, SERVED}
-    assert {told.shape for told in found.told.values()} == {(60, 2, len(TAUS))}
+    assert set(found.predicted) == {PHYSICAL, MODEL, SERVED}
+    assert {each.shape for each in found.predicted.values()} == {(60, 2, len(TAUS))}
     # The model changes nothing of what is physical, nor of what it is shown itself.
     assert found.corrected == pytest.approx(plain.corrected)
     assert found.targets == pytest.approx(plain.targets)
     # Factors that serve are refreshed now and then, quantiles are read off.
-    assert found.told[PHYSICAL][:, :, TAUS.index(0.5)] == pytest.approx(found.corrected, abs=0.2)
+    assert found.predicted[PHYSICAL][:, :, TAUS.index(0.5)] == pytest.approx(found.corrected, abs=0.2)
