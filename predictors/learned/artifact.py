@@ -172,6 +172,26 @@ def shaped(
     return arrays
 
 
+def sizes(artifact: Artifact, kind: str, arrays: Mapping[str, tuple[str, str]]) -> dict[str, int]:
+    """The size of each dimension of these arrays, given by name as (types of numbers, a letter for each dimension). A letter
+    means one size everywhere, a digit that size. Raises ArtifactError for an artifact of another kind, or with an array that
+    is missing or does not fit."""
+    if artifact.kind != kind:
+        raise ArtifactError(f"a {artifact.kind} artifact, not a {kind} one")
+    found = {digit: int(digit) for digit in "0123456789"}
+    for name, (types, dimensions) in arrays.items():
+        array = artifact.arrays.get(name)
+        if array is None:
+            raise ArtifactError(f"a {kind} artifact without its {name}")
+        fits = array.dtype.kind in types and array.ndim == len(dimensions)
+        if not fits or any(
+            found.setdefault(dimension, size) != size
+            for dimension, size in zip(dimensions, array.shape, strict=True)
+        ):
+            raise ArtifactError(f"a {kind} artifact whose {name} does not fit: {array.shape} {array.dtype}")
+    return found
+
+
 def _members(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """All arrays by name, and the header."""
     with zipfile.ZipFile(io.BytesIO(data)) as file:
