@@ -37,7 +37,7 @@ class Takes:
         self.rejoins_at: float | None = None
         self.alone_s = 0.0  # until the last return
         self._waiting: list[tuple[Want, asyncio.Future[Grant]]] = []
-        self._asked: list[tuple[Want, asyncio.Future[Grant]]] = []
+        self._sent: list[tuple[Want, asyncio.Future[Grant]]] = []
         self._levels: dict[str, tuple[Bucket, float, float]] = {}
         self._levels_kept = _LEVELS
 
@@ -85,14 +85,14 @@ class Takes:
     def rows(self) -> list[list[object]]:
         """The wants of the exchange that begins now."""
         waiting = [each for each in self._waiting if not each[1].done()]
-        self._asked, self._waiting = waiting[:_WANTS], waiting[_WANTS:]
-        return [want_row(want) for want, _ in self._asked]
+        self._sent, self._waiting = waiting[:_WANTS], waiting[_WANTS:]
+        return [want_row(want) for want, _ in self._sent]
 
     def granted(self, rows: Sequence[Any]) -> None:
         """Redis' answers, in the order of the rows."""
-        asked, self._asked = self._asked, []
+        sent, self._sent = self._sent, []
         now = time.monotonic()
-        for (want, answer), row in zip(asked, rows, strict=True):
+        for (want, answer), row in zip(sent, rows, strict=True):
             grant = read_grant(want, row)
             if grant.given:
                 self._books.granted(want.budgets, grant.reserved_usd)
@@ -119,10 +119,10 @@ class Takes:
         elif self.rejoins_at is not None:
             self.fallback.owed(now)  # it has been sent, or is on its way
         self.rejoins_at = None
-        for want, answer in [*self._asked, *self._waiting]:
+        for want, answer in [*self._sent, *self._waiting]:
             if not answer.done():
                 answer.set_result(self._decide(self.fallback, want))
-        self._asked, self._waiting = [], []
+        self._sent, self._waiting = [], []
 
     def _decide(self, fallback: LocalFallback, want: Want) -> Grant:
         grant = fallback.take(want, time.monotonic())

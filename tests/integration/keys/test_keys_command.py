@@ -168,8 +168,8 @@ def test_spend_as_a_table_and_for_a_spreadsheet(tmp_path, headway):
     }  # fmt: skip
     for arguments, told in (
         (("--by", "colour"), "unknown dimension 'colour'"),
-        (("--since", "last week"), "'last week' is no day"),
-        (("--until", "2026-02-30"), "'2026-02-30' is no day"),
+        (("--since", "last week"), "'last week' is not a day"),
+        (("--until", "2026-02-30"), "'2026-02-30' is not a day"),
     ):
         done = headway("spend", "--config", config, *arguments)
         assert (done.returncode, done.stdout) == (2, "")
