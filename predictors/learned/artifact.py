@@ -124,7 +124,7 @@ def load(path: Path, kind: str | None = None, features: tuple[str, ...] | None =
         arrays, header = _members(data)
         found_format, found_kind = header["format"], header["kind"]
         found = tuple(str(name) for name in header["features"])
-        told = dict(header["about"])
+        about = dict(header["about"])
     # A damaged zip or member can fail in any of these ways.
     except (
         zipfile.BadZipFile,
@@ -150,7 +150,7 @@ def load(path: Path, kind: str | None = None, features: tuple[str, ...] | None =
         raise ArtifactError(
             f"{path}: made with other features than this version has ({which}): train it anew"
         )
-    return Artifact(found_kind, found, arrays, told, sha256(data).hexdigest()[:12])
+    return Artifact(found_kind, found, arrays, about, sha256(data).hexdigest()[:12])
 
 
 def shaped(
