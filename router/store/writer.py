@@ -304,11 +304,11 @@ class Writer:
         """Write the front to the spool, unless it is committed meanwhile."""
         if self._spool is None or self._spool.full:
             return
-        codec = self._front
-        lines = await self._lines(codec)
+        front = self._front
+        lines = await self._lines(front)
         # Entries committed while the lines were made are gone from the front's beginning.
-        lines = lines[len(lines) - len(codec) :]
-        if codec and codec is self._front and self._spool.append(lines):
+        lines = lines[len(lines) - len(front) :]
+        if front and front is self._front and self._spool.append(lines):
             self._front_spooled = True
             self._recent.extend(self._taken)
             self._taken = []
