@@ -19,7 +19,7 @@ from router.explain import describe, described_candidates
 from router.gateway.codecs.responses.request import is_response, responses_to_chat
 from router.gateway.endpoints import ClientGone, build_request, checked, read_body
 from router.gateway.http import body as bodies
-from router.gateway.keys.reservation import Reservation
+from router.gateway.keys.reservation import KeyReservation
 from router.gateway.routes.access import Guard, add_error_handlers, client_key, not_found
 from router.gateway.routes.admin import admin_routes
 from router.gateway.routes.keys import key_routes
@@ -165,7 +165,7 @@ def _models(gateway: Gateway) -> APIRouter:
 
 # --- routing -----------------------------------------------------------------------------------------
 async def _dry_run(
-    gateway: Gateway, request: Request, terms: KeyTerms | None, reservation: Reservation | None
+    gateway: Gateway, request: Request, terms: KeyTerms | None, reservation: KeyReservation | None
 ) -> dict[str, Any]:
     """What would be decided now. `lease` is what the request holds of its key's limits: its prompt's tokens are taken
     like those of a request that is sent."""
@@ -222,7 +222,7 @@ def _routing(gateway: Gateway) -> APIRouter:
         try:
             return await _dry_run(gateway, request, terms, reservation)
         finally:
-            reservation.close(0.0)
+            reservation.close(0.0, 0.0)
 
     @router.get("/routing/{request_id}")
     async def routing(request_id: str, request: Request) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from router.core import hedging
 from router.core.errors import Refusal, invalid_request
-from router.core.refusals import draining
+from router.core.money.quote import Quote
+from router.core.refusals import draining, internal_error
 from router.core.shown import cut
 from router.core.types import Outcome, Request
 from router.gateway.codecs.codec import ApiCodec, OpenAICodec, openai_error
@@ -26,10 +26,10 @@ from router.gateway.http import body as bodies
 from router.gateway.http.callers import RawHeaders, caller_terms
 from router.gateway.http.server import Responder
 from router.gateway.keys.accounts import Account
-from router.gateway.keys.quote import Quote, quote
-from router.gateway.keys.reservation import Reservation
+from router.gateway.keys.reservation import KeyReservation
 from router.gateway.relay.answer import respond_refusal
-from router.gateway.relay.relay import Exchange, Relay
+from router.gateway.relay.exchange import Exchange
+from router.gateway.relay.relay import Relay
 from router.gateway.rules import Rules
 from router.gateway.service import Gateway
 from router.logs import current_request
@@ -110,7 +110,7 @@ class Api:
         )
         responder = Responder(send)
         extra: list[tuple[bytes, bytes]] = []
-        reservation: Reservation | None = None
+        reservation: KeyReservation | None = None
         connection, task = scope["state"]["connection"], asyncio.current_task()
         assert task is not None  # noqa: S101 (ASGI applications run in tasks)
         if rules.config.store.when_full == "refuse" and gateway.store.full:
@@ -165,7 +165,7 @@ class Api:
                     return
             if large:  # what was translated and what follows need not be one turn of the event loop
                 await asyncio.sleep(0)
-            request, facts, whole = await self._request(
+            request, facts = await self._request(
                 rules, terms, headers, api, body, stream, record, large=large
             )
             if account is not None:
@@ -174,10 +174,7 @@ class Api:
                     reservation = await gateway.budget_admission.enter(
                         account, record.received_at, extra, tokens
                     )
-                await gateway.budget_admission.hold(
-                    reservation, tokens, self._quote(account, request, whole), extra
-                )
-                request.left_usd = reservation.left_usd
+                await gateway.budget_admission.hold(reservation, tokens, self._quote(account, request), extra)
             await gateway.count_tokens(request, api, body, facts)
             record.prompt_tokens = request.prompt_tokens
             if large:
@@ -204,24 +201,21 @@ class Api:
             logger.exception("request %s failed inside the gateway", record.id)
             respond_refusal(responder, codec, internal_error(), record.id, extra)
             return
-        exchange = Exchange(api, body, codec, stream, whole, request, record, extra, reservation)
+        if connection.transport.is_closing():  # gone while its prompt was counted: the hook would never fire
+            self._ended(record, reservation, Outcome.CLIENT_CANCELLED)
+            return
+        exchange = Exchange(api, body, codec, request, record, extra, reservation)
         try:
-            try:
-                await Relay(gateway, exchange, responder).run(connection)
-            finally:
-                if reservation is not None:
-                    reservation.settle(record)
-        except Exception:
+            await Relay(gateway, exchange, responder).run(connection)
+        except Exception:  # a fault of ours before it was submitted
+            self._ended(record, reservation, Outcome.BACKEND_ERROR, "internal_error")
             logger.exception("request %s failed inside the gateway", record.id)
-            if responder.started:
-                responder.abort()
-            else:
-                respond_refusal(responder, codec, internal_error(), record.id, extra)
+            respond_refusal(responder, codec, internal_error(), record.id, extra)
 
     def _ended(
         self,
         record: RequestRecord,
-        reservation: Reservation | None,
+        reservation: KeyReservation | None,
         outcome: Outcome,
         code: str | None = None,
     ) -> None:
@@ -230,7 +224,7 @@ class Api:
         record.e2e_s = self._gateway.runner.clock() - (record.arrived_at or 0.0)
         self._gateway.finish(record)
         if reservation is not None:
-            reservation.settle(record)
+            reservation.cancel()
 
     def _authenticate(
         self, rules: Rules, raw: RawHeaders, headers: dict[bytes, bytes], record: RequestRecord
@@ -256,9 +250,9 @@ class Api:
         record: RequestRecord,
         *,
         large: bool,
-    ) -> tuple[Request, PromptFacts, bool]:
-        """Understand an OpenAI-shaped body; also the facts of its prompt, and whether the engine can only answer it
-        whole. Of a `large` one the event loop runs between the steps."""
+    ) -> tuple[Request, PromptFacts]:
+        """Understand an OpenAI-shaped body; also the facts of its prompt. Of a `large` one the event loop runs between the
+        steps."""
         params = checked(rules, terms, headers, api, body)
         around_bound = bound_around(api, body)
         if large:
@@ -266,27 +260,19 @@ class Api:
         facts = prompt_facts(api, body, around_bound)
         if large:
             await asyncio.sleep(0)
-        request = build_request(rules, record, params, api, body, facts, headers.get(b"x-session-id"))
-        whole = api == "embeddings" or needs_whole(body)
-        if whole and stream:
+        request = build_request(
+            rules, record, params, api, body, facts, headers.get(b"x-session-id"), stream=stream
+        )
+        if stream and not request.engine_streams:
             raise invalid_request("An engine cannot stream this request; ask without stream.", "stream")
         record.prompt_tokens = request.prompt_tokens
         if rules.config.store.keep_prompts:
             record.prompt = leading_chars(prompt_texts(api, body), MAX_PROMPT_CHARS, "\n")
-        return request, facts, whole
+        return request, facts
 
-    def _quote(self, account: Account, request: Request, whole: bool) -> Quote | None:
+    def _quote(self, account: Account, request: Request) -> Quote | None:
         """What a request may cost; None where no budget bounds it."""
-        if not account.budgeted:
-            return None
-        scheduler = self._gateway.runner.scheduler
-        return quote(
-            request,
-            self._gateway.tariffs.of(request),
-            scheduler.usual_tokens,
-            whole=whole,
-            hedged=scheduler.settings.hedge_share > 0 and hedging.may(request),
-        )
+        return self._gateway.runner.scheduler.quote(request) if account.budgeted else None
 
 
 def checked(
@@ -320,6 +306,8 @@ def build_request(
     body: Mapping[str, Any],
     facts: PromptFacts,
     session: bytes | None,
+    *,
+    stream: bool = False,
 ) -> Request:
     """What the scheduler gets; the wishes are noted in the record. `session` is what the client's header says; the
     body's own word comes first."""
@@ -334,6 +322,7 @@ def build_request(
         told = session.decode("latin-1") if session else None
     choices: int = max(body.get("n") or 1, body.get("best_of") or 1) * facts.prompts
     decodes = api != "embeddings"
+    engine_streams = decodes and not needs_whole(body)
     request = rules.request(
         params,
         facts,
@@ -344,17 +333,14 @@ def build_request(
         decodes=decodes,
         choices=choices,
         needs=needs_of(api, body),
+        client_streams=stream,
+        engine_streams=engine_streams,
         # Several answers have several first tokens, an answer in one piece has none.
-        hedges=decodes and choices == 1 and facts.longest_tokens is None and not needs_whole(body),
+        hedges=engine_streams and choices == 1 and facts.longest_tokens is None,
         session=told,
     )
     record.prefix = request.prefix
     return request
-
-
-def internal_error() -> Refusal:
-    """What a client is told of a fault of ours."""
-    return Refusal(500, "internal_error", "The gateway failed on this request.", Outcome.BACKEND_ERROR)
 
 
 def unrecorded() -> Refusal:

@@ -131,6 +131,8 @@ class Rules:
         decodes: bool = True,
         choices: int = 1,
         hedges: bool = True,
+        client_streams: bool = True,
+        engine_streams: bool = True,
         needs: tuple[Need, ...] = (),
         session: str | None = None,
     ) -> Request:
@@ -171,6 +173,8 @@ class Rules:
             choices=choices,
             needs=needs,
             hedges=hedges,
+            client_streams=client_streams,
+            engine_streams=engine_streams,
             session=None if session is None else session_id(key, session),
             prefix=facts.prefix if terms is None else salted(facts.prefix, terms.prefix_salt),
             features=facts.features,

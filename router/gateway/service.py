@@ -19,7 +19,7 @@ from predictors.sharing import LessonCounts
 from router.background import Tasks, close_all, surviving
 from router.config import FleetConfig, InstanceConfig
 from router.core.errors import Refusal, UpstreamError
-from router.core.events import Tick
+from router.core.events import FleetChanged
 from router.core.interfaces import COUNTED_FIELDS, Backend, Call
 from router.core.types import Candidate, Outcome, Request
 from router.gateway.fleet.changes import FleetChanges
@@ -32,7 +32,6 @@ from router.gateway.fleet.targets import LiveTargets
 from router.gateway.http.callers import admin_needs_key
 from router.gateway.keys.admission import BudgetAdmission, rolled_up
 from router.gateway.keys.client_keys import ClientKeys
-from router.gateway.keys.quote import Tariffs
 from router.gateway.relay.runner import Runner
 from router.gateway.rules import Rules
 from router.gateway.telemetry.metrics import BudgetLevel, Metrics
@@ -115,7 +114,6 @@ class Gateway:
         self._predictor = predictor
         self.backends: dict[str, Backend] = {}
         self.budget_admission = BudgetAdmission(state)
-        self.tariffs = Tariffs(runner.scheduler)
         self.draining = False
         self.started_at = time.time()
         self._make_backend = make_backend
@@ -343,12 +341,10 @@ class Gateway:
         self.backends = backends
         self._tokenizers = prepared.tokenizers
         self._headers.clear()
-        scheduler.set_instances(instances)
-        scheduler.settings = scheduler_settings(config)
         prepared.rules.stay_closed(self.rules)
         self.rules = prepared.rules
         self._use_keys(self.keys.stored)  # they may have changed meanwhile
-        self.runner.apply(Tick())  # queued requests may go to what has come, or must be told what has gone
+        self.runner.apply(FleetChanged(tuple(instances), scheduler_settings(config)))
         self.metrics.set_fleet(
             policies=self.policies,
             models=[model.name for model in config.models],
@@ -516,7 +512,7 @@ class Gateway:
         found = None
         unsure = request.max_cost_usd is not None
         for model in (*request.models, *request.fallbacks):
-            for instance in self.runner.scheduler.serving(model):
+            for instance in self.runner.scheduler.fleet.serving(model):
                 candidate = instance.candidates[model]
                 context = candidate.context_tokens
                 # No text is eight times denser or looser than the estimate.

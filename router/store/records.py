@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
-from router.core.events import Decision
-from router.core.types import EndedHow, Outcome, Prediction, PromptFeatures, Slo
+from router.core.types import Decision, EndedHow, Outcome, Prediction, PromptFeatures, Slo
 from router.store import tables
 
 #: Text that others choose (model names asked for, ids, upstream error texts) is cut to this length.
@@ -37,7 +36,6 @@ class AttemptRecord:
     ended_how: EndedHow | None = None
     error: str | None = None
     # beside the row
-    billed: bool = False  # the engine was given the prompt, and did not refuse it
     span_id: int | None = None  # in a trace
 
 

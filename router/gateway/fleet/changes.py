@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from router.config import ConfigError, FleetConfig, InstanceConfig, with_instances
 from router.core.errors import Refusal
-from router.core.events import Tick
+from router.core.events import DrainChanged
 from router.core.types import Outcome
 from router.gateway.fleet.overlay import DOCUMENT, Overlay, OverlayError, revision_of
 from router.gateway.fleet.reloaded import needs_restart, what_changed
@@ -227,14 +227,14 @@ class FleetChanges:
     # --- draining ------------------------------------------------------------------------------------------
     def _drain(self, released: frozenset[str]) -> None:
         """Send nothing more to instances that are to leave, and again to those that stay after all."""
-        instances = self._gateway.runner.scheduler.instances
-        for name in released & instances.keys():
-            instances[name].draining = False
-        for name in self.overlay.draining & instances.keys():
+        runner = self._gateway.runner
+        instances = runner.scheduler.instances
+        for name in sorted(released & instances.keys()):
+            runner.apply(DrainChanged(name, False))
+        for name in sorted(self.overlay.draining & instances.keys()):
             if not instances[name].draining:
-                instances[name].draining = True
+                runner.apply(DrainChanged(name, True))
                 self._gateway.in_background(self._leave(name), f"drain {name}")
-        self._gateway.runner.apply(Tick())
 
     async def _leave(self, name: str) -> None:
         """Take a draining instance out when no replica has anything there."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from backends import UNSUPPORTED
 from router.config import FleetConfig, InstanceConfig
 from router.core.profile import EngineProfile
-from router.core.scheduler import SchedulerSettings
+from router.core.settings import SchedulerSettings
 from router.core.state import Instance
 from router.core.types import Candidate
 
@@ -51,5 +51,4 @@ def instance_of(
     instance.profiles = profiles
     instance.usd_per_hour = config.usd_per_hour
     instance.unsupported = UNSUPPORTED.get(config.protocol, frozenset())
-    instance.draining = False
     return instance

@@ -13,8 +13,8 @@ from tests.integration.gateway.live import bearer, key, live, vllm
 BOUNDED = {
     "PrefixIndex._seen": "tests/unit/predictors: max_blocks",
     "SessionIndex._held": "tests/unit/predictors: max_sessions",
-    "WishRules._unasked": "cleared at _CACHED",
-    "WishRules._joint": "cleared at _CACHED",
+    "RoutingRules._unasked": "cleared at _CACHED",
+    "RoutingRules._joint": "cleared at _CACHED",
     "Turns._last": "tests/unit/policies/test_policies.py: 1024",
     "LengthModel._fleets": "cleared at _FLEETS",
     "RelevanceModel._fleets": "cleared at _FLEETS",

@@ -14,7 +14,7 @@ from benchmarks.datasets.from_store import read_store
 from predictors.dataset import DatasetError, State
 from predictors.text import prompt_features
 from router.config import FleetConfig
-from router.core.events import Considered, Decision
+from router.core.types import Considered, Decision
 from router.core.types import Candidate, EndedHow, Outcome
 from router.store.queries import Store
 from router.store.records import AttemptRecord, RequestRecord

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from backends.sse import SseScanner
 from router.core.errors import UpstreamError
-from router.core.events import Decision, Dispatch
+from router.core.events import Dispatch
+from router.core.types import Decision
 from router.core.interfaces import Batch
 from router.core.types import Candidate, Prediction, Price, Request
 from router.gateway.relay.meter import TokenMeter, tokens_of_text

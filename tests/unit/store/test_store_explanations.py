@@ -8,7 +8,7 @@ from dataclasses import fields
 import orjson
 import pytest
 
-from router.core.events import Considered, Decision
+from router.core.types import Considered, Decision
 from router.core.state import LOAD_FEATURES
 from router.core.types import Candidate, Prediction, PromptFeatures
 from router.store import explanations
