@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := router policies predictors backends benchmarks tests scripts
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check format train-defaults bench bench-overhead bench-vidur test-browser test-engines test-e2e install dev lock audit sbom digests clean
+.PHONY: help serve test check format train-defaults bench bench-overhead test-browser test-engines test-e2e install dev lock audit sbom digests clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,9 +37,6 @@ bench: dev ## run the small form of every reference scenario (ARGS= goes to head
 
 bench-overhead: dev ## measure what the gateway itself costs a request (ARGS= goes to the benchmark)
 	$(BIN)/python -m benchmarks.overhead $(ARGS)
-
-bench-vidur: dev ## time the simulator beside Vidur on one case (installs Vidur on the first run)
-	$(BIN)/python -m benchmarks.vidur $(ARGS)
 
 test-browser: dev ## run the tests of the page at /ui in a headless browser (installs one if none is there)
 	scripts/install-browser

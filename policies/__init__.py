@@ -1,6 +1,6 @@
 """Policies by the names that clients use.
 
-To add one: a file with a plain object that has `name`, `predicts`, `choose` and `taken`
+To add one: a file with a plain object that has `name`, `predicts`, `choose` and `placed`
 (`router.core.interfaces.Policy`), one line here, one table test.
 """
 

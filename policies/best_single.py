@@ -38,6 +38,7 @@ class BestSingle:
 
         return in_turn(options, found, scores, found[min(range(len(found)), key=rank)], self.turns)
 
-    def taken(self, request: Request, option: Option) -> None:
+    def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
         """The turn passes on."""
+        option = options[choice.index]
         self.turns.passed(option.candidate.model, option)

@@ -20,7 +20,7 @@ from random import Random
 
 from policies.quality_price import Row, Scopes, Window, price_usd, wished
 from policies.settings import PolicySettings, Targets
-from policies.text_picking import Memo, in_turn, least, offers
+from policies.text_picking import in_turn, least, offers, row_of
 from policies.turns import Turns
 from router.core.interfaces import Choice, Option
 from router.core.types import Request
@@ -54,11 +54,9 @@ class BudgetOnline:
         self._targets = settings.targets
         self._scopes: Scopes[str | None, _Scope] = Scopes()
         self.turns = Turns()
-        self._memo = Memo()
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
         found = offers(request, options, self._estimator)
-        self._memo.keep(request, found)
         scope = self._scopes.get(request.key)
         if scope is None or scope.gamma is None:
             draw = (rng if request.seed is None else Random(request.seed)).random()
@@ -70,13 +68,11 @@ class BudgetOnline:
             scores = [scope.gamma * offer.cost_usd - ALPHA * offer.quality for offer in found]
         return in_turn(options, found, scores, least(found, scores), self.turns)
 
-    def taken(self, request: Request, option: Option) -> None:
+    def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
         """The request is observed, or paid for; the turn passes on."""
-        model = option.candidate.model
+        option = options[choice.index]
+        model, row = option.candidate.model, row_of(choice.memo)
         self.turns.passed(model, option)
-        row = self._memo.row(request, model)
-        if row is None:
-            return
         scope = self._scopes.get(request.key) or _Scope()
         self._scopes.put(request.key, scope)
         if scope.gamma is None:

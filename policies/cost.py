@@ -77,19 +77,11 @@ class _Offer(NamedTuple):
     e2e_s: float
 
 
-class _Considered:
-    """What the decision under way looked at: the scheduler tells `taken` the option alone. No decision reads it, so
-    it is no part of a policy's state: any two are equal."""
+class _Considered(NamedTuple):
+    """What `choose` computed of its options: each one's offer, and (model, quality, cost) of each model's cheapest."""
 
-    def __init__(self) -> None:
-        self.request_id = ""
-        self.models: tuple[tuple[str, float, float], ...] = ()
-        self.instances: tuple[Instance, ...] = ()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Considered)
-
-    __hash__ = None  # type: ignore[assignment]
+    offers: list[_Offer]
+    models: list[tuple[str, float, float]]
 
 
 @dataclass(slots=True)
@@ -158,12 +150,10 @@ class LeastSpend:
         self._scopes: OrderedDict[str | None, _Scope] = OrderedDict()
         self._instances: OrderedDict[str, _Known] = OrderedDict()
         self._open: OrderedDict[str, _Open] = OrderedDict()
-        self._considered = _Considered()
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
         offers = _offers(options)
         models = _by_model(options, offers)
-        self._remember(request, options, models)
         scope = self._scopes.get(request.key)
         if scope is None:
             scope = _Scope()
@@ -191,7 +181,8 @@ class LeastSpend:
             None if at == index else _why(offers[at], at in equal, against) for at in range(len(options))
         ]
         told = [score if isfinite(score) else None for score in scores]
-        return Choice(index, told, reasons, alternatives=[at for at in equal if at != index])
+        others = [at for at in equal if at != index]
+        return Choice(index, told, reasons, alternatives=others, memo=_Considered(offers, models))
 
     def prices(self) -> dict[str | None, dict[str, float]]:
         """The prices now, by scope (None: the fleet): a unit of quality in USD, a miss and the usual answer in USD."""
@@ -205,32 +196,22 @@ class LeastSpend:
             }
         return told
 
-    def _remember(
-        self, request: Request, options: Sequence[Option], models: Sequence[tuple[str, float, float]]
-    ) -> None:
-        considered = self._considered
-        considered.request_id = request.id
-        considered.models = tuple(models)
-        considered.instances = tuple({each.instance.name: each.instance for each in options}.values())
-
-    def taken(self, request: Request, option: Option) -> None:
+    def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
         """Prices move: the request joins what its scope was offered, and the instances considered are as full as
         they are. A further attempt of a request moves none."""
+        option = options[choice.index]
         known = self._open.get(request.id)
         if known is not None:
             known.tried.append(option.instance.name)
             return
-        (offer,) = _offers([option])
+        considered: _Considered = choice.memo
+        offer = considered.offers[choice.index]
         self._open[request.id] = _Open([option.instance.name], offer.miss)
         if len(self._open) > _MOST_OPEN:
             self._open.popitem(last=False)
-        considered = self._considered
-        models = considered.models
-        if considered.request_id != request.id:
-            models, considered.instances = tuple(_by_model([option], [offer])), (option.instance,)
-        if models:
-            self._learn(request, option.candidate.model, offer, models)
-        for instance in considered.instances:
+        if considered.models:
+            self._learn(request, option.candidate.model, offer, considered.models)
+        for instance in {each.instance.name: each.instance for each in options}.values():
             self._load(instance)
 
     def _learn(

@@ -20,7 +20,7 @@ from statistics import fmean
 
 from policies.quality_price import Row, Scopes, Window
 from policies.settings import PolicySettings
-from policies.text_picking import Memo, Offer, in_turn, least, offers
+from policies.text_picking import Offer, in_turn, least, offers, row_of
 from policies.turns import Turns
 from router.core.interfaces import Choice, Option
 from router.core.types import Request
@@ -57,27 +57,23 @@ class Eccos:
         self._targets = settings.targets
         self._scopes: Scopes[str | None, _Duals] = Scopes()
         self.turns = Turns()
-        self._memo = Memo()
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
         found = offers(request, options, self._estimator)
-        self._memo.keep(request, found, shares(found, options))
         duals = self._scopes.get(request.key) or _Duals()
         scores = [
             offer.cost_usd - duals.price * offer.quality + duals.toll.get(offer.model, 0.0) for offer in found
         ]
         return in_turn(options, found, scores, least(found, scores), self.turns)
 
-    def taken(self, request: Request, option: Option) -> None:
+    def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
         """The request joins its scope's batch, and the turn passes on."""
-        model = option.candidate.model
+        option = options[choice.index]
+        model, row = option.candidate.model, row_of(choice.memo)
         self.turns.passed(model, option)
-        row = self._memo.row(request, model)
-        if row is None:
-            return
         duals = self._scopes.get(request.key) or _Duals()
         self._scopes.put(request.key, duals)
-        duals.share.update(self._memo.shares)
+        duals.share.update(shares(choice.memo, options))
         if duals.window.add(row, model):
             alpha = duals.window.wish(self._targets(request.key))
             ascend(duals, list(duals.window.rows)[-_BATCH:], alpha)

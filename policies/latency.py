@@ -67,10 +67,10 @@ class LeastLatency:
             alternatives=[at for at in keeping if at != index and times_s[at] <= bound_s],
         )
 
-    def taken(self, request: Request, option: Option) -> None:
+    def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
         """Remember what was expected."""
         if request.slo is not None:
-            self._doubt.expects(request.id, p_miss(option))
+            self._doubt.expects(request.id, p_miss(options[choice.index]))
 
     def ended(self, request: Request, candidate: Candidate, met: bool | None, now: float) -> None:
         """Hear whether what was expected to keep its SLO did."""

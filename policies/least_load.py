@@ -25,5 +25,5 @@ class LeastLoad:
         loads = [option.instance.running for option in options]
         return least_at_random(request, options, loads, rng, "as much or more running")
 
-    def taken(self, request: Request, option: Option) -> None:
+    def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
         """Nothing to count: the scheduler counts what is in flight."""

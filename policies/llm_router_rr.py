@@ -21,7 +21,7 @@ from random import Random
 
 from policies.quality_price import QualityPrices, Row, Scopes, Window
 from policies.settings import PolicySettings
-from policies.text_picking import Memo, Offer, in_turn, least, offers
+from policies.text_picking import Offer, in_turn, least, offers, row_of
 from policies.turns import Turns
 from router.core.interfaces import Choice, Option
 from router.core.types import Request
@@ -52,11 +52,9 @@ class LLMRouter:
         self._thresholds: Scopes[tuple[str | None, _Pair], _Threshold] = Scopes()
         self._prices = QualityPrices()
         self.turns = Turns()
-        self._memo = Memo()
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
         found = offers(request, options, self._estimator)
-        self._memo.keep(request, found)
         if len(found) == 2:
             scores = self._of_two(request.key, found)
         else:
@@ -64,13 +62,11 @@ class LLMRouter:
             scores = [offer.cost_usd - price_usd * offer.quality for offer in found]
         return in_turn(options, found, scores, least(found, scores), self.turns)
 
-    def taken(self, request: Request, option: Option) -> None:
+    def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
         """The request joins its scope's window, and the turn passes on."""
-        model = option.candidate.model
+        option = options[choice.index]
+        model, row = option.candidate.model, row_of(choice.memo)
         self.turns.passed(model, option)
-        row = self._memo.row(request, model)
-        if row is None:
-            return
         targets = self._targets(request.key)
         if len(row.models) != 2:
             self._prices.took(request.key, row, model, targets)

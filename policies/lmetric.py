@@ -38,5 +38,5 @@ class LMetric:
             scores.append(new_tokens * (instance.running + 1))
         return least_at_random(request, options, scores, rng, "as much or more prefill work x batch size")
 
-    def taken(self, request: Request, option: Option) -> None:
+    def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
         """Nothing to count."""

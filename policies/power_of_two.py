@@ -50,5 +50,5 @@ class PowerOfTwo:
         # The loop above counted the option itself as half a win.
         return Choice(index, scores, reasons, (wins - 0.5) / (size * (size - 1) / 2))
 
-    def taken(self, request: Request, option: Option) -> None:
+    def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
         """Nothing to count."""

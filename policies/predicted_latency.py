@@ -14,7 +14,7 @@ where TTFT + TPOT x expected tokens is least. Ties are drawn evenly (by the requ
 
 After llm-d's latency-scorer (its README and the predicted-latency guide). What is added here: an E2E target, which
 llm-d does not have, counts beside that of TTFT, since both are met or missed in whole seconds; and what predicts
-knows kinds of hardware (`predictors.trees`). Without trees the p95 of TTFT and the TPOT of the options' own
+knows kinds of hardware (`predictors.learned.trees`). Without trees the p95 of TTFT and the TPOT of the options' own
 predictions serve. What is left out: keeping to an instance because it holds the prompt, which llm-d does for matches
 of 99 % at any price up to 5 s of TTFT; here the trees are told of the match.
 
@@ -111,7 +111,7 @@ class PredictedLatency:
             choice.propensity,
         )
 
-    def taken(self, request: Request, option: Option) -> None:
+    def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
         """Nothing to count."""
 
 

@@ -49,7 +49,7 @@ class LeastPrice:
                 )
         return Choice(index, [None if price == inf else price for price in prices], reasons)
 
-    def taken(self, request: Request, option: Option) -> None:
+    def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
         """Nothing to count."""
 
 

@@ -30,5 +30,5 @@ class RandomChoice:
         reasons[index] = None
         return Choice(index, [None] * size, reasons, 1.0 / size)
 
-    def taken(self, request: Request, option: Option) -> None:
+    def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
         """Nothing to count."""

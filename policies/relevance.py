@@ -56,7 +56,7 @@ class BestQuality:
         others = [at for at in equal if at != index] if allowed else []
         return Choice(index, scores, reasons, alternatives=others)
 
-    def taken(self, request: Request, option: Option) -> None:
+    def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
         """Nothing to count."""
 
     def _why(

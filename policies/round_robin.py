@@ -30,8 +30,9 @@ class RoundRobin:
         reasons[index] = None
         return Choice(index, [None] * size, reasons)
 
-    def taken(self, request: Request, option: Option) -> None:
+    def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
         """The turn passes on."""
+        option = options[choice.index]
         self.turns.passed(_turn(request, option.candidate.model), option)
 
 

@@ -150,11 +150,11 @@ class BestFit:
         ]
         return Choice(index, misses, reasons)
 
-    def taken(self, request: Request, option: Option) -> None:
+    def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
         """Adapt the risk that is taken: see the module's docstring."""
         if request.slo is None:
             return
-        miss = p_miss(option)
+        miss = p_miss(options[choice.index])
         if miss > self.epsilon:
             self._taken_risk = min(1.0, self._taken_risk * _RISK_UP)
             return

@@ -9,8 +9,7 @@ are expected to be.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from random import Random
 from statistics import fmean
 from typing import NamedTuple
@@ -91,7 +90,8 @@ def in_turn(
     turns: Turns,
     propensity: float = 1.0,
 ) -> Choice:
-    """The instance of the picked model whose turn it is. `scores` are the offers', if they have any."""
+    """The instance of the picked model whose turn it is. `scores` are the offers', if they have any. The choice's
+    memo is `found`."""
     mine = [options[index] for index in picked.at]
     index = picked.at[turns.next(picked.model, mine)]
     told: list[float | None] = [None] * len(options)
@@ -108,32 +108,16 @@ def in_turn(
             reasons[each] = reason
     reasons[index] = None
     alternatives = [each for each in picked.at if each != index]
-    return Choice(index, told, reasons, propensity, alternatives)
+    return Choice(index, told, reasons, propensity, alternatives, memo=found)
 
 
-@dataclass(slots=True)
-class Memo:
-    """What `choose` last worked out, since `taken` is not told the other options. It is no state: it changes no
-    choice, and it is of no use for any other request."""
-
-    request_id: str | None = field(default=None, compare=False)
-    found: Sequence[Offer] = field(default=(), compare=False)
-    shares: Mapping[str, float] = field(default_factory=dict, compare=False)
-
-    def keep(
-        self, request: Request, found: Sequence[Offer], shares: Mapping[str, float] | None = None
-    ) -> None:
-        self.request_id, self.found, self.shares = request.id, found, shares or {}
-
-    def row(self, request: Request, model: str) -> Row | None:
-        """What is to be remembered of a request that was given this model; None if it was not the last one seen."""
-        if self.request_id != request.id or all(offer.model != model for offer in self.found):
-            return None
-        return Row(
-            tuple(offer.model for offer in self.found),
-            tuple(offer.quality for offer in self.found),
-            tuple(offer.cost_usd for offer in self.found),
-        )
+def row_of(found: Sequence[Offer]) -> Row:
+    """What a window keeps of a request."""
+    return Row(
+        tuple(offer.model for offer in found),
+        tuple(offer.quality for offer in found),
+        tuple(offer.cost_usd for offer in found),
+    )
 
 
 class PricedPicker:
@@ -149,19 +133,16 @@ class PricedPicker:
         self._targets = settings.targets
         self._prices = QualityPrices()
         self.turns = Turns()
-        self._memo = Memo()
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
         found = offers(request, options, self._estimator)
-        self._memo.keep(request, found)
         price_usd = self._prices.usd(request.key)
         scores = [offer.cost_usd - price_usd * offer.quality for offer in found]
         return in_turn(options, found, scores, least(found, scores), self.turns)
 
-    def taken(self, request: Request, option: Option) -> None:
+    def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
         """The request joins its scope's window, and the turn passes on."""
+        option = options[choice.index]
         model = option.candidate.model
         self.turns.passed(model, option)
-        row = self._memo.row(request, model)
-        if row is not None:
-            self._prices.took(request.key, row, model, self._targets(request.key))
+        self._prices.took(request.key, row_of(choice.memo), model, self._targets(request.key))

@@ -78,7 +78,7 @@ class Process:
     async def reload(self) -> bool:
         """Read the fleet file again and apply it; whether it was good."""
         try:
-            await self.gateway.reload()
+            await self.gateway.changes.reload()
         except (ConfigError, Refusal) as error:
             logger.error("the fleet file is not applied: %s", error)
             return False
@@ -137,7 +137,7 @@ async def run_gateway(
         server = GatewayServer(
             server_config(app, config.server.host, config.server.port, grace_s=2.0), lambda: gateway.config
         )
-        gateway.metrics.watch(connections=lambda: (server.connections, server.closed))
+        gateway.metrics.sources.connections = lambda: (server.connections, server.closed)
         process = Process(gateway, server)
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, process.stop)

@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.table import Table
 
 from router.config import load
-from router.gateway.keys.spend_report import AMOUNTS, DIMENSIONS, SpendReport, day, dimensions, spend_report
 from router.store.database import StoreError
 from router.store.queries import Store
+from router.store.spend_report import AMOUNTS, DIMENSIONS, SpendReport, day, dimensions, spend_report
 from router.wiring import store_url
 
 

@@ -19,9 +19,9 @@ from sqlalchemy.exc import ArgumentError
 import backends
 import policies
 from backends.engine import profiles
-from predictors.artifact import ArtifactError
-from predictors.models import Models, load_models
-from predictors.serving import OnlinePredictor
+from predictors.learned.artifact import ArtifactError
+from predictors.learned.models import Models, load_models
+from predictors.online.predictor import OnlinePredictor
 from router import __version__
 from router.config import ConfigError, FleetConfig, InstanceConfig, Problem
 from router.config.shown import shown
@@ -31,11 +31,27 @@ from router.core.scheduler import Scheduler
 from router.core.types import PromptFeatures
 from router.discovery import KubernetesPods
 from router.emulated import EmulatedEngines, Engines
-from router.gateway.fleet.instances import scheduler_settings
+from router.gateway.fleet.artifacts import Artifacts
+from router.gateway.fleet.changes import FleetChanges
+from router.gateway.fleet.instances import ProfileLookup, scheduler_settings
+from router.gateway.fleet.overlay import DOCUMENT as FLEET_DOCUMENT
+from router.gateway.fleet.peers import PeerLink
+from router.gateway.fleet.scaling import desired_replicas
+from router.gateway.fleet.served import BackendFactory, ServedFleet, TokenizerLoader
 from router.gateway.fleet.targets import LiveTargets
+from router.gateway.fleet.token_count import TokenCounter
+from router.gateway.keys.admission import BudgetAdmission
+from router.gateway.keys.budget_levels import budget_levels
+from router.gateway.keys.client_keys import DOCUMENT as KEYS_DOCUMENT
+from router.gateway.keys.client_keys import ClientKeys
+from router.gateway.keys.recorded_spending import RecordedSpending
+from router.gateway.records.feedback import Feedback
+from router.gateway.records.lookup import RecordLookup
 from router.gateway.relay.runner import Runner
 from router.gateway.service import Gateway
 from router.gateway.telemetry.metrics import Metrics
+from router.gateway.telemetry.sources import Sources
+from router.gateway.telemetry.stalls import StallWatch
 from router.gateway.telemetry.tracing import Tracing
 from router.request.tokenizer import PromptTokenizer
 from router.store.open_state import open_state
@@ -167,29 +183,113 @@ async def open_gateway(
         predictor = create_predictor(config)
         targets = LiveTargets(config)
         scheduler = create_scheduler(config, predictor, Random(seed), targets)
-        gateway = Gateway(
+        gateway = create_gateway(
             config,
             Runner(scheduler),
             store,
-            Metrics(),
-            tuple(scheduler.policies),
-            make_backend,
-            find_profile,
-            predictor,
-            admin_key,
             create_state(config, environment, store.run_id),
-            load_tokenizers,
-            load_artifacts,
-            reload,
+            predictor,
             targets,
-            tracing,
+            make_backend=make_backend,
+            profile=find_profile,
+            load_tokenizers=load_tokenizers,
+            load_artifacts=load_artifacts,
+            admin_key=admin_key,
+            read_file=reload,
+            tracing=tracing,
         )
         stack.push_async_callback(gateway.stop)
         await gateway.start()
         for number, entry in enumerate(config.discovery):
             pods = KubernetesPods(entry, session, environment)
-            gateway.in_background(pods.follow(partial(gateway.changes.found, number)), "discovery")
+            gateway.tasks.start(pods.follow(partial(gateway.changes.found, number)), "discovery")
         yield gateway
+
+
+def create_gateway(
+    config: FleetConfig,
+    runner: Runner,
+    store: Store,
+    state: State,
+    predictor: OnlinePredictor,
+    targets: LiveTargets,
+    *,
+    make_backend: BackendFactory,
+    profile: ProfileLookup,
+    load_tokenizers: TokenizerLoader,
+    load_artifacts: Callable[[FleetConfig], Models],
+    admin_key: str | None = None,
+    read_file: Callable[[], FleetConfig] | None = None,
+    tracing: Tracing | None = None,
+) -> Gateway:
+    """The object graph of a gateway that is not started. `targets` are those of the scheduler's policies; `read_file`
+    reads the fleet file again (None: there is none)."""
+    scheduler = runner.scheduler
+    metrics, stalls = Metrics(), StallWatch()
+    keys = ClientKeys(store.keys, state, admin_key)
+    fleet = ServedFleet(
+        config,
+        tuple(scheduler.policies),
+        runner=runner,
+        keys=keys,
+        targets=targets,
+        predictor=predictor,
+        metrics=metrics,
+        make_backend=make_backend,
+        profile=profile,
+        load_tokenizers=load_tokenizers,
+    )
+    records = RecordLookup(store, state)
+    feedback = Feedback(store, records, predictor)
+    artifacts = Artifacts(predictor, feedback, load_artifacts)
+    peers = PeerLink(runner, state, predictor.sharing)
+    changes = FleetChanges(
+        config,
+        fleet=fleet,
+        runner=runner,
+        state=state,
+        peers=peers,
+        targets=targets,
+        artifacts=artifacts,
+        read_file=read_file,
+    )
+    peers.followers[FLEET_DOCUMENT] = changes.document_changed
+    peers.followers[KEYS_DOCUMENT] = keys.document_changed
+    runner.on_decision = metrics.observe_decision
+    metrics.sources = Sources(
+        instances=lambda: scheduler.instances.values(),  # noqa: PLW0108 (the dict is replaced on a reload)
+        queue_depth=lambda: scheduler.queue_depth,
+        live=lambda: scheduler.live,
+        desired_replicas=lambda: desired_replicas(
+            scheduler, [model.name for model in fleet.config.models], peers.queued_elsewhere
+        ),
+        records=store.counts,
+        state=lambda: state.health,
+        budgets=lambda: budget_levels(fleet.rules.accounts, state),
+        predictor=predictor,
+        stalls=stalls,
+    )
+    return Gateway(
+        runner=runner,
+        store=store,
+        state=state,
+        metrics=metrics,
+        stalls=stalls,
+        tracing=tracing,
+        admin_key=admin_key,
+        predictor=predictor,
+        artifacts=artifacts,
+        records=records,
+        feedback=feedback,
+        keys=keys,
+        budget_admission=BudgetAdmission(state),
+        spending=RecordedSpending(store, state, lambda: fleet.rules.accounts),
+        targets=targets,
+        fleet=fleet,
+        changes=changes,
+        peers=peers,
+        tokens=TokenCounter(runner, fleet),
+    )
 
 
 def create_tracing(config: FleetConfig) -> Tracing | None:

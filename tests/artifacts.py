@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from predictors.artifact import Artifact, save
-from predictors.latency.features import LATENCY_FEATURES
-from predictors.latency.model import SHAPES
-from predictors.relevance import RELEVANCE_FEATURES
-from predictors.text import COUNTS
+from predictors.learned.artifact import Artifact, save
+from predictors.learned.latency.features import LATENCY_FEATURES
+from predictors.learned.latency.model import SHAPES
+from predictors.learned.relevance import RELEVANCE_FEATURES
+from predictors.learned.text import COUNTS
 
 
 def latency_artifact(ttft: float = 0.0, tpot: float = 0.0) -> Artifact:

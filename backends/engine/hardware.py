@@ -1,7 +1,7 @@
 """GPUs: figures of public data sheets, and how much of them inference kernels reach.
 
 Data sheets give memory, bandwidth and dense 16-bit tensor throughput. The shares reached are fitted by
-`python -m benchmarks.fitting` from published measurements; it prints them with the errors of the fits:
+`python scripts/fit_profiles` from published measurements; it prints them with the errors of the fits:
 
 - a100, h100, a40, a30: operator profiles of Vidur (github.com/microsoft/vidur 7d47513, MIT; a30 from
   github.com/AKafakA/vidur_opt_scheduler 20bdc49, MIT).

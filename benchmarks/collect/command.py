@@ -27,7 +27,7 @@ from benchmarks.collect.results import first_answers, summary, to_dataset
 from benchmarks.replay.client import check_url
 from benchmarks.replay.command import INTERRUPTED, run_until_interrupted
 from benchmarks.workloads.format import WorkloadError
-from predictors import dataset
+from predictors.training import dataset
 from router.config import FleetConfig
 from router.core.types import EndedHow
 

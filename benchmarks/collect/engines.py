@@ -14,7 +14,7 @@ from backends.engine import profiles
 from backends.http1 import tls_context
 from benchmarks.collect.clients import Client, OllamaClient, OpenAIClient
 from benchmarks.replay.client import check_url
-from predictors.names import family_of
+from predictors.learned.names import family_of
 from router.config import ConfigError, FleetConfig, InstanceConfig, Problem, load, loads
 from router.core.interfaces import Backend
 from router.core.types import Candidate

@@ -1,4 +1,4 @@
-"""What was seen, as the tables of `predictors.dataset`."""
+"""What was seen, as the tables of `predictors.training.dataset`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from benchmarks.collect.drive import Collection, Run, Sent
 from benchmarks.collect.prompts import Question
 from benchmarks.datasets.groups import groups
 from benchmarks.measures import quantile
-from predictors import dataset
-from predictors.dataset import Answer, Attempt, Dataset, Prompt, State
-from predictors.prefix_index import PrefixIndex
-from predictors.text import prompt_features
+from predictors.learned.text import prompt_features
+from predictors.online.prefix_index import PrefixIndex
+from predictors.training import dataset
+from predictors.training.dataset import Answer, Attempt, Dataset, Prompt, State
 from router.core.types import PREFIX_TOKENS, EndedHow
 from router.request.prompt import PromptFacts, prompt_facts
 

@@ -19,8 +19,8 @@ from benchmarks.datasets.recording import RecordingPredictor
 from benchmarks.simulator import Simulation, arrivals, open_fleet
 from benchmarks.workloads.format import WorkloadRequest
 from benchmarks.workloads.sources.generators import Lengths, Process, conversations, generate
-from predictors.dataset import Attempt, Dataset, Run, State
-from predictors.serving import OnlinePredictor
+from predictors.online.predictor import OnlinePredictor
+from predictors.training.dataset import Attempt, Dataset, Run, State
 from router.config import FleetConfig
 from router.core.profile import EngineProfile
 

@@ -18,7 +18,7 @@ from backends.engine import profile
 from benchmarks.calibrate.sources import aibrix, helix, vllm_burst
 from benchmarks.calibrate.sources.tables import Row, rows
 from benchmarks.datasets.pooled_cache import PooledCache
-from predictors.dataset import Attempt, Dataset, Run, State
+from predictors.training.dataset import Attempt, Dataset, Run, State
 from router.core.profile import EngineProfile
 
 _REQUESTS = "requests.csv.gz"

@@ -23,10 +23,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from backends.engine import profile, profiles
 from benchmarks.datasets.groups import groups
-from predictors.dataset import Answer, Attempt, Dataset, DatasetError, Prompt, Run, State
-from predictors.names import family_of
-from predictors.prefix_index import PrefixIndex
-from predictors.text import prompt_features
+from predictors.learned.names import family_of
+from predictors.learned.text import prompt_features
+from predictors.online.prefix_index import PrefixIndex
+from predictors.training.dataset import Answer, Attempt, Dataset, DatasetError, Prompt, Run, State
 from router.config import FleetConfig
 from router.core.types import PREFIX_TOKENS, EndedHow, Outcome, PromptFeatures
 from router.store import explanations, tables

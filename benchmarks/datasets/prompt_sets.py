@@ -22,9 +22,9 @@ from pathlib import Path
 from benchmarks.datasets.groups import groups
 from benchmarks.workloads.format import WorkloadError
 from benchmarks.workloads.sources.source import csv_rows, json_lines, number, whole_number
-from predictors.dataset import Answer, Dataset, Prompt
-from predictors.names import family_of
-from predictors.text import prompt_features
+from predictors.learned.names import family_of
+from predictors.learned.text import prompt_features
+from predictors.training.dataset import Answer, Dataset, Prompt
 
 _PROMPTS = "prompts.jsonl.gz"
 _RESPONSES = "responses.csv.gz"

@@ -13,7 +13,7 @@ from benchmarks.calibrate.measured import CalibrationError
 from benchmarks.datasets.engine_logs import ENGINE_LOGS
 from benchmarks.datasets.prompt_sets import PROMPT_SETS, read_prompt_sets
 from benchmarks.workloads.format import WorkloadError
-from predictors.dataset import Dataset, DatasetError, joined
+from predictors.training.dataset import Dataset, DatasetError, joined
 
 #: Names of the sets that can be read.
 PUBLIC: tuple[str, ...] = (*PROMPT_SETS, *ENGINE_LOGS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from predictors.dataset import Attempt, State
+from predictors.training.dataset import Attempt, State
 from router.core.interfaces import Option, Predictor
 from router.core.state import Instance
 from router.core.types import Candidate, EndedHow, Prediction, Request

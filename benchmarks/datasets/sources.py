@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.datasets.emulated import emulate
 from benchmarks.datasets.from_store import read_store
 from benchmarks.datasets.public import PUBLIC, folder_of, read_public
-from predictors.dataset import Dataset, DatasetError, joined, read
+from predictors.training.dataset import Dataset, DatasetError, joined, read
 from router.config import FleetConfig
 
 EMULATED = "emulated"

@@ -17,7 +17,7 @@ from benchmarks.datasets.public import read_public
 from benchmarks.datasets.sources import load
 from benchmarks.training.kinds import Progress
 from policies import POLICIES
-from predictors.dataset import Dataset, DatasetError, joined
+from predictors.training.dataset import Dataset, DatasetError, joined
 from router.config import load as load_fleet
 from router.config.shown import shown
 

@@ -18,8 +18,8 @@ from benchmarks.evaluate.arguments import add_data, add_output, read_data, shown
 from benchmarks.training.about import names_of, rows_by_source
 from benchmarks.training.kinds import KINDS, Kind, Progress
 from benchmarks.training.splits import split
-from predictors.artifact import SHIPPED, SUFFIX, Artifact, ArtifactError, load
-from predictors.dataset import Dataset, DatasetError
+from predictors.learned.artifact import SHIPPED, SUFFIX, Artifact, ArtifactError, load
+from predictors.training.dataset import Dataset, DatasetError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -22,10 +22,10 @@ import numpy as np
 
 from benchmarks.evaluate.figures import Curve, Evaluation, Figure, block_bootstrap
 from benchmarks.evaluate.latency_baselines import LINEAR, TREES, Baseline, fit_linear, fit_trees
-from predictors.artifact import Artifact
-from predictors.dataset import Dataset, DatasetError
-from predictors.latency import TARGET_FEATURES, TAUS, LatencyModel
-from predictors.learning.replay import MODEL, PHYSICAL, SERVED, Episode, episodes
+from predictors.learned.artifact import Artifact
+from predictors.learned.latency import TARGET_FEATURES, TAUS, LatencyModel
+from predictors.training.dataset import Dataset, DatasetError
+from predictors.training.replay import MODEL, PHYSICAL, SERVED, Episode, episodes
 
 TIMES = ("TTFT", "TPOT")
 LSTM, CALIBRATED = "LSTM", "LSTM, calibrated"

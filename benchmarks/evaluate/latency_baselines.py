@@ -9,8 +9,8 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.linear_model import Ridge
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from predictors.latency import TAUS
-from predictors.learning.replay import Episode
+from predictors.learned.latency import TAUS
+from predictors.training.replay import Episode
 
 TREES, LINEAR = "gradient-boosted trees", "linear"
 #: Log seconds (N, 2, 5) of an episode's requests.

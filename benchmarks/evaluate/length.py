@@ -26,10 +26,10 @@ from benchmarks.evaluate.length_baselines import (
     baselines,
     task_of,
 )
-from predictors.artifact import Artifact
-from predictors.dataset import Dataset, DatasetError
-from predictors.length_model import LengthModel, quantiles
-from predictors.names import model_key
+from predictors.learned.artifact import Artifact
+from predictors.learned.length_model import LengthModel, quantiles
+from predictors.learned.names import model_key
+from predictors.training.dataset import Dataset, DatasetError
 
 OURS = "LSTM"
 MAIN_FAMILIES = ("llama", "qwen")

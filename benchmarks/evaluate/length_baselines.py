@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from predictors.dataset import Prompt, fraction_of
+from predictors.training.dataset import Prompt, fraction_of
 
 MEDIAN = "median per model and task"
 RIDGE_TOKENS = "TF-IDF + ridge on tokens"

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.evaluate.figures import WHOLE, Curve, Evaluation, Figure, block_bootstrap
-from predictors.artifact import Artifact
-from predictors.dataset import Dataset, DatasetError
-from predictors.learning.memory_rows import MemoryRows, usable
-from predictors.memory import MemoryModel
+from predictors.learned.artifact import Artifact
+from predictors.learned.memory import MemoryModel
+from predictors.training.dataset import Dataset, DatasetError
+from predictors.training.memory_rows import MemoryRows, usable
 
 MODEL = "memory model"
 CLOSED_FORM = "closed form"

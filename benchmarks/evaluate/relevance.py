@@ -17,10 +17,10 @@ import numpy as np
 
 from benchmarks.evaluate.figures import Curve, Evaluation, Figure, block_bootstrap
 from benchmarks.evaluate.relevance_baseline import BASELINE, fitted_baseline, on_scale
-from predictors.artifact import Artifact
-from predictors.dataset import Dataset, DatasetError
-from predictors.learning.relevance_labels import Labels, labels_of
-from predictors.relevance import RelevanceModel
+from predictors.learned.artifact import Artifact
+from predictors.learned.relevance import RelevanceModel
+from predictors.training.dataset import Dataset, DatasetError
+from predictors.training.relevance_labels import Labels, labels_of
 
 OURS = "relevance"
 DIFFERENCE = f"{OURS} - {BASELINE}"

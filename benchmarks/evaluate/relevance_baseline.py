@@ -9,8 +9,8 @@ import scipy.sparse
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
-from predictors.dataset import Prompt, fraction_of
-from predictors.learning.relevance_labels import Labels, priors
+from predictors.training.dataset import Prompt, fraction_of
+from predictors.training.relevance_labels import Labels, priors
 
 BASELINE = "TF-IDF + logistic regression"
 _PENALTIES = (0.3, 1.0, 3.0, 10.0)

@@ -15,7 +15,7 @@ from rich.table import Table
 from benchmarks.evaluate.figures import Evaluation, Figure
 from benchmarks.evaluate.page import page
 from benchmarks.evaluate.plots import figure_text
-from predictors.artifact import Artifact
+from predictors.learned.artifact import Artifact
 
 REPORT_KEY = "headway_evaluation"
 #: Columns where the output is no terminal, so that nothing is cut off in a file.

@@ -17,10 +17,10 @@ import numpy as np
 
 from benchmarks.evaluate.figures import Curve, Evaluation, Figure, block_bootstrap
 from benchmarks.evaluate.relevance import soft_auc
-from predictors.artifact import Artifact
-from predictors.dataset import Dataset, DatasetError
-from predictors.learning.relevance_labels import Labels, labels_of
-from predictors.text_only import TextModels
+from predictors.learned.artifact import Artifact
+from predictors.learned.text_only import TextModels
+from predictors.training.dataset import Dataset, DatasetError
+from predictors.training.relevance_labels import Labels, labels_of
 
 BEST_SINGLE = "best single model"
 BEST_PER_TASK = "best model per task"

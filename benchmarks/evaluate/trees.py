@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from benchmarks.evaluate.figures import Evaluation, Figure, block_bootstrap
-from predictors.artifact import Artifact
-from predictors.dataset import Dataset, DatasetError
-from predictors.latency import TAUS
-from predictors.learning.replay import FORESTS, PHYSICAL, Episode, episodes
-from predictors.trees import TAU, TreeModel
+from predictors.learned.artifact import Artifact
+from predictors.learned.latency import TAUS
+from predictors.learned.trees import TAU, TreeModel
+from predictors.training.dataset import Dataset, DatasetError
+from predictors.training.replay import FORESTS, PHYSICAL, Episode, episodes
 
 ALONE, OFFSET, ESTIMATE = "trees", "trees, offset learned online", "physical estimate"
 _AT = TAUS.index(TAU)

@@ -24,7 +24,7 @@ import policies
 from backends.engine import profiles
 from backends.sse import SseScanner
 from benchmarks.overhead import wire
-from predictors.serving import OnlinePredictor
+from predictors.online.predictor import OnlinePredictor
 from router.core.events import Arrived, Dispatch, Ended, FirstToken
 from router.core.scheduler import Scheduler
 from router.core.state import Instance

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.datasets.public import read_public
-from predictors.dataset import Dataset, DatasetError, Prompt
-from predictors.names import family_of
+from predictors.learned.names import family_of
+from predictors.training.dataset import Dataset, DatasetError, Prompt
 from router.core.types import Candidate, Price
 
 #: Output tokens of every answer of a set that has no lengths: about the mean of ZeroEval's answers by the four

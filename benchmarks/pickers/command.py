@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.pickers.cases import CASES, read_set
 from benchmarks.pickers.judge import folds_of, judge
 from policies.settings import Targets
-from predictors.dataset import DatasetError
+from predictors.training.dataset import DatasetError
 
 _COLUMNS = ("quality", "above best", "saving", "at equal quality", "of oracle's", "area", "ours/its")
 

@@ -34,7 +34,7 @@ from benchmarks.pickers.trained import Asked, ask, fold_of, trained
 from benchmarks.training.kinds import Progress
 from policies import POLICIES, PolicySettings
 from policies.settings import Targets
-from predictors.dataset import Dataset
+from predictors.training.dataset import Dataset
 
 OURS = "cost"
 #: The pickers that `cost` is held against.

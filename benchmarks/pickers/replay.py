@@ -50,11 +50,11 @@ def replay(
         request = request_of(table, row, policy.name, float(second))
         for option, prediction in zip(options, predictions[row], strict=True):
             option.prediction = prediction if policy.predicts else None
-        index = policy.choose(request, options, rng).index
-        policy.taken(request, options[index])
+        choice = policy.choose(request, options, rng)
+        policy.placed(request, options, choice)
         if isinstance(policy, Learner):
-            policy.ended(request, options[index].candidate, None, second + 0.5)
-        picked[row] = index
+            policy.ended(request, options[choice.index].candidate, None, second + 0.5)
+        picked[row] = choice.index
     return picked
 
 

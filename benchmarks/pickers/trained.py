@@ -13,11 +13,11 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from benchmarks.pickers.cases import Case, Table, part, table_of
 from benchmarks.pickers.replay import options_of, request_of
 from benchmarks.training.kinds import KINDS, Progress
-from predictors import OnlinePredictor
-from predictors.artifact import SUFFIX, load, path_of, save
-from predictors.dataset import Dataset, fraction_of
-from predictors.models import Models, load_models
-from predictors.text_only import TextModels
+from predictors.learned.artifact import SUFFIX, load, path_of, save
+from predictors.learned.models import Models, load_models
+from predictors.learned.text_only import TextModels
+from predictors.online.predictor import OnlinePredictor
+from predictors.training.dataset import Dataset, fraction_of
 from router.core.interfaces import Option, TextEstimates, TextEstimator
 from router.core.types import Prediction, PromptFeatures
 

@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 from benchmarks.simulator.fleet import Fleet
 from benchmarks.workloads.format import PREFIX_BLOCK_TOKENS, WorkloadError, WorkloadRequest
-from predictors.text import prompt_features
+from predictors.learned.text import prompt_features
 from router.core.errors import Refusal
 from router.core.types import PREFIX_TOKENS, PromptFeatures, Request
+from router.gateway.intake.request import scheduler_request
 from router.request.prompt import PromptFacts
-from router.request.routing_params import from_body
+from router.request.routing_input import from_body
 
 _HASHED_BLOCKS = PREFIX_TOKENS // PREFIX_BLOCK_TOKENS
 
@@ -61,7 +62,8 @@ def arrivals(
             raise WorkloadError(f"request {each.id}: {refusal.message}") from None
         hashes = each.prefix_hashes or ()
         tokens = each.prompt_tokens
-        request = rules.request(
+        request = scheduler_request(
+            rules,
             params,
             PromptFacts(tokens, tokens, hashes[:_HASHED_BLOCKS], features=_features(each)),
             request_id=each.id,

@@ -9,15 +9,14 @@ import policies
 from backends.engine import profiles
 from benchmarks.simulator.engines import SimulatedEngine
 from benchmarks.workloads.format import WorkloadError
-from predictors.serving import OnlinePredictor
+from predictors.online.predictor import OnlinePredictor
 from router.config import FleetConfig
 from router.core.events import FleetChanged
 from router.core.profile import EngineProfile
 from router.core.scheduler import Scheduler
 from router.core.state import Instance
 from router.gateway.fleet.instances import instance_of
-from router.gateway.rules import Rules
-from router.store.state import MemoryState
+from router.gateway.fleet.rules import Rules
 from router.wiring import create_predictor, create_scheduler
 
 
@@ -88,5 +87,5 @@ def open_fleet(
     if time_factor is None:
         speeds = {each.speed for each in config.instances if each.kind == "emulated"}
         time_factor = speeds.pop() if len(speeds) == 1 else 1.0
-    rules = Rules.of(config, tuple(policies.POLICIES), MemoryState())
+    rules = Rules.of(config, tuple(policies.POLICIES))
     return Fleet(config, rules, found, time_factor)

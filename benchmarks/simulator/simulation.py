@@ -28,7 +28,7 @@ from benchmarks.simulator.arrivals import Arrival
 from benchmarks.simulator.engines import PromptTooLong, QueueFull, SimulatedEngine
 from benchmarks.simulator.fleet import Fleet
 from benchmarks.simulator.outcomes import Gaps, LoadSample, Log, Result, Timeline
-from predictors.serving import OnlinePredictor
+from predictors.online.predictor import OnlinePredictor
 from router.core.events import (
     Arrived,
     Cancel,

@@ -13,8 +13,8 @@ from typing import Any
 
 import router
 from benchmarks.evaluate.figures import Evaluation, Figure
-from predictors.artifact import Artifact
-from predictors.dataset import Dataset
+from predictors.learned.artifact import Artifact
+from predictors.training.dataset import Dataset
 
 #: Of this checkout, if the code lies in one.
 ROOT = Path(__file__).resolve().parents[2]

@@ -19,8 +19,8 @@ from benchmarks.evaluate.report import Evaluated, show
 from benchmarks.training.kinds import KINDS, Kind
 from benchmarks.training.replay import replayed
 from benchmarks.training.train import train_and_evaluate
-from predictors.artifact import ArtifactError
-from predictors.dataset import Dataset, DatasetError, joined
+from predictors.learned.artifact import ArtifactError
+from predictors.training.dataset import Dataset, DatasetError, joined
 from router.config.shown import shown
 
 

@@ -23,8 +23,8 @@ from benchmarks.evaluate.report import show
 from benchmarks.training.kinds import KINDS, Kind
 from benchmarks.training.originals import MIXTRAL, read_originals
 from benchmarks.training.train import train_and_evaluate
-from predictors.artifact import SHIPPED, ArtifactError
-from predictors.dataset import Dataset, DatasetError, joined
+from predictors.learned.artifact import SHIPPED, ArtifactError
+from predictors.training.dataset import Dataset, DatasetError, joined
 
 _BOTH_TASKS = (
     *("Athene-70B", "Meta-Llama-3-70B-Instruct", "Meta-Llama-3-8B-Instruct", "Meta-Llama-3.1-70B-Instruct"),

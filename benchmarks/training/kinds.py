@@ -10,8 +10,8 @@ from importlib import import_module
 from typing import Protocol, cast
 
 from benchmarks.evaluate.figures import Evaluation
-from predictors.artifact import Artifact
-from predictors.dataset import Dataset
+from predictors.learned.artifact import Artifact
+from predictors.training.dataset import Dataset
 
 Progress = Callable[[str], None]
 
@@ -44,7 +44,7 @@ class Kind:
 
     def train(self) -> Train:
         """Needs the extra `train`."""
-        return cast(Train, import_module(f"predictors.learning.{self.module or self.name}").train)
+        return cast(Train, import_module(f"predictors.training.{self.module or self.name}").train)
 
     def evaluate(self) -> Evaluate:
         return cast(Evaluate, import_module(f"benchmarks.evaluate.{self.module or self.name}").evaluate)
@@ -64,11 +64,11 @@ class Kind:
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("length", "predictors.length_model", "LENGTH_FEATURES", True),
-        Kind("latency", "predictors.latency.features", "LATENCY_FEATURES", False),
-        Kind("memory", "predictors.memory", "MEMORY_FEATURES", False),
-        Kind("relevance", "predictors.relevance", "RELEVANCE_FEATURES", True),
-        Kind("text", "predictors.text_only", "TEXT_ONLY_FEATURES", True, "text_only"),
-        Kind("trees", "predictors.trees", "TREE_FEATURES", False),
+        Kind("length", "predictors.learned.length_model", "LENGTH_FEATURES", True),
+        Kind("latency", "predictors.learned.latency.features", "LATENCY_FEATURES", False),
+        Kind("memory", "predictors.learned.memory", "MEMORY_FEATURES", False),
+        Kind("relevance", "predictors.learned.relevance", "RELEVANCE_FEATURES", True),
+        Kind("text", "predictors.learned.text_only", "TEXT_ONLY_FEATURES", True, "text_only"),
+        Kind("trees", "predictors.learned.trees", "TREE_FEATURES", False),
     )
 }

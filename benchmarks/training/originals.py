@@ -21,9 +21,9 @@ from benchmarks.workloads.format import WorkloadError
 from benchmarks.workloads.sources.prompt_sets import prompt_id, tokens_of_characters
 from benchmarks.workloads.sources.source import Choices, csv_rows
 from benchmarks.workloads.sources.zeroeval import MAX_OUTPUT_TOKENS, ZEROEVAL
-from predictors.dataset import Answer, Dataset, DatasetError, Prompt
-from predictors.names import family_of
-from predictors.text import prompt_features
+from predictors.learned.names import family_of
+from predictors.learned.text import prompt_features
+from predictors.training.dataset import Answer, Dataset, DatasetError, Prompt
 
 _ROUTELLM = "https://raw.githubusercontent.com/lm-sys/RouteLLM/0b64fdafe049e596a3f5657c219329f24af24198/routellm/evals/{}"
 #: The model's column in the files, and its name in the set.

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TypeVar
 
-from predictors.dataset import Attempt, Dataset, Run, State, fraction_of, joined
+from predictors.training.dataset import Attempt, Dataset, Run, State, fraction_of, joined
 
 WINDOW_S = 60.0
 #: Requests waiting at most, KV use at most, of the classes but the last.

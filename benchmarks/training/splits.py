@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from predictors.dataset import Dataset, DatasetError, Run, fraction_of, split_prompts
+from predictors.training.dataset import Dataset, DatasetError, Run, fraction_of, split_prompts
 
 #: (run, time on its clock) -> whether it belongs to a part.
 _Wanted = Callable[[str, float], bool]

@@ -11,8 +11,8 @@ from benchmarks.evaluate.report import Evaluated
 from benchmarks.training.about import rows_by_source, with_about
 from benchmarks.training.kinds import Kind, Progress
 from benchmarks.training.splits import split
-from predictors.artifact import Artifact, load, save
-from predictors.dataset import Dataset, DatasetError
+from predictors.learned.artifact import Artifact, load, save
+from predictors.training.dataset import Dataset, DatasetError
 
 
 def _as_it_is(data: Dataset) -> Dataset:

@@ -13,12 +13,23 @@ EXPLORED = "passed over to explore"
 
 
 class Decided(NamedTuple):
-    """What was decided. `deferred`: nothing is gained by sending it now."""
+    """A decision, with the options and the choice that `Policy.placed` gets when it is dispatched. `prediction` is
+    that of the option taken."""
 
     decision: Decision
-    option: Option
+    options: Sequence[Option]
+    choice: Choice
     prediction: Prediction
-    deferred: bool
+
+    @property
+    def option(self) -> Option:
+        """The option taken."""
+        return self.options[self.choice.index]
+
+    @property
+    def deferred(self) -> bool:
+        """Whether sending the request now gains nothing."""
+        return self.choice.defer
 
 
 class Decider:
@@ -80,7 +91,7 @@ class Decider:
             choice.propensity,
             tuple(each.instance.load_features(now) for each in options),
         )
-        return Decided(decision, option, prediction, choice.defer)
+        return Decided(decision, options, choice, prediction)
 
     def _explored(self, choice: Choice, rng: Random) -> Choice:
         """With probability `explore` one of the choice and its alternatives, evenly; the propensity says so (where the
@@ -94,4 +105,4 @@ class Decider:
             return choice
         reasons = list(choice.reasons)
         reasons[choice.index], reasons[index] = EXPLORED, None
-        return Choice(index, choice.scores, reasons, evenly)
+        return Choice(index, choice.scores, reasons, evenly, memo=choice.memo)

@@ -23,11 +23,14 @@ class Option:
 
 @dataclass(slots=True)
 class Choice:
-    """What a policy decided: the index of the option taken, one score an option (lower is better, None
-    where not scored), why each other one was passed over, and the probability of this draw. `alternatives` are
-    other options that would do as well by the policy's own terms: exploration may take one of them. `defer`:
-    wherever it is sent now, its SLO is missed all the same and others' SLOs suffer; the scheduler may hold it back
-    and ask again."""
+    """What a policy decided.
+
+    `index` is the option taken. `scores` has one score for each option: lower is better, None where not scored.
+    `reasons` says why each other option was passed over; it is None for the option taken. `propensity` is the
+    probability of this draw. Exploration may take one of `alternatives`, options as good by the policy's own terms.
+    With `defer` the request misses its SLO wherever it is sent now, and costs other requests theirs: the scheduler
+    may queue it and decide again. `memo` is for the policy alone: what `choose` computed and `placed` needs.
+    """
 
     index: int
     scores: Sequence[float | None]
@@ -35,6 +38,7 @@ class Choice:
     propensity: float = 1.0
     alternatives: Sequence[int] = ()
     defer: bool = False
+    memo: Any = None
 
 
 class Policy(Protocol):
@@ -44,11 +48,14 @@ class Policy(Protocol):
     predicts: bool
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
-        """Pick among options (at least one). Must not change state: a dry run calls it too."""
+        """Pick one of `options` (at least one). Changes nothing: dry runs and deferred requests call it too. The
+        same state, request, options and generator give an equal Choice."""
         ...
 
-    def taken(self, request: Request, option: Option) -> None:
-        """The choice is being dispatched: advance counters here."""
+    def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
+        """The request is dispatched to `options[choice.index]`: advance counters here. `options` are those that
+        `choose` saw, with the same predictions; the instance taken already counts the request. `choice` is what
+        `choose` returned, or with exploration one of its alternatives, which keeps its memo."""
         ...
 
 

@@ -460,7 +460,7 @@ class Scheduler:
             insort(instance.promised_tpot_s, promised_tpot_s)
         self.predictor.observe_dispatch(request, candidate, instance, prediction, now)
         self._register(state)
-        self.policies[request.policy].taken(request, option)
+        self.policies[request.policy].placed(request, decided.options, decided.choice)
         if self.settings.hedge_share and not hedge:
             at = hedging.hedge_at(request, prediction)
             if at is not None:

@@ -122,8 +122,8 @@ class Candidate:
 class PromptFeatures(NamedTuple):
     """What predictors see of a prompt: hashed words of its beginning and end, and counts; never its text.
 
-    `head` and `tail` are word ids in [0, 65536) in order (`predictors.text`), the tail without what the head
-    holds. `counts` are whole numbers in the order of `predictors.text.COUNTS`, over the whole prompt or, of
+    `head` and `tail` are word ids in [0, 65536) in order (`predictors.learned.text`), the tail without what the head
+    holds. `counts` are whole numbers in the order of `predictors.learned.text.COUNTS`, over the whole prompt or, of
     a long one, over the parts that were read.
     """
 

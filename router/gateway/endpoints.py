@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,25 +17,28 @@ from router.core.money.quote import Quote
 from router.core.refusals import draining, internal_error
 from router.core.shown import cut
 from router.core.types import Outcome, Request
-from router.gateway.codecs.codec import ApiCodec, OpenAICodec, openai_error
+from router.gateway.codecs.codec import ApiCodec
+from router.gateway.codecs.ollama.catalog import refusal_body
 from router.gateway.codecs.ollama.codec import OLLAMA_ROUTES, OllamaCodec, OllamaRoute, load_answer
-from router.gateway.codecs.ollama.translation import refusal_body
+from router.gateway.codecs.openai.codec import OpenAICodec
+from router.gateway.codecs.openai.errors import openai_error
 from router.gateway.codecs.responses.codec import ResponsesCodec
 from router.gateway.codecs.responses.request import responses_to_chat
-from router.gateway.http import body as bodies
-from router.gateway.http.callers import RawHeaders, caller_terms
-from router.gateway.http.server import Responder
+from router.gateway.fleet.rules import Rules
+from router.gateway.http.request_body import ClientGone, is_small, read_body
+from router.gateway.http.responder import Responder
+from router.gateway.intake.callers import RawHeaders, caller_terms
+from router.gateway.intake.request import build_request, routing_params
 from router.gateway.keys.accounts import Account
 from router.gateway.keys.reservation import KeyReservation
 from router.gateway.relay.answer import respond_refusal
 from router.gateway.relay.exchange import Exchange
 from router.gateway.relay.relay import Relay
-from router.gateway.rules import Rules
 from router.gateway.service import Gateway
 from router.logs import current_request
-from router.request.needs import needs_of
+from router.request import body as bodies
+from router.request.key_terms import KeyTerms
 from router.request.prompt import PromptFacts, bound_around, leading_chars, prompt_facts, prompt_texts
-from router.request.routing_params import KeyTerms, RoutingParams, from_body, from_headers
 from router.store.records import MAX_PROMPT_CHARS, RequestRecord
 
 logger = logging.getLogger("headway")
@@ -63,14 +66,6 @@ ROUTES: dict[str, OpenAIRoute | OllamaRoute] = {
     "/v1/responses": OpenAIRoute("responses"),
     **OLLAMA_ROUTES,
 }
-
-
-#: A request over its key's limits is refused unread if its body is larger.
-SMALL_BODY_BYTES = 64 * 1024
-
-
-class ClientGone(Exception):
-    """The client left before its request was complete."""
 
 
 class Api:
@@ -175,7 +170,7 @@ class Api:
                         account, record.received_at, extra, tokens
                     )
                 await gateway.budget_admission.hold(reservation, tokens, self._quote(account, request), extra)
-            await gateway.count_tokens(request, api, body, facts)
+            await gateway.tokens.count(request, api, body, facts)
             record.prompt_tokens = request.prompt_tokens
             if large:
                 await asyncio.sleep(0)
@@ -253,7 +248,7 @@ class Api:
     ) -> tuple[Request, PromptFacts]:
         """Understand an OpenAI-shaped body; also the facts of its prompt. Of a `large` one the event loop runs between the
         steps."""
-        params = checked(rules, terms, headers, api, body)
+        params = routing_params(rules, terms, headers, api, body)
         around_bound = bound_around(api, body)
         if large:
             await asyncio.sleep(0)
@@ -275,74 +270,6 @@ class Api:
         return self._gateway.runner.scheduler.quote(request) if account.budgeted else None
 
 
-def checked(
-    rules: Rules, terms: KeyTerms | None, headers: Mapping[bytes, bytes], api: str, body: dict[str, Any]
-) -> RoutingParams:
-    """What a request asks of the router, once its OpenAI-shaped body has been checked; `routing` is taken out of it."""
-    routing = body.pop("routing", None)
-    bodies.check(api, body)
-    rules.fields.check_media(body)
-    return rules.routing_rules.merge(
-        body.get("model"),
-        terms,
-        None if routing is None else from_body(routing),
-        from_headers(headers.get),
-    )
-
-
-def needs_whole(body: Mapping[str, Any]) -> bool:
-    """Whether an engine can answer this only in one piece."""
-    if body.get("prompt_logprobs") is not None or body.get("use_beam_search"):
-        return True
-    best_of: int = body.get("best_of") or 1
-    return best_of > (body.get("n") or 1)
-
-
-def build_request(
-    rules: Rules,
-    record: RequestRecord,
-    params: RoutingParams,
-    api: str,
-    body: Mapping[str, Any],
-    facts: PromptFacts,
-    session: bytes | None,
-    *,
-    stream: bool = False,
-) -> Request:
-    """What the scheduler gets; the wishes are noted in the record. `session` is what the client's header says; the
-    body's own word comes first."""
-    record.policy = params.policy
-    record.max_tokens = bodies.output_cap(body)
-    record.max_cost_usd = params.max_cost_usd
-    record.features = facts.features
-    if params.slo is not None:
-        record.set_slo(params.slo)
-    told = body.get("prompt_cache_key")
-    if not isinstance(told, str) or not told:
-        told = session.decode("latin-1") if session else None
-    choices: int = max(body.get("n") or 1, body.get("best_of") or 1) * facts.prompts
-    decodes = api != "embeddings"
-    engine_streams = decodes and not needs_whole(body)
-    request = rules.request(
-        params,
-        facts,
-        request_id=record.id,
-        arrived_at=record.arrived_at or 0.0,
-        max_tokens=record.max_tokens,
-        key=record.key_name,
-        decodes=decodes,
-        choices=choices,
-        needs=needs_of(api, body),
-        client_streams=stream,
-        engine_streams=engine_streams,
-        # Several answers have several first tokens, an answer in one piece has none.
-        hedges=engine_streams and choices == 1 and facts.longest_tokens is None,
-        session=told,
-    )
-    record.prefix = request.prefix
-    return request
-
-
 def unrecorded() -> Refusal:
     """What a new request is told while its record could not be kept."""
     return Refusal(
@@ -351,42 +278,4 @@ def unrecorded() -> Refusal:
         "The database is away, and no more records can be kept until it is back.",
         Outcome.REJECTED_OVERLOAD,
         retry_after_s=5,
-    )
-
-
-def is_small(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a body is told to be so small that to read it costs next to nothing."""
-    length = headers.get(b"content-length", b"")
-    return length.isdigit() and len(length) < 10 and int(length) <= SMALL_BODY_BYTES
-
-
-async def read_body(headers: dict[bytes, bytes], receive: Receive, max_body_mb: float) -> bytes:
-    """The whole body; 413 as soon as it is known to be over the limit."""
-    limit = int(max_body_mb * 1024 * 1024)
-    length = headers.get(b"content-length")
-    if length is not None and length.isdigit() and int(length) > limit:
-        raise _too_large(max_body_mb)
-    message = await receive()
-    if message["type"] == "http.disconnect":
-        raise ClientGone
-    first: bytes = message["body"]
-    if not message["more_body"]:
-        if len(first) > limit:
-            raise _too_large(max_body_mb)
-        return first
-    parts, size = [first], len(first)
-    while message["more_body"]:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        parts.append(message["body"])
-        size += len(message["body"])
-        if size > limit:
-            raise _too_large(max_body_mb)
-    return b"".join(parts)
-
-
-def _too_large(max_body_mb: float) -> Refusal:
-    return Refusal(
-        413, "request_too_large", f"The body is larger than {max_body_mb:g} MiB.", Outcome.REJECTED_INVALID
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from predictors.text import prompt_features
+from predictors.learned.text import prompt_features
 from router.core.raw_json import LongText, Signs, json_bytes, measured
 from router.core.types import PREFIX_TOKENS, PromptFeatures
 

@@ -17,11 +17,12 @@ import openai
 import pytest
 
 from benchmarks.evaluate.figures import pinball
-from predictors import artifact, dataset
-from predictors.artifact import path_of
-from predictors.dataset import Dataset, split_prompts
-from predictors.length import PRIOR_SHARES, LengthTable
-from predictors.length_model import LENGTH_FEATURES, LengthModel
+from predictors.learned import artifact
+from predictors.learned.artifact import path_of
+from predictors.learned.length_model import LENGTH_FEATURES, LengthModel
+from predictors.online.length import PRIOR_SHARES, LengthTable
+from predictors.training import dataset
+from predictors.training.dataset import Dataset, split_prompts
 from tests.e2e.world import MODELS, SEED, THINGS, headway, served, write_prompts
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from predictors import dataset
+from predictors.training import dataset
 from router import cli
 from tests.contract.backends.engine_suite import KEY
 from tests.engines.test_vllm import MODEL, Engine, engine  # noqa: F401 (the fixture)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from predictors.sharing import Sharing
+from predictors.online.sharing import Sharing
 from router.background import surviving
 from router.core.events import PeerLoadReported
 from router.core.interfaces import SharedTurns, TakesTurns
@@ -48,8 +48,8 @@ class PeerLink:
             self._runner.on_work = self._state.poke
         await self._state.start(self)
 
-    def tell_again(self) -> None:
-        """The fleet has changed: what others have at its instances holds for those that have come, too."""
+    def repeat_load(self) -> None:
+        """The fleet has changed: report the load of other replicas for its new instances too."""
         replicas, work = self._told
         if replicas > 1 or work:
             self._runner.apply(PeerLoadReported(replicas, work))

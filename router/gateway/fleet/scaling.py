@@ -54,3 +54,11 @@ def scaling(
             desired = max(1, math.ceil(work / (TARGET_UTILISATION * sum(known) / len(known))))
         found.append(Scaling(model, len(instances), len(healthy), in_flight, queued.get(model, 0), desired))
     return found
+
+
+def desired_replicas(
+    scheduler: Scheduler, models: list[str], queued_elsewhere: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """`Scaling.desired_replicas` by model, where it is known."""
+    wanted = scaling(scheduler, models, queued_elsewhere)
+    return {each.model: each.desired_replicas for each in wanted if each.desired_replicas is not None}

@@ -25,7 +25,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from router.config import FleetConfig
 from router.core.errors import Refusal
 from router.core.types import Outcome
-from router.gateway.codecs.codec import openai_error
+from router.gateway.codecs.openai.errors import openai_error
 
 logger = logging.getLogger("headway")
 
@@ -282,96 +282,6 @@ class GatewayProtocol(HttpToolsProtocol):
             )
         self._close(why)
         self._left()
-
-
-class Responder:
-    """Writes one response straight to its connection.
-
-    ASGI's `send` would take head and body apart into messages and check each header by regular expression;
-    here the head and the first bytes leave in one write, and each further write is one chunk. `headers` are
-    whole header lines of the router's own making. Made from the `send` of the request that it answers.
-    """
-
-    __slots__ = ("_chunked", "_cycle", "_flow", "_write", "started")
-
-    def __init__(self, send: Any) -> None:
-        cycle: RequestResponseCycle = send.__self__
-        self._cycle = cycle
-        self._flow = cycle.flow
-        self._write = cycle.transport.write
-        self._chunked = cycle.scope["http_version"] != "1.0"
-        self.started = False
-
-    @property
-    def paused(self) -> bool:
-        """Whether the client reads more slowly than we write; `drain` waits until it has caught up."""
-        return self._flow.write_paused and not self._cycle.disconnected
-
-    @property
-    def left(self) -> bool:
-        """Whether the client has gone."""
-        disconnected: bool = self._cycle.disconnected
-        return disconnected
-
-    async def drain(self) -> None:
-        """Wait until the client has read most of what was written."""
-        await self._flow.drain()
-
-    def gone(self) -> None:
-        """The client has left: nothing more is written for it."""
-        self._cycle.disconnected = True
-
-    def abort(self) -> None:
-        """Cut the connection."""
-        self._cycle.transport.abort()
-
-    def whole(self, status: int, headers: bytes, body: bytes) -> None:
-        """The whole response in one write."""
-        head = self._head(status, headers)
-        if not self._cycle.disconnected:
-            self._write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body))
-        self._end()
-
-    def begin(self, status: int, headers: bytes, data: bytes) -> None:
-        """Head and first bytes of a stream."""
-        head = self._head(status, headers)
-        if self._cycle.disconnected:
-            return
-        if not self._chunked:
-            self._write(head + b"\r\n" + data)
-        elif data:
-            self._write(b"%btransfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (head, len(data), data))
-        else:
-            self._write(head + b"transfer-encoding: chunked\r\n\r\n")
-
-    def write(self, data: bytes) -> None:
-        """More of a stream; `data` is not empty."""
-        if not self._cycle.disconnected:
-            self._write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
-
-    def end(self, data: bytes) -> None:
-        """The last bytes of a stream (not empty), and its end."""
-        if not self._cycle.disconnected:
-            self._write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if self._chunked else data)
-        self._end()
-
-    def _head(self, status: int, headers: bytes) -> bytes:
-        cycle = self._cycle
-        cycle.response_started = self.started = True
-        cycle.waiting_for_100_continue = False
-        if not self._chunked:
-            cycle.keep_alive = False
-        closing = b"" if cycle.keep_alive else b"connection: close\r\n"
-        common = b"".join([b"%b: %b\r\n" % header for header in cycle.default_headers])
-        return b"%b%b%b%b" % (STATUS_LINE[status], common, headers, closing)
-
-    def _end(self) -> None:
-        cycle = self._cycle
-        cycle.response_complete = True
-        cycle.message_event.set()
-        if not cycle.keep_alive:
-            cycle.transport.close()
-        cycle.on_response()
 
 
 class GatewayServer(uvicorn.Server):

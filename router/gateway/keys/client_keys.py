@@ -1,13 +1,14 @@
-"""Keys that are made while the gateway runs: following the table that all replicas share, making and revoking."""
+"""Keys that are made at run time: makes and revokes them, and follows the table that all replicas share."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,16 +18,19 @@ from router.gateway.keys.keyring import new_key
 from router.gateway.keys.tenants import BadKey, NameUsed, Tenant, Tenants, key_of
 from router.store.database import StoreError
 from router.store.keys import KeyTable, NameTaken, StoredKey, Version
+from router.store.state import State, StateError
 
 logger = logging.getLogger("headway")
 
 #: The table is looked at this often.
 FOLLOW_S = 1.0
+#: The shared document that changes whenever keys are made or revoked. The keys themselves are in the database.
+DOCUMENT = "keys"
 
 
 @dataclass(frozen=True, slots=True)
 class MadeKey:
-    """A key that has just been made. `text` is the key itself, which is told once and kept nowhere."""
+    """A key that has just been made. `text` is the key itself: it is shown once and stored nowhere."""
 
     text: str
     stored: StoredKey
@@ -43,8 +47,10 @@ async def make(
     given: Mapping[str, Any],
     maker: str | None = None,
 ) -> MadeKey:
-    """Make a key with the settings of `given` (the fleet file's words; null is not given), below `maker` or, without
-    one, below nobody. Raises BadKey, and StoreError."""
+    """Make a key with the settings in `given`, named as in the fleet file; null is not given.
+
+    The key is below `maker` (None: an operator). Raises BadKey, StoreError.
+    """
     given = {field: value for field, value in given.items() if value is not None}
     text, sha256 = new_key()
     key = key_of(name, sha256, given)
@@ -60,10 +66,12 @@ async def make(
 
 
 async def revoke(table: KeyTable, tenants: Tenants, tenant: Tenant) -> Sequence[str]:
-    """Revoke a key of the table and all that it made; the names of those that were not revoked before. Raises BadKey
-    for a key of the fleet file, and StoreError."""
+    """Revoke a key of the table and all keys below it; returns the names that were not revoked before.
+
+    Raises BadKey for a key of the fleet file, and StoreError.
+    """
     if tenant.stored is None:
-        raise BadKey("name", f"{tenant.name} stands in the fleet file: take it out there and reload")
+        raise BadKey("name", f"{tenant.name} is in the fleet file: remove it there and reload")
     return await table.revoke([tenant.name, *tenants.made_by(tenant.name)], time.time())
 
 
@@ -85,27 +93,27 @@ def refuse_admin_key(config: FleetConfig, stored: Sequence[StoredKey], admin_key
 
 
 class ClientKeys:
-    """The rows of the table as this gateway knows them, at most `FOLLOW_S` and a query old. While the database is away
-    those that are known go on. `apply` is called whenever they have changed, `tell` when they were changed here: others
-    need not wait until they look again."""
+    """The rows of the table as this gateway knows them, at most `FOLLOW_S` and one query old.
 
-    def __init__(
-        self,
-        table: KeyTable,
-        admin_key: str | None,
-        apply: Callable[[Sequence[StoredKey]], None],
-        tell: Callable[[], Awaitable[None]],
-    ) -> None:
+    While the database is away the known keys keep working. `on_change` is called after each change. Other replicas are
+    notified through the shared state; without it they see a change at their next look.
+    """
+
+    def __init__(self, table: KeyTable, state: State, admin_key: str | None) -> None:
         self.table = table
         self.stored: Sequence[StoredKey] = ()
-        self.lost = False  # at the start there were none left of the keys that there had been
+        self.lost = False  # the table was empty at the start although it had held keys before
+        self.on_change: Callable[[Sequence[StoredKey]], None] = _ignore
+        self._state = state
         self._admin_key = admin_key
-        self._apply = apply
-        self._tell = tell
         self._version: Version | None = None
         self._tasks = Tasks()
         self._revoked_at: dict[str, float] = {}  # by hash
         self._lock = asyncio.Lock()
+
+    @property
+    def has_admin_key(self) -> bool:
+        return self._admin_key is not None
 
     async def start(self, config: FleetConfig) -> None:
         """Read the keys and begin to follow them. Raises ConfigError if a client has the admin key, StoreError."""
@@ -130,24 +138,24 @@ class ClientKeys:
         refuse_admin_key(config, self.stored, self._admin_key)
 
     async def stop(self) -> None:
-        """Follow no longer."""
+        """Stop following the table."""
         await self._tasks.stop()
 
     async def refresh(self) -> None:
-        """Take over what has changed. Raises StoreError."""
-        async with self._lock:  # an older answer must not come after a newer one
+        """Read the table if it has changed. Raises StoreError."""
+        async with self._lock:  # an older answer must not replace a newer one
             version = await self.table.version()
             if version == self._version:
                 return
             rows = await self.table.rows()
             self._note_loss(rows)
             self.stored = tuple(map(self._still_revoked, rows))
-            self._apply(self.stored)
-            # The one from before the rows: what changed in between is read again the next time.
+            self.on_change(self.stored)
+            # The version from before the rows: changes made in between are read the next time.
             self._version = version
 
     def _note_loss(self, rows: Sequence[StoredKey]) -> None:
-        """A table that had keys before must not look like one that never had any."""
+        """Tell a table that lost its keys from one that never had any."""
         if rows:
             self.table.note_keys()
         elif self._version is None:
@@ -156,7 +164,7 @@ class ClientKeys:
             logger.error("the database has lost its keys: those that it held are not answered any more")
 
     def _still_revoked(self, row: StoredKey) -> StoredKey:
-        """A row as it is, or revoked, if it has been: a table that was restored does not give a key back."""
+        """The row, revoked if it ever was: restoring an older table must not give a revoked key back."""
         if row.revoked_at is not None:
             self._revoked_at[row.sha256] = row.revoked_at
         elif row.sha256 in self._revoked_at:
@@ -171,21 +179,29 @@ class ClientKeys:
         given: Mapping[str, Any],
         maker: str | None = None,
     ) -> MadeKey:
-        """`make`, known here when it returns. Raises BadKey, StoreError."""
+        """`make`; this gateway knows the key when it returns. Raises BadKey, StoreError."""
         made = await make(self.table, tenants, policies, name, given, maker)
-        await self.refresh_soon()
-        await self._tell()
+        await self._changed_here()
         return made
 
     async def revoke(self, tenants: Tenants, tenant: Tenant) -> Sequence[str]:
-        """`revoke`, known here when it returns. Raises BadKey, StoreError."""
+        """`revoke`; this gateway knows the change when it returns. Raises BadKey, StoreError."""
         revoked = await revoke(self.table, tenants, tenant)
-        await self.refresh_soon()
-        await self._tell()
+        await self._changed_here()
         return revoked
 
-    async def refresh_soon(self) -> None:
-        """What was asked for is done: that it cannot be read now must not be told as its failure."""
+    async def _changed_here(self) -> None:
+        """Read the table again, and have other replicas do so."""
+        await self._refresh_if_possible()
+        with contextlib.suppress(StateError):
+            await self._state.change(DOCUMENT, lambda seen: {"changes": seen.get("changes", 0) + 1})
+
+    def document_changed(self, _: Mapping[str, Any]) -> None:
+        """Another replica has changed keys."""
+        self._tasks.start(self._refresh_if_possible(), "client-keys refresh")
+
+    async def _refresh_if_possible(self) -> None:
+        """Refresh. The change itself is done, so a failed read is not reported as its failure."""
         try:
             await self.refresh()
         except StoreError as error:
@@ -199,11 +215,15 @@ class ClientKeys:
                 await self.refresh()
             except StoreError as error:
                 if not away:
-                    logger.warning("the keys are not followed: %s; those that are known go on", error)
+                    logger.warning("the keys are not followed: %s; the known keys keep working", error)
                 away = True
-            except Exception as error:  # noqa: BLE001 (the task's root: those that are known go on)
+            except Exception as error:  # noqa: BLE001 (the task's root: the known keys keep working)
                 failed("client-keys", error)
             else:
                 if away:
                     logger.info("the keys are followed again")
                 away = False
+
+
+def _ignore(_: Sequence[StoredKey]) -> None:
+    """For a table that nobody watches."""

@@ -13,7 +13,7 @@ from router.core.errors import Refusal
 from router.core.types import Prediction, Request
 from router.explain import PREDICTED
 from router.gateway.codecs.codec import ApiCodec
-from router.gateway.http.server import Responder
+from router.gateway.http.responder import Responder
 from router.store.records import RequestRecord
 
 

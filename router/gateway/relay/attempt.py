@@ -18,9 +18,9 @@ from typing import Any, Protocol
 from router.core.errors import AnswerTooLarge, OutOfSockets, UpstreamError, UpstreamRejected
 from router.core.events import Allow, Dispatch, Failure, FailureKind
 from router.core.interfaces import Backend, Batch, Call, Stream
-from router.gateway.codecs.assemble import Assembler
 from router.gateway.codecs.codec import ApiCodec
-from router.gateway.http.server import Responder
+from router.gateway.codecs.openai.assemble import Assembler
+from router.gateway.http.responder import Responder
 from router.gateway.relay.exchange import Exchange
 from router.gateway.relay.metered import MeteredStream, tokens_of
 

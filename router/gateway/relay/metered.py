@@ -16,7 +16,7 @@ import orjson
 from backends.engine_numbers import counted, sound_usage
 from router.core.interfaces import Batch
 from router.core.money.meter import TokenMeter, Verdict
-from router.gateway.codecs.assemble import event_payload, parse_event
+from router.gateway.codecs.openai.events import event_payload, parse_event
 from router.request.prompt import BYTES_PER_TOKEN
 
 #: The longest tokens of vocabularies in use are runs of this many spaces or dashes.

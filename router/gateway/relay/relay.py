@@ -37,7 +37,7 @@ from router.core.money.reservation import Funding
 from router.core.refusals import internal_error
 from router.core.settlement import Settlement
 from router.core.types import Candidate, EndedHow, Outcome
-from router.gateway.http.server import Responder
+from router.gateway.http.responder import Responder
 from router.gateway.relay.answer import header_lines, headway_object, respond_refusal
 from router.gateway.relay.attempt import Attempt
 from router.gateway.relay.exchange import Exchange
@@ -49,19 +49,40 @@ from router.store.records import AttemptRecord, RequestRecord
 logger = logging.getLogger("headway")
 
 
+class Engines(Protocol):
+    """The engines that requests are sent to."""
+
+    def backend(self, instance: str) -> Backend:
+        """The adapter of an instance. Raises UpstreamError if it has left the fleet."""
+        ...
+
+    def candidate_headers(self, candidate: Candidate) -> bytes:
+        """The header lines that name a candidate."""
+        ...
+
+
+class Artifacts(Protocol):
+    """The trained predictors in use."""
+
+    @property
+    def name(self) -> str: ...
+
+
 class Services(Protocol):
     """What the relay needs of the gateway."""
 
-    runner: Runner
+    @property
+    def runner(self) -> Runner: ...
 
     @property
-    def artifact(self) -> str: ...
+    def fleet(self) -> Engines: ...
 
-    def backend(self, instance: str) -> Backend: ...
+    @property
+    def artifacts(self) -> Artifacts: ...
 
-    def candidate_headers(self, candidate: Candidate) -> bytes: ...
-
-    def finish(self, record: RequestRecord) -> None: ...
+    def finish(self, record: RequestRecord) -> None:
+        """A request has ended: count it and keep it."""
+        ...
 
 
 class Relay:
@@ -154,7 +175,7 @@ class Relay:
             partial(setattr, attempt, "sent", True),
             request.cache_salt,
         )
-        attempt.start(self._services.backend, call)
+        attempt.start(self._services.fleet.backend, call)
 
     def cancel(self, instruction: Cancel) -> None:
         """Abort an attempt."""
@@ -281,7 +302,7 @@ class Relay:
                 content_type,
                 request.id.encode(),
                 request.policy.encode(),
-                self._services.candidate_headers(dispatch.candidate),
+                self._services.fleet.candidate_headers(dispatch.candidate),
                 int((self.clock() - request.arrived_at) * 1000),
                 b"" if ttft_s is None else b"x-headway-predicted-ttft-ms: %.1f\r\n" % (ttft_s * 1000),
                 b"" if cost_usd is None else b"x-headway-predicted-cost-usd: %.8f\r\n" % cost_usd,
@@ -328,7 +349,7 @@ class Relay:
         record.prompt_tokens = answer.prompt_tokens or self._request.prompt_tokens
         record.output_tokens = answer.output_tokens
         record.set_prediction(answer.prediction)
-        record.artifact = self._services.artifact
+        record.artifact = self._services.artifacts.name
         if (relayed := self._attempts.get(answer.number)) is not None:
             record.finish_reason, record.itl_max_s = relayed.finish_reason, relayed.itl_max_s or None
         if record.attempts == 1:  # of several attempts no single draw tells what came of the request

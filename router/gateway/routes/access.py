@@ -12,11 +12,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from router.config import ConfigError
 from router.core.errors import Refusal, invalid_request
 from router.core.types import Outcome
-from router.gateway.codecs.codec import openai_error
-from router.gateway.codecs.ollama.translation import refusal_body
-from router.gateway.http.callers import caller_terms, check_admin
+from router.gateway.codecs.ollama.catalog import refusal_body
+from router.gateway.codecs.openai.errors import openai_error
+from router.gateway.intake.callers import caller_terms, check_admin
 from router.gateway.service import Gateway
-from router.request.routing_params import KeyTerms
+from router.request.key_terms import KeyTerms
 from router.store.database import StoreError
 
 #: A body of the control plane, which is parsed in one piece.

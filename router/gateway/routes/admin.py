@@ -9,10 +9,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
+from predictors.online.predictor import OnlinePredictor
 from router.config import InstanceConfig, parse_instance
 from router.core.errors import Refusal
 from router.core.types import Outcome
 from router.explain import describe
+from router.gateway.fleet.edits import adding, draining, removing, targeting
 from router.gateway.fleet.scaling import scaling
 from router.gateway.routes.access import admin_only, not_found
 from router.gateway.service import Gateway
@@ -51,7 +53,7 @@ def admin_routes(gateway: Gateway) -> APIRouter:
             "draining": gateway.draining,
             "replicas": gateway.state.health.replicas,
             "state": asdict(gateway.state.health),
-            "lessons": gateway.lessons()._asdict(),
+            "lessons": gateway.predictor.sharing.counts._asdict(),
             "changes": _changes(gateway),
         }
 
@@ -63,7 +65,7 @@ def admin_routes(gateway: Gateway) -> APIRouter:
             # Else whoever is on this machine could have any secret of ours sent to a URL of theirs.
             raise Refusal(401, "invalid_api_key", "Secrets need an admin key.", Outcome.REJECTED_AUTH)
 
-        await gateway.add_instance(added)
+        await gateway.changes.edit(adding(added))
         return _instance(gateway, added, gateway.runner.clock())
 
     @router.delete("/instances/{name}")
@@ -71,7 +73,7 @@ def admin_routes(gateway: Gateway) -> APIRouter:
         """Take an instance out: at once, or with `drain=true` when its last request has ended."""
         if gateway.config.instance(name) is None:
             raise not_found("There is no such instance")
-        await gateway.remove_instance(name, drain=drain)
+        await gateway.changes.edit(draining(name) if drain else removing(name))
         return {"name": name, "draining" if drain else "removed": True}
 
     @router.get("/requests")
@@ -101,7 +103,7 @@ def admin_routes(gateway: Gateway) -> APIRouter:
     @router.get("/requests/{request_id}")
     async def request(request_id: str) -> dict[str, Any]:
         """One request with every candidate and every attempt."""
-        row = await gateway.recorded(request_id, any_key=True)
+        row = await gateway.records.find(request_id, any_key=True)
         if row is None:
             raise not_found("There is no such request")
         return await describe(gateway.store, row)
@@ -110,7 +112,7 @@ def admin_routes(gateway: Gateway) -> APIRouter:
     async def reload() -> dict[str, Any]:
         """Read the fleet file again; a bad one is refused and the old one stays. `needs_restart` names settings that differ
         from those of the start and hold only after another one."""
-        config = await gateway.reload(everywhere=True)
+        config = await gateway.changes.reload(everywhere=True)
         return {
             "instances": len(config.instances),
             "models": len(config.models),
@@ -121,7 +123,7 @@ def admin_routes(gateway: Gateway) -> APIRouter:
     async def predictors() -> dict[str, Any]:
         """The artifacts in use (what data, commit, metrics and features made them), how the latency model does
         beside the physical estimate by model and hardware, and how far lengths and feedback are believed."""
-        return gateway.predictors()
+        return _described(gateway.predictor)
 
     @router.get("/targets")
     async def targets() -> dict[str, Any]:
@@ -134,10 +136,9 @@ def admin_routes(gateway: Gateway) -> APIRouter:
         """Change the targets of a key, or of the fleet (`key` null or left out), until the fleet file is read
         again."""
         values = {name: getattr(change, name) for name in change.model_fields_set - {"key"}}
-        try:
-            await gateway.change_targets(change.key, values)
-        except KeyError:
-            raise not_found("There is no such key") from None
+        if change.key is not None and change.key not in gateway.targets.scopes:
+            raise not_found("There is no such key")
+        await gateway.changes.edit(targeting(change.key, values))
         return _targets(gateway)
 
     @router.get("/scaling")
@@ -155,6 +156,20 @@ def admin_routes(gateway: Gateway) -> APIRouter:
         }
 
     return router
+
+
+def _described(predictor: OnlinePredictor) -> dict[str, Any]:
+    """What was trained, and how well it predicts."""
+    return {
+        "name": predictor.name,
+        "artifacts": {kind: dict(about) for kind, about in predictor.models.about.items()},
+        "latency": [
+            {"model": model, "hardware": hardware, **trust.as_dict()}
+            for (model, hardware), trust in sorted(predictor.groups().items())
+        ],
+        "length_weight": predictor.length_weights(),
+        "feedback": predictor.feedback_counts(),
+    }
 
 
 def _targets(gateway: Gateway) -> dict[str, Any]:
@@ -207,5 +222,5 @@ def _instance(gateway: Gateway, config: InstanceConfig, now: float) -> dict[str,
         "waiting": report.waiting,
         "kv_usage": report.kv_usage,
         "report_age_s": None if instance.reported_at is None else round(now - instance.reported_at, 3),
-        "prediction": gateway.prediction_quality(instance.name),
+        "prediction": gateway.predictor.coverage().get(instance.name),
     }

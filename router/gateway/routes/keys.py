@@ -16,11 +16,11 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from router.core.errors import Refusal, invalid_request
 from router.core.types import Outcome
-from router.gateway.keys.spend_report import day, dimensions, spend_report
 from router.gateway.keys.tenants import SETTINGS, BadKey, NameUsed, Tenant
 from router.gateway.routes.access import admin_only, client_key, not_found
 from router.gateway.service import Gateway
 from router.store.keys import StoredKey
+from router.store.spend_report import day, dimensions, spend_report
 from router.store.spending import today
 from router.store.state import TOTAL, Bucket
 
@@ -163,7 +163,7 @@ async def _make(
     was_open = gateway.rules.keys.open
     name = body.pop("name", None)
     try:
-        made = await gateway.keys.make(gateway.rules.tenants, gateway.policies, name, body, maker)
+        made = await gateway.keys.make(gateway.rules.tenants, gateway.fleet.policies, name, body, maker)
     except NameUsed as error:
         raise Refusal(409, "name_taken", _sentence(error), Outcome.REJECTED_INVALID, param="name") from None
     except BadKey as error:
@@ -261,9 +261,9 @@ def _money(gateway: Gateway, name: str) -> dict[str, Any]:
     spent_usd, left_usd = {}, {}
     budgets = rules.accounts[name].budgets(now)
     for word, period in (("today", today(now)), ("total", TOTAL)):
-        spent_usd[word] = rules.state.spent_usd(name, period)
+        spent_usd[word] = gateway.state.spent_usd(name, period)
         left = [
-            each.limit_usd - rules.state.spent_usd(each.key, period)
+            each.limit_usd - gateway.state.spent_usd(each.key, period)
             for each in budgets
             if each.period == period and each.limit_usd != float("inf")
         ]

@@ -10,10 +10,10 @@ from pydantic import BaseModel, ConfigDict
 from router import __version__
 from router.core.errors import invalid_request
 from router.core.shown import cut
-from router.gateway.codecs.ollama.translation import ModelCard, ps, show, tags, version
+from router.gateway.codecs.ollama.catalog import ModelCard, ps, show, tags, version
 from router.gateway.routes.access import client_key, not_found
 from router.gateway.service import Gateway
-from router.request.routing_params import ModelNames
+from router.request.model_names import ModelNames
 
 
 class ShowRequest(BaseModel):

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import FileResponse
 
 from router import __version__
-from router.gateway.http.callers import admin_needs_key
+from router.gateway.intake.callers import admin_needs_key
 from router.gateway.routes.access import admin_only, not_found
 from router.gateway.service import Gateway
 
@@ -80,7 +80,7 @@ def ui_routes(gateway: Gateway) -> APIRouter:
         """What the page must know before any key is typed; nothing secret."""
         told = {
             "version": __version__,
-            "policies": sorted(gateway.policies),
+            "policies": sorted(gateway.fleet.policies),
             "admin_key_needed": admin_needs_key(gateway.rules, gateway.admin_key),
             "client_key_needed": not gateway.rules.keys.open,
             "default_policy": gateway.config.defaults.policy,

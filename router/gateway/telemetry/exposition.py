@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from math import isfinite, isnan
 from typing import NamedTuple, Self
-from weakref import ReferenceType, WeakSet, ref
-
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from router.gateway.telemetry.histogram import Histogram
 
@@ -26,8 +22,6 @@ _TURN_S = 0.002
 _PIECE = 100
 #: What is written at once.
 PIECE_BYTES = 64 * 1024
-#: Pages that are kept while clients read them.
-MAX_PAGES = 3
 
 Labels = tuple[str, ...]
 
@@ -157,51 +151,3 @@ class Page:
         for head, lines in self.families.values():
             yield head
             yield from lines
-
-
-class PageResponse(Response):
-    """A page as an answer, piece by piece: a client that reads slowly is waited for."""
-
-    def __init__(self, page: Page) -> None:
-        self._page = page
-        size = sum(map(len, page.pieces()))
-        super().__init__(None, headers={"content-length": str(size)}, media_type=MEDIA_TYPE)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        for piece in self._page.pieces():
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
-
-
-class OneAtATime:
-    """Makes pages one after another, however many ask: who asks while one is made shares the next."""
-
-    def __init__(self, make: Callable[[], Awaitable[Page]]) -> None:
-        self._make = make
-        self._running: asyncio.Task[Page] | None = None
-        self._next: asyncio.Task[Page] | None = None
-        self._kept: WeakSet[Page] = WeakSet()
-        self._newest: ReferenceType[Page] | None = None
-
-    async def page(self) -> Page:
-        """A page of which no part is older than this question, unless many are still being read: then the newest of
-        them, so that clients which ask and do not read fill no memory."""
-        newest = None if self._newest is None else self._newest()
-        if newest is not None and len(self._kept) >= MAX_PAGES:
-            return newest
-        if self._next is None:
-            self._next = asyncio.create_task(self._after(self._running), name="metrics page")
-        return await asyncio.shield(self._next)
-
-    async def _after(self, running: asyncio.Task[Page] | None) -> Page:
-        if running is not None:
-            await asyncio.wait([running])
-        self._running, self._next = self._next, None  # who asks from here on shares the one after this
-        try:
-            page = await self._make()
-        finally:
-            self._running = None  # it would keep the page
-        self._kept.add(page)
-        self._newest = ref(page)
-        return page

@@ -110,7 +110,7 @@ def test_choice_is_sound_and_pure(options: list[Option], request_: Request, seed
     for name in POLICIES:
         policy = fresh(name)
         given_options = for_policy(policy, options)
-        policy.taken(request_, given_options[0])
+        policy.placed(request_, given_options, policy.choose(request_, given_options, Random(seed)))
         before, seen = memory(policy), copy.deepcopy(given_options)
         choice = policy.choose(request_, given_options, Random(seed))
         is_sound(choice, given_options)

@@ -190,7 +190,7 @@ async def test_limits_come_before_work(tmp_path):
         for _ in range(2):
             assert (await gw.chat(model="small", **KEY))[0] == 200
         walked = []
-        gw.gateway.count_tokens = walked.append
+        gw.gateway.tokens.count = walked.append
         for content in ("Hello", "x" * 100_000):
             code, headers, _ = await gw.chat(
                 model="small",

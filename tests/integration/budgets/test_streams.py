@@ -8,6 +8,7 @@ import json
 import aiohttp
 import pytest
 
+from router.core.money.account import RequestMoney
 from router.gateway.keys.accounts import TOTAL
 from tests.integration.budgets.worlds import (
     INPUT_USD,

@@ -32,7 +32,7 @@ def use(gw: Live, state: Audited, key_budgets: Mapping[str, tuple[KeyBudget, ...
     accounts = {
         name: replace(gateway.rules.accounts[name], key_budgets=some) for name, some in key_budgets.items()
     }
-    gateway.rules = replace(gateway.rules, accounts=accounts)
+    gateway.fleet.rules = replace(gateway.rules, accounts=accounts)
 
 
 @asynccontextmanager

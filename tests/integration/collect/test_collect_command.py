@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from predictors import dataset
+from predictors.training import dataset
 from router import cli
 from tests.integration.collect.conftest import Engines
 

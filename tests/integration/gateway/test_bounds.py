@@ -11,8 +11,8 @@ from tests.integration.gateway.live import bearer, key, live, vllm
 
 #: Containers that grow with what clients say, each up to a bound of its own, and the test of that bound.
 BOUNDED = {
-    "PrefixIndex._seen": "tests/unit/predictors: max_blocks",
-    "SessionIndex._held": "tests/unit/predictors: max_sessions",
+    "PrefixIndex._seen": "tests/unit/predictors_online: max_blocks",
+    "SessionIndex._held": "tests/unit/predictors_online: max_sessions",
     "RoutingRules._unasked": "cleared at _CACHED",
     "RoutingRules._joint": "cleared at _CACHED",
     "Turns._last": "tests/unit/policies/test_policies.py: 1024",

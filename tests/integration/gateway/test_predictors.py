@@ -8,8 +8,8 @@ from math import exp
 
 import pytest
 
-from predictors import artifact
-from predictors.models import DEFAULTS, KINDS
+from predictors.learned import artifact
+from predictors.learned.models import KINDS
 from router.config import ConfigError
 from tests.artifacts import latency_artifact, relevance_artifact, write
 from tests.integration.gateway.live import live, vllm
@@ -121,7 +121,7 @@ async def test_an_empty_directory_is_told_and_one_that_is_not_there_leaves_the_s
     async with live(tmp_path, vllm("a"), predictors={"directory": str(tmp_path / "nowhere")}) as gw:
         assert "the shipped predictors serve" in caplog.text
         _, told = await gw.get("/admin/predictors")
-        shipped = {kind for kind in KINDS if artifact.path_of(DEFAULTS, kind).is_file()}
+        shipped = {kind for kind in KINDS if artifact.path_of(artifact.SHIPPED, kind).is_file()}
         assert told["artifacts"].keys() == shipped
 
 

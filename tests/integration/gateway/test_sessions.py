@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from router.core.events import Arrived
-from router.gateway.rules import session_id
+from router.gateway.intake.request import session_id
 from tests.integration.gateway.live import bearer, key, live, vllm
 from tests.integration.gateway.staged import chat, says, staged
 

@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 
+from router.gateway.telemetry.scrapes import metrics_text
 from tests.integration.gateway.live import MODELS, bearer, events, fault, key, live, ollama, vllm
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -140,7 +141,7 @@ async def test_routing_is_never_forwarded(shared):
 
 async def test_predict_is_a_dry_run(shared):
     rows = len(await shared.rows())
-    before = shared.gateway.metrics.exposition()
+    before = metrics_text(shared.gateway.metrics)
     body = {"model": "auto", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
     status, told = await shared.post("/v1/routing/predict", body)
     assert status == 200
@@ -160,7 +161,7 @@ async def test_predict_is_a_dry_run(shared):
     for extra in ({"prompt": "Hello"}, {"input": "Hello"}):
         assert (await shared.post("/v1/routing/predict", {"model": "small", **extra}))[0] == 200
     assert len(await shared.rows()) == rows
-    told = [line for line in shared.gateway.metrics.exposition().splitlines() if b"headway_requests" in line]
+    told = [line for line in metrics_text(shared.gateway.metrics).splitlines() if b"headway_requests" in line]
     assert told == [line for line in before.splitlines() if b"headway_requests" in line]
 
 

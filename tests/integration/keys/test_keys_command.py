@@ -268,7 +268,7 @@ def test_what_is_wrong_is_one_clear_line(tmp_path, headway):
         (("create", "--name", "x", "--budget-usd", "nan"), "budget_usd: "),
         (("create", "--name", "x", "--requests-per-minute", "0"), "requests_per_minute: "),
         (("revoke", "nobody"), "there is no key 'nobody'"),
-        (("revoke", "team-a"), "team-a stands in the fleet file: take it out there and reload"),
+        (("revoke", "team-a"), "team-a is in the fleet file: remove it there and reload"),
     ):
         action, *rest = arguments
         done = headway("keys", action, "--config", config, *rest)

@@ -345,7 +345,7 @@ async def test_what_is_spent_is_told_to_whom_it_concerns(tmp_path):
         made = await make(gw, "made", by="top", budget_usd_per_day=0.25)
         for secret in ("top", made, made, "other"):
             assert await chats(gw, secret, max_tokens=16) == 200
-        await gw.until(lambda: gw.gateway.rules.state.spent_usd("other", "total"))
+        await gw.until(lambda: gw.gateway.state.spent_usd("other", "total"))
         rows = await gw.rows()
         spent = {
             name: sum(row["cost_usd"] for row in rows if row["key_name"] == name) for name in ("top", "made")

@@ -10,20 +10,20 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from benchmarks.simulator import Arrival, Fleet, InstanceLoss
-from predictors.serving import OnlinePredictor
+from predictors.online.predictor import OnlinePredictor
 from router.config import FleetConfig, InstanceConfig
 from router.core.interfaces import Backend
 from router.core.types import Request
-from router.gateway.codecs.codec import OpenAICodec
-from router.gateway.http.server import Responder
+from router.gateway.codecs.openai.codec import OpenAICodec
+from router.gateway.fleet.targets import LiveTargets
+from router.gateway.http.responder import Responder
 from router.gateway.relay.relay import Exchange, Relay
 from router.gateway.relay.runner import Runner
 from router.gateway.service import Gateway
-from router.gateway.telemetry.metrics import Metrics
 from router.store.queries import Store
 from router.store.records import RequestRecord
 from router.store.state import MemoryState
-from router.wiring import create_predictor, create_scheduler
+from router.wiring import create_gateway, create_predictor, create_scheduler
 from tests import virtual_time
 from tests.integration.parity.live_engine import LiveBackend, LiveEngine
 from tests.integration.parity.traces import Listener, Run, listen, row_of_record
@@ -137,19 +137,17 @@ class LiveRun:
         if self._listener is not None:
             listen(scheduler, self._listener)
         store = _Records()
-        gateway = self.gateway = Gateway(
+        gateway = self.gateway = create_gateway(
             config,
             Runner(scheduler, loop.time),
             cast(Store, store),
-            Metrics(),
-            tuple(scheduler.policies),
-            self._make_backend,
-            fleet.profiles.get,
-            predictor,
-            None,
             MemoryState(),
-            lambda _: {},
-            lambda _: predictor.models,
+            predictor,
+            LiveTargets(config),
+            make_backend=self._make_backend,
+            profile=fleet.profiles.get,
+            load_tokenizers=lambda _: {},
+            load_artifacts=lambda _: predictor.models,
         )
         if self._prepare is not None:
             self._prepare(gateway)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from benchmarks.simulator import Arrival, Fleet, InstanceLoss, Simulation
-from predictors.serving import OnlinePredictor
+from predictors.online.predictor import OnlinePredictor
 from router.core.events import Instruction
 from tests.integration.parity.traces import Run, instruction_step, listen, rows_of_result
 

@@ -20,7 +20,7 @@ import policies
 from backends.engine import profiles
 from benchmarks.simulator import Fleet, InstanceLoss
 from benchmarks.workloads.format import WorkloadRequest
-from predictors.serving import OnlinePredictor
+from predictors.online.predictor import OnlinePredictor
 from tests.integration.parity.live import LiveRun, live_run
 from tests.integration.parity.scenarios import (
     LLAMA,

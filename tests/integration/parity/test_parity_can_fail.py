@@ -71,7 +71,7 @@ class _OneFlipped:
         self._request_id = request_id
         self.name = policy.name
         self.predicts = policy.predicts
-        self.taken = policy.taken
+        self.placed = policy.placed
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
         choice: Choice = self._policy.choose(request, options, rng)

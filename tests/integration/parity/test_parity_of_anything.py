@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.simulator import InstanceLoss
-from predictors.models import load_models
+from predictors.learned.models import load_models
 from tests.integration.parity.live import live_run
 from tests.integration.parity.scenarios import MIXED, any_wish, asked, fleet, workload
 from tests.integration.parity.simulated import simulated_run

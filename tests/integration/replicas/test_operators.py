@@ -149,7 +149,7 @@ async def test_without_redis_a_replica_serves_and_changes_are_refused(tmp_path, 
         async with gw.http.delete(f"{gw.url}/admin/instances/a") as response:
             assert response.status == 503
         gw.fleet["defaults"] = {"policy": "price"}
-        await gw.gateway.reload()  # on SIGHUP: this process
+        await gw.gateway.changes.reload()  # on SIGHUP: this process
         assert gw.gateway.config.defaults.policy == "price"
         _, told = await gw.get("/admin/fleet")
         assert (told["state"]["connected"], told["replicas"]) == (False, 1)

@@ -41,9 +41,9 @@ async def test_load_turns_lessons_and_rows_are_one_truth(tmp_path, redis):
         # Lessons: the second hears of all that the first learns.
         for _ in range(12):
             assert (await one.chat(model="small", max_tokens=8))[0] == 200
-        lessons = [gw.gateway.lessons for gw in fleet.gateways]
-        await fleet.until(lambda: lessons[1]().heard >= lessons[0]().told > 50)
-        assert lessons[1]().ignored == lessons[1]().unfit == 0
+        lessons = [gw.gateway.predictor.sharing for gw in fleet.gateways]
+        await fleet.until(lambda: lessons[1].counts.heard >= lessons[0].counts.told > 50)
+        assert lessons[1].counts.ignored == lessons[1].counts.unfit == 0
         _, mine = await one.post("/v1/routing/predict", {"model": "small", "messages": _HELLO})
         _, theirs = await two.post("/v1/routing/predict", {"model": "small", "messages": _HELLO})
         for ours, others in zip(mine["candidates"], theirs["candidates"], strict=True):
@@ -58,7 +58,7 @@ async def test_load_turns_lessons_and_rows_are_one_truth(tmp_path, redis):
         _, headers, _ = await one.chat(model="small")
         judged = {"request_id": headers["x-request-id"], "quality": 1.0}
         assert (await two.post("/v1/feedback", judged))[0] == 200
-        counts = [gw.gateway._predictor.feedback_counts for gw in fleet.gateways]
+        counts = [gw.gateway.predictor.feedback_counts for gw in fleet.gateways]
         await fleet.until(lambda: counts[0]() == counts[1]() == {"llama-3.1-8b": 1})
         assert (await two.get("/v1/routing/req_none"))[0] == 404
 
@@ -88,7 +88,7 @@ async def test_an_ejection_is_heard_of_but_one_blind_replica_takes_nobody_out(tm
             return False
 
         seeing.gateway.runner.apply = watched
-        blind.gateway.backends["b"].probe = no_answer
+        blind.gateway.fleet.backends["b"].probe = no_answer
         await asyncio.wait_for(taken_out.wait(), 10)
         assert there.ejections == 0  # it has heard of it only
         await fleet.until(lambda: there.healthy)  # by its own probes

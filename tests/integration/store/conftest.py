@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from router.core.types import Considered, Decision
-from router.core.types import Candidate, EndedHow, Prediction
+from router.core.types import Candidate, Considered, Decision, EndedHow, Prediction
 from router.store.records import AttemptRecord, RequestRecord
 from tests.servers.postgres import PostgresServer, running_postgres
 

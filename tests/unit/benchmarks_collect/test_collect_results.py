@@ -12,9 +12,9 @@ from benchmarks.collect.drive import Collection, Level, Run, Sent
 from benchmarks.collect.engines import Engine
 from benchmarks.collect.prompts import Question
 from benchmarks.collect.results import summary, to_dataset
-from predictors import dataset
-from predictors.dataset import Dataset
-from predictors.text import prompt_features
+from predictors.learned.text import prompt_features
+from predictors.training import dataset
+from predictors.training.dataset import Dataset
 from router.core.types import Candidate, EndedHow, LoadReport
 
 LONG = "A tale of two words. " * 200  # four blocks of 1,024 bytes

@@ -8,7 +8,7 @@ import pytest
 
 from backends.engine import profile
 from benchmarks.datasets.emulated import LEVELS, capacity_per_s, emulate
-from predictors.dataset import Attempt, Dataset
+from predictors.training.dataset import Attempt, Dataset
 
 
 @pytest.fixture(scope="module")

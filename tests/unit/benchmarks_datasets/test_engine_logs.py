@@ -9,7 +9,7 @@ import pytest
 from benchmarks.datasets.engine_logs import BURST_PROFILE, BURST_PROMPT_SHARE
 from benchmarks.datasets.pooled_cache import PooledCache
 from benchmarks.datasets.public import read_public
-from predictors.dataset import Attempt, Dataset, State
+from predictors.training.dataset import Attempt, Dataset, State
 from router.core.profile import EngineProfile
 from tests.unit.benchmarks_datasets.published import table
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.datasets.sources import load
-from predictors.dataset import Dataset, DatasetError, Run, write
+from predictors.training.dataset import Dataset, DatasetError, Run, write
 from tests.unit.benchmarks_datasets.published import prompts, table
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.datasets.public import read_public
-from predictors.dataset import Answer, DatasetError
+from predictors.training.dataset import Answer, DatasetError
 from tests.unit.benchmarks_datasets.published import prompts, table
 
 QUESTION = " ".join(f"word{i}" for i in range(30))

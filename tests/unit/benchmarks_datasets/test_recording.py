@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.datasets.recording import RecordingPredictor
-from predictors.serving import OnlinePredictor
+from predictors.online.predictor import OnlinePredictor
 from router.core.interfaces import Predictor
 from router.core.state import Instance
 from router.core.types import Candidate, Request

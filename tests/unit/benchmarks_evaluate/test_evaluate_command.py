@@ -12,8 +12,8 @@ import pytest
 
 from benchmarks.training.kinds import KINDS
 from benchmarks.training.train import train_and_evaluate
-from predictors.artifact import Artifact, load, save
-from predictors.dataset import Dataset, write
+from predictors.learned.artifact import Artifact, load, save
+from predictors.training.dataset import Dataset, write
 from router import cli
 from tests.unit.benchmarks_training.made import answers, log
 

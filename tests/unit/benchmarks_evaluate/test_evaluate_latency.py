@@ -6,13 +6,13 @@ import pytest
 from benchmarks.evaluate import latency, latency_baselines
 from benchmarks.evaluate.latency import CALIBRATED, LSTM, Judged, _covered, evaluate
 from benchmarks.evaluate.latency_baselines import LINEAR, TREES, fit_linear, fit_trees
-from predictors.artifact import Artifact
-from predictors.dataset import Dataset, DatasetError
-from predictors.latency import TAUS
-from predictors.learning.latency import train
-from predictors.learning.latency_fit import Settings
-from predictors.learning.replay import episodes
-from tests.unit.predictors_learning.latency_runs import served
+from predictors.learned.artifact import Artifact
+from predictors.learned.latency import TAUS
+from predictors.training.dataset import Dataset, DatasetError
+from predictors.training.latency import train
+from predictors.training.latency_fit import Settings
+from predictors.training.replay import episodes
+from tests.unit.predictors_training.latency_runs import served
 
 MEDIAN = TAUS.index(0.5)
 

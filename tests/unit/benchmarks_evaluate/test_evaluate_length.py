@@ -15,10 +15,10 @@ from benchmarks.evaluate.length_baselines import (
     absolute_errors,
     baselines,
 )
-from predictors.artifact import Artifact
-from predictors.dataset import Dataset, DatasetError, split_prompts
-from predictors.learning.length import train
-from tests.unit.predictors_learning.made_lengths import TINY, made_data
+from predictors.learned.artifact import Artifact
+from predictors.training.dataset import Dataset, DatasetError, split_prompts
+from predictors.training.length import train
+from tests.unit.predictors_training.made_lengths import TINY, made_data
 
 
 def without_task(data: Dataset) -> Dataset:

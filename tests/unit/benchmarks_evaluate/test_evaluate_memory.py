@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from benchmarks.evaluate.memory import CLOSED_FORM, LAST_REPORT, MODEL, evaluate
-from predictors.artifact import Artifact
-from predictors.dataset import Attempt, Dataset, DatasetError, Run, State
-from predictors.memory import MEMORY_FEATURES, SHAPES
+from predictors.learned.artifact import Artifact
+from predictors.learned.memory import MEMORY_FEATURES, SHAPES
+from predictors.training.dataset import Attempt, Dataset, DatasetError, Run, State
 
 
 def artifact(bias: float = 0.0) -> Artifact:

@@ -14,10 +14,10 @@ from benchmarks.evaluate.relevance import (
     soft_auc,
 )
 from benchmarks.evaluate.relevance_baseline import BASELINE
-from predictors.artifact import Artifact
-from predictors.dataset import Answer, Dataset, DatasetError, Prompt
-from predictors.learning.relevance import train
-from predictors.text import prompt_features
+from predictors.learned.artifact import Artifact
+from predictors.learned.text import prompt_features
+from predictors.training.dataset import Answer, Dataset, DatasetError, Prompt
+from predictors.training.relevance import train
 
 TASKS = ("sums apples price total sold", "poem rhyme moon verse silver", "function loop python bug list")
 

@@ -18,7 +18,7 @@ from benchmarks.evaluate import plots
 from benchmarks.evaluate.figures import Curve, Evaluation, Figure
 from benchmarks.evaluate.page import page
 from benchmarks.evaluate.report import REPORT_KEY, Evaluated, report, show, write
-from predictors.artifact import Artifact
+from predictors.learned.artifact import Artifact
 
 OURS, THEIRS = "LSTM", "TF-IDF + ridge <tokens & co>"
 FIGURES = (

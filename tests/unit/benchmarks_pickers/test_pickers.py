@@ -31,8 +31,8 @@ from benchmarks.pickers.replay import orders, replay
 from benchmarks.pickers.trained import Asked, ask, fold_of, trained
 from policies import POLICIES, PolicySettings
 from policies.settings import Targets
-from predictors.dataset import Answer, Dataset, DatasetError, Prompt
-from predictors.text import prompt_features
+from predictors.learned.text import prompt_features
+from predictors.training.dataset import Answer, Dataset, DatasetError, Prompt
 from router.core.types import Prediction, Price
 
 SMALL = Case(

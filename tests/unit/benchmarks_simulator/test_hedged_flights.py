@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.simulator.flights import Flight
 
 from benchmarks.simulator import OUTCOMES, Arrival, Result, Simulation, open_fleet
-from benchmarks.simulator.flights import Flight
 from benchmarks.workloads.format import WorkloadRequest
 from router.core.events import Cancel, Dispatch, Instruction
-from router.core.types import Decision
-from router.core.types import Candidate, Prediction, Price, Request
+from router.core.types import Candidate, Decision, Prediction, Price, Request
 from tests.unit.benchmarks_simulator.worlds import config, emulated, understood
 from tests.unit.benchmarks_simulator.wrong import Wrong, hasty
 

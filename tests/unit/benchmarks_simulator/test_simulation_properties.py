@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from router.core.outcome import tpot_s
 
 from benchmarks.simulator import OUTCOMES, InstanceLoss, Simulation
 from router.core.events import Event, Instruction
-from router.core.outcome import tpot_s
 from router.core.types import OUTSIDE_ATTAINMENT, Outcome, Slo
 from tests.integration.parity.scenarios import MIXED, any_wish, asked, fleet, workload
 from tests.integration.parity.traces import listen

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import numpy as np
 
-from predictors.latency.features import TAUS
-from predictors.latency.model import LatencyModel
-from predictors.models import UNTRAINED, Models
-from predictors.prediction import PhysicalPrediction
-from predictors.serving import OnlinePredictor
+from predictors.learned.latency.features import TAUS
+from predictors.learned.latency.model import LatencyModel
+from predictors.learned.models import UNTRAINED, Models
+from predictors.online.prediction import PhysicalPrediction
+from predictors.online.predictor import OnlinePredictor
 from router.core.interfaces import Option
 from router.core.state import Instance
 from router.core.types import Candidate, Prediction, Request, Slo

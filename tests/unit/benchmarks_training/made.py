@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from predictors.dataset import Answer, Attempt, Dataset, Prompt, Run, State
-from predictors.text import prompt_features
+from predictors.learned.text import prompt_features
+from predictors.training.dataset import Answer, Attempt, Dataset, Prompt, Run, State
 
 TASKS = {"count": (20, 0.9), "list": (120, 0.6), "essay": (600, 0.3)}
 NOUNS = ("apples", "trains", "rivers", "letters", "planets", "cooks", "stones", "clouds")

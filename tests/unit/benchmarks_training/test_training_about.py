@@ -13,8 +13,8 @@ import router
 from benchmarks.evaluate.figures import Evaluation, Figure
 from benchmarks.training import about
 from benchmarks.training.about import commit, names_of, rows_by_source, versions, with_about
-from predictors.artifact import Artifact, to_bytes
-from predictors.dataset import joined
+from predictors.learned.artifact import Artifact, to_bytes
+from predictors.training.dataset import joined
 
 from .made import answers, log
 

@@ -14,8 +14,8 @@ import pytest
 from benchmarks.training.command import read_and_prepare
 from benchmarks.training.kinds import KINDS
 from benchmarks.training.splits import split
-from predictors.artifact import load
-from predictors.dataset import Dataset, write
+from predictors.learned.artifact import load
+from predictors.training.dataset import Dataset, write
 from router import cli
 from tests.unit.benchmarks_datasets.test_records_as_data import keep, record
 
@@ -215,7 +215,7 @@ def test_a_place_that_cannot_be_written_is_told_before_training(
 def test_what_is_not_installed_is_told_with_its_extra(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
 ) -> None:
-    ours = ("predictors.learning", "benchmarks.evaluate.", f"{module}.")
+    ours = ("predictors.training", "benchmarks.evaluate.", f"{module}.")
     for name in [name for name in sys.modules if name.startswith(ours)]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)

@@ -13,8 +13,8 @@ from benchmarks.training.about import rows_by_source
 from benchmarks.training.defaults import ALLOWED, OPEN_MODELS, only_allowed
 from benchmarks.training.originals import dataset, routellm_rows, zeroeval_rows
 from benchmarks.workloads.format import WorkloadError
-from predictors.dataset import Answer, Dataset, Prompt, joined
-from predictors.text import prompt_features
+from predictors.learned.text import prompt_features
+from predictors.training.dataset import Answer, Dataset, Prompt, joined
 
 from .made import log
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.training.replay import Window, choose, cut, replayed, stratum, windows
-from predictors.dataset import Attempt, Dataset, Run, joined
+from predictors.training.dataset import Attempt, Dataset, Run, joined
 
 from .made import answers, log
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.training.splits import split
-from predictors.dataset import Dataset, DatasetError, joined
+from predictors.training.dataset import Dataset, DatasetError, joined
 
 from .made import answers, log
 

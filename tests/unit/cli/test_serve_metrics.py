@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.parser import text_string_to_metric_families
 
 from router.gateway.telemetry.exposition import Page
-from router.gateway.telemetry.siblings import add_text, merge, pack, unpack
+from router.gateway.telemetry.worker_pages import add_text, merge, pack, unpack
 
 
 def page(requests, *seconds, more=()) -> str:

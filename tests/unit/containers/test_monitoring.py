@@ -11,9 +11,12 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from predictors.serving import OnlinePredictor
+from predictors.online.predictor import OnlinePredictor
 from router.core.types import Outcome
-from router.gateway.telemetry.metrics import BudgetLevel, Metrics
+from router.gateway.telemetry.families import families
+from router.gateway.telemetry.metrics import Metrics
+from router.gateway.telemetry.scrapes import metrics_text
+from router.gateway.telemetry.sources import BudgetLevel, Sources
 from router.gateway.telemetry.stalls import StallWatch
 from router.store.queries import RecordCounts
 from router.store.records import RequestRecord
@@ -32,7 +35,7 @@ _FROM_OUTSIDE = {"job", "instance", "gateway", "le", "worker"}
 def exported() -> dict[str, set[str]]:
     """Labels by sample name, of everything that a gateway may export."""
     metrics = Metrics()
-    metrics.watch(
+    metrics.sources = Sources(
         queue_depth=lambda: 0,
         live=lambda: 0,
         desired_replicas=dict,
@@ -45,7 +48,7 @@ def exported() -> dict[str, set[str]]:
     )
     found: dict[str, set[str]] = {"headway_worker_restarts_total": set()}  # of a supervisor
     endings = {"histogram": ("_bucket", "_sum", "_count")}
-    for family in metrics.families():
+    for family in families(metrics):
         for ending in endings.get(family.kind, ("",)):
             found[family.name + ending] = set(family.labels)
     return found
@@ -107,7 +110,7 @@ def test_the_burn_rate_is_the_share_of_misses_over_the_budget() -> None:
         record = RequestRecord("r", 0.0, policy="slo", model="m", instance="a", slo_ttft_s=1.0)
         record.slo_met = met
         metrics.record(record)
-    families = text_string_to_metric_families(metrics.exposition().decode())
+    families = text_string_to_metric_families(metrics_text(metrics).decode())
     samples = {sample.name: sample.value for family in families for sample in family.samples}
     burn = (1 - samples["headway_slo_met_total"] / samples["headway_slo_offered_total"]) / 0.05
     assert burn == pytest.approx(10)

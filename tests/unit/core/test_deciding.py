@@ -32,16 +32,18 @@ class Choosy:
         self.alternatives = True
         self.asked = 0
         self.heard: list[tuple[str, str, bool | None]] = []
+        self.placements: list[tuple[str, Sequence[Option], Choice]] = []
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
         self.asked += 1
         others = range(1, len(options))
         reasons = [None, *("not first" for _ in others)]
         alternatives = others if self.alternatives else ()
-        return Choice(0, [None] * len(options), reasons, alternatives=alternatives, defer=self.defers)
+        scores = [None] * len(options)
+        return Choice(0, scores, reasons, alternatives=alternatives, defer=self.defers, memo=request.id)
 
-    def taken(self, request: Request, option: Option) -> None:
-        pass
+    def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
+        self.placements.append((request.id, options, choice))
 
     def ended(self, request: Request, candidate: Candidate, met: bool | None, now: float) -> None:
         self.heard.append((request.id, candidate.instance, met))
@@ -89,6 +91,27 @@ def test_a_seeded_request_explores_or_not_by_its_seed():
 # --- in the scheduler ---------------------------------------------------------------------------------
 def world(policy: Choosy, *instances: Instance, **settings: Any) -> Scheduler:
     return Scheduler(instances, {"first": policy}, Fixed(), SchedulerSettings(**settings), Random(0))
+
+
+def test_a_policy_sees_what_was_placed_with_the_options_that_were_decided_on_also_when_exploring():
+    policy = Choosy()
+    s = world(policy, instance("a"), instance("b"), instance("c"), explore=0.5)
+    sent = [s.handle(Arrived(request(f"r{n}")), 0.0)[0] for n in range(60)]
+    assert len({each.candidate.instance for each in sent}) > 1
+    for each, (request_id, options_, choice) in zip(sent, policy.placements, strict=True):
+        assert (request_id, choice.memo) == (each.request_id, each.request_id)
+        assert options_[choice.index].candidate == each.candidate
+        assert choice.propensity == each.decision.propensity
+        assert [option.prediction for option in options_] == [c.prediction for c in each.decision.considered]
+
+
+def test_a_dry_run_and_a_deferred_request_place_nothing():
+    policy = Choosy()
+    s = world(policy, instance("a"))
+    s.decide(request("dry"), 0.0)
+    policy.defers = True
+    assert s.handle(Arrived(request("r")), 0.0) == []
+    assert policy.placements == []
 
 
 def test_a_deferred_request_waits_until_its_policy_sends_it():

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from router.core.live import Attempt
 
 from router.core.events import Arrived, Cancel, Dispatch, Ended, FirstToken, Left, Refuse, Tick
 from router.core.hedging import again_at, gain, hedge_at, pays
 from router.core.interfaces import Option
-from router.core.live import Attempt
 from router.core.scheduler import Scheduler
 from router.core.state import Instance
 from router.core.types import Candidate, EndedHow, Prediction, Price, Request, Slo

@@ -25,8 +25,8 @@ class First:
         reasons = [None if i == 0 else "not first" for i in range(len(options))]
         return Choice(0, [float(i) for i in range(len(options))], reasons)
 
-    def taken(self, request: Request, option: Option) -> None:
-        self.taken_by.append(option.candidate.instance)
+    def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
+        self.taken_by.append(options[choice.index].candidate.instance)
 
 
 class Fixed:

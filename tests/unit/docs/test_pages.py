@@ -160,4 +160,4 @@ def test_the_policy_that_contributing_shows_works() -> None:
     assert choice.index == 2
     assert choice.scores == [900, 1000, 500]
     assert choice.reasons[2] is None
-    policy.taken(request, options[2])
+    policy.placed(request, options, choice)

@@ -16,10 +16,12 @@ from backends.engine.hardware import HARDWARE
 from benchmarks.workloads.sources import SOURCES
 from benchmarks.workloads.sources.generators import PROCESSES
 from policies import POLICIES
-from predictors.serving import OnlinePredictor
+from predictors.online.predictor import OnlinePredictor
 from router.config import FleetConfig
 from router.core.types import EndedHow, Outcome
-from router.gateway.telemetry.metrics import BudgetLevel, Metrics
+from router.gateway.telemetry.metrics import Metrics
+from router.gateway.telemetry.scrapes import metrics_text
+from router.gateway.telemetry.sources import BudgetLevel, Sources
 from router.gateway.telemetry.stalls import StallWatch
 from router.request.routing_input import WISH_HEADERS, RoutingWish
 from router.store.queries import RecordCounts
@@ -67,7 +69,7 @@ def test_policies() -> None:
 
 def test_metrics() -> None:
     metrics = Metrics()
-    metrics.watch(
+    metrics.sources = Sources(
         queue_depth=lambda: 0,
         desired_replicas=dict,
         records=lambda: RecordCounts(0, 0, 0, 0, Lost()),
@@ -78,7 +80,7 @@ def test_metrics() -> None:
         connections=lambda: (0, {}),
         stalls=StallWatch(),
     )
-    families = re.findall(r"^# HELP (\S+)", metrics.exposition().decode(), re.M)
+    families = re.findall(r"^# HELP (\S+)", metrics_text(metrics).decode(), re.M)
     ours = {each for each in families if each.startswith(("headway_", "gen_ai_"))}
     assert set(first_cells(DOCS / "metrics.md")) == ours
 

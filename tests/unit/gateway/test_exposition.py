@@ -13,11 +13,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from router.core.types import Outcome
 from router.gateway.telemetry import metrics as metrics_module
-from router.gateway.telemetry.exposition import MAX_PAGES, OneAtATime, Page, counter, gauge, histogram
+from router.gateway.telemetry.exposition import Page, counter, gauge, histogram
 from router.gateway.telemetry.histogram import Histogram
 from router.gateway.telemetry.metrics import Metrics
-from router.gateway.telemetry.siblings import merge, pack, unpack
+from router.gateway.telemetry.scrapes import MAX_PAGES, Scrapes, metrics_page
 from router.gateway.telemetry.stalls import StallWatch
+from router.gateway.telemetry.worker_pages import merge, pack, unpack
 from router.store.records import RequestRecord
 
 _TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
@@ -118,7 +119,7 @@ def test_the_longest_page_does_not_hold_the_event_loop() -> None:
         watch.start()
         await asyncio.sleep(0.01)
         watch.reset()
-        page = await metrics.page('worker="0"')
+        page = await metrics_page(metrics, 'worker="0"')
         sibling = await unpack(await pack(page))
         merged = merge([page, sibling])
         await asyncio.sleep(0.01)
@@ -145,7 +146,7 @@ def test_who_asks_while_a_page_is_made_shares_the_next_one() -> None:
         return Page()
 
     async def work() -> None:
-        scrapes = OneAtATime(make)
+        scrapes = Scrapes(make)
         first = asyncio.create_task(scrapes.page())
         await asyncio.sleep(0.002)
         late = [asyncio.create_task(scrapes.page()) for _ in range(50)]
@@ -166,7 +167,7 @@ def test_pages_that_nobody_reads_to_the_end_are_few() -> None:
         return Page()
 
     async def work() -> None:
-        scrapes = OneAtATime(make)
+        scrapes = Scrapes(make)
         read = [await scrapes.page() for _ in range(50)]
         assert len(set(map(id, read))) == MAX_PAGES
         assert read[-1] is read[MAX_PAGES - 1]

@@ -10,12 +10,12 @@ import pytest
 import pytest_asyncio
 from hypothesis import given
 from hypothesis import strategies as st
+from router.gateway.keys.quote import Quote
 
 from router.core.errors import Refusal
 from router.gateway.keys.accounts import TOTAL, Account, KeyBudget
 from router.gateway.keys.admission import BudgetAdmission, rolled_up
 from router.gateway.keys.keyring import Headers
-from router.gateway.keys.quote import Quote
 from router.gateway.keys.reservation import Reservation
 from router.store.records import AttemptRecord, RequestRecord
 from router.store.state import Bucket, Budget, MemoryState, Want

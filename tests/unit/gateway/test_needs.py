@@ -11,7 +11,7 @@ from backends.ollama_bodies import chat_body, embed_body, generate_body
 from router.core.errors import UpstreamRejected
 from router.core.interfaces import Call
 from router.core.types import Candidate, Capability, Need
-from router.gateway.http import body as bodies
+from router.request import body as bodies
 from router.request.needs import needs_of
 
 HI = {"role": "user", "content": "hi"}

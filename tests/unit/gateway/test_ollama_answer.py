@@ -16,8 +16,7 @@ from ollama import ChatResponse, EmbedResponse, GenerateResponse
 from ollama._types import EmbeddingsResponse
 
 from router.core.errors import UpstreamError
-from router.gateway.codecs.assemble import Assembler
-from router.gateway.codecs.ollama.translation import (
+from router.gateway.codecs.ollama.answer import (
     NdjsonStream,
     Timings,
     at_length_1,
@@ -27,6 +26,7 @@ from router.gateway.codecs.ollama.translation import (
     rfc3339,
     whole,
 )
+from router.gateway.codecs.openai.assemble import Assembler
 
 AT_NS = 1_700_000_000_123_456_789
 AT = "2023-11-14T22:13:20.123456789Z"

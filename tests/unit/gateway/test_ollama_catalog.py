@@ -10,7 +10,7 @@ from ollama import ListResponse, ProcessResponse, ShowResponse
 
 from router.core.errors import Refusal, invalid_request
 from router.core.types import Outcome
-from router.gateway.codecs.ollama.translation import (
+from router.gateway.codecs.ollama.catalog import (
     ModelCard,
     error_body,
     parameter_size,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ollama._types import ChatRequest, EmbedRequest, GenerateRequest
 
 from router.core.errors import Refusal
-from router.gateway.codecs.ollama.translation import (
+from router.gateway.codecs.ollama.request import (
     Translated,
     asked_model,
     chat_to_openai,

@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from router.gateway.relay.meter import TokenMeter, tokens_of_text
 
 from backends.sse import SseScanner
 from router.core.errors import UpstreamError
 from router.core.events import Dispatch
-from router.core.types import Decision
 from router.core.interfaces import Batch
-from router.core.types import Candidate, Prediction, Price, Request
-from router.gateway.relay.meter import TokenMeter, tokens_of_text
+from router.core.types import Candidate, Decision, Prediction, Price, Request
 
 BOUND = 100
 PRICE = Price(1.0, 5.0)

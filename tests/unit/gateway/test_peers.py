@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from policies.round_robin import RoundRobin
-from predictors.lessons import Prompt, write
-from predictors.serving import OnlinePredictor
+from predictors.online.lessons import Prompt, write
+from predictors.online.predictor import OnlinePredictor
 from router.core.events import Arrived, Ended, FirstToken, LoadReported, PeerLoadReported, Probed
 from router.core.scheduler import Scheduler, SchedulerSettings
 from router.core.state import Work
@@ -137,7 +137,7 @@ async def test_the_scheduler_hears_of_changes_only(world: World) -> None:
 async def test_an_instance_that_comes_later_has_others_work_too(world: World) -> None:
     world.link.hear(Peers(2, {"c": Work(3)}))
     world.scheduler.set_instances([*world.scheduler.instances.values(), instance("c")])
-    world.link.tell_again()
+    world.link.repeat_load()
     assert world.scheduler.instances["c"].elsewhere.in_flight == 3
 
 

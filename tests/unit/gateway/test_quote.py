@@ -6,10 +6,10 @@ import math
 from typing import Any
 
 import pytest
+from router.gateway.keys.quote import LEAST_ANSWER_TOKENS, Tariff, Tariffs, quote
 
 from router.core.scheduler import Scheduler
 from router.core.types import Price, Request
-from router.gateway.keys.quote import LEAST_ANSWER_TOKENS, Tariff, Tariffs, quote
 from tests.unit.core.worlds import First, Fixed, instance
 
 CHEAP = Tariff("cheap", Price(1.0, 2.0), 1000)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from router.core.errors import Refusal
 from router.gateway.codecs.responses.request import renamed, responses_to_chat
-from router.gateway.http import body as bodies
+from router.request import body as bodies
 from router.request.prompt import prompt_facts
 
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

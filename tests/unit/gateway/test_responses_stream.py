@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from router.core.errors import Refusal
 from router.core.types import Outcome
-from router.gateway.codecs.assemble import Assembler
+from router.gateway.codecs.openai.assemble import Assembler
 from router.gateway.codecs.responses.answer import whole_response
 from router.gateway.codecs.responses.codec import ResponsesCodec
 from router.gateway.codecs.responses.request import responses_to_chat

@@ -23,7 +23,7 @@ from router.core.events import (
 from router.core.interfaces import Batch
 from router.core.refusals import failed
 from router.core.types import Candidate, EndedHow, Prediction, Request
-from router.gateway.codecs.codec import OpenAICodec
+from router.gateway.codecs.openai.codec import OpenAICodec
 from router.gateway.relay.relay import Exchange, Relay
 from router.gateway.relay.runner import Runner
 from router.store.records import RequestRecord
@@ -176,10 +176,9 @@ def relayed(scheduler: Scripted, engines: dict[str, Engine], later: Callable[[Ru
         runner = Runner(scheduler, loop.time)  # type: ignore[arg-type]
         gateway: Any = SimpleNamespace(
             runner=runner,
-            backend=engines.__getitem__,
-            candidate_headers=lambda candidate: b"",
+            fleet=SimpleNamespace(backend=engines.__getitem__, candidate_headers=lambda candidate: b""),
             finish=lambda record: None,
-            artifact="",
+            artifacts=SimpleNamespace(name=""),
         )
         record = RequestRecord(id="r", received_at=0.0, api="chat", arrived_at=0.0)
         exchange = Exchange("chat", {}, OpenAICodec(False), True, False, request(), record, [])

@@ -8,14 +8,10 @@ import pytest
 
 from router.core.errors import Refusal
 from router.core.types import Slo
-from router.request.routing_params import (
-    Defaults,
-    KeyTerms,
-    ModelNames,
-    RoutingParams,
-    RoutingRules,
-    RoutingWish,
-)
+from router.request.key_terms import KeyTerms
+from router.request.model_names import ModelNames
+from router.request.routing_input import RoutingWish
+from router.request.routing_params import Defaults, RoutingParams, RoutingRules
 
 POLICIES = ("latency", "slo", "price", "random")
 NAMES = ModelNames(

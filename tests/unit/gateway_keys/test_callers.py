@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from router.config import FleetConfig
 from router.core.errors import Refusal
-from router.gateway.http.callers import OwnPages, authority, caller_terms, check_admin, given_twice
+from router.gateway.fleet.rules import Rules
+from router.gateway.http.hosts import authority
+from router.gateway.http.own_pages import OwnPages
+from router.gateway.intake.callers import caller_terms, check_admin, given_twice
 from router.gateway.keys.keyring import new_key
-from router.gateway.rules import Rules
-from router.store.state import MemoryState
 
 KEY, SHA256 = new_key()
 
@@ -24,7 +25,7 @@ def rules(*, keys: bool = False, host: str = "127.0.0.1", allowed_hosts: tuple[s
         "models": [{"name": "m"}],
         "auth": {"keys": [{"name": "team", "sha256": SHA256}] if keys else []},
     }
-    return Rules.of(FleetConfig.model_validate(fleet), ("latency",), MemoryState())
+    return Rules.of(FleetConfig.model_validate(fleet), ("latency",))
 
 
 def refused(rules: Rules, *headers: tuple[bytes, bytes]) -> int | None:

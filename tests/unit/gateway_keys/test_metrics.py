@@ -11,7 +11,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from router.core.state import Instance
 from router.core.types import Outcome
 from router.gateway.telemetry import metrics as metrics_module
-from router.gateway.telemetry.metrics import TOKEN_BUCKETS, TTFT_BUCKETS, Metrics
+from router.gateway.telemetry.metrics import Metrics
+from router.gateway.telemetry.scrapes import metrics_text
+from router.gateway.telemetry.series import TOKEN_BUCKETS, TTFT_BUCKETS
+from router.gateway.telemetry.sources import Sources
 from router.store.queries import RecordCounts
 from router.store.records import RequestRecord
 from router.store.runs import Lost
@@ -56,7 +59,7 @@ def record(**fields: Any) -> RequestRecord:
 
 def scrape(metrics: Metrics) -> Samples:
     samples: Samples = {}
-    for family in text_string_to_metric_families(metrics.exposition().decode()):
+    for family in text_string_to_metric_families(metrics_text(metrics).decode()):
         for sample in family.samples:
             samples.setdefault(sample.name, []).append((sample.labels, sample.value))
     return samples
@@ -219,7 +222,7 @@ def test_gauges_are_read_at_the_scrape(metrics: Metrics) -> None:
     desired: Mapping[str, int] = {"llama": 2}
     counts = RecordCounts(finished=10, recorded=8, dropped=1, pending=1, lost=Lost(5, 6))
     assert "headway_queue_depth" not in scrape(metrics)
-    metrics.watch(
+    metrics.sources = Sources(
         instances=lambda: fleet,
         queue_depth=lambda: waiting[0],
         desired_replicas=lambda: desired,

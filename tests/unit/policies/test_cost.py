@@ -47,9 +47,9 @@ def policy(**targets: float | None) -> LeastSpend:
 
 def pick(policy_: LeastSpend, asked: Request, options: list[Option]) -> Option:
     """As the scheduler does."""
-    chosen = options[policy_.choose(asked, options, Random(0)).index]
-    policy_.taken(asked, chosen)
-    return chosen
+    choice = policy_.choose(asked, options, Random(0))
+    policy_.placed(asked, options, choice)
+    return options[choice.index]
 
 
 def prompts(seed: int, count: int) -> list[tuple[float, float]]:
@@ -139,21 +139,11 @@ def test_lost_attempts_make_an_instance_dearer() -> None:
     for number in range(40):
         failing, sound = option("failing", model="m", cost=1.0), option("sound", model="m", cost=1.1)
         asked = request(number)
-        wished.taken(asked, failing)
-        wished.taken(asked, sound)  # tried again there
+        pick(wished, asked, [failing])
+        pick(wished, asked, [sound])  # tried again there
         wished.ended(asked, sound.candidate, None, 0.0)
     options = [option("failing", model="m", cost=1.0), option("sound", model="m", cost=1.1)]
     assert pick(wished, request(99), options).candidate.instance == "sound"
-
-
-def test_other_choices_change_no_decision() -> None:
-    """`choose` leaves a note for `taken`; whatever dry runs asked in between, decisions are the same."""
-    plain, asked_more = policy(), policy()
-    other = [option("x", quality=0.1, cost=5.0), option("y", quality=0.9, cost=50.0)]
-    for number, (small, large) in enumerate(prompts(5, 60)):
-        options = [option("small", quality=small, cost=1.0), option("large", quality=large, cost=8.0)]
-        asked_more.choose(request(1000 + number), other, Random(0))
-        assert pick(plain, request(number), options) is pick(asked_more, request(number), options)
 
 
 # --- means ------------------------------------------------------------------------------------------------
@@ -300,7 +290,7 @@ def test_its_prices_are_told_by_scope() -> None:
     assert policy.prices() == {}
     options = [option("cheap", quality=0.6, cost=1.0), option("dear", quality=0.9, cost=4.0)]
     asked = request(key="team")
-    policy.taken(asked, options[policy.choose(asked, options, Random(0)).index])
+    pick(policy, asked, options)
     told = policy.prices()["team"]
     assert told["usual_answer_usd"] == pytest.approx(2.5)
     assert told["quality_usd"] == pytest.approx(10.0, rel=0.1)  # 3 USD for 0.3

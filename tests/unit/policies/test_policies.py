@@ -119,9 +119,9 @@ def test_random_with_a_seed_depends_on_the_candidates_not_their_order() -> None:
 def turns(policy: RoundRobin, request: Request, options: list[Option], count: int) -> str:
     names = ""
     for _ in range(count):
-        index = policy.choose(request, options, Random(0)).index
-        policy.taken(request, options[index])
-        names += options[index].candidate.instance
+        choice = policy.choose(request, options, Random(0))
+        policy.placed(request, options, choice)
+        names += options[choice.index].candidate.instance
     return names
 
 

@@ -48,6 +48,10 @@ def taken(policy: BestFit | LeastLatency, options: list[Option], slo: Slo | None
     return options[choice.index].candidate.instance
 
 
+def place(policy: BestFit | LeastLatency, request: Request, option: Option) -> None:
+    policy.placed(request, [option], policy.choose(request, [option], Random(0)))
+
+
 # --- others' promises -----------------------------------------------------------------------------------
 def test_promises_are_broken_where_the_predicted_tpot_comes_within_a_margin_of_them() -> None:
     there = option("a", tpot=0.04, promised=(0.03, 0.045, 0.06, 0.1))
@@ -103,11 +107,11 @@ def test_slo_takes_less_risk_while_everyone_finds_an_option_and_more_when_some_d
     fast = option("fast", miss=0.001, per_hour=4.0)
     assert taken(policy, [slow, fast]) == "slow"  # epsilon is the rule
     for number in range(600):
-        policy.taken(request(number), fast)
+        place(policy, request(number), fast)
     assert taken(policy, [slow, fast]) == "fast"
     assert taken(policy, [slow]) == "slow"
     for number in range(12):
-        policy.taken(request(number), option("none", miss=0.4))
+        place(policy, request(number), option("none", miss=0.4))
     assert taken(policy, [slow, fast]) == "slow"
 
 
@@ -177,7 +181,7 @@ def test_in_doubt_slo_packs_no_more_and_then_asks_the_load_alone() -> None:
     assert taken(policy, options) == "slow"
     for level, expected in ((1, "fast"), (2, "slow")):
         for number in range(20):
-            policy.taken(request(number), fast)
+            place(policy, request(number), fast)
             policy.ended(request(number), fast.candidate, False, 0.0)
         assert policy._doubt.level == level
         assert taken(policy, options) == expected
@@ -188,7 +192,7 @@ def test_in_doubt_latency_asks_the_load_but_not_for_requests_without_an_slo() ->
     policy = LeastLatency(0.1)
     busy, idle = option("busy", e2e=1.0, running=9), option("idle", e2e=5.0)
     for number in range(20):
-        policy.taken(request(number), busy)
+        place(policy, request(number), busy)
         policy.ended(request(number), busy.candidate, False, 0.0)
     assert taken(policy, [busy, idle]) == "idle"
     assert taken(policy, [busy, idle], slo=None) == "busy"

@@ -28,9 +28,9 @@ FLEET = [option("a"), option("b"), option("c")]
 
 
 def took(policy: RoundRobin, request: Request = REQUEST) -> str:
-    picked = FLEET[policy.choose(request, FLEET, Random(0)).index]
-    policy.taken(request, picked)
-    return picked.candidate.instance
+    choice = policy.choose(request, FLEET, Random(0))
+    policy.placed(request, FLEET, choice)
+    return FLEET[choice.index].candidate.instance
 
 
 def test_replicas_that_hear_of_each_other_go_round_together() -> None:

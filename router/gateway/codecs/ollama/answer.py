@@ -14,7 +14,8 @@ import orjson
 
 from backends.engine_numbers import finish_reason as finish_reason_of
 from router.core.raw_json import LongList
-from router.gateway.codecs.assemble import Cut, cut, event_payload, merge_tool_call, parse_event
+from router.gateway.codecs.openai.assemble import merge_tool_call
+from router.gateway.codecs.openai.events import Cut, cut, event_payload, parse_event
 
 Kind = Literal["chat", "generate"]
 

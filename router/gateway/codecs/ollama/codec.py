@@ -10,20 +10,22 @@ import orjson
 
 from router.core.errors import Refusal
 from router.core.raw_json import dumps
-from router.gateway.codecs.ollama.translation import (
+from router.gateway.codecs.ollama.answer import (
     NdjsonStream,
     Timings,
-    Translated,
     at_length_1,
-    chat_to_openai,
     embed_from_openai,
-    embed_to_openai,
     embeddings_from_openai,
+    loaded,
+    whole,
+)
+from router.gateway.codecs.ollama.catalog import refusal_body
+from router.gateway.codecs.ollama.request import (
+    Translated,
+    chat_to_openai,
+    embed_to_openai,
     embeddings_to_openai,
     generate_to_openai,
-    loaded,
-    refusal_body,
-    whole,
 )
 
 Kind = Literal["chat", "generate", "embed", "embeddings"]

@@ -15,7 +15,7 @@ from router.core.errors import Refusal, invalid_request
 from router.core.raw_json import dumps
 from router.core.shown import shown
 from router.core.types import Outcome
-from router.gateway.http.body import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS, at_most
+from router.request.body import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS, at_most
 
 Load = Literal["load", "unload"]
 

@@ -10,7 +10,7 @@ import orjson
 
 from router.core.errors import Refusal
 from router.core.raw_json import dumps
-from router.gateway.codecs.codec import error_object
+from router.gateway.codecs.openai.errors import error_object
 from router.gateway.codecs.responses.answer import ids_of, whole_response
 from router.gateway.codecs.responses.request import AskedResponse, renamed
 from router.gateway.codecs.responses.stream import ResponsesStream

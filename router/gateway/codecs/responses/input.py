@@ -7,7 +7,7 @@ from typing import Any
 
 from router.core.errors import Refusal, invalid_request
 from router.core.shown import cut
-from router.gateway.http.body import MAX_MESSAGES, MAX_PARTS, at_most
+from router.request.body import MAX_MESSAGES, MAX_PARTS, at_most
 
 #: The newer name of `system`; not every chat template knows it.
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from router.core.errors import invalid_request
 from router.core.shown import cut
 from router.gateway.codecs.responses.input import messages_of, object_at, string_of, unknown
-from router.gateway.http.body import LARGEST_NUMBER, MAX_TOOLS, at_most
+from router.request.body import LARGEST_NUMBER, MAX_TOOLS, at_most
 
 #: Features that need stored answers or tools run by the server.
 _REFUSED = {

@@ -15,7 +15,8 @@ import orjson
 
 from router.core.errors import UpstreamError
 from router.core.raw_json import dumps
-from router.gateway.codecs.assemble import Cut, cut, event_payload, merge_tool_call, parse_event
+from router.gateway.codecs.openai.assemble import merge_tool_call
+from router.gateway.codecs.openai.events import Cut, cut, event_payload, parse_event
 from router.gateway.codecs.responses.answer import (
     THINKING,
     call_item,

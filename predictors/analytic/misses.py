@@ -1,0 +1,77 @@
+"""P(an SLO is missed), from distributions of TTFT, TPOT and the answer's length, judged jointly: of N candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf, log
+
+import numpy as np
+
+from predictors.analytic.answer_length import AnswerLength
+from predictors.analytic.log_errors import LogErrors
+from predictors.online.calibration import LogError
+from predictors.online.length import BINS, EDGES
+from router.core.types import Slo
+
+#: Equally likely values of TTFT and TPOT that stand for their distributions under an E2E target.
+_POINTS = np.array([1 / 6, 1 / 2, 5 / 6])
+_EQUALLY = np.full(len(_POINTS) ** 2, 1.0 / len(_POINTS) ** 2)
+_EDGES = np.array(EDGES)
+
+
+def p_miss_without_decode(slo: Slo, waited_s: float, ttft_s: float, ttft_error: LogError) -> float:
+    """P(an SLO is missed) of a request that only prefills (embeddings)."""
+    targets = [target for target in (slo.ttft_s, slo.e2e_s) if target is not None]
+    if not targets:
+        return 0.0
+    left_s = min(targets) - waited_s
+    return ttft_error.exceed(log(left_s / ttft_s)) if left_s > 0.0 else 1.0
+
+
+def p_miss(
+    slo: Slo, waited_s: float, times_s: np.ndarray, errors: LogErrors, answers: Sequence[AnswerLength]
+) -> np.ndarray:
+    """(N,): P(an SLO is missed) of each; `times_s` (2, N) are physical estimates of TTFT and TPOT from the dispatch on,
+    `errors` those relative to them. All answers have as many choices."""
+    size = len(answers)
+    ttft_left_s = inf if slo.ttft_s is None else slo.ttft_s - waited_s
+    e2e_left_s = inf if slo.e2e_s is None else slo.e2e_s - waited_s
+    if ttft_left_s <= 0.0 or e2e_left_s <= 0.0:
+        return np.ones(size)
+    met = np.ones((2, size))
+    if slo.ttft_s is not None or slo.tpot_s is not None:
+        # A target that is not set is one that is always met, and so is TPOT's of an answer of one token.
+        targets_s = np.full((2, size), inf)
+        targets_s[0] = ttft_left_s
+        if slo.tpot_s is not None:
+            targets_s[1] = [slo.tpot_s if answer.cap is None or answer.cap > 1 else inf for answer in answers]
+        targets_s /= times_s
+        with np.errstate(divide="ignore"):  # a target of nothing is never met
+            residuals = np.log(targets_s)
+        met -= errors.exceed(residuals.ravel()).reshape(2, size)
+    found: np.ndarray = met[0] * met[1]
+    if slo.e2e_s is not None:
+        said = errors.quantiles(met.reshape(-1, 1) * _POINTS).reshape(2, size, len(_POINTS))
+        points_s = times_s[:, :, None] * np.exp(said)
+        found *= _ended(e2e_left_s - points_s[0], points_s[1], answers).reshape(size, -1) @ _EQUALLY
+    return np.maximum(1.0 - found, 0.0)  # shares add up to one only nearly
+
+
+def _ended(decode_s: np.ndarray, tpot_s: np.ndarray, answers: Sequence[AnswerLength]) -> np.ndarray:
+    """(N, points of TTFT, points of TPOT): P(an answer has ended so long after its first token)."""
+    tokens = 1.0 + np.maximum(decode_s, 0.0)[:, :, None] / tpot_s[:, None, :]
+    places: dict[int, int] = {}
+    curves: list[np.ndarray] = []
+    for answer in answers:
+        if places.setdefault(id(answer.table), len(places)) == len(curves):
+            curves.append(answer.table.curve)
+    values = np.array(curves).ravel()
+    at = _EDGES.searchsorted(tokens, "right") - 1  # never -1: one token is beyond the first edge
+    place = at + np.array([places[id(answer.table)] * 2 * (BINS + 1) for answer in answers])[:, None, None]
+    shares: np.ndarray = values[place] + (tokens - _EDGES[at]) * values[place + (BINS + 1)]
+    if answers[0].choices > 1:
+        shares **= answers[0].choices
+    caps = np.array([inf if answer.cap is None else answer.cap for answer in answers])
+    shares[tokens >= caps[:, None, None]] = 1.0
+    shares *= (decode_s > 0.0)[:, :, None]
+    return shares

@@ -1,0 +1,1 @@
+"""Trained models as they serve (NumPy only), and the artifacts that hold them."""

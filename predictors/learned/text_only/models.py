@@ -1,0 +1,231 @@
+"""The artifact of kind "text", read and made into estimators by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isnan
+
+import numpy as np
+
+from predictors.learned.artifact import Artifact, ArtifactError
+from predictors.learned.names import model_key
+from predictors.learned.relevance import Encoder
+from predictors.learned.text import COUNTS, HEAD_TOKENS, TAIL_TOKENS, TEXT_FEATURES
+from predictors.learned.text_only.estimators import (
+    Clusters,
+    Effects,
+    Estimator,
+    Factorised,
+    Index,
+    Linear,
+    Mean,
+    Neighbours,
+    TwoHeads,
+)
+from router.core.interfaces import TextEstimates, TextEstimator
+from router.core.types import PromptFeatures
+
+TEXT_ONLY_FEATURES: tuple[str, ...] = (
+    TEXT_FEATURES,
+    "words-and-pairs-1",
+    f"{HEAD_TOKENS}+{TAIL_TOKENS}",
+    *COUNTS,
+)
+#: Neighbours of ECCOS-R (its paper's k) and of plain kNN, where each weighs by how alike it is.
+ECCOS_NEIGHBOURS = 16
+#: Answers that it has one of are no estimate: the mean counts as so many.
+ECCOS_LEANING = 2.0
+#: Clusters that speak for a prompt.
+NEAREST_CLUSTERS = 4
+CLUSTER_SHARPNESS = 6.0
+#: Sets of models whose places are kept at hand.
+_FLEETS = 64
+
+
+class TextModels:
+    """`estimators` by name: "mean" (the same for every prompt), "knn", "clusters", "logistic", "eccos_t", "eccos_r",
+    "factorisation". Each is asked with a prompt's features and models' names; safe from several threads."""
+
+    def __init__(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+        self.name = name
+        real = {key: _floats(value) for key, value in arrays.items()}
+        self.encoder = encoder_of(arrays)
+        self._heads = {str(key): head for head, key in enumerate(arrays["head_names"].tolist())}
+        self._places: dict[tuple[str, ...], tuple[list[int], np.ndarray]] = {}
+        self.estimators: Mapping[str, TextEstimator] = {
+            name: _Named(self, estimate) for name, estimate in estimators_of(real).items()
+        }
+
+    @classmethod
+    def load(cls, artifact: Artifact) -> TextModels:
+        """Raises ArtifactError for an artifact of another kind, or whose arrays are missing or do not fit."""
+        check(artifact)
+        return cls(artifact.name, artifact.arrays)
+
+    def knows(self, model: str) -> bool:
+        """Whether there are estimates for this model, by its key (`predictors.learned.names`)."""
+        return model_key(model) in self._heads
+
+    def places(self, models: Sequence[str]) -> tuple[list[int], np.ndarray]:
+        """(places of the known ones among these models, their heads)."""
+        fleet = tuple(models)
+        found = self._places.get(fleet)
+        if found is None:
+            heads = [self._heads.get(model_key(model)) for model in fleet]
+            known = [place for place, head in enumerate(heads) if head is not None]
+            found = known, np.array([heads[place] for place in known], dtype=np.int64)
+            if len(self._places) >= _FLEETS:
+                self._places.clear()
+            self._places[fleet] = found
+        return found
+
+
+class _Named:
+    """An estimator for models by name."""
+
+    def __init__(self, models: TextModels, estimate: Estimator) -> None:
+        self._models, self._estimate = models, estimate
+
+    def __call__(self, features: PromptFeatures, models: Sequence[str]) -> TextEstimates:
+        known, heads = self._models.places(models)
+        quality: list[float | None] = [None] * len(models)
+        tokens: list[float | None] = [None] * len(models)
+        if known:
+            said, lengths = self._estimate(self._models.encoder.vector(features))
+            for place, one, length in zip(known, said[heads].tolist(), lengths[heads].tolist(), strict=True):
+                quality[place] = one
+                tokens[place] = None if isnan(length) else length
+        return TextEstimates(quality, tokens)
+
+
+def encoder_of(arrays: Mapping[str, np.ndarray]) -> Encoder:
+    """Relevance's encoder, without a lexicon."""
+    grams = len(arrays["gram_ids"])
+    return Encoder(
+        arrays["gram_ids"].astype(np.int64),
+        arrays["gram_idf"].astype(np.float32),
+        arrays["gram_table"],
+        arrays["gram_step"].astype(np.float32),
+        np.zeros((grams, 0), dtype=np.int8),
+        np.zeros(grams, dtype=np.float32),
+        float(arrays["unknown_idf"]),
+    )
+
+
+def estimators_of(real: Mapping[str, np.ndarray]) -> dict[str, Estimator]:
+    """From an artifact's arrays as numbers."""
+    without = real["head_lengths"] == 0  # heads of which no length is known
+
+    def lengths(array: np.ndarray) -> np.ndarray:
+        """NaN, which no file holds, for those heads (last axis)."""
+        return np.where(without, np.nan, array)
+
+    effects = Effects(real["effect_quality"], lengths(real["effect_log_tokens"]), real["spread"])
+    vectors = real["index"]
+    vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
+    index = Index(
+        np.ascontiguousarray(vectors, dtype=np.float32),
+        real["index_quality"],
+        real["index_log_tokens"],
+        real["index_levels"],
+        real["index_log_levels"],
+    )
+    count, sharpness, leaning = real["knn"].tolist()
+    linear = Linear(
+        real["logistic"],
+        real["logistic_bias"],
+        real["ridge"],
+        lengths(real["ridge_bias"]),
+        real["spread"],
+        real["length_low"],
+        real["length_high"],
+    )
+    bucket_tokens = np.where(without[:, None], np.nan, real["bucket_tokens"])
+    return {
+        "mean": Mean(real["mean_quality"], lengths(real["mean_tokens"])),
+        "knn": Neighbours(index, effects, int(count), sharpness, leaning),
+        "clusters": Clusters(
+            real["centres"],
+            real["cluster_quality"],
+            lengths(real["cluster_tokens"]),
+            NEAREST_CLUSTERS,
+            CLUSTER_SHARPNESS,
+        ),
+        "logistic": linear,
+        "eccos_t": TwoHeads(
+            real["hidden"], real["hidden_bias"], real["two_heads"], real["two_heads_bias"], bucket_tokens
+        ),
+        "eccos_r": Neighbours(index, effects, ECCOS_NEIGHBOURS, 0.0, ECCOS_LEANING),
+        "factorisation": Factorised(real["mf_projection"], real["mf_models"], real["mf_bias"], linear),
+    }
+
+
+def _floats(array: np.ndarray) -> np.ndarray:
+    """Halves of floats are for the file; other kinds stay."""
+    return array.astype(np.float32) if array.dtype.kind == "f" else array
+
+
+#: Arrays of an artifact: kind of numbers and dimensions (G grams, D directions, X = D + counts + 1, H models, I
+#: prompts of the index, K clusters, N hidden units, B buckets, O = H x (1 + B), R rank).
+_ARRAYS = {
+    "gram_ids": ("iu", "G"),
+    "gram_idf": ("f", "G"),
+    "gram_table": ("i", "GD"),
+    "gram_step": ("f", "G"),
+    "unknown_idf": ("f", ""),
+    "head_names": ("U", "H"),
+    "head_rows": ("iu", "H"),
+    "head_lengths": ("iu", "H"),
+    "effect_quality": ("f", "H"),
+    "effect_log_tokens": ("f", "H"),
+    "spread": ("f", "H"),
+    "mean_quality": ("f", "H"),
+    "mean_tokens": ("f", "H"),
+    "index": ("i", "ID"),
+    "index_quality": ("u", "IH"),
+    "index_log_tokens": ("u", "IH"),
+    "index_levels": ("f", "I"),
+    "index_log_levels": ("f", "I"),
+    "knn": ("f", "3"),
+    "centres": ("f", "KD"),
+    "cluster_quality": ("f", "KH"),
+    "cluster_tokens": ("f", "KH"),
+    "logistic": ("f", "XH"),
+    "logistic_bias": ("f", "H"),
+    "ridge": ("f", "XH"),
+    "ridge_bias": ("f", "H"),
+    "length_low": ("f", "H"),
+    "length_high": ("f", "H"),
+    "hidden": ("f", "XN"),
+    "hidden_bias": ("f", "N"),
+    "two_heads": ("f", "NO"),
+    "two_heads_bias": ("f", "O"),
+    "bucket_tokens": ("f", "HB"),
+    "mf_projection": ("f", "XR"),
+    "mf_models": ("f", "HR"),
+    "mf_bias": ("f", "H"),
+}
+
+
+def check(artifact: Artifact) -> None:
+    """Raises ArtifactError for what is no artifact of text-only estimators."""
+    if artifact.kind != "text":
+        raise ArtifactError(f"a {artifact.kind} artifact, not a text one")
+    sizes: dict[str, int] = {"3": 3}
+    for name, (kinds, dimensions) in _ARRAYS.items():
+        array = artifact.arrays.get(name)
+        if array is None:
+            raise ArtifactError(f"a text artifact without its {name}")
+        fits = array.dtype.kind in kinds and array.ndim == len(dimensions)
+        if not fits or any(
+            sizes.setdefault(dimension, size) != size
+            for dimension, size in zip(dimensions, array.shape, strict=True)
+        ):
+            raise ArtifactError(f"a text artifact whose {name} does not fit: {array.shape} {array.dtype}")
+    if (
+        sizes["X"] != sizes["D"] + len(COUNTS) + 1
+        or sizes["O"] != sizes["H"] * (1 + sizes["B"])
+        or not all(sizes[each] for each in "GHIKB")
+        or artifact.arrays["knn"][0] < 1
+    ):
+        raise ArtifactError("a text artifact whose arrays do not fit each other")

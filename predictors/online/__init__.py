@@ -1,0 +1,1 @@
+"""What predicts while serving, and what it learns from the requests that it sees."""

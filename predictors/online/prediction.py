@@ -1,0 +1,134 @@
+"""A prediction that remembers what it was made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from predictors.analytic.answer_length import AnswerLength
+from predictors.learned.latency.features import Estimate
+from router.core.types import Prediction
+
+if TYPE_CHECKING:
+    from predictors.learned.trees import TreeForecast
+
+#: Log errors of TTFT and of TPOT, each at `predictors.learned.latency.features.TAUS`.
+Quantiles = list[list[float]]
+
+
+class PhysicalPrediction(Prediction):
+    """A `Prediction` that remembers what it was made of, so that its error can be learned: the `estimate`,
+    when (`made_at`), TPOT before shrinking (`raw_tpot_s`), the answer's length (None: it decodes nothing), and the
+    latency model's `quantiles` (None: not asked or not there) of log errors to the physical estimate as they serve,
+    `raw_quantiles` of those to the corrected estimate as the model told them. `of_ttft` and `of_tpot` are the factors
+    (median, 95 % quantile, mean) of actual to physical times.
+
+    It is made for each candidate of each request, and to fill a frozen dataclass takes longer than all of
+    the arithmetic; so this one can be written to, which nobody does once it is made, and works out what few ask for
+    when it is asked for.
+    """
+
+    __slots__ = (
+        "answer", "estimate", "made_at", "of_tpot", "of_ttft", "quantiles", "raw_quantiles", "raw_tpot_s", "trees",
+        "waited_s",
+    )  # fmt: skip
+
+    answer: AnswerLength | None
+    estimate: Estimate
+    made_at: float
+    of_tpot: Sequence[float]
+    of_ttft: Sequence[float]
+    quantiles: Quantiles | None
+    raw_quantiles: np.ndarray | None
+    raw_tpot_s: float
+    trees: TreeForecast | None  # of `predicted_latency`, which asks for it
+    waited_s: float  # since the request's arrival
+
+    __setattr__ = object.__setattr__
+    __delattr__ = object.__delattr__
+
+    def __init__(
+        self: Any,  # the fields are read-only in the base
+        estimate: Estimate,
+        answer: AnswerLength | None,
+        of_ttft: Sequence[float],
+        of_tpot: Sequence[float],
+        waited_s: float,
+        cost_usd: float,
+        quality: tuple[float | None, float | None],
+        p_miss: float | None,
+        memory_ratio: float,
+        raw_tpot_s: float,
+        quantiles: Quantiles | None,
+        raw_quantiles: np.ndarray | None,
+        made_at: float,
+    ) -> None:
+        self.estimate = estimate
+        self.answer = answer
+        self.of_ttft = of_ttft
+        self.of_tpot = of_tpot
+        self.waited_s = waited_s
+        self.cost_usd = cost_usd
+        self.quality, self.quality_sd = quality
+        self.p_miss = p_miss
+        self.memory_ratio = memory_ratio
+        self.raw_tpot_s = raw_tpot_s
+        self.quantiles = quantiles
+        self.raw_quantiles = raw_quantiles
+        self.made_at = made_at
+        self.trees = None
+        ttft_s, tpot_s = estimate[:2]
+        self.ttft_s_p50 = waited_s + ttft_s * of_ttft[0]
+        self.e2e_s_mean = waited_s + ttft_s * of_ttft[2]
+        if answer is None:
+            self.tpot_s = None
+            return
+        self.tpot_s = tpot_s * of_tpot[0]
+        if answer.long_mean > 1.0:
+            self.e2e_s_mean += tpot_s * of_tpot[2] * (answer.long_mean - 1.0)
+
+    @property
+    def output_tokens_p50(self) -> float:
+        return 0.0 if self.answer is None else self.answer.p50 * self.answer.choices
+
+    @property
+    def output_tokens_p90(self) -> float:
+        return 0.0 if self.answer is None else self.answer.p90 * self.answer.choices
+
+    @property
+    def output_tokens_mean(self) -> float:
+        return 0.0 if self.answer is None else self.answer.mean * self.answer.choices
+
+    @property
+    def engine_ttft_s(self) -> float:
+        return self.estimate.ttft_s * self.of_ttft[0]
+
+    @property
+    def ttft_s_p95(self) -> float:
+        return self.waited_s + self.estimate.ttft_s * self.of_ttft[1]
+
+    @property
+    def e2e_s_p50(self) -> float:
+        return self.waited_s + self.engine_ttft_s + self._decode_s_p50
+
+    @property
+    def e2e_s_p95(self) -> float:
+        # Upper deviations of independent parts add as squares.
+        by_ttft_s = self.estimate.ttft_s * (self.of_ttft[1] - self.of_ttft[0])
+        if self.answer is None:
+            return self.e2e_s_p50 + by_ttft_s
+        median, p95, _ = self.of_tpot
+        by_tpot_s = (p95 / median - 1.0) * self._decode_s_p50
+        by_length_s = (self.answer.long_p95 - self.answer.long_p50) * self.estimate.tpot_s * median
+        return self.e2e_s_p50 + sqrt(
+            by_ttft_s * by_ttft_s + by_tpot_s * by_tpot_s + by_length_s * by_length_s
+        )
+
+    @property
+    def _decode_s_p50(self) -> float:
+        if self.answer is None or self.answer.long_p50 <= 1.0:
+            return 0.0
+        return self.estimate.tpot_s * self.of_tpot[0] * (self.answer.long_p50 - 1.0)

@@ -1,0 +1,125 @@
+"""Training of the latency model: replay, normalise, LSTM and head by gradient descent, export.
+
+In two stages. First all of it, by truncated backpropagation along the events of many runs at once. Then the head
+alone on all requests in random order: neighbours in a run are alike, so the batches of the first stage are poor
+ones, and a head has most of the weights. Before, the same is done without every fourth load level, and how much too
+narrow the quantiles are there is what the model's `widths` make up for (half of it).
+
+The loss is the pinball loss of the log residual at `TAUS`, of TTFT and TPOT together. A request that never had a
+first token is right-censored: only a quantile below the time that it was waited for is wrong. Every source
+weighs as the square root of its requests, so that a small log of a real engine is heard beside a large emulation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import numpy as np
+
+from predictors.learned.artifact import Artifact
+from predictors.learned.latency import LATENCY_FEATURES, TAUS
+from predictors.training.dataset import Dataset, DatasetError
+from predictors.training.latency_fit import Progress, Settings, fit
+from predictors.training.latency_network import Network, predict
+from predictors.training.replay import Episode, episodes
+
+_LEAST_REQUESTS = 64
+
+
+def train(
+    data: Dataset, *, seed: int = 1, settings: Settings | None = None, progress: Progress | None = None
+) -> Artifact:
+    """The same data, seed and settings give the same artifact. Raises DatasetError for data with too few requests
+    or first tokens, with one TTFT throughout, or with times that are no times."""
+    tell = progress or (lambda _: None)
+    settings = settings or Settings()
+    tell("replay")
+    found = list(episodes(data))
+    _check(found)
+    widths = _widths(found, settings, seed, tell)
+    network, scales = fit(found, settings, seed, tell)
+    sources = Counter[str]()
+    for each in found:
+        sources[each.run.source] += len(each.targets)
+    about = {
+        "settings": {**asdict(settings), "seed": seed},
+        "requests": dict(sorted(sources.items())),
+        "runs": len(found),
+    }
+    return Artifact("latency", LATENCY_FEATURES, {**_arrays(network, scales), "widths": widths}, about)
+
+
+def _check(found: Sequence[Episode]) -> None:
+    requests = sum(len(each.targets) for each in found)
+    if requests < _LEAST_REQUESTS:
+        raise DatasetError(f"{requests} attempts: latency needs at least {_LEAST_REQUESTS} of them")
+    known = np.concatenate([each.actual[:, 0] for each in found])
+    known = known[~np.isnan(known)]
+    if len(known) < _LEAST_REQUESTS:
+        raise DatasetError(
+            f"{len(known)} of {requests} attempts have a first token: latency needs at least {_LEAST_REQUESTS}"
+        )
+    if np.ptp(known) < 1e-9:
+        raise DatasetError(
+            f"every first token came after {math.exp(known[0]):.3g} s: nothing to learn from that"
+        )
+
+
+def _widths(found: Sequence[Episode], settings: Settings, seed: int, tell: Progress) -> np.ndarray:
+    """(2, 5) factors of the quantiles' distances from the median, at least 1: half way (of the logarithm) to those with
+    which they hold on load levels that were left out, every fourth of each source, the sources weighing the same.
+    Half way, since a network that has seen all levels is less far from what it is asked."""
+    levels: dict[str, list[str]] = {}
+    for source in sorted({each.run.source for each in found}):
+        of_source = {each.run.level or "" for each in found if each.run.source == source}
+        levels[source] = sorted(of_source, key=lambda level: (len(level.partition(".")[0]), level))[1::4]
+    out = [each for each in found if (each.run.level or "") in levels[each.run.source]]
+    rest = [each for each in found if (each.run.level or "") not in levels[each.run.source]]
+    widths = np.ones((2, len(TAUS)), np.float32)
+    if sum(len(each.targets) for each in out) < _LEAST_REQUESTS or not rest:
+        return widths
+    network, scales = fit(rest, settings, seed, lambda told: tell(f"without every fourth level: {told}"))
+    told = np.concatenate([predict(network, scales, each) for each in out])
+    residual = np.concatenate([each.residual for each in out])
+    sources = np.concatenate([np.repeat(each.run.source, len(each.targets)) for each in out])
+    median = TAUS.index(0.5)
+    for time in range(2):
+        known = np.isfinite(residual[:, time])
+        if known.sum() < _LEAST_REQUESTS:
+            continue
+        _, of, counts = np.unique(sources[known], return_inverse=True, return_counts=True)
+        for at, tau in enumerate(TAUS):
+            by = told[known, time, at] - told[known, time, median]
+            if at != median:
+                ratio = (residual[known, time] - told[known, time, median]) / by
+                share = tau if at > median else 1.0 - tau
+                widths[time, at] = math.sqrt(max(1.0, _weighted_quantile(ratio, 1.0 / counts[of], share)))
+        widths[time, median + 1 :] = np.maximum.accumulate(widths[time, median + 1 :])
+    return widths
+
+
+def _weighted_quantile(values: np.ndarray, weights: np.ndarray, probability: float) -> float:
+    order = np.argsort(values, kind="stable")
+    below = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(below, probability * below[-1])])
+
+
+def _arrays(network: Network, scales: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The network's weights as `predictors.learned.latency.model` names them."""
+    state = {name: value.detach().numpy().astype(np.float32) for name, value in network.state_dict().items()}
+    return {
+        **scales,
+        "lstm": np.concatenate([state["lstm.weight_ih_l0"].T, state["lstm.weight_hh_l0"].T]),
+        "lstm_bias": state["lstm.bias_ih_l0"] + state["lstm.bias_hh_l0"],
+        "join_encoding": state["join_encoding.weight"].T,
+        "join_bias": state["join_encoding.bias"],
+        "join_target": state["join_target.weight"].T,
+        "middle": state["middle.weight"].T,
+        "middle_bias": state["middle.bias"],
+        "last": state["last.weight"].T,
+        "last_bias": state["last.bias"],
+        "skip": state["skip.weight"].T,
+    }

@@ -1,0 +1,130 @@
+"""Factors of prompts: linear functions of the words and pairs that occur, fitted in closed form.
+
+Reduced-rank ridge regression (Mukherjee and Zhu, 2011). Prompts by models is a table of log lengths with holes;
+an additive fit (model + prompt) fills them. Ridge from TF-IDF to all models at once, and the directions in which
+its fitted values vary most, are what the prompt's text tells of lengths: the first is how long answers get at
+all, the others how models differ. Lengths of different models are strongly correlated, so a few are enough, and
+a model with few answers gains from all others.
+
+What a network learns to rely on must be as wrong in training as in serving: for the prompts trained on,
+factors come from fits without their own part of the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import sparse
+
+from predictors.learned.length_model import GRAMS, grams_of
+from predictors.training.dataset import fraction_of
+from router.core.types import PromptFeatures
+
+#: A word or pair must occur in so many prompts.
+LEAST_PROMPTS_WITH = 2
+_PENALTY = 1.0
+_PARTS = 6
+_FILL_ROUNDS = 20
+_SOLVER_STEPS = 60
+_SOLVER_RESIDUAL = 1e-5
+
+
+@dataclass(frozen=True)
+class Factors:
+    """`grams` (G,) are the ids known, `prompts_with` (G,) in how many prompts each occurs; `table` (G + 1, rank + 1) by row: what an occurrence adds to each factor,
+    and to the squared norm; row 0 is zero. `of_prompts` (prompts, rank) of those trained on, each from a fit
+    without it."""
+
+    grams: np.ndarray
+    prompts_with: np.ndarray
+    table: np.ndarray
+    of_prompts: np.ndarray
+
+
+def fit_factors(
+    prompts: Sequence[PromptFeatures],
+    groups: Sequence[str],
+    lengths: tuple[np.ndarray, np.ndarray, np.ndarray],
+    models: int,
+    rank: int,
+) -> Factors:
+    """`lengths` are (prompt, model, log tokens) of each answer; near copies share a group. The last columns are 0
+    where there is too little for so many factors."""
+    grams, prompts_with, inputs = _tf_idf(prompts)
+    weights = _inverse_frequencies(prompts_with, len(prompts))
+    target = _filled(*lengths, len(prompts), models)
+    target -= target.mean(axis=0)
+    fitted = inputs @ (inputs.T @ _solve(inputs, target))
+    _, directions = np.linalg.eigh(fitted.T @ fitted)
+    wanted = target @ directions[:, ::-1][:, :rank]
+    wanted = np.pad(wanted, ((0, 0), (0, rank - wanted.shape[1])))
+    part = np.array([int(fraction_of(group, _PARTS) * _PARTS) for group in groups])
+    of_prompts = np.zeros_like(wanted)
+    for each in np.unique(part):
+        out = part == each
+        known = inputs[~out]
+        if known.shape[0]:
+            of_prompts[out] = inputs[out] @ (known.T @ _solve(known, wanted[~out]))
+    table = np.zeros((len(grams) + 1, rank + 1))
+    table[1:, :-1] = weights[:, None] * (inputs.T @ _solve(inputs, wanted))
+    table[1:, -1] = weights**2
+    return Factors(grams, prompts_with, table, of_prompts)
+
+
+def _inverse_frequencies(prompts_with: np.ndarray, prompts: int) -> np.ndarray:
+    found: np.ndarray = np.log((1 + prompts) / (1 + prompts_with)) + 1.0
+    return found
+
+
+def _tf_idf(prompts: Sequence[PromptFeatures]) -> tuple[np.ndarray, np.ndarray, sparse.csr_array]:
+    """(ids known, how many prompts have each, prompts x ids with rows of norm 1)."""
+    occurring = [np.unique(grams_of(each)) for each in prompts]
+    prompts_with = np.bincount(np.concatenate(occurring), minlength=GRAMS)
+    grams = np.flatnonzero(prompts_with >= LEAST_PROMPTS_WITH)
+    weights = _inverse_frequencies(prompts_with[grams], len(prompts))
+    rows = np.repeat(np.arange(len(prompts)), [len(each) for each in occurring])
+    ids = np.concatenate(occurring)
+    kept = prompts_with[ids] >= LEAST_PROMPTS_WITH
+    columns = np.searchsorted(grams, ids[kept])
+    table = sparse.csr_array((weights[columns], (rows[kept], columns)), shape=(len(prompts), len(grams)))
+    norms = np.sqrt(table.power(2).sum(axis=1))
+    unit = sparse.csr_array(table.multiply(1.0 / np.maximum(norms, 1e-12)[:, None]))
+    return grams, prompts_with[grams], unit
+
+
+def _filled(prompt: np.ndarray, model: np.ndarray, value: np.ndarray, rows: int, columns: int) -> np.ndarray:
+    """(rows, columns) means of the values less the model's level; holes get the prompt's."""
+    count, total = np.zeros((rows, columns)), np.zeros((rows, columns))
+    np.add.at(count, (prompt, model), 1.0)
+    np.add.at(total, (prompt, model), value)
+    there = count > 0
+    mean = total / np.maximum(count, 1.0)
+    of_row = np.zeros(rows)
+    for _ in range(_FILL_ROUNDS):
+        of_column = np.where(there, mean - of_row[:, None], 0.0).sum(axis=0) / np.maximum(
+            there.sum(axis=0), 1
+        )
+        of_row = np.where(there, mean - of_column, 0.0).sum(axis=1) / np.maximum(there.sum(axis=1), 1)
+        of_row -= of_row.mean()
+    return np.where(there, mean - of_column, of_row[:, None])
+
+
+def _solve(inputs: sparse.csr_array, target: np.ndarray) -> np.ndarray:
+    """X of (inputs inputs' + penalty) X = target by conjugate gradients, all columns at once."""
+    found = np.zeros_like(target)
+    residual = target.copy()
+    direction = residual.copy()
+    size = (residual**2).sum(axis=0)
+    enough = _SOLVER_RESIDUAL**2 * np.maximum(size, 1e-12)
+    for _ in range(_SOLVER_STEPS):
+        if (size <= enough).all():
+            break
+        image = inputs @ (inputs.T @ direction) + _PENALTY * direction
+        step = size / np.maximum((direction * image).sum(axis=0), 1e-300)
+        found += step * direction
+        residual -= step * image
+        before, size = size, (residual**2).sum(axis=0)
+        direction = residual + direction * (size / np.maximum(before, 1e-300))
+    return found

@@ -1,0 +1,176 @@
+"""Training of the relevance predictor: expected quality of (prompt, model) from the prompt's text.
+
+1. An encoder of prompts, without labels (`relevance_experts`).
+2. Four experts (`EXPERTS`). They are fitted several times on all but one part of the groups of prompts, so that
+   each prompt is judged by experts that saw no near copy of it.
+3. From those judgements: how far to believe which expert (`relevance_stack`).
+4. The experts once more on everything, with these weights worked into their last layers.
+
+A prompt's task, where the data has one, is what the last expert learns to tell; nobody is told it afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+import torch
+from sklearn.cluster import KMeans
+
+from predictors.learned.artifact import Artifact
+from predictors.learned.relevance import HALF_EVIDENCE, RELEVANCE_FEATURES, Encoder, Prototypes
+from predictors.training.dataset import Dataset, fraction_of
+from predictors.training.relevance_experts import (
+    Lexicon,
+    Network,
+    Tasks,
+    fit_encoder,
+    fit_lexicon,
+    fit_network,
+    fit_prototypes,
+    fit_tasks,
+)
+from predictors.training.relevance_labels import Labels, labels_of, priors, scale_shifts
+from predictors.training.relevance_stack import Seen, Trust, fit_trust
+
+_PARTS = 3
+_CLUSTERS = 32
+EXPERTS = ("network", "prototypes", "lexicon", "tasks")
+
+
+def train(data: Dataset, *, seed: int = 1, progress: Callable[[str], None] | None = None) -> Artifact:
+    """The same data and seed give the same artifact. Raises DatasetError for data without quality, with too
+    few rated prompts or groups of them, or with one quality throughout."""
+    tell = progress or (lambda _: None)
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    labels = labels_of(data)
+    tell(f"encoder of {len(labels.prompts)} prompts")
+    encoder, weights = fit_encoder(labels.prompts, seed)
+    vectors = np.stack([encoder.vector(prompt.features) for prompt in labels.prompts])
+    trust = fit_trust(labels, _judged(labels, vectors, weights, seed, tell))
+    tell("experts on all prompts")
+    everything = np.arange(len(labels.prompts))
+    network = fit_network(vectors, labels, everything, seed)
+    lexicon = fit_lexicon(weights, labels, everything)
+    tasks = fit_tasks(vectors, labels, everything)
+    prototypes, departures = fit_prototypes(vectors, labels, everything, seed)
+    return _artifact(labels, encoder, network, lexicon, tasks, prototypes, departures, trust, seed)
+
+
+def _judged(
+    labels: Labels,
+    vectors: np.ndarray,
+    weights: scipy.sparse.csr_matrix,
+    seed: int,
+    tell: Callable[[str], None],
+) -> Seen:
+    part = np.array([int(fraction_of(group, seed) * _PARTS) for group in labels.groups])
+    prior = np.zeros(labels.quality.shape)
+    departures = np.zeros((len(EXPERTS), *labels.quality.shape))
+    for out in np.unique(part):
+        tell(f"experts without part {out + 1} of {_PARTS}")
+        rows, judged = np.flatnonzero(part != out), np.flatnonzero(part == out)
+        prototypes, there = fit_prototypes(vectors, labels, rows, seed)
+        near, faded = _near(prototypes, there, vectors[judged], labels)
+        said = {
+            "network": fit_network(vectors, labels, rows, seed).departures(vectors[judged]),
+            "prototypes": near,
+            "lexicon": fit_lexicon(weights, labels, rows).departures(weights[judged]),
+            "tasks": fit_tasks(vectors, labels, rows).said(vectors[judged]),
+        }
+        prior[judged] = priors(labels.quality[rows])
+        for expert, name in enumerate(EXPERTS):
+            departures[expert, judged] = said[name] * faded
+    return Seen(prior, departures)
+
+
+def _near(
+    prototypes: Prototypes, there: np.ndarray, vectors: np.ndarray, labels: Labels
+) -> tuple[np.ndarray, np.ndarray]:
+    """(what prototypes say, of departures (K, H) there; how far departures are faded in); both (P, H)."""
+    counted = there * prototypes.counts[:, labels.head_scale]
+    said, faded = [], []
+    for vector in vectors:
+        weights, near_by, trust, _ = prototypes.nearness(vector)
+        near = np.maximum(near_by, 1e-9)[labels.head_scale]
+        said.append(weights @ counted / near)
+        faded.append(trust * near / (near + HALF_EVIDENCE))
+    return np.stack(said), np.stack(faded)
+
+
+def _artifact(
+    labels: Labels,
+    encoder: Encoder,
+    network: Network,
+    lexicon: Lexicon,
+    tasks: Tasks,
+    prototypes: Prototypes,
+    departures: np.ndarray,
+    trust: list[Trust],
+    seed: int,
+) -> Artifact:
+    out_bias, departures, of_task = network.out_bias.copy(), departures.copy(), tasks.departures.copy()
+    out = np.concatenate([network.out, lexicon.out])
+    hidden = len(network.out)
+    for scale, believed in enumerate(trust):
+        heads = labels.heads_on(scale)
+        out[:hidden, heads] = believed.weighed(out[:hidden, heads], EXPERTS.index("network"))
+        out[hidden:, heads] = believed.weighed(out[hidden:, heads], EXPERTS.index("lexicon"))
+        out_bias[heads] = believed.weighed(out_bias[heads], EXPERTS.index("network")) + believed.constant
+        departures[:, heads] = believed.weighed(departures[:, heads], EXPERTS.index("prototypes"))
+        of_task[:, heads] = believed.weighed(of_task[:, heads], EXPERTS.index("tasks"))
+    step = np.maximum(np.abs(lexicon.grams).max(axis=1), 1e-9) / 127.0
+    count = min(_CLUSTERS, len(prototypes.centres))
+    clusters = KMeans(count, n_init=4, random_state=seed).fit(
+        prototypes.centres, sample_weight=prototypes.counts.sum(axis=1)
+    )
+    prior = priors(labels.quality)
+    half, single = np.float16, np.float32
+    arrays = {
+        "gram_ids": encoder.ids.astype(np.uint32),
+        "gram_idf": encoder.idf.astype(single),
+        "gram_table": encoder.table,
+        "gram_step": encoder.step.astype(half),
+        "lexicon": np.rint(lexicon.grams / step[:, None]).astype(np.int8),
+        "lexicon_step": step.astype(single),
+        "unknown_idf": np.array(encoder.unknown_idf, dtype=single),
+        "hidden": network.hidden.astype(half),
+        "hidden_bias": network.hidden_bias.astype(single),
+        "out": out.astype(half),
+        "out_bias": out_bias.astype(single),
+        "task_weights": tasks.weights.astype(half),
+        "task_bias": tasks.bias.astype(single),
+        "task_departures": of_task.astype(half),
+        "centres": prototypes.centres.astype(half),
+        "centre_counts": prototypes.counts.astype(half),
+        "centre_clusters": clusters.labels_.astype(np.uint16),
+        "departures": departures.astype(half),
+        "near": np.array(prototypes.near, dtype=single),
+        "head_names": np.array(labels.heads),
+        "head_scale": labels.head_scale.astype(np.uint16),
+        "head_rows": (~np.isnan(labels.quality)).sum(axis=0).astype(np.uint32),
+        "head_prior": prior,
+        "scale_names": np.array(labels.scales),
+        "scale_shift": scale_shifts(labels, prior),
+    }
+    return Artifact("relevance", RELEVANCE_FEATURES, arrays, {"settings": _settings(labels, trust, seed)})
+
+
+def _settings(labels: Labels, trust: list[Trust], seed: int) -> dict[str, Any]:
+    return {
+        "seed": seed,
+        "parts": _PARTS,
+        "scales": {
+            name: {
+                "models": len(labels.heads_on(scale)),
+                f"weights of {', '.join(EXPERTS)}": {
+                    "common": [round(weight, 4) for weight in trust[scale].common],
+                    "particular": [round(weight, 4) for weight in trust[scale].particular],
+                },
+            }
+            for scale, name in enumerate(labels.scales)
+        },
+    }

@@ -1,0 +1,281 @@
+"""What relevance is made of, each fitted on its own: the encoder of prompts and the experts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse
+import torch
+from scipy.optimize import minimize
+from scipy.special import log_softmax, softmax
+from sklearn.cluster import KMeans
+from sklearn.linear_model import Ridge
+from sklearn.utils.extmath import randomized_svd
+from torch import nn
+
+from predictors.learned.relevance import Encoder, Prototypes, grams
+from predictors.learned.text import COUNTS
+from predictors.training.dataset import DatasetError, Prompt
+from predictors.training.relevance_labels import Labels, priors
+
+_DIRECTIONS = 64
+_MOST_GRAMS = 20_000
+_MIN_PROMPTS_OF_GRAM = 3
+
+
+def fit_encoder(prompts: tuple[Prompt, ...], seed: int) -> tuple[Encoder, scipy.sparse.csr_matrix]:
+    """(an encoder without a lexicon, weights of the known grams in each prompt, rows of length 1). TF-IDF over the words and pairs that several prompts have, cut to its main directions (latent semantic
+    analysis, Deerwester et al. 1990) and to whole numbers of 8 bits. Raises DatasetError for prompts without
+    words in common."""
+    found = [np.unique(grams(prompt.features), return_counts=True) for prompt in prompts]
+    every = np.concatenate([ids for ids, _ in found])
+    ids, seen = np.unique(every, return_counts=True)
+    enough = min(_MIN_PROMPTS_OF_GRAM, max(len(prompts) // 100, 2))
+    most_seen = np.sort(np.argsort(-seen, kind="stable")[:_MOST_GRAMS])
+    most_seen = most_seen[seen[most_seen] >= enough]
+    if len(most_seen) < 2:
+        raise DatasetError("the prompts have no words in common: there is nothing to tell them by")
+    ids, seen = ids[most_seen], seen[most_seen]
+    idf = (np.log((1.0 + len(prompts)) / (1.0 + seen)) + 1.0).astype(np.float32)
+    unknown_idf = float(np.log(1.0 + len(prompts)) + 1.0)
+    matrix = _weights(found, ids, idf)
+    size = min(_DIRECTIONS, min(matrix.shape) - 1)
+    _, _, directions = randomized_svd(matrix, size, random_state=seed)
+    step = np.maximum(np.abs(directions).max(axis=0), 1e-9) / 127.0
+    table = np.rint(directions.T / step[:, None]).astype(np.int8)
+    step = step.astype(np.float16).astype(np.float32)
+    none = np.zeros((len(ids), 0), dtype=np.int8)
+    return Encoder(ids, idf, table, step, none, np.zeros(len(ids), dtype=np.float32), unknown_idf), matrix
+
+
+def _weights(
+    found: list[tuple[np.ndarray, np.ndarray]], ids: np.ndarray, idf: np.ndarray
+) -> scipy.sparse.csr_matrix:
+    rows, values, ends = [], [], [0]
+    for these, times in found:
+        places = np.minimum(np.searchsorted(ids, these), len(ids) - 1)
+        known = ids[places] == these
+        weights = (1.0 + np.log(times[known])) * idf[places[known]]
+        length = np.sqrt(weights @ weights)
+        rows.append(places[known])
+        values.append(weights / max(length, 1e-9))
+        ends.append(ends[-1] + len(weights))
+    shape = (len(found), len(ids))
+    return scipy.sparse.csr_matrix((np.concatenate(values), np.concatenate(rows), ends), shape=shape)
+
+
+# --- the network ----------------------------------------------------------------------------------------
+_HIDDEN = 256
+_MEMBERS = 2
+_EPOCHS = 30
+_BATCH = 256
+_RATE = 3e-3
+_DECAY = 1e-2
+_DROPPED = 0.5
+
+
+@dataclass(frozen=True)
+class Network:
+    """Departures in log-odds: max(x @ hidden + hidden_bias, 0) @ out + out_bias. Members of the ensemble lie
+    side by side in the hidden layer."""
+
+    hidden: np.ndarray  # (X, N)
+    hidden_bias: np.ndarray  # (N,)
+    out: np.ndarray  # (N, H)
+    out_bias: np.ndarray  # (H,)
+
+    def departures(self, vectors: np.ndarray) -> np.ndarray:
+        """(P, H) of vectors (P, X)."""
+        return np.asarray(
+            np.maximum(vectors @ self.hidden + self.hidden_bias, 0.0) @ self.out + self.out_bias
+        )
+
+
+def fit_network(vectors: np.ndarray, labels: Labels, rows: np.ndarray, seed: int) -> Network:
+    """An ensemble of networks of one hidden layer that all heads share, fitted on some rows with soft labels.
+    A prompt weighs by the root of its number of answers, since those of one prompt are much alike."""
+    members = [_fit_member(vectors[rows], labels.quality[rows], seed + member) for member in range(_MEMBERS)]
+    return Network(
+        np.concatenate([member.hidden for member in members], axis=1),
+        np.concatenate([member.hidden_bias for member in members]),
+        np.concatenate([member.out for member in members]) / _MEMBERS,
+        np.mean([member.out_bias for member in members], axis=0),
+    )
+
+
+def _fit_member(vectors: np.ndarray, quality: np.ndarray, seed: int) -> Network:
+    torch.manual_seed(seed)
+    # A floor: of few or uniform prompts some directions have no spread, and a half float ends at 65,504.
+    mean, spread = vectors.mean(axis=0), np.maximum(vectors.std(axis=0), 1e-3)
+    given = torch.from_numpy((vectors - mean) / spread)
+    there = torch.from_numpy((~np.isnan(quality)).astype(np.float32))
+    actual = torch.from_numpy(np.nan_to_num(quality))
+    weight = there / there.sum(dim=1, keepdim=True).clamp(min=1.0).sqrt()
+    prior = torch.from_numpy(priors(quality))
+    hidden, out = nn.Linear(given.shape[1], _HIDDEN), nn.Linear(_HIDDEN, quality.shape[1])
+    with torch.no_grad():
+        out.weight.mul_(0.1)
+        out.bias.zero_()
+    network = nn.Sequential(nn.Dropout(_DROPPED / 2), hidden, nn.ReLU(), nn.Dropout(_DROPPED), out)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=_RATE, weight_decay=_DECAY)
+    batches = -(-len(given) // _BATCH)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, _RATE, total_steps=_EPOCHS * batches, pct_start=0.1
+    )
+    order = np.random.default_rng(seed)
+    loss_of = nn.BCEWithLogitsLoss(reduction="none")
+    for _ in range(_EPOCHS):
+        for batch in torch.split(torch.from_numpy(order.permutation(len(given))), _BATCH):
+            loss = (loss_of(prior + network(given[batch]), actual[batch]) * weight[batch]).sum()
+            optimizer.zero_grad()
+            (loss / weight[batch].sum()).backward()
+            optimizer.step()
+            schedule.step()
+    # Standardisation goes into the first layer, so that serving need not do it.
+    first = hidden.weight.detach().numpy().T / spread[:, None]
+    bias = hidden.bias.detach().numpy() - mean @ first
+    return Network(first, bias, out.weight.detach().numpy().T, out.bias.detach().numpy())
+
+
+# --- means of parts --------------------------------------------------------------------------------------
+#: Answers of the head's own mean that its mean in a part leans on.
+_LEANING = 5.0
+
+
+def _departures(quality: np.ndarray, part: np.ndarray, count: int) -> np.ndarray:
+    """(parts, H) log-odds of the mean quality (P, H) in each part of the prompts, less those of the head's mean;
+    `part` (P,) is each prompt's, below `count`."""
+    prior = priors(quality)
+    total = np.tile(_LEANING / (1.0 + np.exp(-prior)), (count, 1))
+    answers = np.full(total.shape, _LEANING)
+    np.add.at(total, part, np.nan_to_num(quality))
+    np.add.at(answers, part, ~np.isnan(quality))
+    average = np.clip(total / answers, 1e-3, 1.0 - 1e-3)
+    return np.asarray(np.log(average / (1.0 - average)) - prior)
+
+
+# --- the lexicon ----------------------------------------------------------------------------------------
+_SCORES_A_SCALE = 3
+_RIDGE = 4.0
+#: Of a mean near 0 or 1: log-odds there change by 1 / this at most for each unit of quality.
+_LEAST_SLOPE = 0.02
+
+
+@dataclass(frozen=True)
+class Lexicon:
+    """Departures in log-odds: (weights of grams @ grams) @ out."""
+
+    grams: np.ndarray  # (G, L)
+    out: np.ndarray  # (L, H)
+
+    def departures(self, weights: scipy.sparse.csr_matrix) -> np.ndarray:
+        """(P, H) of weights of grams (P, G)."""
+        return np.asarray((weights @ self.grams) @ self.out)
+
+
+def fit_lexicon(weights: scipy.sparse.csr_matrix, labels: Labels, rows: np.ndarray) -> Lexicon:
+    """By scale: the main patterns over models in which quality departs from the models' means, and ridge
+    regressions of how much of each a prompt has on the weights of its grams."""
+    quality = labels.quality[rows]
+    mean = 1.0 / (1.0 + np.exp(-priors(quality)))
+    coefficients, outs = [], []
+    for scale in range(len(labels.scales)):
+        heads = labels.heads_on(scale)
+        there = ~np.isnan(quality[:, heads])
+        rated = there.any(axis=1)
+        if not rated.any():
+            continue
+        departed = np.nan_to_num(quality[:, heads] - mean[heads])[rated]
+        # Unanswered counts as no departure; scaled up by how few answered.
+        answered = there[rated].mean(axis=1)
+        _, _, patterns = np.linalg.svd(departed, full_matrices=False)
+        patterns = patterns[:_SCORES_A_SCALE]
+        amounts = (departed @ patterns.T) / answered[:, None]
+        ridge = Ridge(alpha=_RIDGE, solver="sparse_cg", fit_intercept=True)
+        ridge.fit(weights[rows[rated]], amounts, sample_weight=answered / answered.mean())
+        coefficients.append(np.atleast_2d(ridge.coef_).T)
+        # A small step in quality as one in log-odds.
+        out = np.zeros((len(patterns), quality.shape[1]))
+        out[:, heads] = patterns / np.maximum(mean[heads] * (1.0 - mean[heads]), _LEAST_SLOPE)
+        outs.append(out)
+    return Lexicon(np.concatenate(coefficients, axis=1), np.concatenate(outs))
+
+
+# --- the prototypes -------------------------------------------------------------------------------------
+_PROMPTS_A_PROTOTYPE = 40
+_MOST_PROTOTYPES = 384
+#: Quantiles of how near prompts are to their prototype: trusted not at all at half the first.
+_NEAR = (0.01, 0.05)
+
+
+def fit_prototypes(
+    vectors: np.ndarray, labels: Labels, rows: np.ndarray, seed: int
+) -> tuple[Prototypes, np.ndarray]:
+    """(prototypes, (K, H) departures of each head's quality there from its mean, in log-odds)."""
+    directions = vectors[rows, : -len(COUNTS) - 1]
+    quality = labels.quality[rows]
+    count = int(np.clip(len(rows) // _PROMPTS_A_PROTOTYPE, 1, _MOST_PROTOTYPES))
+    means = KMeans(count, n_init=1, random_state=seed).fit(directions)
+    centres = means.cluster_centers_
+    centres = centres / np.maximum(np.linalg.norm(centres, axis=1, keepdims=True), 1e-9)
+    likeness = directions @ centres.T
+    nearest = likeness.argmax(axis=1)
+    departures = _departures(quality, nearest, count)
+    counts = np.zeros((count, len(labels.scales)))
+    for scale in range(len(labels.scales)):
+        rated = (~np.isnan(quality[:, labels.heads_on(scale)])).any(axis=1)
+        np.add.at(counts[:, scale], nearest, rated)
+    low, high = np.quantile(likeness.max(axis=1) * vectors[rows, -1], _NEAR)
+    near = (float(low) / 2.0, max(float(high), float(low) / 2.0 + 1e-3))
+    return Prototypes(centres.astype(np.float32), counts.astype(np.float32), near), departures
+
+
+# --- the tasks ------------------------------------------------------------------------------------------
+_PROMPTS_OF_TASK = 20
+_TASK_RIDGE = 1.0
+_TASK_STEPS = 60
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """Departures in log-odds: softmax(x @ weights + bias) @ departures, the first being how likely each task is."""
+
+    weights: np.ndarray  # (X, T)
+    bias: np.ndarray  # (T,)
+    departures: np.ndarray  # (T, H)
+
+    def said(self, vectors: np.ndarray) -> np.ndarray:
+        """(P, H) of vectors (P, X)."""
+        return np.asarray(softmax(vectors @ self.weights + self.bias, axis=1) @ self.departures)
+
+
+def fit_tasks(vectors: np.ndarray, labels: Labels, rows: np.ndarray) -> Tasks:
+    """A logistic regression that tells tasks from prompts, and how models did at each task. Rare tasks and prompts
+    of none are one task for each source."""
+    prompts = [labels.prompts[row] for row in rows]
+    often = Counter((prompt.source, prompt.task) for prompt in prompts)
+    names = [
+        f"{prompt.source}/{prompt.task}"
+        if prompt.task and often[prompt.source, prompt.task] >= _PROMPTS_OF_TASK
+        else prompt.source
+        for prompt in prompts
+    ]
+    found, task = np.unique(names, return_inverse=True)
+    mean, spread = vectors[rows].mean(axis=0), np.maximum(vectors[rows].std(axis=0), 1e-3)
+    given = np.column_stack([(vectors[rows] - mean) / spread, np.ones(len(rows))])
+    actual = np.eye(len(found))[task]
+
+    def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        weights = flat.reshape(given.shape[1], len(found))
+        log_shares = log_softmax(given @ weights, axis=1)
+        slope = given.T @ (np.exp(log_shares) - actual) + _TASK_RIDGE * weights
+        value = _TASK_RIDGE / 2 * float(flat @ flat) - float((actual * log_shares).sum())
+        return value, slope.ravel()
+
+    start = np.zeros(given.shape[1] * len(found))
+    best = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": _TASK_STEPS}).x
+    *weights, bias = best.reshape(given.shape[1], len(found))
+    scaled = np.stack(weights) / spread[:, None]
+    return Tasks(scaled, bias - mean @ scaled, _departures(labels.quality[rows], task, len(found)))

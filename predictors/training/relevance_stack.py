@@ -1,0 +1,93 @@
+"""How much of what the experts say is to be believed: weights fitted on prompts that they had not seen.
+
+On each scale an expert's departures are parted into what all models have in common (how hard the prompt is) and
+what is particular to a model. The common part decides how good an answer will be, the particular one which model
+to pick. A model's particular estimate is the noisier one, and a picker that follows noise is worse than one that
+always picks the best model. So each part of each expert has its own weight, by likelihood, and the
+particular ones are cut further where picks were worse for them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import minimize
+
+from predictors.training.relevance_labels import Labels
+
+#: How firmly weights are held at equal shares of the common parts and at none of the particular ones: what
+#: a scale with little data is left with.
+_RIDGE = 20.0
+#: Shares of the particular departures that are tried, largest first. Smaller ones pick no better, and predict
+#: worse.
+_SHARES = (1.0, 0.75)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What experts said of prompts that they were not fitted on: `prior` (P, H) and each expert's departures
+    as far as they are faded in (experts, P, H)."""
+
+    prior: np.ndarray
+    departures: np.ndarray
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Weights of one scale: of the common and the particular part of each expert, and a constant."""
+
+    constant: float
+    common: tuple[float, ...]
+    particular: tuple[float, ...]
+
+    def weighed(self, departures: np.ndarray, expert: int) -> np.ndarray:
+        """An expert's departures of the heads of this scale (last axis), as far as they are to be believed."""
+        common = departures.mean(axis=-1, keepdims=True)
+        return np.asarray(self.common[expert] * common + self.particular[expert] * (departures - common))
+
+
+def fit_trust(labels: Labels, seen: Seen) -> list[Trust]:
+    """Weights by scale, by maximum likelihood on soft labels."""
+    return [_of_scale(labels, seen, labels.heads_on(scale)) for scale in range(len(labels.scales))]
+
+
+def _of_scale(labels: Labels, seen: Seen, heads: np.ndarray) -> Trust:
+    quality = labels.quality[:, heads]
+    rated = (~np.isnan(quality)).any(axis=1)
+    quality = quality[rated]
+    prior = seen.prior[rated][:, heads]
+    experts = seen.departures[:, rated][:, :, heads]
+    common = np.broadcast_to(experts.mean(axis=2, keepdims=True), experts.shape)
+    particular = experts - common
+    there = ~np.isnan(quality)
+    given = np.concatenate([np.ones((1, int(there.sum()))), common[:, there], particular[:, there]]).T
+    actual, offset = quality[there].astype(float), prior[there].astype(float)
+    count = len(experts)
+    start = np.array([0.0, *[1.0 / count] * count, *[0.0] * count])
+
+    def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
+        logit = offset + given @ weights
+        value = np.logaddexp(0.0, logit) - actual * logit
+        slope = given.T @ (1.0 / (1.0 + np.exp(-logit)) - actual)
+        away = weights - start
+        return float(value.sum() + _RIDGE / 2 * away @ away), slope + _RIDGE * away
+
+    bounds = [(-1.0, 1.0), *[(0.0, 2.0)] * (2 * count)]
+    constant, *weights = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds).x.tolist()
+    own = np.tensordot(weights[count:], particular, axes=1)
+    kept = _kept(quality, prior, own)
+    return Trust(constant, tuple(weights[:count]), tuple(kept * weight for weight in weights[count:]))
+
+
+def _kept(quality: np.ndarray, prior: np.ndarray, own: np.ndarray) -> float:
+    """The share of the particular departures (P, M) that picks best; of equal ones the larger."""
+    several = (~np.isnan(quality)).sum(axis=1) > 1
+    quality, prior, own = quality[several], prior[several], own[several]
+    there = ~np.isnan(quality)
+
+    def picked(share: float) -> float:
+        picks = np.where(there, prior + share * own, -np.inf).argmax(axis=1)
+        return float(np.take_along_axis(quality, picks[:, None], axis=1).sum())
+
+    return max(_SHARES, key=picked)

@@ -1,0 +1,341 @@
+"""A recorded run, driven through the very objects that serve: what the latency model would have seen of it.
+
+Each attempt's dispatch, first token and end, and each report of the engine, is told in order of time to a
+`router.core.state.Instance`, the serving predictor and a `Track`; every decision leaves one row of target
+features, the corrected estimate that it would have been served with, and what came of it.
+
+Of a cluster whose members cannot be told apart (`Run.replicas`) each request is taken to find an average
+member: the counters that it sees are the cluster's, divided by its members.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf, isfinite, log, nextafter
+from typing import Any
+
+import numpy as np
+
+from predictors.learned.latency.features import EVENT_FEATURES, TARGET_FEATURES, TAUS, Track
+from predictors.learned.latency.model import LatencyModel
+from predictors.learned.models import Models
+from predictors.learned.trees import TREE_FEATURES, TreeModel, tree_row
+from predictors.online.prediction import PhysicalPrediction
+from predictors.online.predictor import OnlinePredictor
+from predictors.training.dataset import Attempt, Dataset, DatasetError, Run, State
+from router.core.interfaces import Option
+from router.core.profile import EngineProfile
+from router.core.state import Instance
+from router.core.types import Candidate, LoadReport, Request
+
+#: Who foretold (`Episode.told`).
+PHYSICAL, MODEL, SERVED = "physical", "model", "served"
+#: Likewise, but (N, 2): p90 alone.
+FORESTS = "forests"
+
+_REPORT, _FIRST_TOKEN, _END, _DISPATCH = range(4)  # in this order at one moment
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """A run as the model sees it: E events and N requests in order of dispatch.
+
+    `events` (E, event features), `targets` (N, target features), `seen` (N,) how many events came before each
+    decision, `dispatched_s` (N,). `corrected` (N, 2) is the log of the corrected estimate of TTFT and TPOT in
+    seconds, `actual` (N, 2) of what was measured, NaN where it is not known; of a request that never had a first
+    token `longer_than` (N,) is the log of how long it was waited for, else -inf. `held` (N,) is the closed form of
+    KV memory's mean use over the request's life. `tree_rows` (N, tree features) and `tree_bases` (N, 2) are what
+    boosted trees see (`predictors.learned.trees`).
+
+    `told` has by name (N, 2, 5) log seconds of TTFT and TPOT at `TAUS`, as they were foretold at each decision:
+    `PHYSICAL` by the estimate with its online correction, and of a replay with a model `MODEL` by the model alone
+    and `SERVED` after online calibration. With trees it has `FORESTS` (N, 2), p90 by boosted trees with their online
+    offset. Empty where they were not asked for.
+    """
+
+    run: Run
+    events: np.ndarray
+    targets: np.ndarray
+    seen: np.ndarray
+    dispatched_s: np.ndarray
+    corrected: np.ndarray
+    actual: np.ndarray
+    longer_than: np.ndarray
+    held: np.ndarray
+    tree_rows: np.ndarray
+    tree_bases: np.ndarray
+    told: Mapping[str, np.ndarray]
+
+    @property
+    def residual(self) -> np.ndarray:
+        """(N, 2): log of actual over corrected estimate."""
+        residual: np.ndarray = self.actual - self.corrected
+        return residual
+
+
+class _Predictor(OnlinePredictor):
+    """Knows of each request what its prefix cache should have held, instead of guessing from the prompt."""
+
+    cached = 0.0
+
+    def cached_tokens(self, request: Request, instance: str) -> float:
+        return self.cached
+
+    def told(
+        self, prediction: PhysicalPrediction, candidate: Candidate, instance: Instance
+    ) -> dict[str, Any]:
+        """By name, the log quantiles [TTFT, TPOT] at TAUS that were foretold."""
+        known, quantiles = prediction.estimate, prediction.quantiles
+        pair = self._pair(candidate, instance)
+        physical = log(known.ttft_s), log(known.tpot_s)
+        told = {PHYSICAL: (pair.ttft_error(known, None), pair.tpot_error(known, None))}
+        if quantiles is not None:
+            told[SERVED] = (pair.ttft_error(known, quantiles), pair.tpot_error(known, quantiles))
+        found: dict[str, Any] = {
+            name: [
+                [base + error.quantile(tau) for tau in TAUS]
+                for base, error in zip(physical, errors, strict=True)
+            ]
+            for name, errors in told.items()
+        }
+        raw = prediction.raw_quantiles
+        if raw is not None:
+            bases = physical[0] + known.ttft_bias, physical[1] + known.tpot_bias
+            found[MODEL] = [[base + each for each in row] for base, row in zip(bases, raw, strict=True)]
+        return found
+
+
+def episodes(
+    data: Dataset,
+    model: LatencyModel | None = None,
+    *,
+    trees: TreeModel | None = None,
+    judge: bool = False,
+) -> Iterator[Episode]:
+    """One for each run that has attempts, in the data set's order. With `judge`, or a model or trees, each has what
+    was `told`. Raises DatasetError for times that are no times."""
+    attempts: dict[str, list[Attempt]] = defaultdict(list)
+    states: dict[str, list[State]] = defaultdict(list)
+    for attempt in data.attempts:
+        attempts[attempt.run].append(attempt)
+    for state in data.states:
+        states[state.run].append(state)
+    for run in data.runs:
+        if attempts[run.id]:
+            yield replay(run, attempts[run.id], states[run.id], model, trees=trees, judge=judge)
+
+
+def replay(
+    run: Run,
+    attempts: Sequence[Attempt],
+    states: Sequence[State],
+    model: LatencyModel | None = None,
+    *,
+    trees: TreeModel | None = None,
+    judge: bool = False,
+) -> Episode:
+    """Drive one run through an instance that starts knowing nothing."""
+    for each in attempts:
+        _check(each)
+    ordered = sorted(attempts, key=lambda each: each.dispatched_s)
+    models = Models(latency=model, trees=trees)
+    return _Replay(run, ordered, models, judge or model is not None or trees is not None).play(states)
+
+
+def _check(attempt: Attempt) -> None:
+    start_s, first_s, end_s = attempt.dispatched_s, attempt.first_token_s, attempt.ended_s
+    if any(each is not None and not isfinite(each) for each in (start_s, first_s, end_s)):
+        raise DatasetError(f"run {attempt.run}: an attempt with a time that is not a number")
+    if first_s is not None and first_s <= start_s:
+        raise DatasetError(
+            f"run {attempt.run}: a first token that did not come after its dispatch ({start_s:.3f} s)"
+        )
+    if end_s is not None and end_s < (start_s if first_s is None else first_s):
+        raise DatasetError(f"run {attempt.run}: an end before its first token or dispatch ({start_s:.3f} s)")
+
+
+class _Replay:
+    def __init__(self, run: Run, attempts: Sequence[Attempt], models: Models, judge: bool) -> None:
+        self.run = run
+        self.attempts = attempts
+        self.predictor = _Predictor(models)
+        self.judge = judge
+        self.told: dict[str, list[Any]] = defaultdict(list)
+        self.track = Track(None)
+        self.candidates = {
+            model: Candidate(run.instance, model, model, family=run.family)
+            for model in sorted({each.model for each in attempts})
+        }
+        profile = EngineProfile(**run.profile_values) if run.profile_values else None
+        self.cluster = Instance(
+            run.instance,
+            run.kind,
+            dict(self.candidates),
+            hardware=run.hardware,
+            speed=run.speed,
+            profiles=dict.fromkeys(self.candidates, profile) if profile else {},
+        )
+        size = len(attempts)
+        self.requests: list[Request | None] = [None] * size
+        self.predictions: list[Any] = [None] * size
+        self.expected = [0] * size
+        self.targets = np.empty((size, len(TARGET_FEATURES)), np.float32)
+        self.seen = np.empty(size, np.int64)
+        self.corrected = np.empty((size, 2))
+        self.actual = np.full((size, 2), np.nan)
+        self.longer_than = np.full(size, -inf)
+        self.held = np.empty(size)
+        self.tree_rows = np.empty((size, len(TREE_FEATURES)))
+        self.tree_bases = np.empty((size, 2))
+
+    def play(self, states: Sequence[State]) -> Episode:
+        moments: list[tuple[float, int, int]] = [(each.at_s, _REPORT, at) for at, each in enumerate(states)]
+        for at, each in enumerate(self.attempts):
+            moments.append((each.dispatched_s, _DISPATCH, at))
+            if each.first_token_s is not None:
+                moments.append((each.first_token_s, _FIRST_TOKEN, at))
+            # An attempt that failed at once has its end at the moment of its dispatch, and yet after it.
+            if each.ended_s is not None:
+                moments.append((max(each.ended_s, nextafter(each.dispatched_s, inf)), _END, at))
+        for now, what, at in sorted(moments):
+            if what == _REPORT:
+                self._reported(states[at], now)
+            elif what == _DISPATCH:
+                self._dispatched(at, now)
+            elif what == _FIRST_TOKEN:
+                self._first_token(at, now)
+            else:
+                self._ended(at, now)
+        events = np.array(self.track.events, np.float32).reshape(-1, len(EVENT_FEATURES))
+        dispatched = np.array([each.dispatched_s for each in self.attempts])
+        return Episode(
+            self.run,
+            events,
+            self.targets,
+            self.seen,
+            dispatched,
+            self.corrected,
+            self.actual,
+            self.longer_than,
+            self.held,
+            self.tree_rows,
+            self.tree_bases,
+            {name: np.array(rows) for name, rows in self.told.items()},
+        )
+
+    def _share(self) -> Instance:
+        """What one member of the cluster holds, on average."""
+        instance, replicas = self.cluster, self.run.replicas
+        if replicas == 1:
+            return instance
+        # Parts of a request are no whole numbers, and the arithmetic that reads them does not mind.
+        share: dict[str, Any] = {
+            name: getattr(instance, name) / replicas
+            for name in ("in_flight", "awaiting_first_token", "pending_prefill_tokens", "context_tokens")
+        }
+        return replace(instance, **share)
+
+    def _dispatched(self, at: int, now: float) -> None:
+        attempt = self.attempts[at]
+        candidate = self.candidates[attempt.model]
+        request = Request(
+            str(at),
+            now,
+            "",
+            (attempt.model,),
+            prompt_tokens=attempt.prompt_tokens,
+            max_tokens=attempt.max_tokens,
+            prefix=(at,) if attempt.cached_tokens else (),
+        )
+        instance = self._share()
+        self.predictor.cached = float(attempt.cached_tokens or 0)
+        prediction = self.predictor.predict(request, candidate, instance, now)
+        assert isinstance(prediction, PhysicalPrediction)  # noqa: S101 (that predictor makes no others)
+        estimate = prediction.estimate
+        self.requests[at], self.predictions[at] = request, prediction
+        self.expected[at] = int(prediction.output_tokens_p50 or 0.0)
+        self.targets[at] = self.track.target(instance, estimate, now)
+        self.held[at] = prediction.memory_ratio
+        self.tree_rows[at], *self.tree_bases[at] = tree_row(
+            instance, self.predictor._pair(candidate, instance).costs, estimate
+        )
+        if self.judge:
+            for name, row in self.predictor.told(prediction, candidate, instance).items():
+                self.told[name].append(row)
+            times = self.predictor.tree_times(request, [Option(candidate, instance, prediction)])
+            if times is not None:
+                self.told[FORESTS].append([log(time_s) for time_s in times[0]])
+        self.seen[at] = len(self.track.events)
+        self.corrected[at] = (
+            log(estimate.ttft_s) + estimate.ttft_bias,
+            log(estimate.tpot_s) + estimate.tpot_bias,
+        )
+        if attempt.first_token_s is not None and attempt.first_token_s > now:
+            self.actual[at, 0] = log(attempt.first_token_s - now)
+        elif attempt.ended_how != "ok" and attempt.ended_s is not None and attempt.ended_s > now:
+            self.longer_than[at] = log(attempt.ended_s - now)
+        if (tpot_s := _tpot_s(attempt)) is not None:
+            self.actual[at, 1] = log(tpot_s)
+        self.cluster.dispatched(attempt.prompt_tokens)
+        instance = self._share()
+        self.predictor.observe_dispatch(request, candidate, instance, prediction, now)
+        self.track.dispatched(instance, estimate, now)
+
+    def _first_token(self, at: int, now: float) -> None:
+        attempt = self.attempts[at]
+        self.cluster.first_token(attempt.prompt_tokens, self.expected[at])
+        waited_s = now - attempt.dispatched_s
+        instance = self._share()
+        self.predictor.observe_ttft(
+            self._request(at), self.candidates[attempt.model], instance, self.predictions[at], waited_s, now
+        )
+        if waited_s > 0:
+            self.track.first_token(instance, self.predictions[at].estimate, waited_s, now)
+
+    def _ended(self, at: int, now: float) -> None:
+        attempt = self.attempts[at]
+        decoding = attempt.first_token_s is not None
+        self.cluster.released(attempt.prompt_tokens, self.expected[at], decoding)
+        request, candidate, prediction = (
+            self._request(at),
+            self.candidates[attempt.model],
+            self.predictions[at],
+        )
+        instance = self._share()
+        if attempt.ended_how != "ok":
+            waited_s = now - attempt.dispatched_s
+            self.predictor.observe_loss(request, candidate, instance, prediction, waited_s, decoding, now)
+            self.track.lost(instance, waited_s, decoding, now)
+            return
+        tpot_s = _tpot_s(attempt)
+        tokens = attempt.output_tokens or 0
+        self.predictor.observe_end(
+            request, candidate, instance, prediction, tokens, attempt.prompt_tokens, tpot_s, now
+        )
+        if decoding:
+            self.track.ended(instance, prediction.estimate, tokens, tpot_s, now)
+        else:  # as the predictor tells its own: an answer without a first token
+            self.track.lost(instance, now - attempt.dispatched_s, False, now)
+
+    def _reported(self, state: State, now: float) -> None:
+        self.cluster.takes_report(
+            LoadReport(running=state.running, waiting=state.waiting, kv_usage=state.kv_usage), now
+        )
+        instance = self._share()
+        self.predictor.observe_report(instance, now)
+        self.track.reported(instance, now)
+
+    def _request(self, at: int) -> Request:
+        request = self.requests[at]
+        assert request is not None  # noqa: S101 (its dispatch came first)
+        return request
+
+
+def _tpot_s(attempt: Attempt) -> float | None:
+    """Seconds for each token after the first, where the log tells it."""
+    tokens, first_s, ended_s = attempt.output_tokens, attempt.first_token_s, attempt.ended_s
+    if tokens is None or tokens < 2 or first_s is None or ended_s is None or ended_s <= first_s:
+        return None
+    return (ended_s - first_s) / (tokens - 1) if attempt.ended_how == "ok" else None

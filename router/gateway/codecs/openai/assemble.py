@@ -1,0 +1,313 @@
+"""Puts a streamed answer together to the one that was asked for without streaming.
+
+Most events of a stream are alike but for one string. Such runs are not parsed: the bytes before and after
+the string are learned from one event (`Cut`), and the escaped strings between them are joined and decoded
+at once. Everything else is parsed and merged in full, so the result is the same either way.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import orjson
+
+from backends.engine_numbers import finish_reason
+from router.core.errors import AnswerTooLarge, UpstreamError
+from router.gateway.codecs.openai.events import Cut, cut, event_payload, parse_event
+
+Api = Literal["chat", "completions"]
+
+MAX_TOOL_CALLS = 256
+MAX_ARGUMENTS_CHARS = 1 << 19
+#: Of all calls of an answer; they are parsed at once.
+MAX_ALL_ARGUMENTS_CHARS = 1 << 20
+#: Of an answer that is put together: its events, and its text (of events
+#: that are more than text one half), which stays in memory and is written at once.
+MAX_ANSWER_BYTES = 1 << 26
+MAX_TEXT_BYTES = 1 << 24
+_FOLD_BYTES = 1 << 16  # raw events are kept up to this many bytes, then folded into text
+_FIRST_KEPT = frozenset({"id", "created", "model"})  # of the whole answer; of other fields the last wins
+
+
+def _decoded(escaped: bytes) -> str:
+    try:
+        text: str = orjson.loads(b'"' + escaped + b'"')
+    except orjson.JSONDecodeError:
+        raise UpstreamError("the engine sent an event that is not JSON") from None
+    return text
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise UpstreamError("the engine sent an event of an unknown shape")
+    return value
+
+
+class Assembler:
+    """Collects the events of one stream and gives the whole answer.
+
+    `feed` takes server-sent events in OpenAI's shape (`Batch.data`); `result` gives the `chat.completion` or
+    `text_completion` object without `usage`, which is the caller's to add. Raises UpstreamError when an
+    event is not JSON or is an error.
+    """
+
+    __slots__ = (
+        "_bytes",
+        "_chat",
+        "_choices",
+        "_cut",
+        "_parts",
+        "_pending_bytes",
+        "_sink",
+        "_text_bytes",
+        "_top",
+    )
+
+    def __init__(self, api: Api) -> None:
+        self._chat = api == "chat"
+        self._parts: list[bytes] = []
+        self._pending_bytes = self._bytes = self._text_bytes = 0
+        self._top: dict[str, Any] = {}
+        self._choices: dict[int, _Choice] = {}
+        self._cut: Cut | None = None
+        self._sink: list[str] = []
+
+    def feed(self, data: bytes) -> None:
+        """Take what was read. Cheap: the work is done in blocks, and in `result`."""
+        self._parts.append(data)
+        self._pending_bytes += len(data)
+        self._bytes += len(data)
+        if self._bytes > MAX_ANSWER_BYTES:
+            raise AnswerTooLarge("the engine's answer is too large")
+        if self._pending_bytes > _FOLD_BYTES:
+            self._fold(last=False)
+
+    def result(self) -> dict[str, Any]:
+        """The answer so far, as an object to serialise."""
+        self._fold(last=True)
+        top = self._top
+        answer: dict[str, Any] = {
+            "id": top.get("id"),
+            "object": "chat.completion" if self._chat else "text_completion",
+            "created": top.get("created"),
+            "model": top.get("model"),
+            "choices": [choice.result(self._chat) for _, choice in sorted(self._choices.items())],
+        }
+        for name, value in top.items():
+            answer.setdefault(name, value)
+        return answer
+
+    def _fold(self, *, last: bool) -> None:
+        raw = b"".join(self._parts)
+        if not raw:
+            return
+        if b"\r" in raw:  # only ever a line end: JSON escapes it in strings
+            raw = raw.replace(b"\r\n", b"\n")
+        end = len(raw)
+        if last:
+            raw = raw if raw.endswith(b"\n\n") else raw + b"\n\n"
+            end = len(raw)
+            self._parts.clear()
+        else:
+            end = raw.rfind(b"\n\n") + 2 if b"\n\n" in raw else 0
+            self._parts[:] = [raw[end:]]
+        self._pending_bytes = len(self._parts[0]) if self._parts else 0
+        at = 0
+        while at < end:
+            if self._cut is not None and raw.startswith(self._cut.head, at):
+                pieces, at, foreign = self._cut.run(raw, at)
+                if pieces:
+                    self._add_text(b"".join(pieces))
+                if not foreign:
+                    continue
+            stop = raw.find(b"\n\n", at) + 2
+            self._event(raw[at:stop])
+            at = stop
+
+    def _add_text(self, escaped: bytes) -> None:
+        self._text_bytes += len(escaped)
+        if self._text_bytes > MAX_TEXT_BYTES:
+            raise UpstreamError("the engine's answer is too large")
+        self._sink.append(_decoded(escaped))
+
+    def _event(self, event: bytes) -> None:
+        payload = event_payload(event)
+        if payload is None:
+            return
+        self._text_bytes += len(payload) // 2
+        if self._text_bytes > MAX_TEXT_BYTES:
+            raise UpstreamError("the engine's answer is too large")
+        chunk = parse_event(payload)
+        choices = chunk.pop("choices", None) or []
+        chunk.pop("usage", None)
+        top = self._top
+        if not top:
+            self._top = chunk
+        elif chunk != top:
+            for name, value in chunk.items():
+                if value is not None and (name not in _FIRST_KEPT or name not in top):
+                    top[name] = value
+        self._cut = None
+        if not isinstance(choices, list):
+            raise UpstreamError("the engine sent an event of an unknown shape")
+        for one in choices:
+            part = _object(one)
+            index = part.get("index") or 0
+            if not isinstance(index, int):
+                raise UpstreamError("the engine sent an event of an unknown shape")
+            choice = self._choices.get(index)
+            if choice is None:
+                choice = self._choices[index] = _Choice(index)
+            texts = _object(part.get("delta") or {}) if self._chat else part
+            if len(choices) == 1:
+                self._cut = cut(event, part, texts)
+                if self._cut is not None:
+                    self._sink = choice.texts.setdefault(self._cut.field, [])
+            choice.take(part, texts, self._chat)
+
+
+class _Choice:
+    """One choice as it grows."""
+
+    __slots__ = ("calls", "extra", "finish_reason", "function_call", "index", "logprobs", "message", "texts")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.texts: dict[str, list[str]] = {}
+        self.message: dict[str, Any] = {}
+        self.calls: list[dict[str, Any]] = []
+        self.function_call: dict[str, Any] | None = None
+        self.logprobs: dict[str, Any] | None = None
+        self.finish_reason: str | None = None
+        self.extra: dict[str, Any] = {}
+
+    def take(self, part: dict[str, Any], texts: dict[str, Any], chat: bool) -> None:
+        for name, value in part.items():
+            if value is None or name == "index" or name == "delta":  # noqa: PLR1714 (half the time)
+                continue
+            if name == "finish_reason":
+                self.finish_reason = finish_reason(value)
+            elif name == "logprobs":
+                self.logprobs = _merged(self.logprobs, value)
+            elif name == "text" and not chat and isinstance(value, str):
+                self.texts.setdefault("text", []).append(value)
+            else:
+                self.extra[name] = _merged(self.extra.get(name), value)
+        if chat:
+            for name, value in texts.items():
+                self._take_delta(name, value)
+
+    def _take_delta(self, name: str, value: Any) -> None:
+        if value is None:
+            return
+        if name == "role":
+            self.message.setdefault("role", value)
+        elif isinstance(value, str):
+            self.texts.setdefault(name, []).append(value)
+        elif name == "tool_calls" and isinstance(value, list):
+            for piece in value:
+                merge_tool_call(self.calls, piece)
+        elif name == "function_call":
+            if self.function_call is None:
+                self.function_call = {"name": "", "arguments": ""}
+            _merge_strings(self.function_call, _object(value))
+        else:
+            self.message[name] = _merged(self.message.get(name), value)
+
+    def result(self, chat: bool) -> dict[str, Any]:
+        joined = {name: "".join(pieces) for name, pieces in self.texts.items()}
+        if not chat:
+            return {
+                "index": self.index,
+                "text": joined.get("text", ""),
+                "logprobs": self.logprobs,
+                "finish_reason": self.finish_reason,
+                **self.extra,
+            }
+        content = joined.pop("content", None)
+        refusal = joined.pop("refusal", None) or None
+        if not content and (self.calls or self.function_call or refusal):
+            content = None
+        message: dict[str, Any] = {
+            "role": self.message.pop("role", "assistant"),
+            "content": content,
+            "refusal": refusal,
+            **joined,
+            **self.message,
+        }
+        if self.calls:
+            message["tool_calls"] = [
+                {name: value for name, value in call.items() if name != "index"}
+                for call in sorted(self.calls, key=lambda call: call["index"])
+            ]
+        if self.function_call is not None:
+            message["function_call"] = self.function_call
+        return {
+            "index": self.index,
+            "message": message,
+            "logprobs": self.logprobs,
+            "finish_reason": self.finish_reason,
+            **self.extra,
+        }
+
+
+def _merged(old: Any, new: Any) -> Any:
+    """What two values of one field make: lists go on, objects merge member by member, else the last wins."""
+    if isinstance(old, list) and isinstance(new, list):
+        old += new  # in place: an answer of many events must not be copied with each of them
+        return old
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name, value in new.items():
+            if value is not None:
+                old[name] = _merged(old.get(name), value)
+        return old
+    return new
+
+
+def _merge_strings(into: dict[str, Any], piece: dict[str, Any]) -> None:
+    for name, value in piece.items():
+        if isinstance(value, str):
+            before = into.get(name, "")
+            if not isinstance(before, str) or len(before) > MAX_ARGUMENTS_CHARS:
+                raise UpstreamError("the engine sent a tool call of an unknown shape, or without end")
+            into[name] = before + value
+        elif isinstance(value, dict):  # some engines give arguments as an object
+            into[name] = orjson.dumps(value).decode()
+        elif value is not None:
+            into[name] = value
+
+
+def _arguments_chars(call: dict[str, Any]) -> int:
+    function = call.get("function")
+    arguments = function.get("arguments") if isinstance(function, dict) else None
+    return len(arguments) if isinstance(arguments, str) else 0
+
+
+def merge_tool_call(calls: list[dict[str, Any]], delta: Any) -> None:
+    """Merge one piece of a `tool_calls` delta into the calls so far, by its index: id and type stay as first
+    given, name and arguments are concatenated. A piece without an index begins a call if it has a new id, and
+    else belongs to the last one."""
+    piece = _object(delta)
+    index = piece.get("index")
+    call: dict[str, Any] | None = None
+    if isinstance(index, int):
+        call = next((one for one in calls if one["index"] == index), None)
+    else:
+        index = len(calls)
+        if calls and piece.get("id") in (None, "", calls[-1]["id"]):
+            call = calls[-1]
+    if call is None:
+        if len(calls) >= MAX_TOOL_CALLS:
+            raise UpstreamError(f"the engine sent more than {MAX_TOOL_CALLS} tool calls")
+        kind = piece.get("type") or "function"
+        call = {"index": index, "id": None, "type": kind}
+        if kind == "function":
+            call["function"] = {"name": "", "arguments": ""}
+        calls.append(call)
+    for name, value in piece.items():
+        if isinstance(value, dict):
+            _merge_strings(_object(call.setdefault(name, {})), value)
+            if sum(map(_arguments_chars, calls)) > MAX_ALL_ARGUMENTS_CHARS:
+                raise UpstreamError("the engine sent tool calls without end")
+        elif name not in {"index", "type"} and value and not call.get(name):
+            call[name] = value

@@ -1,0 +1,37 @@
+"""The trained artifacts that serve, and how a reload replaces them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from predictors.learned.models import Models
+from predictors.online.predictor import OnlinePredictor
+from router.config import FleetConfig
+from router.gateway.records.feedback import Feedback
+
+
+class Artifacts:
+    """`read` loads the artifacts of a fleet file and raises ConfigError."""
+
+    def __init__(
+        self, predictor: OnlinePredictor, feedback: Feedback, read: Callable[[FleetConfig], Models]
+    ) -> None:
+        self._predictor = predictor
+        self._feedback = feedback
+        self._read = read
+
+    @property
+    def name(self) -> str:
+        """The artifacts in use, as records name them."""
+        return self._predictor.name
+
+    async def load(self, config: FleetConfig) -> Models:
+        """The artifacts of a fleet file, read in a thread. Raises ConfigError."""
+        return await asyncio.to_thread(self._read, config)
+
+    async def use(self, models: Models) -> None:
+        """Predict with these from now on. New ones learn the recorded feedback again."""
+        if models.name != self.name:
+            self._predictor.use(models)
+            await self._feedback.learn_recorded()

@@ -1,0 +1,146 @@
+"""What the fleet file and the clients' keys fix for each request. A reload or a change of keys makes new rules."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Self, TypedDict
+
+from router.config import FleetConfig, KeyConfig
+from router.gateway.http.own_pages import OwnPages
+from router.gateway.keys.accounts import Account
+from router.gateway.keys.keyring import KeyRing
+from router.gateway.keys.tenants import Tenants
+from router.request.field_rules import FieldRules
+from router.request.key_terms import KeyTerms
+from router.request.model_names import ModelNames
+from router.request.routing_params import Defaults, RoutingRules
+from router.store.keys import StoredKey
+
+logger = logging.getLogger("headway")
+
+
+class _KeyRules(TypedDict):
+    """The fields of `Rules` that depend on keys."""
+
+    tenants: Tenants
+    keys: KeyRing
+    terms: dict[str, KeyTerms]
+    accounts: Mapping[str, Account]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """One version of the rules.
+
+    `pages`: the web pages that may call while no key is needed. `fields`: members that bodies must not have.
+    `stored`: the keys that are not in the fleet file. `terms`: by name of each working key. `accounts`: by name of each
+    known key; a revoked key's spending still counts for the keys that made it. `fallbacks`: by model. `created`: when the
+    fleet was read, in seconds since the epoch. `least_context_tokens`: the shortest context of any candidate.
+    """
+
+    config: FleetConfig
+    pages: OwnPages
+    fields: FieldRules
+    names: ModelNames
+    routing_rules: RoutingRules
+    stored: Sequence[StoredKey]
+    tenants: Tenants
+    keys: KeyRing
+    terms: dict[str, KeyTerms]
+    accounts: Mapping[str, Account]
+    fallbacks: dict[str, tuple[str, ...]]
+    created: int
+    least_context_tokens: int | None
+
+    @classmethod
+    def of(cls, config: FleetConfig, policies: tuple[str, ...], stored: Sequence[StoredKey] = ()) -> Self:
+        """The rules of a fleet file and of keys made at run time (`stored`). `policies` are the known policies."""
+        names = ModelNames(
+            [model.name for model in config.models],
+            {alias: model.name for model in config.models for alias in model.aliases},
+            policies,
+        )
+        defaults = config.defaults
+        server = Defaults(defaults.policy, defaults.slo.slo() if defaults.slo else None, defaults.on_miss)
+        contexts = [
+            candidate.context_tokens
+            for instance in config.instances
+            for candidate in config.candidates(instance).values()
+            if candidate.context_tokens is not None
+        ]
+        return cls(
+            config=config,
+            pages=OwnPages(config.server.host, config.server.allowed_hosts),
+            fields=FieldRules(config.limits.forbidden_fields, config.limits.media_urls),
+            names=names,
+            routing_rules=RoutingRules(
+                names,
+                server,
+                {model.name: Defaults(slo=model.slo.slo()) for model in config.models if model.slo},
+            ),
+            stored=stored,
+            **_key_rules(config, names, stored),
+            fallbacks={model.name: model.fallbacks for model in config.models},
+            created=int(time.time()),
+            least_context_tokens=min(contexts, default=None),
+        )
+
+    def with_keys(self, stored: Sequence[StoredKey]) -> Self:
+        """The same rules with other keys beside those of the fleet file."""
+        if stored is self.stored:
+            return self
+        changed = _key_rules(self.config, self.names, stored, self.tenants.left_out)
+        rules = replace(self, stored=stored, **changed)
+        rules.stay_closed(self)
+        return rules
+
+    def stay_closed(self, before: Rules) -> None:
+        """Need a key if the rules before needed one, even if no key works any more."""
+        if not before.keys.open:
+            self.keys.close()
+
+
+def _key_rules(
+    config: FleetConfig, names: ModelNames, stored: Sequence[StoredKey], logged: Sequence[str] = ()
+) -> _KeyRules:
+    """The rules of all keys. `logged` are the warnings that were logged before."""
+    tenants = Tenants(config.auth.keys, stored, names.name_of)
+    for reason in tenants.left_out:
+        if reason not in logged:
+            logger.warning("%s", reason)
+    working = [tenants.effective(tenant.name) for tenant in tenants if tenants.alive(tenant.name)]
+    return {
+        "tenants": tenants,
+        "keys": KeyRing(working, closed=bool(config.auth.required or config.auth.keys or stored)),
+        "terms": {key.name: _terms(config, names, key, tenants.chain(key.name)[-1].name) for key in working},
+        "accounts": {tenant.name: tenants.account(tenant.name) for tenant in tenants},
+    }
+
+
+def _terms(config: FleetConfig, names: ModelNames, key: KeyConfig, owner: str) -> KeyTerms:
+    """The terms of a key whose effective settings are `key`; `owner` is the operator's key at the top of its chain."""
+    policy = key.policy
+    if policy is not None and policy not in names.policies:
+        logger.warning("key %s: there is no policy %s; the default applies", key.name, policy)
+        policy = None
+    return KeyTerms(
+        key.name,
+        policy,
+        key.locked,
+        key.max_cost_usd,
+        key.min_quality,
+        key.max_priority,
+        None if key.models is None else frozenset(key.models),
+        owner,
+        0 if config.auth.share_prefixes else int.from_bytes(_salt("prefix", key.sha256)[:4], "big"),
+        _salt("cache", key.sha256).hex() if config.auth.cache_salt else None,
+    )
+
+
+def _salt(purpose: str, sha256: str) -> bytes:
+    """A salt that all replicas derive alike, and that nobody can guess without the key."""
+    return hashlib.sha256(purpose.encode() + bytes.fromhex(sha256)).digest()

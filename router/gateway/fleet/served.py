@@ -1,0 +1,226 @@
+"""The fleet as this process serves it: its rules, its instances in the scheduler, the adapters of their engines.
+
+A change has two steps. `prepare` does everything that can fail and changes nothing. `commit` cannot fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from predictors.online.predictor import OnlinePredictor
+from router.background import Tasks, close_all
+from router.config import FleetConfig, InstanceConfig
+from router.core.errors import UpstreamError
+from router.core.events import FleetChanged
+from router.core.interfaces import Backend
+from router.core.types import Candidate
+from router.gateway.fleet.instances import ProfileLookup, instance_of, scheduler_settings
+from router.gateway.fleet.monitor import Monitor
+from router.gateway.fleet.rules import Rules
+from router.gateway.fleet.targets import LiveTargets
+from router.gateway.keys.client_keys import ClientKeys
+from router.gateway.relay.runner import Runner
+from router.gateway.telemetry.metrics import Metrics
+from router.request.tokenizer import PromptTokenizer
+from router.store.keys import StoredKey
+
+logger = logging.getLogger("headway")
+
+BackendFactory = Callable[[InstanceConfig, FleetConfig], Awaitable[Backend]]
+TokenizerLoader = Callable[[FleetConfig], dict[str, PromptTokenizer]]
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedFleet:
+    """A fleet that is ready to serve. `plan` holds for each instance whether it stays as it is; `made` are new adapters."""
+
+    config: FleetConfig
+    rules: Rules
+    tokenizers: dict[str, PromptTokenizer]
+    plan: Sequence[tuple[InstanceConfig, dict[str, Candidate], bool]]
+    backends: dict[str, Backend]
+    made: Sequence[Backend]
+
+    async def discard(self) -> None:
+        """Close what was opened for it."""
+        for backend in self.made:
+            await backend.aclose()
+
+
+class ServedFleet:
+    """Holds the current rules (`rules`), adapters (`backends`) by instance and tokenizers by model."""
+
+    def __init__(
+        self,
+        config: FleetConfig,
+        policies: tuple[str, ...],
+        *,
+        runner: Runner,
+        keys: ClientKeys,
+        targets: LiveTargets,
+        predictor: OnlinePredictor,
+        metrics: Metrics,
+        make_backend: BackendFactory,
+        profile: ProfileLookup,
+        load_tokenizers: TokenizerLoader,
+    ) -> None:
+        """`make_backend` and `load_tokenizers` raise ConfigError. `targets` are the scheduler's policies' targets."""
+        self.policies = policies
+        self.rules = Rules.of(config, policies)
+        self.backends: Mapping[str, Backend] = {}
+        self.tokenizers: Mapping[str, PromptTokenizer] = {}
+        self.monitor = Monitor(runner, config.probes.interval_s, config.probes.timeout_s)
+        self._runner = runner
+        self._keys = keys
+        self._targets = targets
+        self._predictor = predictor
+        self._metrics = metrics
+        self._make_backend = make_backend
+        self._profile = profile
+        self._load_tokenizers = load_tokenizers
+        self._host = config.server.host
+        self._headers: dict[tuple[str, str], bytes] = {}
+        self._was_open = False  # when keys last changed
+        self._closing = Tasks()
+        keys.on_change = self._use_keys
+
+    @property
+    def config(self) -> FleetConfig:
+        return self.rules.config
+
+    # --- life ----------------------------------------------------------------------------------------
+    async def start(self) -> None:
+        """Serve the fleet file, once each instance has been probed. Raises ConfigError."""
+        self._install(await self.prepare(self.config))
+        await self.monitor.look(self.backends)
+        self.monitor.watch(self.backends)
+
+    async def stop(self) -> None:
+        """Stop watching, close the connections to all engines."""
+        await close_all(
+            "shutdown",
+            self._closing.stop,
+            self.monitor.stop,
+            *[backend.aclose for backend in self.backends.values()],
+        )
+
+    def close(self) -> None:
+        """Need a key from now on, even if no key works."""
+        self.rules.keys.close()
+        self._was_open = False
+
+    # --- changes -------------------------------------------------------------------------------------
+    async def prepare(self, config: FleetConfig) -> PreparedFleet:
+        """Do everything of a change that can fail. Raises ConfigError."""
+        old = self.config
+        self._keys.check(config)
+        rules = Rules.of(config, self.policies, self._keys.stored)
+        rules = replace(rules, pages=rules.pages.at(self._host))  # a reload does not move the listener
+        tokenizers = await asyncio.to_thread(self._load_tokenizers, config)
+        known = {each.name: (each, old.candidates(each)) for each in old.instances}
+        plan: list[tuple[InstanceConfig, dict[str, Candidate], bool]] = []
+        backends: dict[str, Backend] = {}
+        made: list[Backend] = []
+        try:
+            for each in config.instances:
+                candidates = config.candidates(each)
+                same = (
+                    each.name in self.backends
+                    and old.limits == config.limits
+                    and known.get(each.name) == (each, candidates)
+                )
+                plan.append((each, candidates, same))
+                if same:
+                    backends[each.name] = self.backends[each.name]
+                else:
+                    backends[each.name] = await self._make_backend(each, config)
+                    made.append(backends[each.name])
+        except BaseException:
+            for backend in made:
+                await backend.aclose()
+            raise
+        return PreparedFleet(config, rules, tokenizers, plan, backends, made)
+
+    def commit(self, prepared: PreparedFleet) -> None:
+        """Serve a prepared fleet from now on. Running requests continue where they are."""
+        unused = self._install(prepared)
+        self.monitor.watch(self.backends)
+        for backend in unused:
+            self._closing.start(_close_when_idle(backend), "close-backend")
+
+    def _install(self, prepared: PreparedFleet) -> list[Backend]:
+        """Returns the adapters that are no longer used."""
+        scheduler, config, backends = self._runner.scheduler, prepared.config, prepared.backends
+        instances = [
+            scheduler.instances[each.name]
+            if same
+            else instance_of(each, candidates, self._profile, scheduler.instances.get(each.name))
+            for each, candidates, same in prepared.plan
+        ]
+        unused: list[Backend] = []
+        for name, backend in self.backends.items():
+            if backends.get(name) is not backend:
+                unused.append(backend)
+                self.monitor.renew(name)
+            if name not in backends:
+                self._predictor.forget(name)
+        self.backends = backends
+        self.tokenizers = prepared.tokenizers
+        self._headers.clear()
+        prepared.rules.stay_closed(self.rules)
+        self.rules = prepared.rules
+        self._use_keys(self._keys.stored)  # keys may have changed since `prepare`
+        self._runner.apply(FleetChanged(tuple(instances), scheduler_settings(config)))
+        self._metrics.set_fleet(
+            policies=self.policies,
+            models=[model.name for model in config.models],
+            aliases=[alias for model in config.models for alias in model.aliases],
+            instances={instance.name: instance.kind for instance in instances},
+            keys=[key.name for key in config.auth.keys],
+        )
+        self.monitor.interval_s, self.monitor.timeout_s = config.probes.interval_s, config.probes.timeout_s
+        return unused
+
+    def _use_keys(self, stored: Sequence[StoredKey]) -> None:
+        """Keys were made or revoked."""
+        self.rules = rules = self.rules.with_keys(stored)
+        made = [name for name in rules.terms if rules.tenants[name].stored is not None]
+        self._targets.use_keys(map(rules.tenants.effective, made))
+        self._metrics.set_fleet(policies=(), models=(), instances={}, keys=made)
+        if self._was_open and not rules.keys.open:
+            logger.warning(
+                "the first key closes the gateway: every request needs a key from now on%s",
+                "" if self._keys.has_admin_key else ", and /admin needs an admin key, which does not exist",
+            )
+        self._was_open = rules.keys.open
+
+    # --- requests ------------------------------------------------------------------------------------
+    def backend(self, instance: str) -> Backend:
+        """The adapter of an instance; UpstreamError if the instance has left the fleet since the decision."""
+        backend = self.backends.get(instance)
+        if backend is None:
+            raise UpstreamError("the instance has left the fleet")
+        return backend
+
+    def candidate_headers(self, candidate: Candidate) -> bytes:
+        """The header lines that name a candidate."""
+        key = (candidate.instance, candidate.model)
+        headers = self._headers.get(key)
+        if headers is None:
+            headers = self._headers[key] = (
+                f"x-headway-model: {candidate.model}\r\nx-headway-instance: {candidate.instance}\r\n".encode()
+            )
+        return headers
+
+
+async def _close_when_idle(backend: Backend) -> None:
+    """Close an adapter that left the fleet when its last request has ended."""
+    try:
+        await asyncio.sleep(1)  # a decision made just now may still be on its way to it
+        while backend.busy:  # noqa: ASYNC110 (rare; an event would cost each request)
+            await asyncio.sleep(1)
+    finally:
+        await backend.aclose()

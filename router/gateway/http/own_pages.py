@@ -1,0 +1,72 @@
+"""Which web pages may call an open gateway: its own, and none of another site.
+
+A browser on the gateway's machine or network can reach the gateway. A page of another site could use it through DNS
+rebinding, or through forms and images, which browsers send across sites. So `Origin` must name the gateway itself, and
+`Host` too where only this machine can connect. A gateway that needs a key is safe from both: no other site has the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from router.core.errors import Refusal
+from router.core.types import Outcome
+from router.gateway.http.hosts import Authority, address_of, authority, names_this_machine, origin_authority
+
+Headers = Mapping[bytes, bytes]
+
+
+class OwnPages:
+    """The host names and pages of an open gateway.
+
+    `host` is the address that it listens on. On loopback, every request's `Host` must name this machine or one of
+    `allowed_hosts`. On another address, programs may use any name. A page's `Origin` must equal its `Host` and be an IP
+    address, this machine's name or one of `allowed_hosts`: any other name could point here.
+    """
+
+    def __init__(self, host: str, allowed_hosts: Collection[str] = ()) -> None:
+        address = address_of(host)
+        self.loopback = names_this_machine(host) and not (address is not None and address.is_unspecified)
+        self._allowed = frozenset(name.lower() for name in allowed_hosts)
+
+    def at(self, host: str) -> OwnPages:
+        """The same for a gateway that listens on `host`."""
+        return OwnPages(host, self._allowed)
+
+    def check(self, headers: Headers) -> None:
+        """Raise the 403 for a request from a page of another site, or with a `Host` that is not the gateway's."""
+        host, origin = headers.get(b"host"), headers.get(b"origin")
+        if host is not None and (self.loopback or origin is not None) and not self._is_own(authority(host)):
+            raise _forbidden(
+                "This gateway needs no key, so it answers to its own names only, and Host is none of them: make a key, "
+                "or name it in server.allowed_hosts."
+            )
+        if origin is not None and (host is None or origin_authority(origin) != authority(host)):
+            raise _forbidden(_OTHER_SITE)
+        site = headers.get(b"sec-fetch-site")
+        if site is not None and site not in {b"same-origin", b"none"} and not _follows_link(headers):
+            raise _forbidden(_OTHER_SITE)
+
+    def _is_own(self, found: Authority | None) -> bool:
+        if found is None:
+            return False
+        name = found[0]
+        if names_this_machine(name) or name in self._allowed:
+            return True
+        return not self.loopback and address_of(name) is not None
+
+
+_OTHER_SITE = "This gateway needs no key, so it answers no page of another site: make a key."
+
+
+def _follows_link(headers: Headers) -> bool:
+    """Whether a person opened one of our pages by a link. The site with the link does not see the answer."""
+    return (
+        headers.get(b"sec-fetch-mode") == b"navigate"
+        and headers.get(b"sec-fetch-dest") == b"document"
+        and b"origin" not in headers  # a form sends it
+    )
+
+
+def _forbidden(message: str) -> Refusal:
+    return Refusal(403, "permission_denied", message, Outcome.REJECTED_AUTH)

@@ -1,0 +1,56 @@
+"""Reads a request's body from its connection."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any
+
+from router.core.errors import Refusal
+from router.core.types import Outcome
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+#: A request over its key's limits is refused unread if its body is larger.
+SMALL_BODY_BYTES = 64 * 1024
+
+
+class ClientGone(Exception):
+    """The client left before its request was complete."""
+
+
+def is_small(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a body is told to be so small that to read it costs next to nothing."""
+    length = headers.get(b"content-length", b"")
+    return length.isdigit() and len(length) < 10 and int(length) <= SMALL_BODY_BYTES
+
+
+async def read_body(headers: dict[bytes, bytes], receive: Receive, max_body_mb: float) -> bytes:
+    """The whole body; 413 as soon as it is known to be over the limit."""
+    limit = int(max_body_mb * 1024 * 1024)
+    length = headers.get(b"content-length")
+    if length is not None and length.isdigit() and int(length) > limit:
+        raise _too_large(max_body_mb)
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientGone
+    first: bytes = message["body"]
+    if not message["more_body"]:
+        if len(first) > limit:
+            raise _too_large(max_body_mb)
+        return first
+    parts, size = [first], len(first)
+    while message["more_body"]:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        parts.append(message["body"])
+        size += len(message["body"])
+        if size > limit:
+            raise _too_large(max_body_mb)
+    return b"".join(parts)
+
+
+def _too_large(max_body_mb: float) -> Refusal:
+    return Refusal(
+        413, "request_too_large", f"The body is larger than {max_body_mb:g} MiB.", Outcome.REJECTED_INVALID
+    )

@@ -1,0 +1,166 @@
+"""Builds the scheduler's request from a checked body.
+
+Prompt text goes no further than this module: the scheduler gets token counts, hashes and features.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from router.core.types import Need, Request
+from router.gateway.fleet.rules import Rules
+from router.request import body as bodies
+from router.request.key_terms import KeyTerms
+from router.request.needs import needs_of
+from router.request.prompt import PromptFacts
+from router.request.routing_input import from_body, from_headers
+from router.request.routing_params import RoutingParams
+from router.store.records import RequestRecord
+
+
+def routing_params(
+    rules: Rules, terms: KeyTerms | None, headers: Mapping[bytes, bytes], api: str, body: dict[str, Any]
+) -> RoutingParams:
+    """Check an OpenAI-shaped body and merge its routing parameters. Removes `routing` from the body."""
+    routing = body.pop("routing", None)
+    bodies.check(api, body)
+    rules.fields.check_media(body)
+    return rules.routing_rules.merge(
+        body.get("model"),
+        terms,
+        None if routing is None else from_body(routing),
+        from_headers(headers.get),
+    )
+
+
+def only_non_streaming(body: Mapping[str, Any]) -> bool:
+    """Whether engines cannot stream the answer to this body."""
+    if body.get("prompt_logprobs") is not None or body.get("use_beam_search"):
+        return True
+    best_of: int = body.get("best_of") or 1
+    return best_of > (body.get("n") or 1)
+
+
+def build_request(
+    rules: Rules,
+    record: RequestRecord,
+    params: RoutingParams,
+    api: str,
+    body: Mapping[str, Any],
+    facts: PromptFacts,
+    session: bytes | None,
+    *,
+    stream: bool = False,
+) -> Request:
+    """The scheduler's request for a checked body. Fills the request's columns of `record`.
+
+    `session` is the value of the session header. The body's `prompt_cache_key` wins over it.
+    """
+    record.policy = params.policy
+    record.max_tokens = bodies.output_cap(body)
+    record.max_cost_usd = params.max_cost_usd
+    record.features = facts.features
+    if params.slo is not None:
+        record.set_slo(params.slo)
+    client_session = body.get("prompt_cache_key")
+    if not isinstance(client_session, str) or not client_session:
+        client_session = session.decode("latin-1") if session else None
+    choices: int = max(body.get("n") or 1, body.get("best_of") or 1) * facts.prompts
+    decodes = api != "embeddings"
+    engine_streams = decodes and not only_non_streaming(body)
+    request = scheduler_request(
+        rules,
+        params,
+        facts,
+        request_id=record.id,
+        arrived_at=record.arrived_at or 0.0,
+        max_tokens=record.max_tokens,
+        key=record.key_name,
+        decodes=decodes,
+        choices=choices,
+        needs=needs_of(api, body),
+        client_streams=stream,
+        engine_streams=engine_streams,
+        # Several choices have several first tokens. A non-streaming answer has none.
+        hedges=engine_streams and choices == 1 and facts.longest_tokens is None,
+        session=client_session,
+    )
+    record.prefix = request.prefix
+    return request
+
+
+def scheduler_request(
+    rules: Rules,
+    params: RoutingParams,
+    facts: PromptFacts,
+    *,
+    request_id: str,
+    arrived_at: float,
+    max_tokens: int | None,
+    key: str | None = None,
+    decodes: bool = True,
+    choices: int = 1,
+    hedges: bool = True,
+    client_streams: bool = True,
+    engine_streams: bool = True,
+    needs: tuple[Need, ...] = (),
+    session: str | None = None,
+) -> Request:
+    """The scheduler's request. `arrived_at` is in seconds on the runner's clock, `session` the client's own id."""
+    models = params.models
+    terms = None if key is None else rules.terms.get(key)
+    allowed = None if terms is None else terms.models
+    fallbacks = tuple(
+        dict.fromkeys(
+            name
+            for model in models
+            for name in rules.fallbacks[model]
+            if name not in models and (allowed is None or name in allowed)
+        )
+    )
+    return Request(
+        id=request_id,
+        arrived_at=arrived_at,
+        policy=params.policy,
+        models=models,
+        fallbacks=fallbacks,
+        prompt_tokens=facts.tokens,
+        prompt_tokens_bound=facts.tokens_bound,
+        longest_prompt_tokens=facts.longest_tokens,
+        max_tokens=max_tokens,
+        slo=params.slo,
+        hard=params.hard,
+        max_cost_usd=params.max_cost_usd,
+        min_quality=params.min_quality,
+        priority=params.priority,
+        seed=params.seed,
+        key=key,
+        owner=None if terms is None else terms.owner,
+        cache_salt=None if terms is None else terms.cache_salt,
+        expires_at=arrived_at + rules.config.limits.request_timeout_s,
+        decodes=decodes,
+        choices=choices,
+        needs=needs,
+        hedges=hedges,
+        client_streams=client_streams,
+        engine_streams=engine_streams,
+        session=None if session is None else session_id(key, session),
+        prefix=facts.prefix if terms is None else salted(facts.prefix, terms.prefix_salt),
+        features=facts.features,
+    )
+
+
+def session_id(key: str | None, client_session: str) -> str:
+    """A per-key hash of the client's session id. The raw id is never logged, and no two keys share a hash."""
+    scope = b"" if key is None else hashlib.sha256(key.encode()).digest()
+    return hashlib.sha256(scope + client_session.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def salted(prefix: tuple[int, ...], salt: int) -> tuple[int, ...]:
+    """Prefix hashes made specific to one key.
+
+    Keys share no hash, so a prediction reveals nothing about the prompts of another key.
+    """
+    return tuple([block ^ salt for block in prefix]) if salt and prefix else prefix

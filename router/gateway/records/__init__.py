@@ -1,0 +1,1 @@
+"""Finished requests: looking them up, and feedback about them."""

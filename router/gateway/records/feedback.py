@@ -1,0 +1,47 @@
+"""Feedback about answers: kept in the store, learned by the predictor."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from predictors.online.predictor import OnlinePredictor
+from router.core.errors import Refusal
+from router.core.types import Outcome
+from router.gateway.records.lookup import RecordLookup
+from router.store.queries import Store
+
+#: Feedback kept for one answer. The predictor learns from the first only.
+MAX_JUDGEMENTS = 8
+
+
+class Feedback:
+    """Adds feedback, and teaches the predictor what the store already holds."""
+
+    def __init__(self, store: Store, lookup: RecordLookup, predictor: OnlinePredictor) -> None:
+        self._store = store
+        self._lookup = lookup
+        self._predictor = predictor
+
+    async def add(self, request_id: str, quality: float, key: str | None) -> bool:
+        """Keep a judgement (`quality` 0 to 1) and learn from it; False if the key has no such request.
+
+        Raises a Refusal (409) after `MAX_JUDGEMENTS`: otherwise one caller could fill the store.
+        """
+        before = len(await self._store.feedback(request_id))
+        if before >= MAX_JUDGEMENTS and await self._store.request(request_id, key):
+            raise Refusal(
+                409, "judged_already", "This answer was judged often enough.", Outcome.REJECTED_INVALID
+            )
+        add = partial(self._store.add_feedback, request_id, quality, key)
+        if not await add() and not (await self._lookup.waited() and await add()):
+            return False
+        if len(await self._store.feedback(request_id)) > 1:
+            return True  # only the first counts: otherwise one caller could lower a model's quality at will
+        for model, features, judged in await self._store.feedback_to_learn(request_id=request_id, limit=1):
+            self._predictor.observe_quality(model, features, judged)
+        return True
+
+    async def learn_recorded(self) -> None:
+        """Teach the predictor the feedback of earlier runs."""
+        for model, features, quality in await self._store.feedback_to_learn():
+            self._predictor.observe_quality(model, features, quality, recorded=True)

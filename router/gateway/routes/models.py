@@ -1,0 +1,46 @@
+"""OpenAI's list of models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from router.core.errors import Refusal
+from router.core.types import Outcome
+from router.gateway.routes.access import client_key
+from router.gateway.service import Gateway
+
+
+def model_routes(gateway: Gateway) -> APIRouter:
+    """`/v1/models`: the fleet's models that the caller's key may use."""
+    router = APIRouter(prefix="/v1", tags=["models"])
+
+    def entry(name: str) -> dict[str, Any]:
+        model = gateway.config.model(name)
+        owner = model.family if model is not None and model.family else "headway"
+        return {"id": name, "object": "model", "created": gateway.rules.created, "owned_by": owner}
+
+    @router.get("/models")
+    async def models(request: Request) -> dict[str, Any]:
+        """The fleet's models that the caller's key may use."""
+        names = gateway.rules.routing_rules.names_for(client_key(gateway, request))
+        return {"object": "list", "data": [entry(name) for name in names.models]}
+
+    @router.get("/models/{model_id:path}")
+    async def model(model_id: str, request: Request) -> dict[str, Any]:
+        """One model, by name or alias."""
+        names = gateway.rules.routing_rules.names_for(client_key(gateway, request))
+        name = names.name_of(model_id)
+        if name is None:
+            names.resolve(model_id)  # refuses an unknown name
+            raise Refusal(
+                404,
+                "model_not_found",
+                "This name stands for no single model",
+                Outcome.REJECTED_INVALID,
+                param="model",
+            )
+        return entry(name)
+
+    return router

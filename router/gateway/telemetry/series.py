@@ -1,0 +1,63 @@
+"""What is counted for one combination of labels.
+
+Buckets are those of OpenTelemetry's semantic conventions for generative AI metrics
+(https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-metrics/) where they exist.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from router.gateway.telemetry.histogram import Histogram
+
+TTFT_BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+TPOT_BUCKETS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+DURATION_BUCKETS = tuple(0.01 * 2**i for i in range(14))
+TOKEN_BUCKETS = tuple(float(4**i) for i in range(14))
+RATIO_BUCKETS = (0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0, 10.0)
+DECISION_BUCKETS = (1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 5e-2)
+
+
+class Series:
+    """All that is counted for one combination of labels."""
+
+    __slots__ = (
+        "attempts",
+        "duration",
+        "hedged",
+        "input_tokens",
+        "met",
+        "offered",
+        "output_tokens",
+        "overrun_usd",
+        "overruns",
+        "ratio_e2e",
+        "ratio_output_tokens",
+        "ratio_ttft",
+        "requests",
+        "tpot",
+        "ttft",
+    )
+
+    def __init__(self) -> None:
+        self.requests = self.offered = self.met = self.overruns = self.attempts = self.hedged = 0
+        self.overrun_usd = 0.0
+        self.ttft = Histogram(TTFT_BUCKETS)
+        self.tpot = Histogram(TPOT_BUCKETS)
+        self.duration = Histogram(DURATION_BUCKETS)
+        self.input_tokens = Histogram(TOKEN_BUCKETS)
+        self.output_tokens = Histogram(TOKEN_BUCKETS)
+        self.ratio_ttft = Histogram(RATIO_BUCKETS)
+        self.ratio_e2e = Histogram(RATIO_BUCKETS)
+        self.ratio_output_tokens = Histogram(RATIO_BUCKETS)
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    policy: str
+    requested: str
+    model: str
+    instance: str
+    operation: str
+    outcome: str
+    error: str

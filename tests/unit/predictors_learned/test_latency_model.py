@@ -1,0 +1,124 @@
+"""The latency model as it serves."""
+
+import numpy as np
+import pytest
+
+from predictors.learned.artifact import Artifact, ArtifactError
+from predictors.learned.latency import (
+    EVENT_FEATURES,
+    LATENCY_FEATURES,
+    TARGET_FEATURES,
+    TAUS,
+    LatencyModel,
+    Track,
+)
+from predictors.learned.latency.model import HIDDEN, SHAPES, WIDTH
+from router.core.state import Instance
+
+
+def drawn(seed: int = 1) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    arrays = {name: rng.normal(0.0, 0.3, shape).astype(np.float32) for name, shape in SHAPES.items()}
+    arrays |= {name: np.ones(SHAPES[name], np.float32) for name in ("event_scale", "target_scale", "widths")}
+    return arrays
+
+
+def artifact(arrays: dict[str, np.ndarray], **changed: object) -> Artifact:
+    return Artifact(
+        **{"kind": "latency", "features": LATENCY_FEATURES, "arrays": arrays, "digest": "ab", **changed}
+    )  # type: ignore[arg-type]
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1.0 / (1.0 + np.exp(-x))
+
+
+def test_step_is_an_lstm():
+    arrays = drawn()
+    model = LatencyModel.load(artifact(arrays))
+    hidden, cell, _ = model.start()
+    row = tuple(np.linspace(-1.0, 1.0, len(EVENT_FEATURES)).tolist())
+    wanted_hidden, wanted_cell = hidden, cell
+    for _ in range(3):
+        event = np.array(row) - arrays["event_mean"]
+        gates = np.concatenate([event, wanted_hidden]) @ arrays["lstm"] + arrays["lstm_bias"]
+        take, keep, new, show = np.split(gates, 4)
+        wanted_cell = sigmoid(keep) * wanted_cell + sigmoid(take) * np.tanh(new)
+        wanted_hidden = sigmoid(show) * np.tanh(wanted_cell)
+        hidden, cell, encoding = model.step(row, hidden, cell)
+    assert hidden == pytest.approx(wanted_hidden, abs=1e-5)
+    assert encoding == pytest.approx(wanted_hidden @ arrays["join_encoding"] + arrays["join_bias"], abs=1e-5)
+
+
+def test_quantiles_never_cross_whatever_comes():
+    model = LatencyModel.load(artifact(drawn()))
+    rng = np.random.default_rng(2)
+    targets = rng.normal(0.0, 100.0, (200, len(TARGET_FEATURES)))
+    encodings = rng.normal(0.0, 1.0, (200, WIDTH)).astype(np.float32)
+    found = model.quantiles(encodings, targets)
+    assert found.shape == (200, 2, len(TAUS))
+    assert np.isfinite(found).all()
+    assert (np.diff(found, axis=2) >= 0.0).all()
+
+
+def test_candidates_do_not_influence_each_other():
+    model = LatencyModel.load(artifact(drawn()))
+    rng = np.random.default_rng(3)
+    targets = rng.normal(size=(5, len(TARGET_FEATURES)))
+    encodings = rng.normal(size=(5, WIDTH)).astype(np.float32)
+    together = model.quantiles(encodings, targets)
+    for at in range(5):
+        assert model.quantiles(encodings[at : at + 1], targets[at : at + 1])[0] == pytest.approx(
+            together[at], abs=1e-4
+        )
+
+
+def test_what_it_is_given_stays_as_it_was():
+    model = LatencyModel.load(artifact(drawn()))
+    targets, encodings = np.ones((3, len(TARGET_FEATURES)), np.float32), np.ones((3, WIDTH), np.float32)
+    model.quantiles(encodings, targets)
+    assert (targets == 1.0).all()
+    assert (encodings == 1.0).all()
+    before = model.start()[2].copy()
+    model.quantiles(np.stack([model.start()[2]]), targets[:1])
+    assert (model.start()[2] == before).all()
+
+
+def test_widths_stretch_from_the_median():
+    arrays = drawn()
+    plain = LatencyModel.load(artifact(arrays))
+    wide = LatencyModel.load(artifact({**arrays, "widths": np.array([[2, 1, 2, 2, 3]] * 2, np.float32)}))
+    targets, encodings = np.zeros((1, len(TARGET_FEATURES))), np.zeros((1, WIDTH), np.float32)
+    one, other = plain.quantiles(encodings, targets)[0], wide.quantiles(encodings, targets)[0]
+    assert other - other[:, 1:2] == pytest.approx((one - one[:, 1:2]) * [2, 1, 2, 2, 3], rel=1e-4)
+
+
+def test_a_track_with_a_model_keeps_its_encoding_up_to_date():
+    model = LatencyModel.load(artifact(drawn()))
+    track, recorded, instance = Track(model), Track(None), Instance("a", "vllm", {})
+    hidden, cell, encoding = model.start()
+    assert (track.encoding == encoding).all()
+    for at in range(3):
+        track.reported(instance, float(at))
+        recorded.reported(instance, float(at))
+    for row in recorded.events:
+        hidden, cell, encoding = model.step(row, hidden, cell)
+    assert (track.encoding == encoding).all()
+    assert hidden.shape == (HIDDEN,)
+    assert track.events == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"kind": "length"}, "a length artifact"),
+        ({"features": LATENCY_FEATURES[:-1]}, "other features"),
+        ({"arrays": {**drawn(), "middle": np.zeros((3, 3))}}, r"middle has the shape \(3, 3\)"),
+        ({"arrays": {k: v for k, v in drawn().items() if k != "skip"}}, "skip is missing"),
+        ({"arrays": {**drawn(), "event_scale": np.zeros(len(EVENT_FEATURES))}}, "not positive"),
+        ({"arrays": {**drawn(), "widths": np.array([[1, 1, 3, 2, 1]] * 2)}}, "cross"),
+    ],
+)
+def test_an_artifact_that_does_not_fit_is_refused(changed: dict[str, object], message: str):
+    with pytest.raises(ArtifactError, match=message):
+        LatencyModel.load(artifact(drawn(), **changed) if "arrays" not in changed else artifact(**changed))  # type: ignore[arg-type]

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pytest
+
+from predictors.online.prefix_index import PrefixIndex
+
+
+def test_matches_leading_blocks_of_that_instance_only() -> None:
+    index = PrefixIndex()
+    index.add("a", (1, 2, 3))
+    assert index.matched_blocks("a", (1, 2, 3, 4)) == 3
+    assert index.matched_blocks("a", (1, 9, 3)) == 1
+    assert index.matched_blocks("a", (9, 2, 3)) == 0
+    assert index.matched_blocks("b", (1, 2, 3)) == 0
+
+
+def test_memory_is_bounded_and_the_least_recent_goes_first() -> None:
+    index = PrefixIndex(max_blocks=4)
+    index.add("a", (1, 2))
+    index.add("a", (3, 4))
+    index.add("a", (1, 2))
+    index.add("a", (5, 6))
+    assert index.matched_blocks("a", (1, 2)) == 2
+    assert index.matched_blocks("a", (3, 4)) == 0
+    assert index.matched_blocks("a", (5, 6)) == 2
+
+
+def test_a_long_prefix_is_cut_from_its_end() -> None:
+    index = PrefixIndex(max_blocks=3)
+    index.add("a", (1, 2, 3, 4, 5))
+    assert index.matched_blocks("a", (1, 2, 3, 4, 5)) == 3
+
+
+def test_forgets_an_instance() -> None:
+    index = PrefixIndex()
+    index.add("a", (1,))
+    index.forget("a")
+    index.forget("never seen")
+    assert index.matched_blocks("a", (1,)) == 0
+
+
+def test_refuses_an_empty_index() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        PrefixIndex(0)

@@ -1,0 +1,350 @@
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+
+from predictors.online.predictor import OnlinePredictor
+from router.core.interfaces import Predictor
+from router.core.profile import EngineProfile
+from router.core.state import Instance
+from router.core.types import Candidate, LoadReport, Prediction, Price, Request, Slo
+
+PROFILE = EngineProfile("p", 2e-3, 10e-3, 1e-4, 1e-7, 1e-9, 100_000, load_s=8.0)
+CANDIDATE = Candidate("i", "m", "up", Price(1.0, 4.0), context_tokens=32_768, quality=0.5, family="f")
+REQUEST = Request("r", 100.0, "latency", ("m",), prompt_tokens=500, max_tokens=300)
+
+
+def an_instance(kind: str = "vllm", profile: EngineProfile | None = PROFILE) -> Instance:
+    return Instance("i", kind, {"m": CANDIDATE}, profiles={} if profile is None else {"m": profile})
+
+
+def taught(
+    predictor: OnlinePredictor,
+    instance: Instance,
+    ttft_factor: float = 1.0,
+    tpot_factor: float = 1.0,
+    output_tokens: int = 150,
+    count: int = 100,
+) -> OnlinePredictor:
+    """Ends `count` requests, one a minute up to 100 s, with times that are given multiples of the physical
+    estimate's, +-10 %."""
+    for number in range(count):
+        at_s = 100.0 - 60.0 * (count - number)
+        request = replace(REQUEST, id=str(number), arrived_at=at_s)
+        prediction = predictor.predict(request, CANDIDATE, instance, at_s)
+        spread = 0.9 + 0.2 * (number * 7 % 10) / 9
+        predictor.observe_dispatch(request, CANDIDATE, instance, prediction, at_s)
+        ttft_s = PROFILE.prefill_s(500) * ttft_factor * spread
+        predictor.observe_ttft(request, CANDIDATE, instance, prediction, ttft_s, at_s + ttft_s)
+        predictor.observe_end(
+            request,
+            CANDIDATE,
+            instance,
+            prediction,
+            output_tokens,
+            request.prompt_tokens,
+            PROFILE.step_s(0, 1, 600) * tpot_factor * spread,
+            at_s + 30.0,
+        )
+    return predictor
+
+
+def value(number: float | None) -> float:
+    assert number is not None
+    return number
+
+
+def test_implements_the_protocol() -> None:
+    predictor: Predictor = OnlinePredictor()
+    assert predictor.name == "physical"
+
+
+def test_every_figure_of_a_fresh_prediction_is_there_and_in_order() -> None:
+    prediction = OnlinePredictor().predict(REQUEST, CANDIDATE, an_instance(), 100.0)
+    assert 0 < value(prediction.output_tokens_p50) <= value(prediction.output_tokens_p90) <= 300
+    assert 0 < value(prediction.ttft_s_p50) < value(prediction.ttft_s_p95)
+    assert value(prediction.ttft_s_p50) < value(prediction.e2e_s_p50) < value(prediction.e2e_s_p95)
+    assert value(prediction.e2e_s_mean) > value(prediction.ttft_s_p50)
+    assert prediction.quality == 0.5
+    assert prediction.p_miss is None
+    assert value(prediction.cost_usd) == pytest.approx(
+        (500 * 1.0 + value(prediction.output_tokens_mean) * 4.0) * 1e-6
+    )
+
+
+def test_a_prediction_is_a_complete_value_of_its_base() -> None:
+    prediction = OnlinePredictor().predict(REQUEST, CANDIDATE, an_instance(), 100.0)
+    again = OnlinePredictor().predict(REQUEST, CANDIDATE, an_instance(), 100.0)
+    assert prediction == again
+    assert hash(prediction) == hash(again)
+    unknown = {field.name for field in fields(Prediction) if getattr(prediction, field.name) is None}
+    assert unknown == {"p_miss", "quality_sd"}
+
+
+def test_an_instance_is_covered_once_it_was_observed() -> None:
+    predictor = OnlinePredictor()
+    prediction = predictor.predict(REQUEST, CANDIDATE, an_instance(), 100.0)
+    assert predictor.coverage() == {}
+    predictor.observe_end(REQUEST, CANDIDATE, an_instance(), prediction, 10, None, None, 101.0)
+    assert list(predictor.coverage()) == ["i"]
+
+
+def test_predicting_learns_nothing() -> None:
+    predictor = OnlinePredictor()
+    instance = an_instance()
+    request = replace(REQUEST, slo=Slo(0.1, 0.02, 3.0), prefix=(1, 2))
+    first = predictor.predict(request, CANDIDATE, instance, 100.0)
+    for _ in range(20):
+        assert predictor.predict(request, CANDIDATE, instance, 100.0) == first
+
+
+def test_time_already_waited_counts() -> None:
+    predictor = taught(OnlinePredictor(), an_instance())
+    request = replace(REQUEST, slo=Slo(ttft_s=1.0))
+    at_once = predictor.predict(request, CANDIDATE, an_instance(), 100.0)
+    later = predictor.predict(request, CANDIDATE, an_instance(), 100.5)
+    too_late = predictor.predict(request, CANDIDATE, an_instance(), 101.5)
+    for figure in ("ttft_s_p50", "ttft_s_p95", "e2e_s_p50", "e2e_s_p95", "e2e_s_mean"):
+        assert getattr(later, figure) - getattr(at_once, figure) == pytest.approx(0.5, rel=1e-4)
+    assert later.engine_ttft_s == pytest.approx(at_once.engine_ttft_s)
+    assert value(at_once.p_miss) < value(later.p_miss) < 0.1
+    assert too_late.p_miss == 1.0
+
+
+def test_learns_a_wrong_profile_and_an_absent_one() -> None:
+    wrong = taught(OnlinePredictor(), an_instance(), ttft_factor=3.0, tpot_factor=0.5)
+    prediction = wrong.predict(REQUEST, CANDIDATE, an_instance(), 100.0)
+    assert prediction.ttft_s_p50 == pytest.approx(3 * PROFILE.prefill_s(500), rel=0.05)
+    assert prediction.tpot_s == pytest.approx(PROFILE.step_s(0, 1, 600) / 2, rel=0.05)
+    bare = an_instance(profile=None)
+    absent = taught(OnlinePredictor(), bare, ttft_factor=20.0, tpot_factor=8.0)
+    prediction = absent.predict(REQUEST, CANDIDATE, bare, 100.0)
+    assert prediction.ttft_s_p50 == pytest.approx(20 * PROFILE.prefill_s(500), rel=0.05)
+    assert prediction.tpot_s == pytest.approx(8 * PROFILE.step_s(0, 1, 600), rel=0.05)
+
+
+def test_instances_learn_apart_and_lengths_are_shared() -> None:
+    predictor = taught(OnlinePredictor(), an_instance(), ttft_factor=5.0, output_tokens=40)
+    other = replace(CANDIDATE, instance="j")
+    instance = Instance("j", "vllm", {"m": other}, profiles={"m": PROFILE})
+    prediction = predictor.predict(REQUEST, other, instance, 100.0)
+    assert prediction.ttft_s_p50 == pytest.approx(PROFILE.prefill_s(500), rel=0.1)
+    assert prediction.output_tokens_p50 == pytest.approx(40, rel=0.15)
+
+
+def test_p_miss_of_each_target_crosses_at_its_median() -> None:
+    instance = an_instance()
+    predictor = taught(OnlinePredictor(), instance)
+    middle = predictor.predict(REQUEST, CANDIDATE, instance, 100.0)
+    for name, median in (("ttft_s", middle.ttft_s_p50), ("tpot_s", middle.tpot_s)):
+        misses = [
+            value(
+                predictor.predict(
+                    replace(REQUEST, slo=replace(Slo(), **{name: value(median) * factor})),
+                    CANDIDATE,
+                    instance,
+                    100.0,
+                ).p_miss
+            )
+            for factor in (0.5, 0.95, 1.0, 1.05, 2.0)
+        ]
+        assert misses == sorted(misses, reverse=True)
+        assert misses[0] > 0.98
+        assert misses[2] == pytest.approx(0.5, abs=0.1)
+        assert misses[-1] < 0.02
+
+
+def test_targets_are_judged_together() -> None:
+    instance = an_instance()
+    predictor = taught(OnlinePredictor(), instance)
+    middle = predictor.predict(REQUEST, CANDIDATE, instance, 100.0)
+    ttft_s, tpot_s = value(middle.ttft_s_p50), value(middle.tpot_s)
+
+    def miss(slo: Slo) -> float:
+        return value(predictor.predict(replace(REQUEST, slo=slo), CANDIDATE, instance, 100.0).p_miss)
+
+    assert miss(Slo(ttft_s, tpot_s)) == pytest.approx(0.75, abs=0.1)
+    assert miss(Slo(ttft_s=0.0)) == 1.0
+    assert miss(Slo(tpot_s=0.0)) == 1.0
+    assert miss(Slo()) == pytest.approx(0.0)
+    # An E2E target beyond reach of the cap costs nothing; one below the prefill is lost.
+    assert miss(Slo(e2e_s=1000.0)) == pytest.approx(0.0)
+    assert miss(Slo(e2e_s=ttft_s / 3)) > 0.99
+    assert miss(Slo(ttft_s, tpot_s, 1000.0)) == pytest.approx(miss(Slo(ttft_s, tpot_s)))
+    both = miss(Slo(ttft_s=ttft_s, e2e_s=value(middle.e2e_s_p50)))
+    assert max(0.5, both) == both
+    assert both < 1.0
+
+
+def test_e2e_target_goes_by_the_length_distribution() -> None:
+    """Times are known well here, so P(miss) is the share of answers that are too long."""
+    instance = an_instance()
+    predictor = OnlinePredictor()
+    for number in range(400):
+        at_s = 100.0 - 60.0 * (400 - number)
+        request = replace(REQUEST, max_tokens=2000, arrived_at=at_s)
+        prediction = predictor.predict(request, CANDIDATE, instance, at_s)
+        ttft_s = PROFILE.prefill_s(500)
+        predictor.observe_dispatch(request, CANDIDATE, instance, prediction, at_s)
+        predictor.observe_ttft(request, CANDIDATE, instance, prediction, ttft_s, at_s + ttft_s)
+        tokens = 100 if number % 4 else 1000
+        predictor.observe_end(request, CANDIDATE, instance, prediction, tokens, 500, 0.0125, at_s + 30.0)
+    request = replace(REQUEST, max_tokens=2000, slo=Slo(e2e_s=0.1 + 400 * 0.0125))
+    assert predictor.predict(request, CANDIDATE, instance, 100.0).p_miss == pytest.approx(0.25, abs=0.05)
+    capped = replace(request, max_tokens=350)
+    assert value(predictor.predict(capped, CANDIDATE, instance, 100.0).p_miss) < 0.03
+    two = replace(request, choices=2)
+    assert predictor.predict(two, CANDIDATE, instance, 100.0).p_miss == pytest.approx(1 - 0.75**2, abs=0.06)
+
+
+def test_output_is_cut_by_max_tokens_and_by_the_context() -> None:
+    predictor = OnlinePredictor()
+    short = predictor.predict(replace(REQUEST, max_tokens=10), CANDIDATE, an_instance(), 100.0)
+    assert short.output_tokens_p50 == short.output_tokens_p90 == 10
+    assert 9 < value(short.output_tokens_mean) <= 10
+    small = replace(CANDIDATE, context_tokens=520)
+    room = predictor.predict(replace(REQUEST, max_tokens=None), small, an_instance(), 100.0)
+    assert room.output_tokens_p90 == 20
+    one = predictor.predict(
+        replace(REQUEST, max_tokens=1, slo=Slo(tpot_s=1e-9)), CANDIDATE, an_instance(), 100.0
+    )
+    assert one.p_miss == pytest.approx(0.0)
+    assert one.e2e_s_p50 == one.ttft_s_p50
+
+
+def test_choices_cost_each_and_the_longest_ends_last() -> None:
+    predictor = OnlinePredictor()
+    one = predictor.predict(REQUEST, CANDIDATE, an_instance(), 100.0)
+    four = predictor.predict(replace(REQUEST, choices=4), CANDIDATE, an_instance(), 100.0)
+    assert four.output_tokens_mean == pytest.approx(4 * value(one.output_tokens_mean))
+    assert value(four.cost_usd) - 5e-4 == pytest.approx(4 * (value(one.cost_usd) - 5e-4))
+    assert value(four.e2e_s_p50) > value(one.e2e_s_p50)
+
+
+def test_embeddings_end_with_their_first_answer() -> None:
+    predictor = OnlinePredictor()
+    request = replace(REQUEST, decodes=False, max_tokens=None, slo=Slo(ttft_s=10.0, e2e_s=0.04))
+    prediction = predictor.predict(request, CANDIDATE, an_instance(), 100.0)
+    assert prediction.e2e_s_p50 == prediction.ttft_s_p50
+    assert prediction.tpot_s is None
+    assert prediction.output_tokens_mean == 0.0
+    assert prediction.cost_usd == pytest.approx(500e-6)
+    assert value(prediction.p_miss) > 0.5
+    without = predictor.predict(replace(request, slo=Slo()), CANDIDATE, an_instance(), 100.0)
+    assert without.p_miss == 0.0
+    lost = predictor.predict(request, CANDIDATE, an_instance(), 101.0)
+    assert lost.p_miss == 1.0
+    predictor.observe_end(request, CANDIDATE, an_instance(), prediction, 0, 500, None, 101.0)
+    assert predictor.lengths.of("m", "f").output.observed == 0
+
+
+def test_a_model_not_in_memory_has_to_be_loaded() -> None:
+    predictor = OnlinePredictor()
+    instance = an_instance("ollama")
+    warm = value(predictor.predict(REQUEST, CANDIDATE, instance, 100.0).ttft_s_p50)
+    instance.report = LoadReport(loaded_models=frozenset({"other:latest"}))
+    cold = value(predictor.predict(REQUEST, CANDIDATE, instance, 100.0).ttft_s_p50)
+    assert cold - warm == pytest.approx(8.0)
+    instance.report = LoadReport(loaded_models=frozenset({"up:latest"}))
+    assert predictor.predict(REQUEST, CANDIDATE, instance, 100.0).ttft_s_p50 == pytest.approx(warm)
+
+
+def test_a_known_prefix_shortens_the_prefill() -> None:
+    predictor = OnlinePredictor()
+    instance = an_instance()
+    request = replace(REQUEST, prompt_tokens=4000, prefix=tuple(range(10)))
+    cold = predictor.predict(request, CANDIDATE, instance, 100.0)
+    assert predictor.cached_tokens(request, "i") == 0.0
+    predictor._seen.prefixes.add("i", request.prefix[:9])
+    assert predictor.cached_tokens(request, "i") == pytest.approx(3600)
+    warm = predictor.predict(request, CANDIDATE, instance, 100.0)
+    assert value(warm.ttft_s_p50) < 0.3 * value(cold.ttft_s_p50)
+    predictor.observe_dispatch(request, CANDIDATE, instance, warm, 100.0)
+    predictor.observe_ttft(request, CANDIDATE, instance, warm, 0.05, 100.05)
+    assert predictor.cached_tokens(request, "i") == pytest.approx(4000)
+    assert predictor.cached_tokens(REQUEST, "i") == 0.0
+
+
+def test_prompt_estimates_are_corrected_by_the_engines_counts() -> None:
+    predictor = OnlinePredictor()
+    instance = an_instance()
+    before = predictor.predict(REQUEST, CANDIDATE, instance, 100.0)
+    for _ in range(200):
+        predictor.observe_end(REQUEST, CANDIDATE, instance, before, 10, 750, None, 101.0)
+    after = predictor.predict(REQUEST, CANDIDATE, instance, 100.0)
+    assert value(after.cost_usd) == pytest.approx(
+        (750 + 4 * value(after.output_tokens_mean)) * 1e-6, rel=0.02
+    )
+
+
+def test_ttft_floor_is_below_what_comes_and_follows_the_engine() -> None:
+    predictor = OnlinePredictor()
+    instance = an_instance()
+    idle_s = PROFILE.prefill_s(500)
+    fresh = predictor.ttft_floor_s(REQUEST, CANDIDATE, instance)
+    assert 0.1 * idle_s < fresh < 0.5 * idle_s
+    taught(predictor, instance)
+    assert 0.75 * idle_s < predictor.ttft_floor_s(REQUEST, CANDIDATE, instance) <= 0.95 * idle_s
+    instance.in_flight = instance.awaiting_first_token = 50
+    instance.pending_prefill_tokens = 100_000
+    assert predictor.ttft_floor_s(REQUEST, CANDIDATE, instance) <= idle_s
+
+
+def test_a_changed_profile_or_speed_starts_afresh() -> None:
+    instance = an_instance()
+    predictor = taught(OnlinePredictor(), instance, ttft_factor=3.0)
+    instance.speed = 10.0
+    prediction = predictor.predict(REQUEST, CANDIDATE, instance, 100.0)
+    assert prediction.ttft_s_p50 == pytest.approx(PROFILE.prefill_s(500) / 10)
+
+
+def test_forgets_an_instance_but_not_its_models_lengths() -> None:
+    instance = an_instance()
+    predictor = taught(OnlinePredictor(), instance, ttft_factor=3.0, output_tokens=40)
+    predictor.forget("i")
+    prediction = predictor.predict(REQUEST, CANDIDATE, instance, 100.0)
+    assert prediction.ttft_s_p50 == pytest.approx(PROFILE.prefill_s(500))
+    assert prediction.output_tokens_p50 == pytest.approx(40, rel=0.15)
+    assert predictor.coverage() == {}
+
+
+def test_observations_of_another_predictors_predictions_teach_lengths_only() -> None:
+    predictor = OnlinePredictor()
+    instance = an_instance()
+    mine = predictor.predict(REQUEST, CANDIDATE, instance, 100.0)
+    theirs = Prediction(ttft_s_p50=1.0)
+    predictor.observe_dispatch(REQUEST, CANDIDATE, instance, theirs, 100.0)
+    predictor.observe_ttft(REQUEST, CANDIDATE, instance, theirs, 9.0, 109.0)
+    predictor.observe_end(REQUEST, CANDIDATE, instance, Prediction(), 77, None, 9.0, 120.0)
+    stranger = replace(CANDIDATE, instance="never predicted")
+    predictor.observe_dispatch(REQUEST, stranger, instance, mine, 120.0)
+    predictor.observe_ttft(REQUEST, stranger, instance, mine, 9.0, 129.0)
+    again = predictor.predict(REQUEST, CANDIDATE, instance, 100.0)
+    assert again.ttft_s_p50 == mine.ttft_s_p50
+    assert again.tpot_s == pytest.approx(value(mine.tpot_s), rel=0.01)
+    assert predictor.lengths.of("m", "f").output.observed == 1
+
+
+def test_coverage_counts_what_held() -> None:
+    instance = an_instance()
+    predictor = taught(OnlinePredictor(), instance, count=300)
+    coverage = predictor.coverage()["i"]
+    assert 0.35 < value(coverage["ttft_within_p50"]) < 0.65
+    assert value(coverage["ttft_within_p95"]) > 0.9
+    assert value(coverage["ttft_abs_log_error"]) < 0.1
+    assert value(coverage["tpot_abs_log_error"]) < 0.1
+    assert 0.0 <= value(coverage["output_within_p90"]) <= 1.0
+    assert coverage["observed"] == 300
+
+
+def test_coverage_is_unknown_before_anything_was_seen() -> None:
+    predictor = OnlinePredictor()
+    instance = an_instance()
+    prediction = predictor.predict(REQUEST, CANDIDATE, instance, 100.0)
+    predictor.observe_dispatch(REQUEST, CANDIDATE, instance, prediction, 100.0)
+    predictor.observe_ttft(REQUEST, CANDIDATE, instance, prediction, 0.1, 100.1)
+    coverage = predictor.coverage()["i"]
+    assert coverage["tpot_abs_log_error"] is None
+    assert coverage["output_within_p90"] is None
+    assert coverage["observed"] == 1

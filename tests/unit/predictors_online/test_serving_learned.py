@@ -1,0 +1,449 @@
+"""The predictor with trained models: what they say is used, corrected by what comes, and not believed when it
+does not hold. The latency model here says what the test wants: all weights are nothing but the last bias."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import exp, log
+from typing import Any
+
+import numpy as np
+import pytest
+
+from predictors.learned.latency.model import SHAPES, LatencyModel
+from predictors.learned.models import Models
+from predictors.learned.text import prompt_features
+from predictors.online.length import BINS, bin_of
+from predictors.online.predictor import OnlinePredictor
+from router.core.interfaces import Option
+from router.core.profile import EngineProfile
+from router.core.state import Instance
+from router.core.types import Candidate, LoadReport, Price, PromptFeatures, Request, Slo
+
+PROFILE = EngineProfile("p", 2e-3, 10e-3, 1e-4, 1e-7, 1e-9, 100_000)
+REQUEST = Request("r", 100.0, "latency", ("m",), prompt_tokens=500, max_tokens=300)
+
+
+def candidate(instance: str, model: str = "m") -> Candidate:
+    return Candidate(instance, model, model, Price(1.0, 4.0), 32_768, 0.5, family="f")
+
+
+def an_instance(name: str = "i", hardware: str | None = "gpu") -> Instance:
+    return Instance(name, "vllm", {"m": candidate(name)}, hardware=hardware, profiles={"m": PROFILE})
+
+
+def latency_model(ttft: float = 0.0, tpot: float = 0.0) -> LatencyModel:
+    """Says medians of these log residuals, with about 0.1 to either side."""
+    arrays = {name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()}
+    for name in ("event_scale", "target_scale", "widths"):
+        arrays[name] += 1.0
+    step = log(exp(0.1) - 1.0)  # softplus of it is 0.1
+    arrays["last_bias"][:] = [ttft, step, step, step, step, tpot, step, step, step, step]
+    return LatencyModel("latency-test", arrays)
+
+
+class Words:
+    """A length model that says 20 tokens for a prompt of one line, 200 for more."""
+
+    name = "length-test"
+
+    def knows(self, model: str, family: str | None) -> bool:
+        return True
+
+    def shares(self, features: PromptFeatures, models: Any) -> np.ndarray:
+        shares = np.full((len(models), BINS), 1e-6)
+        shares[:, bin_of(20 if features.counts[1] == 1 else 200)] = 1.0
+        return shares / shares.sum(axis=1, keepdims=True)
+
+
+class Judge:
+    """A relevance model that knows only "m", and is as sure that it knows such prompts as it is made."""
+
+    name = "relevance-test"
+
+    def __init__(self, trust: float = 1.0) -> None:
+        self.trust = trust
+
+    def knows(self, model: str) -> bool:
+        return model == "m"
+
+    def quality(self, features: PromptFeatures, models: Any) -> tuple[np.ndarray, np.ndarray, int, float]:
+        return np.full(len(models), 0.8), np.full(len(models), 0.1), 3, self.trust
+
+
+def predictor_with(**models: Any) -> OnlinePredictor:
+    return OnlinePredictor(Models(**models))
+
+
+def serve(
+    predictor: OnlinePredictor, instance: Instance, at_s: float, ttft_factor: float, number: int = 0
+) -> None:
+    """One request through the instance, its TTFT a multiple of the idle prefill."""
+    request = replace(REQUEST, id=f"{instance.name}-{number}-{at_s}", arrived_at=at_s)
+    of = instance.candidates["m"]
+    prediction = predictor.predict(request, of, instance, at_s)
+    instance.dispatched(500)
+    predictor.observe_dispatch(request, of, instance, prediction, at_s)
+    ttft_s = PROFILE.prefill_s(500) * ttft_factor * (0.9 + 0.2 * (number * 7 % 10) / 9)
+    instance.first_token(500, 100)
+    predictor.observe_ttft(request, of, instance, prediction, ttft_s, at_s + ttft_s)
+    instance.released(500, 100, decoding=True)
+    predictor.observe_end(request, of, instance, prediction, 100, 500, 0.012, at_s + 2.0)
+
+
+def value(number: float | None) -> float:
+    assert number is not None
+    return number
+
+
+def known(predictor: OnlinePredictor, instance: Instance) -> Instance:
+    """The instance, after enough requests for the latency model to be heard."""
+    for number in range(10):
+        serve(predictor, instance, 5.0 * number, 1.0, number)
+    return instance
+
+
+def test_what_the_latency_model_says_is_served() -> None:
+    physical, learned = OnlinePredictor(), predictor_with(latency=latency_model(0.5, -0.2))
+    plain = physical.predict(REQUEST, candidate("i"), known(physical, an_instance()), 100.0)
+    told = learned.predict(REQUEST, candidate("i"), known(learned, an_instance()), 100.0)
+    assert value(told.ttft_s_p50) == pytest.approx(value(plain.ttft_s_p50) * exp(0.5), rel=0.03)
+    assert told.tpot_s == plain.tpot_s  # a profile tells how a step grows
+    assert value(told.ttft_s_p50) < value(told.ttft_s_p95) < 2 * value(told.ttft_s_p50)
+
+
+def test_tpot_is_learned_where_no_profile_tells_it() -> None:
+    physical, learned = OnlinePredictor(), predictor_with(latency=latency_model(0.5, -0.2))
+    for each in (physical, learned):
+        unknown = an_instance()
+        unknown.profiles.clear()
+        told = each.predict(REQUEST, candidate("i"), known(each, unknown), 100.0)
+        if each is physical:
+            plain = told
+    assert value(told.tpot_s) == pytest.approx(value(plain.tpot_s) * exp(-0.2), rel=0.03)
+
+
+def test_one_by_one_or_all_at_once_is_the_same() -> None:
+    predictor = predictor_with(latency=latency_model(0.3))
+    instances = [an_instance(f"i{number}") for number in range(5)]
+    for number, instance in enumerate(instances):
+        for at in range(number):
+            serve(predictor, instance, 10.0 * at, 1.0, at)
+    options = [Option(each.candidates["m"], each) for each in instances]
+    request = replace(REQUEST, slo=Slo(0.1, 0.02, 3.0), features=prompt_features("one line"))
+    predictor.predict_all(request, options, 100.0)
+    alone = [predictor.predict(request, each.candidate, each.instance, 100.0) for each in options]
+    for each, single in zip(options, alone, strict=True):
+        assert each.prediction is not None
+        assert value(each.prediction.ttft_s_p95) == pytest.approx(value(single.ttft_s_p95), rel=1e-5)
+        assert value(each.prediction.p_miss) == pytest.approx(value(single.p_miss), abs=1e-5)
+
+
+def test_a_constant_error_of_the_model_is_learned() -> None:
+    predictor = predictor_with(latency=latency_model(0.7))
+    instance = an_instance()
+    for number in range(200):
+        serve(predictor, instance, 10.0 * number, 1.0, number)
+    told = predictor.predict(replace(REQUEST, arrived_at=3000.0), instance.candidates["m"], instance, 3000.0)
+    assert value(told.ttft_s_p50) == pytest.approx(PROFILE.prefill_s(500), rel=0.1)
+
+
+def test_instances_of_one_kind_share_their_spread_but_not_their_bias() -> None:
+    predictor = predictor_with(latency=latency_model())
+    slow, fast = an_instance("slow"), an_instance("fast")
+    for number in range(100):
+        serve(predictor, slow, 10.0 * number, 2.0, number)
+        serve(predictor, fast, 10.0 * number, 1.0, number)
+    (group,) = predictor.groups()
+    assert group == ("m", "gpu")
+    assert predictor.groups()[group].learned.ttfts == 200 - 2 * 2  # the first of each are the physical one's
+    at = 2000.0
+    told = [
+        value(predictor.predict(replace(REQUEST, arrived_at=at), i.candidates["m"], i, at).ttft_s_p50)
+        for i in (slow, fast)
+    ]
+    assert told[0] / told[1] == pytest.approx(2.0, rel=0.15)
+
+
+def test_a_model_that_does_not_hold_gives_way_to_the_physical_estimate() -> None:
+    """Its median jumps to and fro by a factor of seven, which no correction can follow."""
+    predictor = predictor_with(latency=latency_model())
+    instance = an_instance()
+    wild = [latency_model(2.0), latency_model(-2.0)]
+    for number in range(200):
+        predictor._seen.models = Models(latency=wild[number % 2])
+        serve(predictor, instance, 10.0 * number, 1.0, number)
+    trust = predictor.groups()["m", "gpu"]
+    assert not trust.believed
+    assert trust.alarms >= 1
+    told = predictor.predict(replace(REQUEST, arrived_at=3000.0), instance.candidates["m"], instance, 3000.0)
+    assert value(told.ttft_s_p50) == pytest.approx(PROFILE.prefill_s(500), rel=0.15)
+
+
+def test_attempts_that_are_overdue_count_before_they_end() -> None:
+    """The quick ones must not be all that is seen: half of the requests hang, and are known to be late."""
+    for models in (Models(), Models(latency=latency_model())):
+        predictor = OnlinePredictor(models)
+        instance = an_instance()
+        of = instance.candidates["m"]
+        for number in range(100):
+            at_s = 10.0 * number
+            request = replace(REQUEST, id=str(number), arrived_at=at_s)
+            prediction = predictor.predict(request, of, instance, at_s)
+            predictor.observe_dispatch(request, of, instance, prediction, at_s)
+            if number % 2:
+                ttft_s = PROFILE.prefill_s(500)
+                predictor.observe_ttft(request, of, instance, prediction, ttft_s, at_s + ttft_s)
+        predictor.observe_report(instance, 9000.0)
+        covered = predictor.coverage()["i"]
+        assert value(covered["observed"]) == 100
+        assert value(covered["ttft_within_p50"]) < 0.65
+        late = predictor.predict(replace(REQUEST, arrived_at=9000.0), of, instance, 9000.0)
+        assert value(late.ttft_s_p95) > 3 * PROFILE.prefill_s(500)
+
+
+def test_what_was_taken_for_overdue_is_corrected_when_it_comes() -> None:
+    predictor = predictor_with(latency=latency_model())
+    instance = an_instance()
+    of = instance.candidates["m"]
+    for number in range(40):
+        serve(predictor, instance, 10.0 * number, 1.0, number)
+    request = replace(REQUEST, id="late", arrived_at=1000.0)
+    prediction = predictor.predict(request, of, instance, 1000.0)
+    predictor.observe_dispatch(request, of, instance, prediction, 1000.0)
+    predictor.observe_report(instance, 1001.0)
+    assert predictor.coverage()["i"]["observed"] == 41
+    predictor.observe_ttft(request, of, instance, prediction, 1.5, 1001.5)
+    assert predictor.coverage()["i"]["observed"] == 41
+    after = predictor.predict(replace(REQUEST, arrived_at=2000.0), of, instance, 2000.0)
+    assert value(after.ttft_s_p50) == pytest.approx(PROFILE.prefill_s(500), rel=0.3)
+
+
+def test_a_request_given_up_at_once_teaches_nothing_and_one_given_up_late_does() -> None:
+    for waited_s, learned in ((0.001, 0), (30.0, 1)):
+        predictor = predictor_with(latency=latency_model())
+        instance = an_instance()
+        of = instance.candidates["m"]
+        prediction = predictor.predict(REQUEST, of, instance, 100.0)
+        predictor.observe_dispatch(REQUEST, of, instance, prediction, 100.0)
+        predictor.observe_loss(REQUEST, of, instance, prediction, waited_s, False, 100.0 + waited_s)
+        told = predictor.coverage().get("i")
+        assert (0 if told is None else told["observed"]) == learned
+
+
+def test_reports_and_losses_reach_the_track() -> None:
+    predictor = predictor_with(latency=latency_model())
+    instance = an_instance()
+    instance.takes_report(LoadReport(running=3, waiting=1, kv_usage=0.4), 5.0)
+    predictor.observe_report(instance, 5.0)
+    first = predictor.predict(REQUEST, instance.candidates["m"], instance, 100.0)
+    assert first.memory_ratio is not None
+    predictor.forget("i")
+    assert predictor.groups() == {}  # nobody else is of this kind
+
+
+def test_a_prompt_tells_the_length_and_fleet_answers_correct_it() -> None:
+    predictor = predictor_with(length=Words())
+    instance, of = an_instance(), candidate("i")
+    short = replace(REQUEST, features=prompt_features("a line"))
+    long = replace(REQUEST, features=prompt_features("two\nlines"))
+    assert value(predictor.predict(short, of, instance, 100.0).output_tokens_p50) == pytest.approx(20, abs=5)
+    assert value(predictor.predict(long, of, instance, 100.0).output_tokens_p50) == pytest.approx(
+        200, rel=0.2
+    )
+    unknown = predictor.predict(REQUEST, of, instance, 100.0)
+    assert value(unknown.output_tokens_p50) > 100  # the prior
+    for number in range(100):
+        request = replace(short, id=str(number), outlook=None)
+        prediction = predictor.predict(request, of, instance, 100.0)
+        predictor.observe_end(request, of, instance, prediction, 60, 500, None, 101.0)
+    again = replace(short, outlook=None)
+    assert value(predictor.predict(again, of, instance, 100.0).output_tokens_p50) == pytest.approx(
+        60, rel=0.2
+    )
+    assert 0 < predictor.length_weights()["m"] <= 1
+
+
+def test_the_prompt_is_looked_at_once_a_request() -> None:
+    asked = []
+
+    class Counting(Words):
+        def shares(self, features: PromptFeatures, models: Any) -> np.ndarray:
+            asked.append([model for model, _ in models])
+            return super().shares(features, models)
+
+    predictor = predictor_with(length=Counting())
+    request = replace(REQUEST, features=prompt_features("x"))
+    instance = an_instance()
+    other = candidate("i", "n")
+    for _ in range(3):
+        predictor.predict(request, candidate("i"), instance, 100.0)
+    predictor.predict_all(request, [Option(candidate("i"), instance), Option(other, instance)], 100.0)
+    assert asked == [["m"], ["n"]]
+
+
+def test_quality_is_the_models_with_its_uncertainty_and_moves_with_feedback() -> None:
+    predictor = predictor_with(relevance=Judge())
+    instance = an_instance()
+    features = prompt_features("How much is 2 + 2?")
+    request = replace(REQUEST, features=features)
+    told = predictor.predict(request, candidate("i"), instance, 100.0)
+    assert (told.quality, told.quality_sd) == (pytest.approx(0.8), pytest.approx(0.1))
+    unknown = predictor.predict(request, candidate("i", "n"), instance, 100.0)
+    assert (unknown.quality, unknown.quality_sd) == (0.5, None)
+    for _ in range(50):
+        predictor.observe_quality("m", features, 0.2)
+        predictor.observe_quality("n", features, 0.2)
+    again = predictor.predict(replace(request, outlook=None), candidate("i"), instance, 100.0)
+    assert value(again.quality) == pytest.approx(0.2, abs=0.1)
+    told = predictor.predict(replace(request, outlook=None), candidate("i", "n"), instance, 100.0)
+    assert value(told.quality) == pytest.approx(0.3, abs=0.1)  # what the fleet file says is corrected, too
+    assert told.quality_sd is None
+    assert predictor.feedback_counts() == {"m": 50, "n": 50}
+
+
+def test_the_fleet_files_quality_gives_way_as_far_as_the_prompt_is_like_those_learned_from() -> None:
+    request = replace(REQUEST, features=prompt_features("x"))
+    served = []
+    for trust in (0.0, 0.25, 0.5, 1.0):
+        predictor = predictor_with(relevance=Judge(trust))
+        told = predictor.predict(replace(request, outlook=None), candidate("i"), an_instance(), 100.0)
+        served.append((value(told.quality), told.quality_sd))
+        bare = replace(candidate("i"), quality=None)
+        alone = predictor.predict(replace(request, outlook=None), bare, an_instance(), 100.0)
+        assert (alone.quality, alone.quality_sd) == (0.8, 0.1)
+    qualities = [quality for quality, _ in served]
+    assert qualities[0] == 0.5
+    assert qualities[2] == pytest.approx(1 / (1 + exp(-0.5 * log(0.8 / 0.2))))
+    assert qualities[-1] == pytest.approx(0.8)
+    assert qualities == sorted(qualities)
+    assert served[0][1] is None
+    assert 0.0 < value(served[1][1]) < value(served[2][1]) < value(served[3][1]) + 0.02
+    assert served[3][1] == pytest.approx(0.1)
+
+
+def test_instances_of_one_model_may_state_qualities_of_their_own() -> None:
+    predictor = predictor_with(relevance=Judge(0.5))
+    request = replace(REQUEST, features=prompt_features("x"))
+    full, quantised = candidate("i"), replace(candidate("j"), quality=0.3)
+    options = [Option(full, an_instance("i")), Option(quantised, an_instance("j"))]
+    predictor.predict_all(request, options, 100.0)
+    told = [value(each.prediction.quality) for each in options if each.prediction is not None]
+    assert told[1] < told[0] - 0.05
+    assert list(predictor.qualities(replace(request, outlook=None), [full, quantised])) == told
+
+
+def test_feedback_from_the_records_is_learned_once_the_fleet_is_known() -> None:
+    """At a start it comes before any candidate, whose quality it corrects."""
+    predictor, features = predictor_with(relevance=Judge(0.5)), prompt_features("x")
+    late = predictor_with(relevance=Judge(0.5))
+    request = replace(REQUEST, features=features)
+    late.predict(replace(request), candidate("i"), an_instance(), 100.0)
+    for _ in range(30):
+        predictor.observe_quality("m", features, 0.1)
+        late.observe_quality("m", features, 0.1)
+        predictor.observe_quality("nobody", features, 0.1)
+    assert predictor.feedback_counts() == {"m": 30, "nobody": 30}
+    told = [
+        each.predict(replace(request, outlook=None), candidate("i"), an_instance(), 100.0).quality
+        for each in (predictor, late)
+    ]
+    assert told[0] == told[1]
+    assert value(told[0]) < 0.5
+
+
+def test_feedback_corrects_a_prior_where_nothing_was_trained() -> None:
+    predictor, features = OnlinePredictor(), prompt_features("x")
+    predictor.predict(REQUEST, candidate("i"), an_instance(), 100.0)
+    for _ in range(50):
+        predictor.observe_quality("m", features, 1.0)
+    assert value(predictor.predict(REQUEST, candidate("i"), an_instance(), 100.0).quality) > 0.7
+    bare = replace(candidate("i"), quality=None)
+    assert predictor.predict(REQUEST, bare, an_instance(), 100.0).quality is None
+
+
+def test_embeddings_ask_no_model() -> None:
+    predictor = predictor_with(latency=latency_model(1.0), length=Words(), relevance=Judge())
+    request = replace(REQUEST, decodes=False, features=prompt_features("x"))
+    told = predictor.predict(request, candidate("i"), an_instance(), 100.0)
+    plain = OnlinePredictor().predict(request, candidate("i"), an_instance(), 100.0)
+    assert told.ttft_s_p50 == plain.ttft_s_p50
+    assert told.quality == 0.5
+
+
+def test_of_many_candidates_the_model_is_asked_about_those_that_physics_ranks_first() -> None:
+    predictor = predictor_with(latency=latency_model())
+    instances = [an_instance(f"i{number:03}") for number in range(100)]
+    plain = OnlinePredictor()
+    for number, instance in enumerate(instances):
+        known(predictor, instance)
+        known(plain, instance)
+        instance.dispatched(200 * number)
+    options = [Option(each.candidates["m"], each) for each in instances]
+    predictor._seen.models = Models(latency=latency_model(1.0))
+    predictor.predict_all(REQUEST, options, 100.0)
+    for at, each in enumerate(options):
+        assert each.prediction is not None
+        physical = plain.predict(REQUEST, each.candidate, each.instance, 100.0)
+        ratio = value(each.prediction.ttft_s_p50) / value(physical.ttft_s_p50)
+        assert ratio == pytest.approx(exp(1.0) if at < 64 else 1.0, rel=0.05)
+
+
+def test_an_instance_that_nobody_has_seen_is_the_physical_estimates() -> None:
+    told = predictor_with(latency=latency_model(3.0, 3.0)).predict(
+        REQUEST, candidate("i"), an_instance(), 100.0
+    )
+    plain = OnlinePredictor().predict(REQUEST, candidate("i"), an_instance(), 100.0)
+    assert (told.ttft_s_p95, told.tpot_s, told.e2e_s_p95) == (plain.ttft_s_p95, plain.tpot_s, plain.e2e_s_p95)
+
+
+@pytest.mark.parametrize("ttft_s", [None, 1e-6, 0.05, 1e6])
+@pytest.mark.parametrize("tpot_s", [None, 1e-6, 0.012, 1e6])
+@pytest.mark.parametrize("e2e_s", [None, 1e-6, 3.0, 1e6])
+def test_any_target_has_a_probability(
+    ttft_s: float | None, tpot_s: float | None, e2e_s: float | None
+) -> None:
+    request = replace(REQUEST, slo=Slo(ttft_s, tpot_s, e2e_s))
+    for models in (Models(), Models(latency=latency_model())):
+        told = OnlinePredictor(models).predict(request, candidate("i"), an_instance(), 100.0)
+        assert 0.0 <= value(told.p_miss) <= 1.0
+
+
+def test_answers_without_a_first_token_teach_no_times_and_leave_nothing() -> None:
+    """Embeddings, and what an engine can only answer whole."""
+    for models in (Models(), Models(latency=latency_model())):
+        predictor = OnlinePredictor(models)
+        instance = an_instance()
+        of = instance.candidates["m"]
+        before = predictor.predict(REQUEST, of, instance, 100.0)
+        for number in range(60):
+            at_s = 30.0 * number
+            request = replace(REQUEST, id=str(number), arrived_at=at_s, decodes=number % 2 == 0)
+            prediction = predictor.predict(request, of, instance, at_s)
+            instance.dispatched(500)
+            predictor.observe_dispatch(request, of, instance, prediction, at_s)
+            instance.released(500, 0, decoding=False)
+            predictor.observe_end(request, of, instance, prediction, 0, 500, None, at_s + 0.06)
+        later = replace(REQUEST, arrived_at=5000.0)
+        after = predictor.predict(later, of, instance, 5000.0)
+        assert value(after.ttft_s_p95) == pytest.approx(value(before.ttft_s_p95), rel=0.05)
+        assert not predictor._seen.open
+        assert not predictor._seen.pairs["i", "m"].open
+        if models.latency is not None:
+            assert predictor._seen.tracks["i"]._waiting == []
+
+
+def test_what_was_given_up_is_late_by_as_long_as_it_was_waited_for() -> None:
+    predictor = predictor_with(latency=latency_model())
+    instance = an_instance()
+    of = instance.candidates["m"]
+    for name, at_s in (("slow", 100.0), ("lost", 100.01)):
+        request = replace(REQUEST, id=name, arrived_at=at_s)
+        prediction = predictor.predict(request, of, instance, at_s)
+        predictor.observe_dispatch(request, of, instance, prediction, at_s)
+        if name == "lost":
+            predictor.observe_loss(request, of, instance, prediction, 0.1, False, at_s + 0.1)
+    predictor.observe_report(instance, 4000.0)
+    window = predictor._seen.pairs["i", "m"].ttft.pooled
+    assert window.count == 2
+    assert window.bias < log(4000.0 / PROFILE.prefill_s(500)) / 1.5

@@ -1,0 +1,128 @@
+"""The form of training data: what is written comes back, what is broken is named, splits keep groups together."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from predictors.learned.text import prompt_features
+from predictors.training.dataset import (
+    Answer,
+    Attempt,
+    Dataset,
+    DatasetError,
+    Prompt,
+    Run,
+    State,
+    joined,
+    read,
+    split_prompts,
+    write,
+)
+
+
+def prompt(name: str, group: str | None = None) -> Prompt:
+    return Prompt(
+        name, group or name, "made", prompt_features(f"what is {name}?"), "task", f"what is {name}?"
+    )
+
+
+def made(prompts: int = 40, runs: int = 12) -> Dataset:
+    return Dataset(
+        tuple(prompt(f"p{i}", f"g{i // 2}") for i in range(prompts)),
+        tuple(
+            Answer(f"p{i}", "llama-3.1-8b", "llama", 10 + i, i % 7 == 0, 0.5, "score") for i in range(prompts)
+        ),
+        tuple(
+            Run(f"r{i}", "made", f"i{i}", "m", level=str(i % 4), profile_values={"slots": 4})
+            for i in range(runs)
+        ),
+        tuple(Attempt(f"r{i}", "m", 0.5 * k, 100, 0.5 * k + 0.1) for i in range(runs) for k in range(3)),
+        tuple(State(f"r{i}", 1.0, 2, None, 0.25) for i in range(runs)),
+        {"sources": [{"name": "made", "licence": "none", "rows": 1}]},
+    )
+
+
+def test_what_is_written_comes_back(tmp_path: Path) -> None:
+    data = made()
+    write(data, tmp_path)
+    assert read(tmp_path) == data
+
+
+def test_the_same_content_gives_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write(made(), tmp_path / name)
+    for file in (tmp_path / "a").iterdir():
+        assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes(), file.name
+
+
+@pytest.mark.parametrize(
+    ("table", "line", "told"),
+    [
+        ("answers", {"prompt": "p0"}, "answers.jsonl.gz, line 1: model is missing"),
+        ("answers", {"prompt": "p0", "model": "m", "output_tokens": "7"}, "output_tokens must be int"),
+        ("answers", {"prompt": "p0", "model": "m", "output_tokens": True}, "output_tokens must be int"),
+        ("answers", {"prompt": "nobody", "model": "m"}, "the prompt nobody, which is not there"),
+        (
+            "attempts",
+            {"run": "nobody", "model": "m", "dispatched_s": 0, "prompt_tokens": 1},
+            "the run nobody",
+        ),
+        ("states", [1, 2], "states.jsonl.gz, line 1: not an object"),
+        ("prompts", {"id": "p", "group": "p", "source": "s", "features": [[1], [2]]}, "three lists"),
+    ],
+)
+def test_a_broken_row_is_named(tmp_path: Path, table: str, line: object, told: str) -> None:
+    write(made(), tmp_path)
+    with gzip.open(tmp_path / f"{table}.jsonl.gz", "wt") as file:
+        file.write(json.dumps(line) + "\n")
+    with pytest.raises(DatasetError, match=told) as error:
+        read(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_numbers_that_are_none_are_refused(tmp_path: Path) -> None:
+    write(made(), tmp_path)
+    with gzip.open(tmp_path / "states.jsonl.gz", "wt") as file:
+        file.write('{"run": "r0", "at_s": NaN}\n')
+    with pytest.raises(DatasetError, match="at_s is not a finite number"):
+        read(tmp_path)
+
+
+def test_a_torn_file_and_a_missing_one(tmp_path: Path) -> None:
+    write(made(), tmp_path)
+    path = tmp_path / "attempts.jsonl.gz"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(DatasetError, match="not a whole gzip file"):
+        read(tmp_path)
+    path.unlink()
+    assert read(tmp_path).attempts == ()
+    with pytest.raises(DatasetError, match="no data set"):
+        read(tmp_path / "nowhere")
+    (tmp_path / "dataset.json").write_text('{"format": 99}')
+    with pytest.raises(DatasetError, match="not of format 1"):
+        read(tmp_path)
+
+
+def test_prompts_are_split_by_group() -> None:
+    data = made()
+    train, test = split_prompts(data, 0.3)
+    assert {each.group for each in train.prompts}.isdisjoint({each.group for each in test.prompts})
+    assert len(train.prompts) + len(test.prompts) == len(data.prompts)
+    assert 0 < len(test.prompts) < len(train.prompts)
+    assert {each.prompt for each in test.answers} == {each.id for each in test.prompts}
+    assert train.runs == data.runs
+    assert test.runs == ()
+    assert split_prompts(data, 0.3, seed=1)[1].prompts != test.prompts
+
+
+def test_joined_keeps_all_and_refuses_equal_runs() -> None:
+    one, other = made(), Dataset(prompts=(prompt("new"),), about={"sources": [{"name": "other"}]})
+    both = joined([one, other])
+    assert len(both.prompts) == len(one.prompts) + 1
+    assert [each["name"] for each in both.about["sources"]] == ["made", "other"]
+    with pytest.raises(DatasetError, match="runs of the same id"):
+        joined([one, one])
