@@ -53,12 +53,17 @@ from router.core.events import (
     LoadReported,
     Metered,
     PeerLoadReported,
+    PeerObserved,
+    PeerTurned,
+    PredictorsChanged,
     Probed,
+    QualityReported,
     Reserve,
+    TargetsChanged,
     Tick,
 )
 from router.core.fleet import Fleet
-from router.core.interfaces import Learner, Policy, Predictor
+from router.core.interfaces import Learner, Policy, Predictor, TakesTurns, TargetHolder
 from router.core.money import quote
 from router.core.money.account import RequestMoney
 from router.core.placing import Placement, Placer, Queued
@@ -83,12 +88,15 @@ class Scheduler:
         predictor: Predictor,
         settings: SchedulerSettings | None = None,
         rng: Random | None = None,
+        targets: TargetHolder | None = None,
     ) -> None:
+        """`targets` are those that the policies hold (None: fixed ones)."""
         self.policies = policies
         self._placer = Placer(
             Fleet(instances), policies, predictor, settings or SchedulerSettings(), rng or Random()
         )
         self._waiting = self._placer.waiting
+        self._targets = targets
         self._learners = {name: each for name, each in policies.items() if isinstance(each, Learner)}
         self._requests: dict[str, RequestState] = {}
         self._awaiting: OrderedDict[str, RequestState] = OrderedDict()  # no first token yet, oldest first
@@ -112,6 +120,11 @@ class Scheduler:
             PeerLoadReported: self._peer_load_reported,
             FleetChanged: self._fleet_changed,
             DrainChanged: self._drain_changed,
+            TargetsChanged: self._targets_changed,
+            QualityReported: self._quality_reported,
+            PeerObserved: self._peer_observed,
+            PeerTurned: self._peer_turned,
+            PredictorsChanged: self._predictors_changed,
             Tick: self._tick,
         }
 
@@ -299,7 +312,10 @@ class Scheduler:
             self._serve_queue(now)
 
     def _fleet_changed(self, event: FleetChanged, now: float) -> None:
+        before = self.instances
         self._placer.fleet = Fleet(event.instances)
+        for name in before.keys() - self.instances.keys():
+            self.predictor.forget(name)
         self._placer.settings = event.settings
         if self._waiting:
             self._serve_queue(now)
@@ -310,6 +326,24 @@ class Scheduler:
             instance.draining = event.draining
             if self._waiting:
                 self._serve_queue(now)
+
+    def _targets_changed(self, event: TargetsChanged, now: float) -> None:
+        if self._targets is not None:
+            self._targets.use(event.targets)
+
+    def _quality_reported(self, event: QualityReported, now: float) -> None:
+        self.predictor.observe_quality(event.model, event.features, event.quality, recorded=event.recorded)
+
+    def _peer_observed(self, event: PeerObserved, now: float) -> None:
+        self.predictor.receive(event.message, self.instances, now)
+
+    def _peer_turned(self, event: PeerTurned, now: float) -> None:
+        policy = self.policies.get(event.policy)
+        if isinstance(policy, TakesTurns):
+            policy.turns.hear(event.turns)
+
+    def _predictors_changed(self, event: PredictorsChanged, now: float) -> None:
+        self.predictor.use(event.models)
 
     def _tick(self, event: Tick, now: float) -> None:
         for request_id, _ in self._deadlines.due(now):

@@ -252,3 +252,18 @@ class Decision(NamedTuple):
     considered: tuple[Considered, ...]
     propensity: float | None
     loads: tuple[tuple[float | None, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """What `cost` and the pickers hold for a scope (a key, else the fleet).
+
+    `quality` is the wished mean quality in [0, 1]; None: that of the best single model for the scope's own
+    requests, less `quality_slack`. `attainment` is the wished share of requests that keep their SLO. Prices move
+    over a window of about `window_requests` requests.
+    """
+
+    quality: float | None = None
+    quality_slack: float = 0.01
+    attainment: float = 0.95
+    window_requests: int = 500

@@ -13,7 +13,7 @@ from typing import Any
 
 from predictors.online.sharing import Sharing
 from router.background import surviving
-from router.core.events import PeerLoadReported
+from router.core.events import PeerLoadReported, PeerObserved, PeerTurned
 from router.core.interfaces import SharedTurns, TakesTurns
 from router.core.state import Work
 from router.gateway.relay.runner import Runner
@@ -79,10 +79,8 @@ class PeerLink:
         self.queued_elsewhere = peers.queued
         for name, last in peers.turns.items():
             policy, _, of = name.partition(":")
-            turns = self._turns.get(policy)
-            if turns is not None:
-                with surviving("peers"):
-                    turns.hear({of: last})
+            with surviving("peers"):
+                self._runner.apply(PeerTurned(policy, {of: last}))
         told = peers.replicas, peers.work
         if peers.ejected or told != self._told:
             self._told = told
@@ -91,10 +89,9 @@ class PeerLink:
 
     def hear_lessons(self, lessons: Sequence[bytes]) -> None:
         """What others learned."""
-        instances, now = self._runner.scheduler.instances, self._runner.clock()
         for lesson in lessons:
             with surviving("peers"):
-                self._sharing.hear(lesson, instances, now)
+                self._runner.apply(PeerObserved(lesson))
 
     def changed(self, document: str, content: Mapping[str, Any]) -> None:
         """A shared document has been changed."""
