@@ -21,6 +21,7 @@ EXTRAS = {
     "asyncpg": "postgres",
     "httpx": "train",
     "httpx2": "train",
+    "jinja2": "bench",
     "matplotlib": "bench",
     "ollama": "train",
     "openai": "train",

@@ -183,6 +183,8 @@ class _InstanceSpec:
     profiles: dict[str, EngineProfile]
     usd_per_hour: float | None
     unsupported: frozenset[Capability]
+    tokenizes: bool
+    fixed_slots: bool
 
 
 def _parsed(path: Path, number: int, line: str) -> Any:

@@ -26,7 +26,7 @@ from predictors.learned.models import Models, load_models
 from predictors.online.predictor import OnlinePredictor
 from router import __version__
 from router.config import ConfigError, FleetConfig, InstanceConfig, Problem
-from router.config.shown import shown
+from router.config.masking import masked
 from router.core.events import FleetChanged, TargetsChanged
 from router.core.interfaces import Backend, TextEstimates, TextEstimator
 from router.core.profile import EngineProfile
@@ -185,7 +185,7 @@ async def open_gateway(
             emulated = await stack.enter_async_context(EmulatedEngines())
         for each in config.instances:
             check_profile(each)
-        await emulated.start([each for each in config.instances if each.kind == "emulated"])
+        await emulated.start([each for each in config.instances if each.is_emulated])
 
         async def make_backend(instance: InstanceConfig, fleet: FleetConfig) -> Backend:
             check_profile(instance)
@@ -385,7 +385,7 @@ def _with_secret(url: str, variable: str | None, environment: Mapping[str, str],
         parsed = make_url(url)
     except (ArgumentError, ValueError):
         section = place.partition(".")[0]
-        reason = f"is not a URL (given: {shown(url, ('url',))})"
+        reason = f"is not a URL (given: {masked(url, ('url',))})"
         raise ConfigError(section, [Problem(("url",), reason)]) from None
     password = secret(variable, environment, place)
     # Without a name a password would not be rendered; Redis has passwords of nobody in particular.
@@ -411,7 +411,7 @@ def load_tokenizers(config: FleetConfig) -> dict[str, PromptTokenizer]:
 
 def check_profile(instance: InstanceConfig) -> None:
     """An emulated instance needs a profile that we have."""
-    if instance.kind != "emulated":
+    if not instance.is_emulated:
         return
     known = profiles.names()
     for model in instance.serves:
@@ -450,6 +450,7 @@ def create_backend(
             api_key=api_key,
             headers=headers,
             ca_file=instance.ca_file,
+            settings=instance.settings,
             connect_timeout_s=limits.connect_timeout_s,
             idle_timeout_s=limits.idle_timeout_s,
             session=session,

@@ -33,7 +33,7 @@ from benchmarks.workloads import arguments
 from benchmarks.workloads.format import WorkloadError
 from benchmarks.workloads.options import BuildOptions
 from router.config import FleetConfig, loads
-from router.config.shown import shown
+from router.core.quoting import quoted
 
 _NEEDED = ("about", "fleet", "workload", "rates", "seeds")
 _KEYS = (*_NEEDED, "answers", "policies", "losses", "small")
@@ -76,7 +76,7 @@ def _read(file: Traversable, folder: Traversable, small: bool) -> Scenario:
     try:
         data = yaml.safe_load(_text(file))
         if not isinstance(data, dict):
-            raise WorkloadError(f"must be a mapping of keys (given: {shown(data)})")
+            raise WorkloadError(f"must be a mapping of keys (given: {quoted(data)})")
         _only(data, _KEYS, "")
         missing = [key for key in _NEEDED if key not in data]
         if missing:
@@ -111,7 +111,7 @@ def _text(file: Traversable) -> str:
 
 def _fleet(name: Any, folder: Traversable) -> FleetConfig:
     if not isinstance(name, str):
-        raise WorkloadError(f"fleet must be the name of a file (given: {shown(name)})")
+        raise WorkloadError(f"fleet must be the name of a file (given: {quoted(name)})")
     try:
         text = _text(folder / name)
     except WorkloadError as error:
@@ -173,7 +173,7 @@ def _policies(given: Any) -> tuple[str, ...]:
     if given is None:
         return USUAL_POLICIES
     if not isinstance(given, list) or not given:
-        raise WorkloadError(f"policies must be a list of names (given: {shown(given)})")
+        raise WorkloadError(f"policies must be a list of names (given: {quoted(given)})")
     for name in given:
         if not isinstance(name, str) or name not in policies.POLICIES:
             raise WorkloadError(f"unknown policy {name!r} (known: {', '.join(policies.POLICIES)})")
@@ -191,12 +191,12 @@ def _rates(given: Any) -> tuple[float, ...]:
 
 
 def _shown_list(given: Any) -> str:
-    return ", ".join(map(shown, given[:20])) if isinstance(given, list) else shown(given)
+    return ", ".join(map(quoted, given[:20])) if isinstance(given, list) else quoted(given)
 
 
 def _seeds(given: Any) -> int:
     if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        raise WorkloadError(f"seeds must be a whole number of at least 1 (given: {shown(given)})")
+        raise WorkloadError(f"seeds must be a whole number of at least 1 (given: {quoted(given)})")
     return given
 
 

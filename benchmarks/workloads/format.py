@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from router.config.shown import shown
+from router.core.quoting import quoted
 
 VERSION = 1
 VERSION_KEY = "headway_workload"
@@ -218,16 +218,16 @@ def parse_request(line: bytes) -> WorkloadRequest:
     except orjson.JSONDecodeError as error:
         raise WorkloadError(f"not valid JSON ({error.msg})") from None
     if not isinstance(data, dict):
-        raise WorkloadError(f"must be a JSON object (given: {shown(data)})")
+        raise WorkloadError(f"must be a JSON object (given: {quoted(data)})")
     unknown = sorted(set(data) - _REQUEST_KEYS)
     if unknown:
         raise WorkloadError(f"unknown field {unknown[0]!r}")
     identity = data.get("id")
     if not isinstance(identity, str) or not identity:
-        raise WorkloadError(f"id must be a non-empty text (given: {shown(identity)})")
+        raise WorkloadError(f"id must be a non-empty text (given: {quoted(identity)})")
     arrival_s: Any = data.get("arrival_s")
     if not _is_number(arrival_s) or arrival_s < 0:
-        raise WorkloadError(f"arrival_s must be a number of at least 0 (given: {shown(arrival_s)})")
+        raise WorkloadError(f"arrival_s must be a number of at least 0 (given: {quoted(arrival_s)})")
     return WorkloadRequest(
         id=identity,
         arrival_s=float(arrival_s),
@@ -249,14 +249,14 @@ def _is_number(value: Any) -> bool:
 
 def _count(value: Any, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_TOKENS:
-        raise WorkloadError(f"{name} must be a whole number from 1 to {MOST_TOKENS} (given: {shown(value)})")
+        raise WorkloadError(f"{name} must be a whole number from 1 to {MOST_TOKENS} (given: {quoted(value)})")
     return value
 
 
 def _text_or_none(data: Mapping[str, Any], name: str) -> str | None:
     value = data.get(name)
     if value is not None and not isinstance(value, str):
-        raise WorkloadError(f"{name} must be a text or null (given: {shown(value)})")
+        raise WorkloadError(f"{name} must be a text or null (given: {quoted(value)})")
     return value
 
 
@@ -272,10 +272,10 @@ def _quality(value: Any) -> dict[str, float] | None:
     if value is None:
         return None
     if not isinstance(value, dict):
-        raise WorkloadError(f"quality must be an object {{model: number}} or null (given: {shown(value)})")
+        raise WorkloadError(f"quality must be an object {{model: number}} or null (given: {quoted(value)})")
     for model, quality in value.items():
         if not _is_number(quality) or not 0 <= quality <= 1:
-            raise WorkloadError(f"quality.{model} must be a number in [0, 1] (given: {shown(quality)})")
+            raise WorkloadError(f"quality.{model} must be a number in [0, 1] (given: {quoted(quality)})")
     return value
 
 
@@ -283,7 +283,7 @@ def _prefix_hashes(value: Any) -> tuple[int, ...] | None:
     if value is None:
         return None
     if not isinstance(value, list) or not all(isinstance(item, int) and item is not True for item in value):
-        raise WorkloadError(f"prefix_hashes must be a list of whole numbers or null (given: {shown(value)})")
+        raise WorkloadError(f"prefix_hashes must be a list of whole numbers or null (given: {quoted(value)})")
     return tuple(value)
 
 
@@ -291,7 +291,7 @@ def _routing(value: Any) -> dict[str, Any] | None:
     if value is None:
         return None
     if not isinstance(value, dict):
-        raise WorkloadError(f"routing must be an object or null (given: {shown(value)})")
+        raise WorkloadError(f"routing must be an object or null (given: {quoted(value)})")
     unknown = sorted(set(value) - _ROUTING_KEYS)
     if unknown:
         raise WorkloadError(f"unknown field 'routing.{unknown[0]}'")
@@ -299,18 +299,18 @@ def _routing(value: Any) -> dict[str, Any] | None:
     if slo is not None:
         if not isinstance(slo, dict) or not slo:
             raise WorkloadError(
-                f"routing.slo must be an object with ttft_ms, tpot_ms or e2e_ms (given: {shown(slo)})"
+                f"routing.slo must be an object with ttft_ms, tpot_ms or e2e_ms (given: {quoted(slo)})"
             )
         for name, target in slo.items():
             if name not in _SLO_KEYS:
                 raise WorkloadError(f"unknown field 'routing.slo.{name}'")
             if not _is_number(target) or target <= 0:
-                raise WorkloadError(f"routing.slo.{name} must be a number above 0 (given: {shown(target)})")
+                raise WorkloadError(f"routing.slo.{name} must be a number above 0 (given: {quoted(target)})")
     if value.get("on_miss") not in (None, "reject", "best_effort"):
         raise WorkloadError(
-            f"routing.on_miss must be 'reject' or 'best_effort' (given: {shown(value['on_miss'])})"
+            f"routing.on_miss must be 'reject' or 'best_effort' (given: {quoted(value['on_miss'])})"
         )
     cost = value.get("max_cost_usd")
     if cost is not None and (not _is_number(cost) or cost <= 0):
-        raise WorkloadError(f"routing.max_cost_usd must be a number above 0 (given: {shown(cost)})")
+        raise WorkloadError(f"routing.max_cost_usd must be a number above 0 (given: {quoted(cost)})")
     return value

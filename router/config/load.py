@@ -14,8 +14,8 @@ from pydantic_core import ErrorDetails
 from router.config.crosscheck import Finding, Path, check_policies, check_profiles, crosscheck
 from router.config.document import parse
 from router.config.errors import ConfigError, Problem
+from router.config.masking import SECRET_KEYS, masked
 from router.config.models import FleetConfig, InstanceConfig
-from router.config.shown import SECRET_KEYS, shown
 
 
 def load(
@@ -62,7 +62,7 @@ def check(
 ) -> FleetConfig:
     """A fleet file's data, checked. Raises ConfigError with every problem and its line."""
     if not isinstance(data, Mapping):
-        reason = f"must be a mapping of sections (given: {shown(data)})"
+        reason = f"must be a mapping of sections (given: {masked(data)})"
         raise ConfigError(source, [Problem((), reason, line_of(()))])
     findings: list[Finding] = []
     config = None
@@ -166,8 +166,8 @@ def _reason(error: ErrorDetails, path: Path, root: type[BaseModel]) -> str:
     if isinstance(value, Mapping | list | tuple | BaseModel) and not kind.endswith("_type"):
         # Of several parts together, which the message names.
         name = value.get("name") if isinstance(value, Mapping) else None
-        return f"{message} (name: {shown(name, path)})" if isinstance(name, str) else message
-    return f"{message} (given: {shown(value, path)})"
+        return f"{message} (name: {masked(name, path)})" if isinstance(name, str) else message
+    return f"{message} (given: {masked(value, path)})"
 
 
 def _unknown_key(key: str, model: type[BaseModel] | None) -> str:

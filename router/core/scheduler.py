@@ -63,7 +63,7 @@ from router.core.events import (
     Tick,
 )
 from router.core.fleet import Fleet
-from router.core.interfaces import Learner, Policy, Predictor, TakesTurns, TargetHolder
+from router.core.interfaces import HasSharedCursor, Learner, Policy, Predictor, TargetHolder
 from router.core.money import quote
 from router.core.money.account import RequestMoney
 from router.core.placing import Placement, Placer, Queued
@@ -339,8 +339,8 @@ class Scheduler:
 
     def _peer_turned(self, event: PeerTurned, now: float) -> None:
         policy = self.policies.get(event.policy)
-        if isinstance(policy, TakesTurns):
-            policy.turns.hear(event.turns)
+        if isinstance(policy, HasSharedCursor):
+            policy.cursor.receive(event.turns)
 
     def _predictors_changed(self, event: PredictorsChanged, now: float) -> None:
         self.predictor.use(event.models)

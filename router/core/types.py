@@ -256,11 +256,11 @@ class Decision(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What `cost` and the pickers hold for a scope (a key, else the fleet).
+    """The means that `cost` and the text-only policies hold for a scope (a key, or the fleet).
 
-    `quality` is the wished mean quality in [0, 1]; None: that of the best single model for the scope's own
-    requests, less `quality_slack`. `attainment` is the wished share of requests that keep their SLO. Prices move
-    over a window of about `window_requests` requests.
+    `quality` is the target mean quality in [0, 1]. None means that of the best single model on the scope's own requests,
+    less `quality_slack`. `attainment` is the target share of requests that meet their SLO. Prices adapt over about
+    `window_requests` requests.
     """
 
     quality: float | None = None

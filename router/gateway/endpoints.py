@@ -14,8 +14,8 @@ from typing import Any
 
 from router.core.errors import Refusal, invalid_request
 from router.core.money.quote import Quote
+from router.core.quoting import cut
 from router.core.refusals import draining, internal_error
-from router.core.shown import cut
 from router.core.types import Outcome, Request
 from router.gateway.codecs.codec import ApiCodec
 from router.gateway.codecs.ollama.catalog import refusal_body

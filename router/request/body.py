@@ -8,7 +8,7 @@ from typing import Any
 
 from backends import bounded_json
 from router.core.errors import Refusal, invalid_request
-from router.core.shown import cut
+from router.core.quoting import cut
 
 #: Up to here a body is parsed at once.
 SMALL_BYTES = bounded_json.SMALL_BYTES

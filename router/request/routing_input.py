@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from router.core.errors import invalid_request
-from router.core.shown import cut
+from router.core.quoting import cut
 from router.core.types import Slo
 
 OnMiss = Literal["best_effort", "reject"]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from router.core.errors import invalid_request
-from router.core.shown import shown
+from router.core.quoting import quoted
 from router.core.types import Slo
 from router.request.key_terms import KeyTerms
 from router.request.model_names import ModelNames
@@ -148,7 +148,7 @@ class RoutingRules:
     def _check_policy(self, policy: str | None, param: str) -> None:
         if policy is not None and policy not in self.names.policies:
             known = ", ".join(self.names.policies)
-            raise invalid_request(f"unknown policy {shown(policy)}; known: {known}", param)
+            raise invalid_request(f"unknown policy {quoted(policy)}; known: {known}", param)
 
     def _defaults(self, models: tuple[str, ...]) -> Defaults:
         """What holds for a request that any of `models` may serve: a policy or `on_miss` that all of them
@@ -181,7 +181,7 @@ def _named(names: ModelNames, asked: tuple[str, ...] | None, param: str) -> tupl
     for name in asked:
         known = names.name_of(name)
         if known is None:
-            raise invalid_request(f"unknown model {shown(name)} in {param}", param)
+            raise invalid_request(f"unknown model {quoted(name)} in {param}", param)
         found[known] = None
     return tuple(found)
 

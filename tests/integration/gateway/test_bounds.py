@@ -15,7 +15,7 @@ BOUNDED = {
     "SessionIndex._held": "tests/unit/predictors_online: max_sessions",
     "RoutingRules._unasked": "cleared at _CACHED",
     "RoutingRules._joint": "cleared at _CACHED",
-    "Turns._last": "tests/unit/policies/test_policies.py: 1024",
+    "RoundRobinCursor._last": "tests/unit/policies/test_policies.py: 1024",
     "LengthModel._fleets": "cleared at _FLEETS",
     "RelevanceModel._fleets": "cleared at _FLEETS",
     "ResidualWindow._recent": "a window",

@@ -12,8 +12,8 @@ from collections import deque
 from typing import Any, Literal, NamedTuple
 
 from router.core.errors import Refusal, invalid_request
+from router.core.quoting import quoted
 from router.core.raw_json import dumps
-from router.core.shown import shown
 from router.core.types import Outcome
 from router.request.body import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS, at_most
 
@@ -100,11 +100,11 @@ def keep_alive_s(value: Any) -> float | None:
     if value in ("0", "+0", "-0"):
         return 0.0
     if len(value) > _MAX_DURATION_CHARS:
-        raise invalid_request(f"time: invalid duration {shown(value)}", "keep_alive")
+        raise invalid_request(f"time: invalid duration {quoted(value)}", "keep_alive")
     match = _DURATION.fullmatch(value)
     if match is None:
         unit = "missing unit in" if re.fullmatch(r"[+-]?[0-9.]+", value) else "invalid"
-        raise invalid_request(f"time: {unit} duration {shown(value)}", "keep_alive")
+        raise invalid_request(f"time: {unit} duration {quoted(value)}", "keep_alive")
     seconds = sum(float(number) * _UNIT_S[unit] for number, unit in _DURATION_PART.findall(match[2]))
     return math.inf if match[1] == "-" and seconds > 0 else seconds
 

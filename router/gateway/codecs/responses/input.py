@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from router.core.errors import Refusal, invalid_request
-from router.core.shown import cut
+from router.core.quoting import cut
 from router.request.body import MAX_MESSAGES, MAX_PARTS, at_most
 
 #: The newer name of `system`; not every chat template knows it.

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from router.core.errors import invalid_request
-from router.core.shown import cut
+from router.core.quoting import cut
 from router.gateway.codecs.responses.input import messages_of, object_at, string_of, unknown
 from router.request.body import LARGEST_NUMBER, MAX_TOOLS, at_most
 
