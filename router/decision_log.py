@@ -105,16 +105,11 @@ class Logged:
     instructions: str
 
 
-def read(path: Path, instances: Mapping[str, Instance]) -> tuple[Header, Iterator[Logged]]:
+def read(path: Path, file: TextIO, instances: Mapping[str, Instance]) -> tuple[Header, Iterator[Logged]]:
     """A log's header and its lines. `instances` are those of the scheduler at this moment, by name: a fleet that changes keeps
     them. Raises LogError."""
-    try:
-        file = path.open(encoding="utf-8")
-    except OSError as error:
-        raise LogError(f"cannot read {path}: {error.strerror}") from None
     first = _parsed(path, 1, file.readline())
     if not isinstance(first, dict) or first.pop("headway_decisions", None) != FORMAT:
-        file.close()
         raise LogError(f"{path} is no decision log of this version")
     header: Header = _decoded(path, 1, Header, {**first, "targets": dict(first.get("targets") or ())})
     return header, _lines(path, file, instances)
@@ -127,17 +122,15 @@ def compared(instructions: Sequence[Instruction]) -> str:
 
 # --- reading ----------------------------------------------------------------------------------------
 def _lines(path: Path, file: TextIO, instances: Mapping[str, Instance]) -> Iterator[Logged]:
-    with file:
-        for number, line in enumerate(file, start=2):
-            if not line.endswith("\n"):
-                return  # the process was killed while it wrote
-            parsed = _parsed(path, number, line)
-            try:
-                name, now, values, *instructions = parsed
-                kind = getattr(events, name)
-            except (TypeError, ValueError, AttributeError):
-                raise LogError(f"{path}:{number} is no event") from None
-            yield Logged(_read_event(path, number, kind, values, instances), now, _line(instructions))
+    for number, line in enumerate(file, start=2):
+        if not line.endswith("\n"):
+            return  # the process was killed while it wrote
+        try:
+            name, now, values, *instructions = _parsed(path, number, line)
+            kind = getattr(events, name)
+        except (TypeError, ValueError, AttributeError):
+            raise LogError(f"{path}:{number} is no event") from None
+        yield Logged(_read_event(path, number, kind, values, instances), now, _line(instructions))
 
 
 def _read_event(path: Path, number: int, kind: Any, values: Any, instances: Mapping[str, Instance]) -> Event:

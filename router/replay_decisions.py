@@ -16,6 +16,7 @@ from predictors.learned.artifact import ArtifactError
 from predictors.learned.models import load_models
 from predictors.online.predictor import OnlinePredictor
 from router.core.scheduler import Scheduler
+from router.core.state import Instance
 from router.decision_log import Header, LogError, compared, read
 from router.wiring import build_scheduler
 
@@ -58,18 +59,19 @@ def run(args: argparse.Namespace) -> int:
 
 def replay(path: Path) -> tuple[int, list[tuple[int, str, str]]]:
     """The number of events, and of each that gave other instructions its line in the file, the instructions logged, and
-    those of now. Raises LogError, ArtifactError."""
-    instances: dict[str, object] = {}
-    header, lines = read(path, instances)  # type: ignore[arg-type]
-    scheduler = scheduler_of(header)
+    those of now. Raises LogError, ArtifactError, OSError."""
+    instances: dict[str, Instance] = {}
     events, differences = 0, []
-    for line, logged in enumerate(lines, start=2):
-        events += 1
-        replayed = compared(scheduler.handle(logged.event, logged.now))
-        if replayed != logged.instructions:
-            differences.append((line, logged.instructions, replayed))
-        instances.clear()
-        instances.update(scheduler.instances)
+    with path.open(encoding="utf-8") as file:
+        header, lines = read(path, file, instances)
+        scheduler = scheduler_of(header)
+        for line, logged in enumerate(lines, start=2):
+            events += 1
+            replayed = compared(scheduler.handle(logged.event, logged.now))
+            if replayed != logged.instructions:
+                differences.append((line, logged.instructions, replayed))
+            instances.clear()
+            instances.update(scheduler.instances)
     return events, differences
 
 

@@ -66,7 +66,7 @@ async def test_distinct_words_of_clients_fill_nothing_without_a_bound(tmp_path):
 
         async def ask(number: int) -> None:
             wanted = rng.sample(MODELS, rng.randint(1, len(MODELS)))
-            policy = rng.choice(sorted(gw.gateway.policies))
+            policy = rng.choice(sorted(gw.gateway.fleet.policies))
             headers = {
                 **bearer("team"),
                 "x-session-id": f"session-{number}",
