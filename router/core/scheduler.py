@@ -229,6 +229,8 @@ class Scheduler:
         )
         if len(state.under_way) > 1:
             self._cancel_others(state, attempt, now)
+            if self._waiting and len(state.under_way) == 1:  # the other one waited for money, and is gone
+                self._serve_queue(now)
 
     def _metered(self, event: Metered, now: float) -> None:
         state, attempt = self._find(event.request_id, event.attempt)
@@ -304,6 +306,8 @@ class Scheduler:
         if state is not None and state.phase is not RequestPhase.ENDING:
             refusal = refusals.given_up(event.reason)
             self._end(state, Verdict(Outcome.BACKEND_ERROR, now, refusal, error_code=event.reason), now)
+            if self._waiting:
+                self._serve_queue(now)
 
     def _load_reported(self, event: LoadReported, now: float) -> None:
         instance = self.instances.get(event.instance)

@@ -13,6 +13,8 @@ from router.core.events import (
     Dispatch,
     Ended,
     Finish,
+    FirstToken,
+    GivenUp,
     Granted,
     Left,
     Metered,
@@ -131,6 +133,7 @@ def test_budgets_that_give_nothing_free_the_slot_for_the_next() -> None:
     ("event", "at", "outcome"),
     [
         (Left("r1"), 1.0, Outcome.CLIENT_CANCELLED),
+        (GivenUp("r1", "shutdown"), 1.0, Outcome.BACKEND_ERROR),
         (Tick(), 600.0, Outcome.EXPIRED_BEFORE_FIRST_TOKEN),
     ],
 )
@@ -210,3 +213,16 @@ def test_a_hedge_that_the_budgets_do_not_pay_leaves_the_first_attempt() -> None:
     assert settlement.answer is not None
     assert (settlement.answer.number, settlement.outcome) == (1, Outcome.OK)
     assert [each.ended_how for each in settlement.attempts] == [EndedHow.OK, EndedHow.CANCELLED]
+
+
+def test_a_first_token_while_the_hedge_waits_for_money_ends_it_and_frees_its_slot() -> None:
+    b = priced("b", slots=1)
+    s = hedging(priced("a", slots=1), b)
+    s.handle(Tick(), 0.5)
+    assert s.handle(Arrived(request("next", at=0.5)), 0.5) == []
+    sent = dispatched(s.handle(FirstToken("r1", 1), 0.6))
+    assert (sent.request_id, sent.candidate.instance, b.in_flight) == ("next", "b", 1)
+    assert s.handle(granted(400, 1550), 0.7) != []  # r1 goes on, and may cost more
+    settlement = finished(s.handle(Ended("r1", 1, EndedHow.OK, 10, 100), 1.0))
+    assert [each.ended_how for each in settlement.attempts] == [EndedHow.OK, EndedHow.HEDGE_LOST]
+    assert settlement.cost_usd == pytest.approx(PRICE.cost_usd(100, 10))  # the hedge never started
