@@ -63,7 +63,7 @@ from router.core.events import (
 from router.core.fleet import Fleet
 from router.core.interfaces import Learner, Option, Policy, Predictor
 from router.core.money import quote
-from router.core.money.account import RequestMoney
+from router.core.money.account import RequestMoney, Wait
 from router.core.queue import Waiting
 from router.core.request_state import AttemptPhase, AttemptState, RequestPhase, RequestState, Verdict
 from router.core.settings import SchedulerSettings
@@ -247,19 +247,21 @@ class Scheduler:
         if state is None or state.phase is RequestPhase.ENDING:
             return
         money = state.money
-        for number, allowance in money.granted(event.reserved_usd, event.left_usd):
-            attempt = state.attempt(number)
-            if attempt is None or attempt.phase is AttemptPhase.CANCELLING:
-                continue
+        money.granted(event.reserved_usd, event.left_usd)
+        running = [each for each in state.under_way if each.phase in _RUNNING]
+        # Attempts that have not started come first: what one would have cost that is not paid pays the others.
+        for attempt in list(state.under_way):
             if attempt.phase is AttemptPhase.FUNDING:
-                if allowance is None:
-                    self._unfunded(state, attempt, now)
-                else:
+                wait = money.wait_of(attempt.number)
+                if wait is Wait.OVER:
                     self._send(state, attempt)
-            else:
-                last = allowance or money.allowance(number, final=True)
-                if last is not None:
-                    self._out.append(Allow(event.request_id, number, last))
+                elif wait is Wait.IN_VAIN:
+                    self._unfunded(state, attempt, now)
+        for attempt in running:
+            wait = money.wait_of(attempt.number)
+            allowance = money.allowance(attempt.number, final=wait is Wait.IN_VAIN)
+            if allowance is not None and wait is not Wait.GOES_ON:
+                self._out.append(Allow(event.request_id, attempt.number, allowance))
         self._ask_for_money(state)
         if self._waiting:
             self._serve_queue(now)
@@ -498,7 +500,8 @@ class Scheduler:
         if again is not None:
             self._hedges.add(again, request.id, attempt.number)
         if (
-            self._hedged + 1 > settings.hedge_share * self._arrivals
+            attempt.phase is not AttemptPhase.PREFILL  # it waits for money, of which a hedge would take some
+            or self._hedged + 1 > settings.hedge_share * self._arrivals
             or len(state.attempts) >= settings.max_attempts
         ):
             return
@@ -850,6 +853,8 @@ class Scheduler:
         self._awaiting[request_id] = state
 
 
+#: Phases of attempts that the driver has started and that were not cancelled.
+_RUNNING = (AttemptPhase.PREFILL, AttemptPhase.DECODING)
 #: Statuses that say something of the request or of the load, not of the instance's health.
 NO_FAULT = frozenset({408, 413, 414, 415, 429, 431, 503})
 #: Characters of an error that are recorded.

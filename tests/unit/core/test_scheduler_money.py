@@ -164,6 +164,18 @@ def test_more_is_reserved_ahead_while_an_answer_goes_on() -> None:
     assert allow.allowance.covered_usd == pytest.approx(600 * USD, rel=1e-3)
 
 
+def test_an_answer_for_which_nothing_comes_gets_its_last_allowance() -> None:
+    s = scheduler(priced("a"))
+    arrive(s, funding(500, 500))
+    s.handle(FirstToken("r1", 1), 0.5)
+    assert kinds(s.handle(Metered("r1", 1, 510 * USD), 1.0)) == [Reserve]  # it waits
+    (allow,) = s.handle(granted(0, 0), 1.5)
+    assert (allow.attempt, allow.allowance.final) == (1, True)
+    assert allow.allowance.covered_usd == pytest.approx(500 * USD, rel=1e-3)
+    settlement = finished(s.handle(Ended("r1", 1, EndedHow.OK, 50, 100, out_of_money=True), 2.0))
+    assert (settlement.outcome, settlement.refusal) == (Outcome.BUDGET_EXHAUSTED_MID_DECODE, None)
+
+
 @pytest.mark.parametrize(
     ("fields", "truncated", "tokens", "outcome"),
     [
@@ -226,3 +238,32 @@ def test_a_first_token_while_the_hedge_waits_for_money_ends_it_and_frees_its_slo
     settlement = finished(s.handle(Ended("r1", 1, EndedHow.OK, 10, 100), 1.0))
     assert [each.ended_how for each in settlement.attempts] == [EndedHow.OK, EndedHow.HEDGE_LOST]
     assert settlement.cost_usd == pytest.approx(PRICE.cost_usd(100, 10))  # the hedge never started
+
+
+def test_no_hedge_beside_an_attempt_that_has_not_started() -> None:
+    """It is not late: it waits for money, and a second attempt would take some of that."""
+    s = scheduler(priced("a"), priced("b"), predictor=Hopeful(), hedge_share=1.0)
+    unfunded(s, slo=Slo(ttft_s=2.0))
+    assert s.handle(Tick(), 0.5) == []
+    assert dispatched(s.handle(granted(100, 599), 0.6)).attempt == 1
+    wake_at = s.wake_at
+    assert wake_at is not None
+    assert wake_at < 2.0  # it may be hedged later
+
+
+def test_what_a_hedge_would_have_cost_pays_the_first_attempt() -> None:
+    """Both wait, and the budgets give nothing more. Without the hedge there is enough for the answer to go on."""
+    s = hedging(priced("a"), priced("b"))
+    s.handle(Tick(), 0.5)
+    assert s.handle(Metered("r1", 1, 440 * USD), 0.6) == []
+    (allow,) = s.handle(granted(0, 450), 0.7)
+    assert (allow.attempt, allow.allowance.final) == (1, False)
+    assert allow.allowance.covered_usd == pytest.approx(450 * USD, rel=1e-3)
+
+
+def test_a_hedge_starts_before_the_first_attempt_goes_on() -> None:
+    """The first attempt may give its first token as soon as it goes on. That cancels the hedge, which must be known then."""
+    s = hedging(priced("a"), priced("b"))
+    s.handle(Tick(), 0.5)
+    assert s.handle(Metered("r1", 1, 440 * USD), 0.6) == []
+    assert kinds(s.handle(granted(600, 1550), 0.7)) == [Dispatch, Allow]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from router.core.money.account import OVER_BUDGET, OVER_CAP, OutputBound, RequestMoney
+from router.core.money.account import OVER_BUDGET, OVER_CAP, OutputBound, RequestMoney, Wait
 from router.core.money.reservation import Funding
 from router.core.types import Candidate, Price
 from tests.unit.core.worlds import request
@@ -126,11 +126,13 @@ def test_an_attempt_waits_until_its_cost_is_reserved() -> None:
     assert not money.metered(1, 420 * USD)
     assert money.ask() == pytest.approx(100 * USD)
     assert money.ask() is None
-    assert money.granted(5 * USD, 590 * USD) == []  # not enough: it goes on waiting
+    money.granted(5 * USD, 590 * USD)
+    assert money.wait_of(1) is Wait.GOES_ON
     assert money.ask() == pytest.approx(200 * USD)
-    ((number, allowance),) = money.granted(200 * USD, 585 * USD)
+    money.granted(200 * USD, 585 * USD)
+    assert money.wait_of(1) is Wait.OVER
+    allowance = money.allowance(1)
     assert allowance is not None
-    assert (number, allowance.final) == (1, False)
     assert allowance.covered_usd == pytest.approx(615 * USD, rel=1e-3)
 
 
@@ -139,7 +141,9 @@ def test_an_attempt_that_waits_in_vain_gets_nothing() -> None:
     money.begin(1, candidate(), OutputBound())
     money.metered(1, 420 * USD)
     money.ask()
-    assert money.granted(0.0, 0.0) == [(1, None)]
+    money.granted(0.0, 0.0)
+    assert money.wait_of(1) is Wait.IN_VAIN
+    assert money.ask() is None  # it ends: nobody waits any more
     last = money.allowance(1, final=True)
     assert last is not None
     assert last.final
@@ -153,9 +157,11 @@ def test_a_refusal_of_less_is_no_refusal_of_what_is_needed_now() -> None:
     assert money.metered(1, 405 * USD)
     assert money.ask() is not None  # ahead of the need
     assert not money.metered(1, 700 * USD)
-    assert money.granted(0.0, 590 * USD) == []
+    money.granted(0.0, 590 * USD)
+    assert money.wait_of(1) is Wait.GOES_ON
     assert money.ask() == pytest.approx(290 * USD)
-    assert money.granted(0.0, 0.0) == [(1, None)]
+    money.granted(0.0, 0.0)
+    assert money.wait_of(1) is Wait.IN_VAIN
 
 
 def test_two_attempts_share_one_reservation() -> None:
@@ -171,16 +177,18 @@ def test_two_attempts_share_one_reservation() -> None:
     money.end(
         2, candidate("b"), 0.0, None, 0
     )  # it failed, and costs nothing: what it held pays the other one
-    ((number, allowance),) = money.granted(0.0, 0.0)
+    money.granted(0.0, 0.0)
+    assert money.wait_of(1) is Wait.OVER
+    allowance = money.allowance(1)
     assert allowance is not None
-    assert (number, allowance.covered_usd) == (1, pytest.approx(900 * USD, rel=1e-3))
+    assert allowance.covered_usd == pytest.approx(900 * USD, rel=1e-3)
 
 
 def test_without_budgets_nothing_is_reserved() -> None:
     money = RequestMoney(request())
     assert money.begin(1, candidate(), OutputBound())
     assert money.metered(1, 1e9)
-    assert (money.ask(), money.allowance(1), money.granted(1.0, 1.0)) == (None, None, [])
+    assert (money.ask(), money.allowance(1), money.wait_of(1)) == (None, None, Wait.OVER)
     money.end(1, candidate(), 5.0, None, 10)
     assert (money.reserved_usd, money.spent_usd, money.overrun_usd) == (0.0, 5.0, None)
 
