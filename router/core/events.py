@@ -91,8 +91,8 @@ class Metered(NamedTuple):
 
 
 class Granted(NamedTuple):
-    """The budgets' answer to `Reserve`: `reserved_usd` more is reserved (0: the budgets gave nothing), and `left_usd` is
-    left of them beyond that (None: unknown)."""
+    """The budgets' answer to `Reserve`: `reserved_usd` more is reserved (0: the budgets gave nothing) of the `left_usd` that
+    they had left (None: unknown)."""
 
     request_id: str
     reserved_usd: float

@@ -65,7 +65,7 @@ from router.core.events import (
 from router.core.fleet import Fleet
 from router.core.interfaces import HasSharedCursor, Learner, Policy, Predictor, TargetHolder
 from router.core.money import quote
-from router.core.money.account import RequestMoney
+from router.core.money.account import RequestMoney, Wait
 from router.core.placing import Placement, Placer, Queued
 from router.core.request_state import AttemptPhase, AttemptState, RequestPhase, RequestState, Verdict
 from router.core.settings import SchedulerSettings
@@ -75,6 +75,8 @@ from router.core.types import Decision, EndedHow, Outcome, Request
 
 #: A returning instance takes more as time passes: it is looked at again after this many seconds.
 _RETURN_LOOK_S = 0.5
+#: Phases of attempts that the driver has started and that were not cancelled.
+_RUNNING = (AttemptPhase.PREFILL, AttemptPhase.DECODING)
 
 
 class Scheduler:
@@ -215,9 +217,12 @@ class Scheduler:
         self._awaiting.pop(event.request_id, None)
         attempts.blame(state, self.settings, answered=True)
         attempts.first_token(state, attempt, self.predictor, now)
-        for other in list(state.under_way):
-            if other is not attempt:
-                self._cancel(state, other, EndedHow.HEDGE_LOST, now)
+        if len(state.under_way) > 1:
+            for other in list(state.under_way):
+                if other is not attempt:
+                    self._cancel(state, other, EndedHow.HEDGE_LOST, now)
+            if self._waiting and len(state.under_way) == 1:  # the other one waited for money, and is gone
+                self._serve_queue(now)
 
     def _metered(self, event: Metered, now: float) -> None:
         state, attempt = self._find(event.request_id, event.attempt)
@@ -234,19 +239,21 @@ class Scheduler:
         if state is None or state.phase is RequestPhase.ENDING:
             return
         money = state.money
-        for number, allowance in money.granted(event.reserved_usd, event.left_usd):
-            attempt = state.attempt(number)
-            if attempt is None or attempt.phase is AttemptPhase.CANCELLING:
-                continue
+        money.granted(event.reserved_usd, event.left_usd)
+        running = [each for each in state.under_way if each.phase in _RUNNING]
+        # Attempts that have not started come first: what one would have cost that is not paid pays the others.
+        for attempt in list(state.under_way):
             if attempt.phase is AttemptPhase.FUNDING:
-                if allowance is None:
-                    self._unfunded(state, attempt, now)
-                else:
+                wait = money.wait_of(attempt.number)
+                if wait is Wait.OVER:
                     self._send(state, attempt)
-            else:
-                last = allowance or money.allowance(number, final=True)
-                if last is not None:
-                    self._out.append(Allow(event.request_id, number, last))
+                elif wait is Wait.IN_VAIN:
+                    self._unfunded(state, attempt, now)
+        for attempt in running:
+            wait = money.wait_of(attempt.number)
+            allowance = money.allowance(attempt.number, final=wait is Wait.IN_VAIN)
+            if allowance is not None and wait is not Wait.GOES_ON:
+                self._out.append(Allow(event.request_id, attempt.number, allowance))
         self._ask_for_money(state)
         if self._waiting:
             self._serve_queue(now)
@@ -286,6 +293,8 @@ class Scheduler:
         if state is not None and state.phase is not RequestPhase.ENDING:
             refusal = refusals.given_up(event.reason)
             self._end(state, Verdict(Outcome.BACKEND_ERROR, now, refusal, error_code=event.reason), now)
+            if self._waiting:
+                self._serve_queue(now)
 
     def _load_reported(self, event: LoadReported, now: float) -> None:
         instance = self.instances.get(event.instance)
@@ -452,7 +461,8 @@ class Scheduler:
         if again is not None:
             self._hedges.add(again, request.id, attempt.number)
         if (
-            self._hedged + 1 > settings.hedge_share * self._arrivals
+            attempt.phase is not AttemptPhase.PREFILL  # it waits for money, of which a hedge would take some
+            or self._hedged + 1 > settings.hedge_share * self._arrivals
             or len(state.attempts) >= settings.max_attempts
         ):
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import NamedTuple
 
 from router.core.money.reservation import SLACK_USD, Allowance, Funding, Reservation
@@ -34,6 +35,14 @@ class OutputBound(NamedTuple):
     def total_tokens(self) -> int | None:
         """Tokens after which the answer of one choice ends; None: where the engine ends it."""
         return self.paid_tokens if self.cap_is_least else self.max_tokens
+
+
+class Wait(Enum):
+    """How the wait of an attempt for money stands: it may start or go on, it goes on waiting, or it gets nothing."""
+
+    OVER = 1
+    GOES_ON = 2
+    IN_VAIN = 3
 
 
 class RequestMoney:
@@ -155,31 +164,36 @@ class RequestMoney:
         return False
 
     def ask(self) -> float | None:
-        """USD to reserve in addition now; None: nothing."""
-        if self.reservation is None:
+        """USD to reserve in addition now; None: nothing. Beyond what is reserved only for attempts that wait: one that
+        has its last allowance ends."""
+        reservation = self.reservation
+        if reservation is None:
             return None
-        asked_usd = self.reservation.ask(self._total_usd())
+        cost_usd = self._total_usd()
+        if not self._waiting and not reservation.covers(cost_usd):
+            return None
+        asked_usd = reservation.ask(cost_usd)
         if asked_usd is not None:
             self._waiting = dict.fromkeys(self._waiting, True)
         return asked_usd
 
-    def granted(self, reserved_usd: float, left_usd: float | None) -> list[tuple[int, Allowance | None]]:
-        """The budgets' answer to `ask`: what each attempt under way may cost now. None for one that has waited in vain:
-        it cannot start or go on."""
+    def granted(self, reserved_usd: float, left_usd: float | None) -> None:
+        """The budgets' answer to `ask`. Look at each attempt that waits then (`wait_of`)."""
+        if self.reservation is not None:
+            self.reservation.granted(reserved_usd, left_usd)
+
+    def wait_of(self, attempt: int) -> Wait:
+        """How the wait of an attempt stands after an answer of the budgets."""
         reservation = self.reservation
-        if reservation is None:
-            return []
-        reservation.granted(reserved_usd, left_usd)
-        covered = reservation.covers(self._total_usd())
-        allowed: list[tuple[int, Allowance | None]] = []
-        for attempt in self._under_way:
-            if covered or attempt not in self._waiting:
-                allowed.append((attempt, self.allowance(attempt)))
-                self._waiting.pop(attempt, None)
-            elif self._waiting[attempt] and not reserved_usd:
-                del self._waiting[attempt]
-                allowed.append((attempt, None))
-        return allowed
+        if reservation is None or attempt not in self._waiting:
+            return Wait.OVER
+        if reservation.covers(self._total_usd()):
+            del self._waiting[attempt]
+            return Wait.OVER
+        if self._waiting[attempt] and reservation.refused:
+            del self._waiting[attempt]
+            return Wait.IN_VAIN
+        return Wait.GOES_ON
 
     def allowance(self, attempt: int, *, final: bool = False) -> Allowance | None:
         """What an attempt may cost now; None: no budget bounds it."""

@@ -71,7 +71,7 @@ class Reservation:
         return self._asked_usd
 
     def granted(self, reserved_usd: float, left_usd: float | None) -> None:
-        """The budgets' answer to `ask`: what is reserved in addition, and what is left of them beyond that."""
+        """The budgets' answer to `ask`: what is reserved in addition, and what they had left before."""
         self._asked_usd = None
         if left_usd is not None:
             self.left_usd = self.reserved_usd + max(0.0, left_usd)

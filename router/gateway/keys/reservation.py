@@ -41,8 +41,8 @@ class KeyReservation:
         return self._budgets
 
     def grow(self, usd: float, then: Callable[[float, float | None], None]) -> None:
-        """Take more money in a task of its own. `then` gets what was reserved (0: nothing) and what the budgets have left
-        beyond that, unless the request has ended by then."""
+        """Take more money in a task of its own. `then` gets what was reserved (0: nothing) and what the budgets had left
+        before, unless the request has ended by then."""
         self._admission.run(self._grow(usd, then))
 
     async def _grow(self, usd: float, then: Callable[[float, float | None], None]) -> None:
