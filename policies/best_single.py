@@ -12,7 +12,7 @@ from random import Random
 
 from policies.round_robin_cursor import RoundRobinCursor
 from policies.settings import PolicySettings
-from policies.text_picking import in_turn, offers
+from policies.text_picking import Offer, in_turn, offers
 from router.core.interfaces import Choice, Option
 from router.core.types import Request
 
@@ -29,14 +29,15 @@ class BestSingle:
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
         found = offers(request, options, self._estimator)
-        scores = [-offer.quality for offer in found]
+        best = max(offer.quality for offer in found)
 
-        def rank(at: int) -> tuple[float, float, float, str]:
-            prices = [options[index].candidate.price for index in found[at].at]
+        def rank(offer: Offer) -> tuple[float, float, str]:
+            prices = [options[index].candidate.price for index in offer.at]
             cheapest = min((price.output_usd_per_mtok, price.input_usd_per_mtok) for price in prices)
-            return scores[at], *cheapest, found[at].model
+            return *cheapest, offer.model
 
-        return in_turn(options, found, scores, found[min(range(len(found)), key=rank)], self.cursor)
+        picked = min((offer for offer in found if offer.quality == best), key=rank)
+        return in_turn(options, found, [-offer.quality for offer in found], picked, self.cursor)
 
     def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
         """Advance the model's cursor."""
