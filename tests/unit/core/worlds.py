@@ -100,7 +100,7 @@ class Fixed:
         self.ends.append((output_tokens, tpot_s))
 
     def forget(self, instance: str) -> None:
-        self.told.append(("forget", instance, 0, 0.0))
+        """An instance has left the fleet."""
 
     def ttft_floor_s(self, request: Any, candidate: Any, instance: Any) -> float:
         return self.floor_s
