@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from random import Random
+from time import monotonic
 
 import aiohttp
 from sqlalchemy.engine import make_url
@@ -154,11 +155,12 @@ async def open_gateway(
     environment: Mapping[str, str] | None = None,
     seed: int | None = None,
     engines: Engines | None = None,
+    clock: Callable[[], float] = monotonic,
 ) -> AsyncIterator[Gateway]:
     """A started gateway; it is stopped, its records flushed and its emulated engines ended on the way out.
 
     `reload` reads the fleet file again. `engines` run the emulated engines (None: a child of this process, which ends
-    with it). Raises ConfigError, StoreError.
+    with it). `clock` times requests, in seconds. Raises ConfigError, StoreError.
     """
     environment = os.environ if environment is None else environment
     if config.auth.admin_key_env is None:
@@ -203,7 +205,7 @@ async def open_gateway(
         scheduler = create_scheduler(config, predictor, Random(seed))
         gateway = create_gateway(
             config,
-            Runner(scheduler),
+            Runner(scheduler, clock),
             store,
             create_state(config, environment, store.run_id),
             predictor,

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
@@ -37,8 +38,8 @@ class EmulatedInstance:
 
     `kind` names one of `servers.SERVERS`. `models` maps served names to profile names (or profiles): one for a
     vLLM, any number for an Ollama. `speed` 10 makes it ten times as fast as its hardware. `keep_alive_s` is how
-    long an idle connection stays open (None: as long as the real engine keeps it). `options` are those of the
-    server (`VllmOptions`, `OllamaOptions`). Raises ValueError for settings with which it cannot start
+    long an idle connection stays open (None: as long as the real engine keeps it). `clock` drives the engine's
+    model, in seconds. `options` are those of the server (`VllmOptions`, `OllamaOptions`). Raises ValueError for settings with which it cannot start
     (pydantic.ValidationError for single options), KeyError for an unknown profile.
     """
 
@@ -53,6 +54,7 @@ class EmulatedInstance:
         port: int = 0,
         keep_alive_s: float | None = None,
         on_stop: OnStop = "error",
+        clock: Callable[[], float] = time.monotonic,
         **options: Any,
     ) -> None:
         if kind not in SERVERS:
@@ -65,6 +67,7 @@ class EmulatedInstance:
         self.host = host
         self.port = port
         self.on_stop: OnStop = on_stop
+        self._clock = clock
         self.faults = FaultBoard()
         self._profiles = {
             model: profile_of(given) if isinstance(given, str) else given for model, given in models.items()
@@ -106,7 +109,7 @@ class EmulatedInstance:
 
     async def start(self) -> str:
         """Listen; returns the URL. Raises OSError when the port is taken."""
-        self._app = self._class(self._profiles, self._options, self.speed, self.faults)
+        self._app = self._class(self._profiles, self._options, self.speed, self.faults, self._clock)
         self._server = Server(self._handle, self._keep_alive_s)
         try:
             _, self.port = await self._server.listen(self.host, self.port)

@@ -102,7 +102,12 @@ class OllamaServer:
     CONTEXT_OPTION: ClassVar[str | None] = None
 
     def __init__(
-        self, profiles: Mapping[str, EngineProfile], options: OllamaOptions, speed: float, faults: FaultBoard
+        self,
+        profiles: Mapping[str, EngineProfile],
+        options: OllamaOptions,
+        speed: float,
+        faults: FaultBoard,
+        clock: Callable[[], float],
     ) -> None:
         self.options = options
         self.speed = speed
@@ -118,7 +123,7 @@ class OllamaServer:
             keep_alive_s=options.model_keep_alive_s * speed,
             memory_bytes=_memory_bytes(profiles),
         )
-        self.driver = Driver(self.engine, speed)
+        self.driver = Driver(self.engine, speed, clock)
         self.driver.on_progress = self._release_held
         self._models = {full_name(name): self._model(name, profile) for name, profile in profiles.items()}
         self._held: deque[_Held] = deque()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from pydantic import BaseModel
@@ -36,7 +36,8 @@ class EngineServerType(Protocol):
     """A class of emulated engines.
 
     `PORT` is the engine's usual port, `KEEP_ALIVE_S` how long it keeps an idle connection (None: for good),
-    `CONTEXT_OPTION` the option that bounds a model's context (None: each request brings its own bound).
+    `CONTEXT_OPTION` the option that bounds a model's context (None: each request brings its own bound). `clock`
+    drives the engine model, in seconds.
     """
 
     OPTIONS: type[BaseModel]
@@ -45,7 +46,12 @@ class EngineServerType(Protocol):
     CONTEXT_OPTION: str | None
 
     def __call__(
-        self, profiles: Mapping[str, EngineProfile], options: Any, speed: float, faults: FaultBoard
+        self,
+        profiles: Mapping[str, EngineProfile],
+        options: Any,
+        speed: float,
+        faults: FaultBoard,
+        clock: Callable[[], float],
     ) -> EngineServer: ...
 
     def check(self, profiles: Mapping[str, EngineProfile], options: Any) -> None:

@@ -80,7 +80,12 @@ class VllmServer:
     CONTEXT_OPTION: ClassVar[str | None] = "max_model_len"
 
     def __init__(
-        self, profiles: Mapping[str, EngineProfile], options: VllmOptions, speed: float, faults: FaultBoard
+        self,
+        profiles: Mapping[str, EngineProfile],
+        options: VllmOptions,
+        speed: float,
+        faults: FaultBoard,
+        clock: Callable[[], float],
     ) -> None:
         ((self.model, profile),) = profiles.items()
         self.options = options
@@ -89,7 +94,7 @@ class VllmServer:
             profile, prefix_caching=options.prefix_caching, context_tokens=options.max_model_len
         )
         self.max_model_len = min(self.engine.limit_tokens, options.max_model_len or 131_072)
-        self.driver = Driver(self.engine, speed)
+        self.driver = Driver(self.engine, speed, clock)
         self.metrics = VllmMetrics(self.engine, self.model, self.max_model_len, speed)
         self.driver.on_progress = self.metrics.step
         self.healthy = True
