@@ -16,7 +16,7 @@ from typing import Any
 
 from backends.bounded_json import loads_event
 from router.core.errors import UpstreamError, UpstreamRejected
-from router.core.shown import cut
+from router.core.quoting import cut
 
 MAX_MESSAGE_CHARS = 300
 

@@ -5,37 +5,27 @@ Facts: github.com/ollama/ollama, `server/routes.go`, `api/types.go`, `docs/api.m
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
-import aiohttp
+from pydantic import BeforeValidator
+from pydantic_core import PydanticCustomError
 
 from backends import bounded_json
-from backends.control import Control
-from backends.http1 import Origin, request_head, tls_context
-from backends.json_calls import engine_headers, json_object, post_json, sound_answer
+from backends.endpoint import Endpoint, EngineClient
+from backends.json_calls import json_object, post_json, sound_answer
+from backends.kind import EngineKind, KindSettings
 from backends.ndjson import NdjsonScanner
 from backends.ollama_bodies import chat_body, embed_body, embeddings_answer, generate_body, whole_answer
-from backends.pool import Pool
 from backends.stream import EngineStream
 from router.core.errors import UpstreamError
 from router.core.interfaces import Call
-from router.core.types import Candidate, Capability, LoadReport
+from router.core.types import Capability, LoadReport
 
 PATHS = {"chat": "/api/chat", "completions": "/api/generate", "embeddings": "/api/embed"}
-
-#: What its API has no place for; `backends.ollama_bodies` refuses it too.
-UNSUPPORTED = frozenset(
-    {
-        Capability.SEVERAL_ANSWERS,
-        Capability.SEVERAL_PROMPTS,
-        Capability.PROMPTS_AS_IDS,
-        Capability.ECHO,
-        Capability.IMAGES_BY_URL,
-        Capability.OTHER_MEDIA,
-    }
-)
+#: A duration as Go reads it.
+_DURATION = re.compile(r"-?(?:[0-9]+(?:\.[0-9]*)?(?:ns|us|ms|s|m|h))+")
 
 
 def local_name(name: str) -> str:
@@ -44,43 +34,39 @@ def local_name(name: str) -> str:
     return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
 
 
+def _keep_alive(value: object) -> object:
+    if type(value) is int or (isinstance(value, str) and _DURATION.fullmatch(value)):
+        return value
+    raise PydanticCustomError("keep_alive", "must be whole seconds, or a duration such as 30m or 1h30m")
+
+
+class OllamaSettings(KindSettings):
+    """`keep_alive` is how long a model stays in memory after a request: seconds or a duration ("30m"); below 0
+    it stays for good. Without it Ollama's own setting holds."""
+
+    keep_alive: Annotated[int | str, BeforeValidator(_keep_alive)] | None = None
+
+
 class OllamaBackend:
     """One Ollama server; `router.core.interfaces.Backend`."""
 
-    kind = "ollama"
-
-    def __init__(
-        self,
-        *,
-        url: str,
-        candidates: Sequence[Candidate] = (),
-        api_key: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        ca_file: str | None = None,
-        connect_timeout_s: float = 5.0,
-        idle_timeout_s: float = 60.0,
-        control_timeout_s: float = 5.0,
-        session: aiohttp.ClientSession | None = None,
-        keep_alive: str | int | None = None,
-    ) -> None:
-        """The `context_tokens` of `candidates` are sent as `num_ctx` with every request for their model
-        (the greatest where candidates share one); a model without it keeps Ollama's own. `keep_alive` is
+    def __init__(self, kind: EngineKind, endpoint: Endpoint, keep_alive: str | int | None = None) -> None:
+        """The `context_tokens` of the endpoint's candidates are sent as `num_ctx` with every request for their
+        model (the greatest where candidates share one); a model without it keeps Ollama's own. `keep_alive` is
         sent only if given.
 
         Raises ValueError for a bad url or header, OSError if `ca_file` cannot be read.
         """
-        origin = Origin.parse(url)
-        tls = tls_context(ca_file) if origin.tls else None
-        own_headers = engine_headers(api_key, headers)
-        self.pool = Pool(origin, tls=tls, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s)
-        self._heads = {api: request_head(origin, path, own_headers) for api, path in PATHS.items()}
-        self._control = Control(
-            origin, headers=own_headers, tls=tls, session=session, timeout_s=control_timeout_s
-        )
+        client = EngineClient(endpoint)
+        self.kind = kind.name
+        self.pool = client.pool
+        self._kind = kind
+        self._client = client
+        self._heads = {api: client.head(path) for api, path in PATHS.items()}
         self._keep_alive = keep_alive
-        self._candidates = tuple(candidates)
+        self._candidates = tuple(endpoint.candidates)
         self._num_ctx: dict[str, int] = {}
-        for candidate in candidates:
+        for candidate in endpoint.candidates:
             if candidate.context_tokens is not None:
                 name = local_name(candidate.upstream_model)
                 self._num_ctx[name] = max(self._num_ctx.get(name, 0), candidate.context_tokens)
@@ -110,11 +96,11 @@ class OllamaBackend:
         return None
 
     async def probe(self) -> bool:
-        return await self._control.ok("/api/version")
+        return await self._client.control.ok(self._kind.health_path)
 
     async def load(self) -> LoadReport:
-        """Which of the candidates' models are in memory; Ollama tells nothing else of its load."""
-        status, body = await self._control.get("/api/ps")
+        """Which of the candidates' models are in memory; Ollama reports nothing else of its load."""
+        status, body = await self._client.control.get("/api/ps")
         if status != 200:
             raise UpstreamError(f"the engine answered {status}", status)
         try:
@@ -136,8 +122,7 @@ class OllamaBackend:
         )
 
     async def aclose(self) -> None:
-        await self.pool.aclose()
-        await self._control.aclose()
+        await self._client.aclose()
 
     def _body(self, call: Call, *, stream: bool) -> dict[str, Any]:
         num_ctx = self._num_ctx.get(local_name(call.candidate.upstream_model))
@@ -146,3 +131,25 @@ class OllamaBackend:
         if call.api == "chat":
             return chat_body(call, num_ctx, self._keep_alive, stream=stream)
         return generate_body(call, num_ctx, self._keep_alive, stream=stream)
+
+
+OLLAMA = EngineKind(
+    name="ollama",
+    adapter=OllamaBackend,
+    health_path="/api/version",
+    emulator="ollama",
+    # What its API has no field for; `backends.ollama_bodies` refuses it too.
+    unsupported=frozenset(
+        {
+            Capability.SEVERAL_ANSWERS,
+            Capability.SEVERAL_PROMPTS,
+            Capability.PROMPTS_AS_IDS,
+            Capability.ECHO,
+            Capability.IMAGES_BY_URL,
+            Capability.OTHER_MEDIA,
+        }
+    ),
+    fixed_slots=True,
+    default_weights="q4",  # what Ollama's library serves under a tag that names no weights
+    settings=OllamaSettings,
+)

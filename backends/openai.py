@@ -1,60 +1,28 @@
-"""Kinds `openai` (any OpenAI-compatible server) and `vllm`.
+"""Kind `openai`, any server with OpenAI's API, and the adapter of all kinds whose API is OpenAI's.
 
-The body goes out as the client wrote it, with the engine's model name, streaming, usage and the output
-bound set. Authorization is the operator's; no header of the client is forwarded.
+The adapter sends the client's body with the engine's model name, streaming, usage and the output bound set.
+Authorization is the operator's; no header of the client is forwarded.
 """
 
 from __future__ import annotations
 
-import ssl
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import aiohttp
-
-from backends.control import Control
+from backends.endpoint import Endpoint, EngineClient
 from backends.engine_numbers import token_count
-from backends.http1 import Origin, request_head, tls_context
-from backends.json_calls import engine_headers, json_object, post_json, sound_answer
+from backends.json_calls import json_object, post_json, sound_answer
+from backends.kind import EngineKind
 from backends.metrics import MetricsReader
-from backends.pool import Pool
 from backends.sse import SseScanner
 from backends.stream import EngineStream
 from router.core.errors import UpstreamError
 from router.core.interfaces import COUNTED_FIELDS, Call
-from router.core.types import Candidate, LoadReport
+from router.core.types import LoadReport
 
 PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions", "embeddings": "/v1/embeddings"}
 #: Scrapes left out after an engine said that it has no metrics.
 _SCRAPES_SKIPPED = 30
-
-
-@dataclass(frozen=True, slots=True)
-class Flavour:
-    """Where kinds of OpenAI-compatible servers differ. `chat_bound` is the field that bounds a chat's
-    output when the client named none; `counts_each` says that it knows `continuous_usage_stats`, `salts_cache` that it
-    knows `cache_salt`."""
-
-    kind: str
-    health_path: str
-    chat_bound: str
-    tokenizes: bool
-    counts_each: bool
-    salts_cache: bool = False
-
-
-OPENAI = Flavour(
-    "openai", health_path="/v1/models", chat_bound="max_completion_tokens", tokenizes=False, counts_each=False
-)
-VLLM = Flavour(
-    "vllm",
-    health_path="/health",
-    chat_bound="max_tokens",
-    tokenizes=True,
-    counts_each=True,
-    salts_cache=True,
-)
 
 
 def generation_body(call: Call, chat_bound: str, *, counts_each: bool = False) -> dict[str, Any]:
@@ -112,36 +80,18 @@ def _choices(body: Mapping[str, Any]) -> int:
 
 
 class OpenAIBackend:
-    """One instance of an OpenAI-compatible engine; `router.core.interfaces.Backend`."""
+    """One instance of an engine with OpenAI's API; `router.core.interfaces.Backend`."""
 
-    def __init__(
-        self,
-        flavour: Flavour,
-        *,
-        url: str,
-        candidates: Sequence[Candidate] = (),
-        api_key: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        ca_file: str | None = None,
-        connect_timeout_s: float = 5.0,
-        idle_timeout_s: float = 60.0,
-        control_timeout_s: float = 5.0,
-        session: aiohttp.ClientSession | None = None,
-    ) -> None:
+    def __init__(self, kind: EngineKind, endpoint: Endpoint) -> None:
         """Raises ValueError for a bad url or header, OSError if `ca_file` cannot be read."""
-        del candidates  # every call brings its own
-        origin = Origin.parse(url)
-        tls: ssl.SSLContext | None = tls_context(ca_file) if origin.tls else None
-        own_headers = engine_headers(api_key, headers)
-        self.kind = flavour.kind
-        self.pool = Pool(origin, tls=tls, connect_timeout_s=connect_timeout_s, idle_timeout_s=idle_timeout_s)
-        self._flavour = flavour
-        self._heads = {api: request_head(origin, path, own_headers) for api, path in PATHS.items()}
-        self._tokenize_head = request_head(origin, "/tokenize", own_headers)
-        self._tokenizes = flavour.tokenizes
-        self._control = Control(
-            origin, headers=own_headers, tls=tls, session=session, timeout_s=control_timeout_s
-        )
+        client = EngineClient(endpoint)
+        self.kind = kind.name
+        self.pool = client.pool
+        self._kind = kind
+        self._client = client
+        self._heads = {api: client.head(path) for api, path in PATHS.items()}
+        self._tokenize_head = client.head("/tokenize")
+        self._tokenizes = kind.tokenizes
         self._metrics = MetricsReader()
         self._skip_scrapes = 0
 
@@ -150,16 +100,16 @@ class OpenAIBackend:
         return self.pool.busy_connections
 
     async def stream(self, call: Call) -> EngineStream:
-        flavour = self._flavour
-        body = generation_body(call, flavour.chat_bound, counts_each=flavour.counts_each)
-        if flavour.salts_cache:
+        kind = self._kind
+        body = generation_body(call, kind.chat_bound, counts_each=kind.counts_each)
+        if kind.salts_cache:
             _salt_cache(call, body)
         connection = await post_json(self.pool, self._heads[call.api], call.told, body, call.sent)
         return EngineStream(connection, SseScanner(call.candidate.model, choices=_choices(body)))
 
     async def complete(self, call: Call) -> dict[str, Any]:
-        body = bounded_body(call, self._flavour.chat_bound)
-        if self._flavour.salts_cache:
+        body = bounded_body(call, self._kind.chat_bound)
+        if self._kind.salts_cache:
             _salt_cache(call, body)
         if call.api != "embeddings":
             body["stream"] = False
@@ -192,21 +142,20 @@ class OpenAIBackend:
         return total
 
     async def probe(self) -> bool:
-        return await self._control.ok(self._flavour.health_path)
+        return await self._client.control.ok(self._kind.health_path)
 
     async def load(self) -> LoadReport:
         if self._skip_scrapes > 0:
             self._skip_scrapes -= 1
             return LoadReport()
-        status, text = await self._control.get("/metrics")
+        status, text = await self._client.control.get("/metrics")
         if status != 200:
             self._skip_scrapes = _SCRAPES_SKIPPED
             return LoadReport()
         return self._metrics.read(text)
 
     async def aclose(self) -> None:
-        await self.pool.aclose()
-        await self._control.aclose()
+        await self._client.aclose()
 
     async def _tokenize(self, request_id: str, body: dict[str, Any]) -> int | None:
         try:
@@ -223,3 +172,12 @@ class OpenAIBackend:
     ) -> dict[str, Any]:
         connection = await post_json(self.pool, head, request_id, body, sent)
         return await json_object(connection, vectors=head is self._heads["embeddings"])
+
+
+OPENAI = EngineKind(
+    name="openai",
+    adapter=OpenAIBackend,
+    health_path="/v1/models",
+    emulator="vllm",
+    chat_bound="max_completion_tokens",
+)

@@ -1,8 +1,4 @@
-"""Policies by the names that clients use.
-
-To add one: a file with a plain object that has `name`, `predicts`, `choose` and `placed`
-(`router.core.interfaces.Policy`), one line here, one table test.
-"""
+"""The registry of policies, by the names that clients use. CONTRIBUTING.md shows how to add one."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """`best_single`: always the best model, whatever the prompt; then round robin over its instances.
 
-Best by mean quality: what the artifact measured over all prompts, where it knows the model, else the fleet file's
-prior, 0.5 without one. The plain baseline that a router of models has to beat: on LLMRouterBench (arXiv 2601.07206)
-most published ones hardly do. Ties: the lower price of a million output tokens, then of input tokens, then the
-model's name.
+Best by mean quality: the artifact's mean over all prompts if it knows the model, otherwise the fleet file's prior, or
+0.5 without one. It is the baseline that every router of models has to beat; on LLMRouterBench (arXiv 2601.07206) most
+published ones barely do. Ties: the lower price of a million output tokens, then of input tokens, then the model's name.
 """
 
 from __future__ import annotations
@@ -11,34 +10,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
+from policies.round_robin_cursor import RoundRobinCursor
 from policies.settings import PolicySettings
-from policies.text_picking import in_turn, offers
-from policies.turns import Turns
+from policies.text_picking import Offer, in_turn, offers
 from router.core.interfaces import Choice, Option
 from router.core.types import Request
 
 
 class BestSingle:
-    """See the module's docstring. The score is the model's mean quality, negative."""
+    """See the module's docstring. The score is the model's mean quality, negated."""
 
     name = "best_single"
     predicts = False
 
     def __init__(self, settings: PolicySettings) -> None:
         self._estimator = settings.text.get("mean")
-        self.turns = Turns()
+        self.cursor = RoundRobinCursor()
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
         found = offers(request, options, self._estimator)
-        scores = [-offer.quality for offer in found]
+        best = max(offer.quality for offer in found)
 
-        def rank(at: int) -> tuple[float, float, float, str]:
-            price = options[found[at].at[0]].candidate.price
-            return scores[at], price.output_usd_per_mtok, price.input_usd_per_mtok, found[at].model
+        def rank(offer: Offer) -> tuple[float, float, str]:
+            prices = [options[index].candidate.price for index in offer.at]
+            cheapest = min((price.output_usd_per_mtok, price.input_usd_per_mtok) for price in prices)
+            return *cheapest, offer.model
 
-        return in_turn(options, found, scores, found[min(range(len(found)), key=rank)], self.turns)
+        picked = min((offer for offer in found if offer.quality == best), key=rank)
+        return in_turn(options, found, [-offer.quality for offer in found], picked, self.cursor)
 
     def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
-        """The turn passes on."""
+        """Advance the model's cursor."""
         option = options[choice.index]
-        self.turns.passed(option.candidate.model, option)
+        self.cursor.advance(option.candidate.model, option)

@@ -1,9 +1,9 @@
-"""`clusters_rr`: clusters of prompts, then round robin.
+"""`clusters_rr`: clusters of prompts, then round robin (Avengers-Pro, arXiv 2508.12631).
 
-What each model is good for, and how long it answers, is that of the prompt's nearest clusters (Avengers-Pro,
-arXiv 2508.12631). Avengers-Pro weighs the two by hand; here the weight is a price: least cost - price x quality,
-where the price holds the mean estimated quality of the scope's recent requests at its target. Then the model's
-instances in turn. Ties: the cheaper model, then its name.
+The quality and answer length of each model are those of the prompt's nearest clusters. Avengers-Pro weights quality
+against cost by hand. Here the weight is a price: it picks the least cost - price x quality, and the price holds the mean
+estimated quality of the scope's recent requests at the target. The model's instances follow in turn. Ties: the cheaper
+model, then its name.
 """
 
 from __future__ import annotations

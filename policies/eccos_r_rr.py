@@ -1,7 +1,7 @@
 """`eccos_r_rr`: ECCOS-R, then round robin (arXiv 2502.20576).
 
-As `eccos_rr`, but capability and length are those of the 16 most alike prompts that were seen, nothing trained. A
-model without neighbours has its mean length and quality (in public code it has length 0 and looks cheap).
+Like `eccos_rr`, but capability and length are those of the 16 most similar prompts seen; nothing is trained. A model
+without neighbours gets its mean length and quality. (In the public code it gets length 0 and looks cheap.)
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """`eccos_rr`: ECCOS-T, then round robin (arXiv 2502.20576, also called OmniRouter).
 
-j* = argmin cost_ij - lambda x capability_ij + mu_j, with capability and length from a trained predictor with two
-heads. The duals are found as the paper does, on batches: here the scope's most recent requests, every few of them.
+j* = argmin cost_ij - lambda x capability_ij + mu_j, with capability and length from a trained predictor with two heads.
+As in the paper, the duals are found on batches: here on the scope's most recent requests, again every few requests.
 
-    lambda <- [lambda + eta1 (alpha - mean capability of what is picked)]+
+    lambda <- [lambda + eta1 (alpha - mean capability of the picks)]+
     mu_j   <- [mu_j + eta2 (n_j - L_j) / N]+
 
-alpha is the wished mean quality of the scope, L_j the most requests of the batch that model j is to have:
-HEADROOM times its share of the slots on offer (`max_concurrency` of its instances; where one has no bound, there is
-none on any model). Then the model's instances in turn. Ties: the cheaper model, then its name.
+alpha is the scope's target mean quality. L_j is the greatest number of the batch's requests that model j should get:
+HEADROOM times its share of the available slots (`max_concurrency` of its instances; if one instance has no limit, no
+model has one). The model's instances follow in turn. Ties: the cheaper model, then its name.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from dataclasses import dataclass, field
 from random import Random
 from statistics import fmean
 
-from policies.quality_price import Row, Scopes, Window
+from policies.quality_window import Row, Scopes, Window
+from policies.round_robin_cursor import RoundRobinCursor
 from policies.settings import PolicySettings
 from policies.text_picking import Offer, in_turn, least, offers, row_of
-from policies.turns import Turns
 from router.core.interfaces import Choice, Option
 from router.core.types import Request
 
-#: With 1 every model would have to take its exact share, and nothing were left to choose.
+#: With 1 every model would have to take exactly its share, and no choice would remain.
 HEADROOM = 2.0
 _BATCH = 64
 _PASSES = 8
-#: Steps of lambda and mu in units of the batch's mean cost, each pass' smaller than the one before.
+#: Step sizes of lambda and mu in units of the batch's mean cost. Each pass takes a smaller step than the one before.
 _ETA_QUALITY = 40.0
 _ETA_LOAD = 20.0
-#: Most that quality is worth, in the same units: where both cannot be had, the bound on load holds.
-_MOST_PRICE = 300.0
+#: The greatest lambda, in the same units: if quality and load cannot both be satisfied, the load limit holds.
+_MAX_QUALITY_PRICE = 300.0
 
 
 @dataclass(slots=True)
 class _Duals:
-    """`price` and `toll` are lambda and mu in USD."""
+    """`quality_usd` is lambda, `load_usd` is mu by model. `share` is each model's share of the slots."""
 
     window: Window = field(default_factory=Window)
-    price: float = 0.0
-    toll: dict[str, float] = field(default_factory=dict)
+    quality_usd: float = 0.0
+    load_usd: dict[str, float] = field(default_factory=dict)
     share: dict[str, float] = field(default_factory=dict)
 
 
@@ -56,63 +56,64 @@ class Eccos:
         self._estimator = settings.text.get(estimator)
         self._targets = settings.targets
         self._scopes: Scopes[str | None, _Duals] = Scopes()
-        self.turns = Turns()
+        self.cursor = RoundRobinCursor()
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
         found = offers(request, options, self._estimator)
         duals = self._scopes.get(request.key) or _Duals()
         scores = [
-            offer.cost_usd - duals.price * offer.quality + duals.toll.get(offer.model, 0.0) for offer in found
+            offer.cost_usd - duals.quality_usd * offer.quality + duals.load_usd.get(offer.model, 0.0)
+            for offer in found
         ]
-        return in_turn(options, found, scores, least(found, scores), self.turns)
+        return in_turn(options, found, scores, least(found, scores), self.cursor)
 
     def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
-        """The request joins its scope's batch, and the turn passes on."""
+        """Add the request to its scope's batch, and advance the model's cursor."""
         option = options[choice.index]
-        model, row = option.candidate.model, row_of(choice.memo)
-        self.turns.passed(model, option)
+        model = option.candidate.model
+        self.cursor.advance(model, option)
         duals = self._scopes.get(request.key) or _Duals()
         self._scopes.put(request.key, duals)
         duals.share.update(shares(choice.memo, options))
-        if duals.window.add(row, model):
-            alpha = duals.window.wish(self._targets(request.key))
+        if duals.window.add(row_of(choice.memo), model):
+            alpha = duals.window.next_target(self._targets(request.key))
             ascend(duals, list(duals.window.rows)[-_BATCH:], alpha)
 
 
 def shares(found: Sequence[Offer], options: Sequence[Option]) -> dict[str, float]:
-    """By model: its share of all slots on offer; 1 for all where slots are not bounded."""
-    bounds = [option.instance.max_concurrency for option in options]
-    slots = [float(bound) for bound in bounds if bound is not None]
-    if len(slots) < len(bounds) or not sum(slots):
+    """Each model's share of all slots; 1 for every model if some instance has no limit."""
+    limits = [option.instance.max_concurrency for option in options]
+    slots = [float(limit) for limit in limits if limit is not None]
+    if len(slots) < len(limits) or not sum(slots):
         return dict.fromkeys((offer.model for offer in found), 1.0)
     return {offer.model: sum(slots[index] for index in offer.at) / sum(slots) for offer in found}
 
 
 def ascend(duals: _Duals, rows: Sequence[Row], alpha: float) -> None:
-    """A few passes of dual ascent over the batch, from where the last one ended. What is kept is the mean of
-    the passes: single ones jump between the models on either side of a tie."""
+    """A few passes of dual ascent over the batch, from the last result. The new duals are the mean over the passes:
+    single passes jump between the models on either side of a tie."""
     unit = fmean(usd for row in rows for usd in row.cost_usd)
     models = sorted({model for row in rows for model in row.models})
-    price, toll = duals.price, {model: duals.toll.get(model, 0.0) for model in models}
-    mean_price, mean_toll = 0.0, dict.fromkeys(models, 0.0)
+    price, load = duals.quality_usd, {model: duals.load_usd.get(model, 0.0) for model in models}
+    mean_price, mean_load = 0.0, dict.fromkeys(models, 0.0)
     for step in range(_PASSES):
-        got, taken = 0.0, dict.fromkeys(models, 0)
+        total, picks = 0.0, dict.fromkeys(models, 0)
         for row in rows:
             _, _, picked, quality = min(
-                (usd - price * each + toll[model], usd, model, each)
+                (usd - price * each + load[model], usd, model, each)
                 for model, each, usd in zip(row.models, row.quality, row.cost_usd, strict=True)
             )
-            got += quality
-            taken[picked] += 1
+            total += quality
+            picks[picked] += 1
         eta = unit / (1.0 + step) ** 0.5
-        price += _ETA_QUALITY * eta * (alpha - got / len(rows))
-        price = min(max(price, 0.0), _MOST_PRICE * unit)
+        price += _ETA_QUALITY * eta * (alpha - total / len(rows))
+        price = min(max(price, 0.0), _MAX_QUALITY_PRICE * unit)
         mean_price += price / _PASSES
         for model in models:
-            over = taken[model] / len(rows) - min(HEADROOM * duals.share.get(model, 1.0), 1.0)
-            toll[model] = max(toll[model] + _ETA_LOAD * eta * over, 0.0)
-            mean_toll[model] += toll[model] / _PASSES
-    duals.price, duals.toll = mean_price, mean_toll
+            excess = picks[model] / len(rows) - min(HEADROOM * duals.share.get(model, 1.0), 1.0)
+            load[model] = max(load[model] + _ETA_LOAD * eta * excess, 0.0)
+            mean_load[model] += load[model] / _PASSES
+    duals.quality_usd, duals.load_usd = mean_price, mean_load
 
 
 def eccos_rr(settings: PolicySettings) -> Eccos:

@@ -1,9 +1,9 @@
 """`knn_rr`: k nearest neighbours, then round robin.
 
-What each model is good for, and how long it answers, is that of the most alike prompts that it was seen to answer.
-Least cost - price x quality; the price holds the mean estimated quality of the scope's recent requests at its
-target. Then the model's instances in turn. Ties: the cheaper model, then its name. kNN routers are strong in
-distribution and brittle outside it (RouterArena, arXiv 2510.00202).
+The quality and answer length of each model are those of the most similar prompts in the artifact. It picks the least
+cost - price x quality; the price holds the mean estimated quality of the scope's recent requests at the target. The
+model's instances follow in turn. Ties: the cheaper model, then its name. kNN routers are strong in distribution and
+brittle outside it (RouterArena, arXiv 2510.00202).
 """
 
 from __future__ import annotations

@@ -1,14 +1,20 @@
-"""`latency`: the least expected E2E among options that keep the SLO with the wanted confidence.
+"""`latency`: the least expected E2E among options that meet the SLO with the required confidence.
 
-Among options with P(an SLO is missed) <= epsilon (all, for a request without an SLO): the least
-(1 - w) x (E[E2E] + added) + w x median TTFT, w being `ttft_weight`. `added` is what the request adds to the E2E of
-those that are there already: its prefill, and a little of each decode step (engine profile; 0 without one). A request
-that looked at its own time alone would crowd the fastest instance and cost all others more than it gains. If no option
-keeps the SLO: the least P(miss), then that same time. Where more SLOs are missed than was expected (`policies.doubt`) a
-request with an SLO goes where the fewest sequences are, weighed by the instance's speed. Ties break on instance, then model name. Deterministic.
+Among options with P(an SLO is missed) <= epsilon (all options for a request without an SLO) it takes the least
 
-Headway's contract; predicting each instance's latency with the new request in it follows Block (arXiv 2508.03611),
-routing by marginal instead of own cost is as old as Pigou (The Economics of Welfare, 1920).
+    (1 - w) x (E[E2E] + added) + w x median TTFT,    w = `ttft_weight`
+
+`added` is the delay that the request causes to the sequences already there: its prefill, and a part of each decode step
+(from the engine profile; 0 without one). Without it every request would crowd the fastest instance and cost the others
+more than it gains. If no option meets the SLO: the least P(miss), then the same time.
+
+If more SLOs are missed than predicted (`policies.calibration_guard`), a request with an SLO goes to the instance with
+the fewest sequences, weighted by the instance's speed. At level 1 only options that meet the SLO count, if there are
+any; at level 2 all options do.
+
+Ties: instance, then model name. Deterministic. Predicting each instance's latency with the new request in it follows
+Block (arXiv 2508.03611). Routing by marginal cost instead of own cost goes back to Pigou (The Economics of Welfare,
+1920).
 """
 
 from __future__ import annotations
@@ -17,21 +23,21 @@ from collections.abc import Sequence
 from math import inf
 from random import Random
 
-from policies.doubt import Doubt
-from policies.picking import name_of, told_s
+from policies.calibration_guard import CalibrationGuard
+from policies.picking import format_s, name_of
 from router.core.interfaces import Choice, Option
 from router.core.types import Candidate, Request
 
-#: Why an option was passed over while P(miss) is doubted.
-DOUBTED = "busier (predictions are not believed: more SLOs were missed than expected)"
-#: Exploration may take an option whose time is within this share of the least.
-AS_GOOD = 0.05
-#: Of a request's decode steps, so many fall into the rest of an answer that is there already: half of them.
+#: The reason for options passed over while P(miss) is distrusted.
+BUSIER = "busier (predictions are not used: more SLOs were missed than predicted)"
+#: Exploration may take an option whose time exceeds the least by at most this share.
+SIMILAR = 0.05
+#: Share of the request's decode steps that delay a sequence already there: that one ends half-way through.
 _SHARED_STEPS = 0.5
 
 
 class LeastLatency:
-    """See the module's docstring. The score is the time in seconds that is least."""
+    """See the module's docstring. The score is the minimised time in seconds."""
 
     name = "latency"
     predicts = True
@@ -39,7 +45,7 @@ class LeastLatency:
     def __init__(self, epsilon: float = 0.1, ttft_weight: float = 0.0) -> None:
         self.epsilon = epsilon
         self.ttft_weight = ttft_weight
-        self._doubt = Doubt(epsilon, most=2)
+        self._guard = CalibrationGuard(epsilon, max_level=2)
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
         times_s = [
@@ -48,46 +54,50 @@ class LeastLatency:
         ]
         misses = [p_miss(option) for option in options]
         every = range(len(options))
-        keeping = [at for at in every if misses[at] <= self.epsilon]
-        doubted = bool(self._doubt.level) and request.slo is not None
-        if doubted:
-            # At first among those that keep it all the same; if that does not help, P(miss) says nothing.
-            index = least_busy(options, keeping if keeping and self._doubt.level == 1 else every)
-            keeping = []
-        elif keeping:
-            index = min(keeping, key=lambda at: (times_s[at], name_of(options[at])))
+        meeting = [at for at in every if misses[at] <= self.epsilon]
+        distrusted = bool(self._guard.level) and request.slo is not None
+        if distrusted:
+            index = least_busy(options, meeting if meeting and self._guard.level == 1 else every)
+            meeting = []
+        elif meeting:
+            index = min(meeting, key=lambda at: (times_s[at], name_of(options[at])))
         else:
             index = min(every, key=lambda at: (misses[at], times_s[at], name_of(options[at])))
-        bound_s = times_s[index] * (1.0 + AS_GOOD)
-        reasons = [None if at == index else self._why(at, index, times_s, misses, doubted) for at in every]
+        bound_s = times_s[index] * (1.0 + SIMILAR)
+        reasons = [
+            None if at == index else self._reason(at, index, times_s, misses, distrusted) for at in every
+        ]
         return Choice(
             index,
             [None if time_s == inf else time_s for time_s in times_s],
             reasons,
-            alternatives=[at for at in keeping if at != index and times_s[at] <= bound_s],
+            alternatives=[at for at in meeting if at != index and times_s[at] <= bound_s],
         )
 
     def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
-        """Remember what was expected."""
+        """Record P(miss), to compare it with the outcome."""
         if request.slo is not None:
-            self._doubt.expects(request.id, p_miss(options[choice.index]))
+            self._guard.predicted(request.id, p_miss(options[choice.index]))
 
     def ended(self, request: Request, candidate: Candidate, met: bool | None, now: float) -> None:
-        """Hear whether what was expected to keep its SLO did."""
-        self._doubt.heard(request.id, met)
+        """Compare the outcome with P(miss)."""
+        self._guard.observed(request.id, met)
 
-    def _why(
-        self, at: int, index: int, times_s: Sequence[float], misses: Sequence[float], doubted: bool
+    def _reason(
+        self, at: int, index: int, times_s: Sequence[float], misses: Sequence[float], distrusted: bool
     ) -> str:
-        if doubted:
-            return DOUBTED
+        if distrusted:
+            return BUSIER
         if misses[at] > self.epsilon:
             return f"would miss its SLO with probability {misses[at]:.2f}"
-        return f"slower, others' delay included: {_told(times_s[at])} against {_told(times_s[index])}"
+        return (
+            f"slower, including the delay to other requests: {_format_time(times_s[at])}, "
+            f"against {_format_time(times_s[index])}"
+        )
 
 
 def expected_s(option: Option, ttft_weight: float) -> float:
-    """Expected time of an option in seconds, TTFT weighted in; infinite when it is not known."""
+    """Expected time of an option in seconds, with TTFT weighted in; infinite if unknown."""
     prediction = option.prediction
     if prediction is None or prediction.e2e_s_mean is None:
         return inf
@@ -97,7 +107,7 @@ def expected_s(option: Option, ttft_weight: float) -> float:
 
 
 def added_s(request: Request, option: Option) -> float:
-    """Expected seconds that the request adds to the E2E of all sequences at the option's instance together."""
+    """Expected seconds that the request adds to the E2E of all sequences at the option's instance, in total."""
     instance, prediction = option.instance, option.prediction
     profile = instance.profiles.get(option.candidate.model)
     if profile is None or prediction is None:
@@ -109,8 +119,8 @@ def added_s(request: Request, option: Option) -> float:
 
 
 def least_busy(options: Sequence[Option], among: Sequence[int]) -> int:
-    """Index of the option with the fewest sequences, weighed by the time of a lone decode step where engine profiles
-    tell it of all: what needs no prediction."""
+    """Index of the option with the fewest sequences. They are weighted by the time of a decode step of one sequence if
+    all options have an engine profile. Needs no prediction."""
     profiles = [option.instance.profiles.get(option.candidate.model) for option in options]
     known = all(profile is not None for profile in profiles)
 
@@ -123,12 +133,12 @@ def least_busy(options: Sequence[Option], among: Sequence[int]) -> int:
 
 
 def p_miss(option: Option) -> float:
-    """Probability that the option misses the SLO; 0 without an SLO, 1 without a prediction."""
+    """Probability that the option misses the SLO: 0 without an SLO, 1 without a prediction."""
     prediction = option.prediction
     if prediction is None:
         return 1.0
     return 0.0 if prediction.p_miss is None else prediction.p_miss
 
 
-def _told(time_s: float) -> str:
-    return told_s(None if time_s == inf else time_s)
+def _format_time(time_s: float) -> str:
+    return format_s(None if time_s == inf else time_s)

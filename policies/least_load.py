@@ -1,8 +1,8 @@
-"""`least_load`: the instance with the fewest sequences at it now ("least requests", as in Envoy or nginx).
+"""`least_load`: the instance with the fewest sequences ("least requests" in Envoy and nginx).
 
-Load is `Instance.running`: the engine's last report corrected by our own dispatches and completions since,
-so two decisions between reports do not chase the same idle instance. Ties are drawn evenly (by the
-request's seed when it has one): breaking them by name would herd a quiet fleet onto its first name.
+Load is `Instance.running`: the engine's last report, corrected by our own dispatches and completions since then. So two
+decisions between reports do not both go to the same idle instance. Ties are drawn evenly, by `request.seed` if it is
+set: a tie-break by name would send all requests of a quiet fleet to its first name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class LeastLoad:
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
         loads = [option.instance.running for option in options]
-        return least_at_random(request, options, loads, rng, "as much or more running")
+        return least_at_random(request, options, loads, rng, "as many or more sequences")
 
     def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
-        """Nothing to count: the scheduler counts what is in flight."""
+        """Nothing to update: the scheduler counts requests in flight."""

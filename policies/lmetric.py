@@ -1,9 +1,9 @@
 """`lmetric`: the least product of new prefill tokens and batch size.
 
-LMetric (arXiv 2603.15202): one indicator knows the prefix cache (prompt tokens that the instance would
-have to prefill, those queued there before included), the other the load (its batch); their product needs
-no weights. The request counts itself in the batch, so that an idle instance scores its prefill tokens
-and not zero. Ties are drawn evenly (by the request's seed when it has one).
+LMetric (arXiv 2603.15202) multiplies two indicators and so needs no weights. The first knows the prefix cache: the
+prompt tokens that the instance has to prefill, including those queued there. The second is the load: its batch. The
+request counts itself in the batch, so an idle instance scores its prefill tokens and not zero. Ties are drawn evenly,
+by `request.seed` if it is set.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from router.core.types import Request
 
 
 class LMetric:
-    """See the module's docstring. `cached_tokens(request, instance)` are prompt tokens that need no
-    prefill there; without it, or for a request without prefix hashes, all are new."""
+    """See the module's docstring. `cached_tokens(request, instance)` is the number of prompt tokens that need no
+    prefill there. Without it, or for a request without prefix hashes, all tokens count as new."""
 
     name = "lmetric"
     predicts = False
@@ -39,4 +39,4 @@ class LMetric:
         return least_at_random(request, options, scores, rng, "as much or more prefill work x batch size")
 
     def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
-        """Nothing to count."""
+        """Nothing to update."""

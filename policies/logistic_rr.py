@@ -1,8 +1,8 @@
-"""`logistic_rr`: a logistic regression for each model, then round robin.
+"""`logistic_rr`: one logistic regression for each model, then round robin.
 
-Quality by logistic regression and length by ridge regression, on the encoder's vector of the prompt. Least cost -
-price x quality; the price holds the mean estimated quality of the scope's recent requests at its target. Then the
-model's instances in turn. Ties: the cheaper model, then its name.
+Logistic regression predicts the quality and ridge regression the answer length, from the encoder's vector of the prompt.
+It picks the least cost - price x quality; the price holds the mean estimated quality of the scope's recent requests at
+the target. The model's instances follow in turn. Ties: the cheaper model, then its name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Small steps that several policies share: the order of ties, seeded draws, words for reasons."""
+"""Steps that several policies share: tie order, seeded draws, numbers in reasons."""
 
 from __future__ import annotations
 
@@ -10,23 +10,21 @@ from router.core.types import Request
 
 
 def name_of(option: Option) -> tuple[str, str]:
-    """The key on which ties break: instance, then model."""
+    """The tie-break key: instance name, then model name."""
     candidate = option.candidate
     return candidate.instance, candidate.model
 
 
 def by_name(options: Sequence[Option]) -> list[int]:
-    """Indices of the options in the order of their names, whatever order they came in."""
+    """Indices of the options, ordered by name. The order of `options` does not matter."""
     return sorted(range(len(options)), key=lambda index: name_of(options[index]))
 
 
 def least_at_random(
     request: Request, options: Sequence[Option], scores: Sequence[float], rng: Random, reason: str
 ) -> Choice:
-    """The least score; ties are drawn evenly, so that an idle fleet is not herded onto its first name.
-
-    `reason` is given for every option passed over. A request's own seed decides the draw when it has one.
-    """
+    """Take the lowest score and draw evenly among ties, so that an idle fleet does not send everything to its first
+    name. Every option passed over gets `reason`. `request.seed`, if set, decides the draw."""
     least = min(scores)
     index = scores.index(least)
     size = len(scores)
@@ -45,11 +43,11 @@ def least_at_random(
     return Choice(index, scores, reasons, propensity)
 
 
-def told_s(seconds: float | None) -> str:
-    """A time for a reason."""
+def format_s(seconds: float | None) -> str:
+    """A time, for a reason."""
     return "unknown" if seconds is None else f"{seconds:.3g} s"
 
 
-def told_usd(usd: float | None) -> str:
-    """An amount of money for a reason."""
+def format_usd(usd: float | None) -> str:
+    """An amount of money, for a reason."""
     return "unknown" if usd is None else f"{usd:.3g} USD"

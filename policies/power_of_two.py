@@ -1,8 +1,8 @@
-"""`power_of_two`: two different options at random, of them the one with fewer sequences.
+"""`power_of_two`: draws two different options and takes the one with fewer sequences.
 
-Mitzenmacher, "The power of two choices in randomized load balancing" (IEEE TPDS 12(10), 2001). A tie goes
-to the one drawn first. The propensity is exact: an option is taken when its partner is busier, or as busy
-and drawn second. A request's seed, when it has one, decides the draw.
+Mitzenmacher, "The power of two choices in randomized load balancing" (IEEE TPDS 12(10), 2001). On a tie the one drawn
+first wins. The propensity is exact: an option is taken if the other one is busier, or as busy and drawn second.
+`request.seed`, if set, decides the draw.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from router.core.types import Request
 
 
 class PowerOfTwo:
-    """See the module's docstring. The score is the number of sequences, for the two drawn."""
+    """See the module's docstring. The score is the number of sequences, for the two options drawn."""
 
     name = "power_of_two"
     predicts = False
@@ -45,10 +45,10 @@ class PowerOfTwo:
         scores: list[float | None] = [None] * size
         scores[first], scores[second] = loads[first], loads[second]
         reasons: list[str | None] = ["not drawn"] * size
-        reasons[first] = reasons[second] = "drawn, but no less busy than the other"
+        reasons[first] = reasons[second] = "drawn, but not less busy than the other one"
         reasons[index] = None
         # The loop above counted the option itself as half a win.
         return Choice(index, scores, reasons, (wins - 0.5) / (size * (size - 1) / 2))
 
     def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
-        """Nothing to count."""
+        """Nothing to update."""

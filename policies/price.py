@@ -1,8 +1,7 @@
 """`price`: the least expected price, input price x prompt + output price x E[min(output, cap)].
 
-Headway's contract; a cheap chatty model can cost more than a dear terse one. Options within one part in a
-thousand million cost the same (replicas do): among them the least expected E2E, then instance, then model
-name. Deterministic.
+A cheap model with long answers can cost more than an expensive model with short ones. Options within 1e-9 of the least
+price (replicas) count as equal: among them the least expected E2E wins, then instance, then model name. Deterministic.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Sequence
 from math import inf
 from random import Random
 
-from policies.picking import name_of, told_s, told_usd
+from policies.picking import format_s, format_usd, name_of
 from router.core.interfaces import Choice, Option
 from router.core.types import Request
 
@@ -41,16 +40,18 @@ class LeastPrice:
             if at == index:
                 reasons.append(None)
             elif prices[at] > bound_usd:
-                reasons.append(f"dearer: {_told(prices[at])} against {_told(prices[index])} expected")
+                reasons.append(
+                    f"more expensive: {_format_price(prices[at])} expected, against {_format_price(prices[index])}"
+                )
             else:
                 reasons.append(
-                    f"as cheap but no faster: {told_s(_e2e_s(option))} "
-                    f"against {told_s(_e2e_s(best))} expected"
+                    f"same price but not faster: {format_s(_e2e_s(option))} expected, "
+                    f"against {format_s(_e2e_s(best))}"
                 )
         return Choice(index, [None if price == inf else price for price in prices], reasons)
 
     def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
-        """Nothing to count."""
+        """Nothing to update."""
 
 
 def _e2e_s(option: Option) -> float:
@@ -58,5 +59,5 @@ def _e2e_s(option: Option) -> float:
     return inf if prediction is None or prediction.e2e_s_mean is None else prediction.e2e_s_mean
 
 
-def _told(price_usd: float) -> str:
-    return told_usd(None if price_usd == inf else price_usd)
+def _format_price(price_usd: float) -> str:
+    return format_usd(None if price_usd == inf else price_usd)

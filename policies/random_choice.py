@@ -1,7 +1,7 @@
-"""`random`: each option with the same probability. The plainest baseline.
+"""`random`: every option with the same probability. The simplest baseline.
 
-Ties: none. A request's seed, when it has one, decides the draw (over the options in the order of instance
-and model name), else the scheduler's generator does.
+There are no ties. `request.seed`, if set, decides the draw over the options ordered by instance and model name;
+otherwise the scheduler's generator does.
 """
 
 from __future__ import annotations
@@ -31,4 +31,4 @@ class RandomChoice:
         return Choice(index, [None] * size, reasons, 1.0 / size)
 
     def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
-        """Nothing to count."""
+        """Nothing to update."""

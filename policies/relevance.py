@@ -1,11 +1,15 @@
-"""`relevance`: the best answer that can be counted on, among options that keep the SLO and the money cap.
+"""`relevance`: the best reliable answer among options that meet the SLO and the money cap.
 
-The greatest lower confidence bound of the quality, predicted quality - one standard deviation (a prior from the
-fleet file has no deviation: it is taken as it is), among options with P(an SLO is missed) <= epsilon whose expected
-price is within `max_cost_usd`. If no option keeps both, the price is given up first (eligibility has
-already dropped those that cannot pay for an answer at all, and the answer is cut at the cap); if none keeps the
-SLO: the least P(miss), then the greatest bound. Options of one bound (replicas) are taken by least expected E2E,
-then instance, then model name. Unknown quality comes last. Headway's contract. Deterministic.
+The score is a lower confidence bound of quality: predicted quality - one standard deviation. A prior from the fleet file
+has no deviation and counts as it is.
+
+- Options with P(an SLO is missed) <= epsilon and an expected price within `max_cost_usd`: the greatest bound.
+- If no option satisfies both, the price limit is dropped. (Eligibility has removed options that cannot pay for any
+  answer, and the answer is cut at the cap.)
+- If no option meets the SLO: the least P(miss), then the greatest bound.
+
+Options with equal bounds (replicas): the least expected E2E, then instance, then model name. Unknown quality comes last.
+Deterministic.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from policies.picking import name_of
 from router.core.interfaces import Choice, Option
 from router.core.types import Request
 
-#: Standard deviations that the bound lies below the mean.
+#: The bound is so many standard deviations below the mean.
 _DEVIATIONS = 1.0
 _SAME = 1e-9
 
@@ -36,9 +40,9 @@ class BestQuality:
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
         bounds = [quality_bound(option) for option in options]
         misses = [p_miss(option) for option in options]
-        keeping = [at for at, miss in enumerate(misses) if miss <= self.epsilon]
-        within = [at for at in keeping if not _too_dear(options[at], request.max_cost_usd)]
-        allowed = within or keeping
+        meeting = [at for at, miss in enumerate(misses) if miss <= self.epsilon]
+        within = [at for at in meeting if not _too_expensive(options[at], request.max_cost_usd)]
+        allowed = within or meeting
         if allowed:
             least = max(bounds[at] for at in allowed) - _SAME
             equal = [at for at in allowed if bounds[at] >= least]
@@ -49,7 +53,7 @@ class BestQuality:
             equal = [at for at in equal if bounds[at] >= least]
         index = min(equal, key=lambda at: (expected_s(options[at], 0.0), name_of(options[at])))
         reasons = [
-            None if at == index else self._why(at, index, bounds, misses, at in allowed, bool(within))
+            None if at == index else self._reason(at, index, bounds, misses, at in allowed, bool(within))
             for at in range(len(options))
         ]
         scores = [None if bound == -inf else -bound for bound in bounds]
@@ -57,9 +61,9 @@ class BestQuality:
         return Choice(index, scores, reasons, alternatives=others)
 
     def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
-        """Nothing to count."""
+        """Nothing to update."""
 
-    def _why(
+    def _reason(
         self,
         at: int,
         index: int,
@@ -71,14 +75,16 @@ class BestQuality:
         if misses[at] > self.epsilon:
             return f"would miss its SLO with probability {misses[at]:.2f}"
         if not allowed and capped:
-            return "expected to cost more than the cap leaves"
+            return "expected to cost more than max_cost_usd allows"
         if bounds[at] < bounds[index] - _SAME:
-            return f"quality at least {_told(bounds[at])} against {_told(bounds[index])}"
-        return "as good but no faster"
+            return (
+                f"lower quality: at least {_format_bound(bounds[at])}, against {_format_bound(bounds[index])}"
+            )
+        return "same quality but not faster"
 
 
 def quality_bound(option: Option) -> float:
-    """Lower confidence bound of the option's quality; minus infinity where nothing is known."""
+    """Lower confidence bound of the option's quality; minus infinity if the quality is unknown."""
     prediction = option.prediction
     quality = option.candidate.quality if prediction is None else prediction.quality
     if quality is None:
@@ -87,12 +93,12 @@ def quality_bound(option: Option) -> float:
     return quality - _DEVIATIONS * (deviation or 0.0)
 
 
-def _too_dear(option: Option, cap_usd: float | None) -> bool:
+def _too_expensive(option: Option, cap_usd: float | None) -> bool:
     prediction = option.prediction
     if cap_usd is None or prediction is None or prediction.cost_usd is None:
         return False
     return prediction.cost_usd > cap_usd
 
 
-def _told(quality: float) -> str:
+def _format_bound(quality: float) -> str:
     return "unknown" if quality == -inf else f"{quality:.3f}"

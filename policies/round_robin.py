@@ -1,7 +1,7 @@
-"""`round_robin`: the options take turns in the order of their names. The usual default of load balancers.
+"""`round_robin`: the options in turn, ordered by name. The usual default of load balancers.
 
-Turns (`policies.turns`) are kept for each set of models apart, so requests for one model do not skip turns of
-another. Deterministic: a request's seed changes nothing. Ties: none.
+Each set of models has a position of its own (`policies.round_robin_cursor`), so requests for one model do not skip
+turns of another. Deterministic: `request.seed` changes nothing. There are no ties.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from policies.turns import Turns
+from policies.round_robin_cursor import RoundRobinCursor
 from router.core.interfaces import Choice, Option
 from router.core.types import Request
 
@@ -21,23 +21,23 @@ class RoundRobin:
     predicts = False
 
     def __init__(self) -> None:
-        self.turns = Turns()
+        self.cursor = RoundRobinCursor()
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
-        index = self.turns.next(_turn(request, options[0].candidate.model), options)
+        index = self.cursor.next_index(_group(request, options[0].candidate.model), options)
         size = len(options)
         reasons: list[str | None] = ["not its turn"] * size
         reasons[index] = None
         return Choice(index, [None] * size, reasons)
 
     def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
-        """The turn passes on."""
+        """Advance the position of the request's models."""
         option = options[choice.index]
-        self.turns.passed(_turn(request, option.candidate.model), option)
+        self.cursor.advance(_group(request, option.candidate.model), option)
 
 
-def _turn(request: Request, model: str) -> tuple[str, ...]:
-    """Whose turns are counted: the models the request may have, or the fallback it came down to."""
+def _group(request: Request, model: str) -> tuple[str, ...]:
+    """The models that the request allows, or the one fallback that its options serve."""
     if len(request.models) == 1 or model not in request.models:
         return (model,)
     return tuple(sorted(request.models))

@@ -1,4 +1,4 @@
-"""What policies are built with."""
+"""The settings that policies are built with."""
 
 from __future__ import annotations
 
@@ -6,39 +6,44 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from router.core.interfaces import Option, TextEstimates, TextEstimator
-from router.core.types import Request
+from router.core.types import Request, Targets
 
 
-@dataclass(frozen=True, slots=True)
-class Targets:
-    """What `cost` and the pickers hold for a scope (a key, else the fleet).
+class TargetTable:
+    """What holds for each scope at this moment: `PolicySettings.targets` of a running fleet."""
 
-    `quality` is the wished mean quality in [0, 1]; None: that of the best single model for the scope's own
-    requests, less `quality_slack`. `attainment` is the wished share of requests that keep their SLO. Prices move
-    over a window of about `window_requests` requests.
-    """
+    def __init__(self, targets: Mapping[str | None, Targets]) -> None:
+        self.use(targets)
 
-    quality: float | None = None
-    quality_slack: float = 0.01
-    attainment: float = 0.95
-    window_requests: int = 500
+    def use(self, targets: Mapping[str | None, Targets]) -> None:
+        """These hold from now on; None is the fleet, which has to be there."""
+        self._targets, self._fleet = targets, targets[None]
+
+    def __call__(self, key: str | None) -> Targets:
+        """What holds for a key; for an unknown one, and None, the fleet's."""
+        return self._targets.get(key, self._fleet)
 
 
 def _same_targets(key: str | None) -> Targets:
     return Targets()
 
 
+#: (p90 of TTFT from the request's arrival, p90 of TPOT) of each option in seconds; None if nothing predicts them.
+TreeTimes = Callable[[Request, Sequence[Option]], Sequence[tuple[float, float]] | None]
+
+
 @dataclass(frozen=True, slots=True)
 class PolicySettings:
-    """Settings of all policies.
+    """The settings of all policies.
 
-    `confidence` is the probability with which an SLO shall be kept (a policy tolerates `epsilon`, the
-    rest). `ttft_weight` in [0, 1] is the weight of TTFT beside E2E in the latency policy's score: 0 looks
-    at the whole answer, 1 at the first token only. `cached_tokens` tells how many tokens of a request's
-    prompt an instance (by name) should hold in its prefix cache; None if nobody knows. `targets` tells what
-    holds for a key (None: the fleet) at this moment. `text` are the text-only estimators by name, empty
-    without an artifact. `tree_times` tells by option p90 of TTFT from the request's arrival and p90 of TPOT, in
-    seconds, from boosted trees; None where there are none.
+    - `confidence`: the required probability that an SLO is met. A policy tolerates `epsilon`, the rest.
+    - `ttft_weight` in [0, 1]: the weight of TTFT beside E2E in the score of `latency`. 0 counts the whole answer, 1 only
+      the first token.
+    - `cached_tokens`: how many tokens of a request's prompt the instance of that name probably holds in its prefix
+      cache; None if unknown.
+    - `targets`: the current targets of a key (None: the fleet).
+    - `text`: the text-only estimators by name; empty without an artifact.
+    - `tree_times`: what boosted trees predict; None without them.
     """
 
     confidence: float = 0.9
@@ -46,7 +51,7 @@ class PolicySettings:
     cached_tokens: Callable[[Request, str], float] | None = None
     targets: Callable[[str | None], Targets] = _same_targets
     text: Mapping[str, TextEstimator] = field(default_factory=dict)
-    tree_times: Callable[[Request, Sequence[Option]], Sequence[tuple[float, float]] | None] | None = None
+    tree_times: TreeTimes | None = None
 
     def __post_init__(self) -> None:
         if not 0.0 < self.confidence < 1.0:
@@ -60,4 +65,4 @@ class PolicySettings:
         return round(1.0 - self.confidence, 12)
 
 
-__all__ = ["PolicySettings", "Targets", "TextEstimates", "TextEstimator"]
+__all__ = ["PolicySettings", "Targets", "TextEstimates", "TextEstimator", "TreeTimes"]

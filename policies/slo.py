@@ -1,33 +1,31 @@
-"""`slo`: best fit. Of the options that keep the SLO with the wanted confidence, the one cheapest to occupy.
+"""`slo`: best fit. Of the options that meet the SLO with the required confidence, the one that is cheapest to occupy.
 
 Among options with P(an SLO is missed) <= epsilon, in this order:
 
-1. the cheapest to occupy, so that dear and fast instances stay free for requests that need them: first what it
-   costs others, in requests under way there that were promised a TPOT that they would lose (the predicted
-   TPOT with this one among them, and a margin, against theirs; of replicas, the least of any); then the instance's
-   price per hour where every one of these options tells it, else the expected price by tariff;
-2. the slowest: the longest time of a lone decode step (engine profile; without one the predicted TPOT);
-3. among equal instances the least E2E, what it adds to others' included (`policies.latency`), as wherever E2E is
-   spoken of here, so that replicas share the load; then the least P(miss).
+1. The cheapest to occupy, so that expensive and fast instances stay free for requests that need them. First counts what
+   it costs others: the running requests there whose promised TPOT it would break (the predicted TPOT with this request,
+   plus a margin, is above theirs; for replicas, the least of any). Then the instance's price per hour if all of these
+   options state one, otherwise the expected price by tariff.
+2. The slowest: the longest decode step of one sequence (from the engine profile; without one the predicted TPOT).
+3. Among equal instances the least E2E, so that replicas share the load; then the least P(miss). E2E on this page
+   includes the delay that the request adds to others (`policies.latency`).
 
-While nearly every request finds an option that keeps its SLO, keeping fast ones free is worth less risk: the
-options that keep it with P(miss) <= r x epsilon come before the others, where r falls from 1 towards a tenth with
-each request that finds one, and rises with each that does not (it holds where one in fifty does not).
+The accepted risk adapts. While nearly every request finds an option that meets its SLO, keeping fast instances free is
+worth less risk: options with P(miss) <= r x epsilon come before the others. r falls from 1 towards 0.1 with each request
+that finds such an option, and rises with each that finds none (it is stable where one in fifty finds none).
 
-Where more SLOs are missed than was expected (`policies.doubt`) nothing is packed: of the options that keep the SLO the
-one with the least E2E is taken, and where that does not help either, the one with the fewest sequences, weighed by its
-speed.
+If more SLOs are missed than predicted (`policies.calibration_guard`), best fit is off. At level 1 the policy takes the
+least E2E among the options that meet the SLO; at level 2 the fewest sequences, weighted by the instance's speed.
 
-If none keeps the SLO: the least P(miss), then what it costs others, then the least E2E. Where even that is lost
-(P(miss) > 1 - epsilon everywhere), all options are as good for it, so the one that costs others least; and if each
-costs them something, or would keep another one waiting for its first token, the request is deferred: held back in
-the queue behind those that can still be in time, until an instance has room. A request without an SLO has nothing
-to fit: the least cost to others, then the least E2E. Ties break on instance, then model name. Deterministic.
+If no option meets the SLO: the least P(miss), then what it costs others, then the least E2E. If the SLO is lost
+everywhere (P(miss) > 1 - epsilon for all options), all options are equal for this request, so it goes where it costs
+others least. If it costs others something everywhere, or would delay another request's first token, it is deferred: it
+waits in the queue behind requests that can still be in time, until an instance has room. A request without an SLO goes
+where it costs others least, then to the least E2E. Ties: instance, then model name. Deterministic.
 
-Best fit under an SLO is the idea of PolyServe (arXiv 2507.17769) and of llm-d's least positive headroom;
-both fill the most loaded server first. Here that holds between kinds of hardware, not between replicas:
-filling one replica to the brim frees no better one, and costs attainment. What a placement costs others, the
-risk that adapts, and deferring what is lost, are ours.
+Best fit under an SLO is the idea of PolyServe (arXiv 2507.17769) and of llm-d's least positive headroom; both fill the
+most loaded server first. Here it holds between kinds of hardware and not between replicas: filling one replica frees no
+better one, and costs attainment. Counting the cost to others, the adaptive risk and deferring are Headway's own.
 """
 
 from __future__ import annotations
@@ -37,19 +35,19 @@ from collections.abc import Sequence
 from math import inf
 from random import Random
 
-from policies.doubt import Doubt
-from policies.latency import AS_GOOD, DOUBTED, added_s, expected_s, least_busy, p_miss
-from policies.picking import name_of, told_s
+from policies.calibration_guard import CalibrationGuard
+from policies.latency import BUSIER, SIMILAR, added_s, expected_s, least_busy, p_miss
+from policies.picking import format_s, name_of
 from router.core.interfaces import Choice, Option
 from router.core.types import Candidate, Request
 
-#: A TPOT target counts as lost where the predicted TPOT is above this share of it.
+#: A promised TPOT counts as broken if the predicted TPOT is above this share of it.
 _TPOT_MARGIN = 1.0 / 1.2
-#: The same for a request that is lost already: it can wait for more room than that.
+#: The same for a request whose SLO is lost: it can wait for more room.
 _LOST_MARGIN = 1.0 / 1.5
-#: Lost requests fill an engine's KV memory up to here.
+#: Lost requests fill an engine's KV memory up to this share.
 _LOST_KV_USAGE = 0.8
-#: How the risk that is taken moves with a request that finds an option that keeps its SLO, and one that finds none.
+#: Factors of the accepted risk for a request that finds an option that meets its SLO, and for one that finds none.
 _RISK_DOWN, _RISK_UP = 0.995, 1.3
 _LEAST_RISK = 0.1
 
@@ -62,123 +60,122 @@ class BestFit:
 
     def __init__(self, epsilon: float = 0.1) -> None:
         self.epsilon = epsilon
-        self._taken_risk = 1.0  # share of epsilon
-        self._doubt = Doubt(epsilon, most=2)
+        self._risk = 1.0  # share of epsilon
+        self._guard = CalibrationGuard(epsilon, max_level=2)
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
         times_s = [expected_s(option, 0.0) + added_s(request, option) for option in options]
-        names = [name_of(option) for option in options]
-        every = range(len(options))
         if request.slo is None:
-            broken = [promises_broken(option) for option in options]
-            index = min(every, key=lambda at: (broken[at], times_s[at], names[at]))
-            reasons = [
-                None if at == index else _why_slower(broken[at], broken[index], times_s[at]) for at in every
-            ]
-            return Choice(index, [None if time_s == inf else time_s for time_s in times_s], reasons)
-
+            return self._without_slo(options, times_s)
         misses = [p_miss(option) for option in options]
-        keeping = [at for at in every if misses[at] <= self.epsilon * self._taken_risk]
-        if not keeping:
-            keeping = [at for at in every if misses[at] <= self.epsilon]
-        least = min(misses)
-        if keeping:
-            broken = [promises_broken(option) for option in options]
-            if self._doubt.level:
-                return self._fastest(options, keeping, misses, times_s)
-            hourly = all(options[at].instance.usd_per_hour is not None for at in keeping)
-            kinds = {at: _occupancy(options[at], hourly) for at in keeping}
-            spared: dict[tuple[float, float], int] = {}  # by kind of instance: the least cost to others
-            for at, kind in kinds.items():
-                spared[kind] = min(broken[at], spared.get(kind, broken[at]))
-            occupancy = {at: (spared[kind], *kind) for at, kind in kinds.items()}
-            index = min(keeping, key=lambda at: (occupancy[at], times_s[at], misses[at], names[at]))
-            reasons = [
-                None if at == index else self._why(misses[at], occupancy.get(at), occupancy[index])
-                for at in every
-            ]
-            bound_s = times_s[index] * (1.0 + AS_GOOD)
-            alternatives = [
-                at
-                for at in keeping
-                if at != index and occupancy[at] == occupancy[index] and times_s[at] <= bound_s
-            ]
-            return Choice(index, misses, reasons, alternatives=alternatives)
-
-        lost = least > 1.0 - self.epsilon
-        broken = [promises_broken(option, _LOST_MARGIN if lost else _TPOT_MARGIN) for option in options]
-        if lost:
-            index = min(
-                every,
-                key=lambda at: (
-                    not _has_room(options[at], broken[at]),
-                    broken[at],
-                    misses[at],
-                    times_s[at],
-                    names[at],
-                ),
-            )
-        else:
-            index = min(every, key=lambda at: (misses[at], broken[at], times_s[at], names[at]))
-        reasons = [
-            None if at == index else f"would miss its SLO with probability {misses[at]:.2f}" for at in every
-        ]
-        return Choice(index, misses, reasons, defer=lost and not _has_room(options[index], broken[index]))
-
-    def _fastest(
-        self,
-        options: Sequence[Option],
-        keeping: Sequence[int],
-        misses: Sequence[float],
-        times_s: Sequence[float],
-    ) -> Choice:
-        """P(miss) has proved too hopeful to pack by: the least time, or the fewest sequences."""
-        blind = self._doubt.level > 1
-        if blind:
-            index = least_busy(options, range(len(options)))
-        else:
-            index = min(keeping, key=lambda at: (times_s[at], name_of(options[at])))
-        reasons = [
-            None
-            if at == index
-            else DOUBTED
-            if blind
-            else f"would miss its SLO with probability {miss:.2f}"
-            if miss > self.epsilon
-            else f"slower: {told_s(times_s[at])} (not packed: more SLOs were missed than expected)"
-            for at, miss in enumerate(misses)
-        ]
-        return Choice(index, misses, reasons)
+        meeting = [at for at, miss in enumerate(misses) if miss <= self.epsilon * self._risk]
+        if not meeting:
+            meeting = [at for at, miss in enumerate(misses) if miss <= self.epsilon]
+        if not meeting:
+            return self._least_miss(options, misses, times_s)
+        if self._guard.level:
+            return self._without_packing(options, meeting, misses, times_s)
+        return self._best_fit(options, meeting, misses, times_s)
 
     def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
-        """Adapt the risk that is taken: see the module's docstring."""
+        """Adapt the accepted risk, and record P(miss) to compare it with the outcome."""
         if request.slo is None:
             return
         miss = p_miss(options[choice.index])
         if miss > self.epsilon:
-            self._taken_risk = min(1.0, self._taken_risk * _RISK_UP)
+            self._risk = min(1.0, self._risk * _RISK_UP)
             return
-        self._taken_risk = max(_LEAST_RISK, self._taken_risk * _RISK_DOWN)
-        self._doubt.expects(request.id, miss)
+        self._risk = max(_LEAST_RISK, self._risk * _RISK_DOWN)
+        self._guard.predicted(request.id, miss)
 
     def ended(self, request: Request, candidate: Candidate, met: bool | None, now: float) -> None:
-        """Hear whether what was expected to keep its SLO did."""
-        self._doubt.heard(request.id, met)
+        """Compare the outcome with P(miss)."""
+        self._guard.observed(request.id, met)
 
-    def _why(self, miss: float, occupancy: tuple[float, ...] | None, taken: tuple[float, ...]) -> str:
-        if occupancy is None:
-            return f"would miss its SLO with probability {miss:.2f}"
-        if occupancy[0] > taken[0]:
-            return f"others there would lose their TPOT ({occupancy[0]:.0f})"
-        if occupancy[1] > taken[1]:
-            return "dearer to occupy, and a cheaper one keeps the SLO"
-        if occupancy[2] > taken[2]:
-            return "faster than needed: kept free for requests that need it"
-        return "an equal, but no faster, others' delay included"
+    def _without_slo(self, options: Sequence[Option], times_s: Sequence[float]) -> Choice:
+        broken = [promises_broken(option) for option in options]
+        every = range(len(options))
+        index = min(every, key=lambda at: (broken[at], times_s[at], name_of(options[at])))
+        reasons = [
+            None if at == index else _why_slower(broken[at], broken[index], times_s[at]) for at in every
+        ]
+        return Choice(index, [None if time_s == inf else time_s for time_s in times_s], reasons)
+
+    def _best_fit(
+        self,
+        options: Sequence[Option],
+        meeting: Sequence[int],
+        misses: Sequence[float],
+        times_s: Sequence[float],
+    ) -> Choice:
+        hourly = all(options[at].instance.usd_per_hour is not None for at in meeting)
+        broken = {at: promises_broken(options[at]) for at in meeting}
+        kinds = {at: _occupancy(options[at], hourly) for at in meeting}
+        least_broken: dict[tuple[float, float], int] = {}  # by kind of instance
+        for at, kind in kinds.items():
+            least_broken[kind] = min(broken[at], least_broken.get(kind, broken[at]))
+        occupancy = {at: (least_broken[kind], *kind) for at, kind in kinds.items()}
+        index = min(meeting, key=lambda at: (occupancy[at], times_s[at], misses[at], name_of(options[at])))
+        reasons = [
+            None if at == index else _why_not_best(miss, occupancy.get(at), occupancy[index])
+            for at, miss in enumerate(misses)
+        ]
+        bound_s = times_s[index] * (1.0 + SIMILAR)
+        alternatives = [
+            at
+            for at in meeting
+            if at != index and occupancy[at] == occupancy[index] and times_s[at] <= bound_s
+        ]
+        return Choice(index, misses, reasons, alternatives=alternatives)
+
+    def _without_packing(
+        self,
+        options: Sequence[Option],
+        meeting: Sequence[int],
+        misses: Sequence[float],
+        times_s: Sequence[float],
+    ) -> Choice:
+        """P(miss) has been too optimistic for best fit: the least time, or the fewest sequences."""
+        blind = self._guard.level > 1
+        if blind:
+            index = least_busy(options, range(len(options)))
+        else:
+            index = min(meeting, key=lambda at: (times_s[at], name_of(options[at])))
+        reasons = [
+            None
+            if at == index
+            else BUSIER
+            if blind
+            else f"would miss its SLO with probability {miss:.2f}"
+            if miss > self.epsilon
+            else f"slower: {format_s(times_s[at])} (no best fit: more SLOs were missed than predicted)"
+            for at, miss in enumerate(misses)
+        ]
+        return Choice(index, misses, reasons)
+
+    def _least_miss(
+        self, options: Sequence[Option], misses: Sequence[float], times_s: Sequence[float]
+    ) -> Choice:
+        """No option meets the SLO."""
+        lost = min(misses) > 1.0 - self.epsilon
+        broken = [promises_broken(option, _LOST_MARGIN if lost else _TPOT_MARGIN) for option in options]
+
+        def rank(at: int) -> tuple[float | tuple[str, str], ...]:
+            last = times_s[at], name_of(options[at])
+            if lost:
+                return not _has_room(options[at], broken[at]), broken[at], misses[at], *last
+            return misses[at], broken[at], *last
+
+        index = min(range(len(options)), key=rank)
+        reasons = [
+            None if at == index else f"would miss its SLO with probability {miss:.2f}"
+            for at, miss in enumerate(misses)
+        ]
+        return Choice(index, misses, reasons, defer=lost and not _has_room(options[index], broken[index]))
 
 
 def promises_broken(option: Option, margin: float = _TPOT_MARGIN) -> int:
-    """Requests under way at the option's instance whose TPOT target is lost with this one among them."""
+    """Requests running at the option's instance whose promised TPOT breaks if this request joins them."""
     prediction = option.prediction
     if prediction is None or prediction.tpot_s is None:
         return 0
@@ -186,21 +183,15 @@ def promises_broken(option: Option, margin: float = _TPOT_MARGIN) -> int:
 
 
 def _has_room(option: Option, broken: int) -> bool:
-    """Whether a request that is lost already disturbs nobody there."""
+    """Whether a request whose SLO is lost disturbs nobody there."""
     instance = option.instance
     usage = instance.report.kv_usage
     return not broken and not instance.awaiting_first_token and (usage is None or usage < _LOST_KV_USAGE)
 
 
-def _why_slower(broken: int, taken: int, time_s: float) -> str:
-    if broken > taken:
-        return f"others there would lose their TPOT ({broken})"
-    return "slower" if time_s == inf else f"slower: {time_s:.3g} s expected"
-
-
 def _occupancy(option: Option, hourly: bool) -> tuple[float, float]:
-    """How dear it is to occupy an option: its price (to three digits: less is no difference
-    that a prediction can tell), then its speed (negated step time in seconds)."""
+    """How expensive it is to occupy an option: its price in USD (rounded to three digits: predictions are no more
+    precise), then its speed (step time in seconds, negated)."""
     instance, prediction = option.instance, option.prediction
     cost_usd = instance.usd_per_hour if hourly else (prediction.cost_usd if prediction else None)
     profile = instance.profiles.get(option.candidate.model)
@@ -209,3 +200,25 @@ def _occupancy(option: Option, hourly: bool) -> tuple[float, float]:
     else:
         step_s = (prediction.tpot_s if prediction else None) or 0.0
     return (0.0 if cost_usd is None else float(f"{cost_usd:.3g}")), -step_s
+
+
+def _why_not_best(miss: float, occupancy: tuple[float, ...] | None, taken: tuple[float, ...]) -> str:
+    if occupancy is None:
+        return f"would miss its SLO with probability {miss:.2f}"
+    if occupancy[0] > taken[0]:
+        return _why_broken(int(occupancy[0]))
+    if occupancy[1] > taken[1]:
+        return "a cheaper instance meets the SLO"
+    if occupancy[2] > taken[2]:
+        return "faster than needed: kept free for requests that need it"
+    return "equivalent but not faster, including the delay to other requests"
+
+
+def _why_slower(broken: int, taken: int, time_s: float) -> str:
+    if broken > taken:
+        return _why_broken(broken)
+    return "slower" if time_s == inf else f"slower: {time_s:.3g} s expected"
+
+
+def _why_broken(broken: int) -> str:
+    return f"would break the promised TPOT of running requests ({broken})"

@@ -210,4 +210,4 @@ def _table(config: FleetConfig) -> Table:
 
 
 def _kind(instance: InstanceConfig) -> str:
-    return f"{instance.kind} ({instance.emulates})" if instance.kind == "emulated" else instance.kind
+    return f"{instance.kind} ({instance.emulates})" if instance.is_emulated else instance.kind

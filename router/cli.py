@@ -21,6 +21,7 @@ EXTRAS = {
     "asyncpg": "postgres",
     "httpx": "train",
     "httpx2": "train",
+    "jinja2": "bench",
     "matplotlib": "bench",
     "ollama": "train",
     "openai": "train",
@@ -58,6 +59,7 @@ COMMANDS = {
     "spend": Command("router.spend_command", "show what was spent, by day, key, policy and model"),
     "db": Command("router.database", "tell the version of the store's tables, or bring them to the newest"),
     "export": Command("router.export", "write what was recorded to a Parquet or CSV file"),
+    "replay-decisions": Command("router.replay_decisions", "replay a gateway's decision log, and compare"),
     "explain": Command("router.explain", "show what was decided for a request and what happened"),
 }
 

@@ -66,7 +66,7 @@ def fleet(
     update: dict[str, object] = {"server": config.server.model_copy(update={"port": port})}
     if speed is not None:
         update["instances"] = tuple(
-            each.model_copy(update={"speed": speed}) if each.kind == "emulated" else each
+            each.model_copy(update={"speed": speed}) if each.is_emulated else each
             for each in config.instances
         )
     if database is not None:

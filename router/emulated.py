@@ -17,7 +17,9 @@ from typing import Any, Protocol, Self
 
 import orjson
 
+from backends import KINDS
 from backends.emulator.instance import EmulatedInstance, start_all, stop_all
+from backends.emulator.servers import SERVERS
 from router.config import ConfigError, InstanceConfig, Problem
 
 START_TIMEOUT_S = 30.0
@@ -99,7 +101,7 @@ def _engine(instance: InstanceConfig) -> dict[str, Any]:
     """What the child needs to know of one instance."""
     return {
         "name": instance.name,
-        "kind": instance.emulates,
+        "kind": KINDS[instance.emulates].emulator,
         "speed": instance.speed,
         "models": {served.name: instance.profile_name(model) for model, served in instance.serves.items()},
         "contexts": [served.context_tokens for served in instance.serves.values()],
@@ -107,14 +109,15 @@ def _engine(instance: InstanceConfig) -> dict[str, Any]:
 
 
 def _instance(engine: dict[str, Any]) -> EmulatedInstance:
-    context = engine["contexts"][0] if engine["kind"] == "vllm" else None
+    option = SERVERS[engine["kind"]].CONTEXT_OPTION
+    options = {} if option is None else {option: engine["contexts"][0]}
     return EmulatedInstance(
         engine["name"],
         engine["kind"],
         engine["models"],
         speed=engine["speed"],
-        max_model_len=context,
         on_stop="finish",
+        **options,
     )
 
 

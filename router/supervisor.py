@@ -94,7 +94,7 @@ class Supervisor:
             loop.add_signal_handler(number, self.stop)
         loop.add_signal_handler(signal.SIGHUP, self.hang_up)
         async with self._engines:
-            await self._engines.start([each for each in self._fleet.instances if each.kind == "emulated"])
+            await self._engines.start([each for each in self._fleet.instances if each.is_emulated])
             async with asyncio.TaskGroup() as group:
                 for slot in self._slots:
                     group.create_task(self._keep(slot), name=f"worker {slot.number}")

@@ -1,8 +1,12 @@
 """An event loop on virtual time: whenever nothing is left to do, its clock jumps to the next timer.
 
-So an hour of timers takes as long as their callbacks, and each fires at the very time that it was set to.
-Timers of one time fire in the order in which they were set. For code without sockets and threads: a loop that
-waits for something no timer will bring raises `Deadlock`.
+An hour of timers takes as long as their callbacks, and each fires at the very time that it was set to.
+Timers of one time fire in the order in which they were set. A loop that waits for something that no timer
+brings raises `Deadlock`.
+
+Both ends of a connection may live on the loop: what one end writes to a loopback socket is there for the other
+end at once, so the clock waits for it. aiosqlite's threads are known too (`SqliteQueue`). Other processes and
+other threads are not: whoever waits for them needs the machine's clock.
 """
 
 from __future__ import annotations
@@ -15,9 +19,13 @@ from asyncio import events
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from itertools import count
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+#: How long the loop really waits before its clock jumps: a kernel thread may still carry a packet over loopback.
+_GRACE_S = 0.0005
 
 
 class Deadlock(RuntimeError):
@@ -40,17 +48,19 @@ class _Timer(events.TimerHandle):
 
 
 class _Selector(selectors.SelectSelector):
-    """Never waits: it moves the loop's clock."""
+    """Does not wait for timers: it moves the loop's clock."""
 
     loop: VirtualTimeLoop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        ready = super().select(0)
-        if not ready:
+        idle = timeout is None or timeout > 0
+        if idle and self.loop.threads_at_work:
+            return super().select(None)
+        ready = super().select(0) or (super().select(_GRACE_S) if idle else [])
+        if idle and not ready:
             if timeout is None:
                 raise Deadlock("nothing is ready, and no timer is set")
-            if timeout > 0:
-                self.loop.jump()
+            self.loop.jump()
         return ready
 
 
@@ -61,6 +71,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         self._now = 0.0
+        #: Calls that other threads are executing for this loop. Until they are done the clock stands still.
+        self.threads_at_work = 0
         self._orders = count()
         selector = _Selector()
         selector.loop = self
@@ -68,6 +80,14 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._now
+
+    def stand_still(self, until: asyncio.Future[Any]) -> None:
+        """Stop the clock until another thread has done its work."""
+        self.threads_at_work += 1
+        until.add_done_callback(self._go_on)
+
+    def _go_on(self, _: object) -> None:
+        self.threads_at_work -= 1
 
     def jump(self) -> None:
         """Move the clock to the next timer."""
@@ -99,6 +119,18 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         except Exception as error:  # noqa: BLE001 (raised where the future is awaited)
             done.set_exception(error)
         return done
+
+
+class SqliteQueue(SimpleQueue[Any]):
+    """aiosqlite's queue of work for a connection's thread, in place of `aiosqlite.core.SimpleQueue`: virtual time
+    stands still while the thread works."""
+
+    def put_nowait(self, item: tuple[asyncio.Future[Any] | None, Callable[[], Any]]) -> None:
+        future = item[0]
+        loop = None if future is None else future.get_loop()
+        if future is not None and isinstance(loop, VirtualTimeLoop):
+            loop.stand_still(future)
+        super().put_nowait(item)
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

@@ -10,48 +10,51 @@ import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import uvloop
 import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from backends.emulator.instance import EmulatedInstance, Kind, OnStop, start_all, stop_all
+from backends.emulator.instance import EmulatedInstance, OnStop, start_all, stop_all
+from backends.emulator.servers import SERVERS
 from backends.engine.profiles import UnknownProfile, names
 
 STOP_GRACE_S = 5.0
 
-#: Keys of one instance in a --config file: beside these, the flags' names without dashes.
-_KEYS = frozenset(
-    {
-        *(
-            "name",
-            "kind",
-            "profile",
-            "model",
-            "models",
-            "host",
-            "port",
-            "speed",
-            "api_key_env",
-            "keep_alive_s",
-        ),
-        *("on_stop", "aliases", "max_num_queued_reqs", "shed_in_stream", "max_model_len", "prefix_caching"),
-        *("num_parallel", "num_ctx", "max_loaded_models", "max_queue", "model_keep_alive_s"),
-    }
-)
-_PASSED = _KEYS - {"name", "kind", "profile", "model", "models", "api_key_env"}
-_INTEGERS = frozenset(
-    {
-        "port",
-        "max_num_queued_reqs",
-        "max_model_len",
-        "num_parallel",
-        "num_ctx",
-        "max_loaded_models",
-        "max_queue",
-    }
-)
-_NUMBERS = frozenset({"speed", "keep_alive_s", "model_keep_alive_s"})
+if TYPE_CHECKING:
+    ServerName = str
+else:
+    ServerName = Literal[tuple(SERVERS)]
+
+#: Keys that say what is served; the others are arguments of `EmulatedInstance`.
+_NOT_PASSED = {"name", "kind", "profile", "model", "models", "api_key_env"}
+
+
+class InstanceSettings(BaseModel):
+    """One instance of a `--config` file. Further keys are options of its kind of server (`VllmOptions`,
+    `OllamaOptions`). `models` maps served names to profile names; `model` and `profile` are short for one."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    kind: ServerName = "vllm"
+    name: str | None = None
+    profile: str | None = None
+    model: str | None = None
+    models: Annotated[dict[str, str], Field(min_length=1)] | None = None
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    speed: Annotated[float, Field(gt=0, strict=False)] = 1.0
+    api_key_env: str | None = None
+    keep_alive_s: Annotated[float, Field(ge=0, strict=False)] | None = None
+    on_stop: OnStop = "error"
+
+
+#: Arguments of the command that are keys of an instance.
+_FLAGS = {
+    *InstanceSettings.model_fields,
+    *(key for each in SERVERS.values() for key in each.OPTIONS.model_fields),
+}
 
 
 class BadInput(Exception):
@@ -65,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config", metavar="FILE", help="YAML or JSON list of instances, all in this process"
     )
-    parser.add_argument("--kind", choices=get_args(Kind), default="vllm")
+    parser.add_argument("--kind", choices=tuple(SERVERS), default="vllm")
     parser.add_argument("--profile", metavar="MODEL@HARDWARE", help="engine profile (see --list)")
     parser.add_argument(
         "--model", metavar="NAME", help="name it is served under (default: the profile's model)"
@@ -83,7 +86,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-num-queued-reqs", type=int, metavar="N", help="vllm: shed above N requests in flight"
     )
     parser.add_argument(
-        "--shed-in-stream", action="store_true", help="vllm: shed streams with 200 and an error event"
+        "--shed-in-stream",
+        action="store_true",
+        default=None,
+        help="vllm: shed streams with 200 and an error event",
     )
     parser.add_argument(
         "--max-model-len", type=int, metavar="TOKENS", help="vllm: context, prompt and output"
@@ -114,10 +120,8 @@ def from_arguments(args: argparse.Namespace) -> EmulatedInstance:
     """The instance that the flags describe. Raises BadInput."""
     if not args.profile:
         raise BadInput("--profile is needed (or --config or --list)")
-    settings: dict[str, Any] = {
-        key: getattr(args, key) for key in sorted(_KEYS) if getattr(args, key, None) is not None
-    }
-    return from_settings(settings, "command line")
+    given = {key: value for key, value in vars(args).items() if value is not None}
+    return from_settings({key: given[key] for key in sorted(_FLAGS & given.keys())}, "command line")
 
 
 def from_file(path: Path) -> list[EmulatedInstance]:
@@ -138,50 +142,43 @@ def from_file(path: Path) -> list[EmulatedInstance]:
 
 
 def from_settings(settings: Mapping[str, Any], where: str) -> EmulatedInstance:
-    """One instance from its settings (`_KEYS`). Raises BadInput."""
-    unknown = sorted(set(settings) - _KEYS)
-    if unknown:
-        raise BadInput(f"{where}: unknown key {unknown[0]!r}")
-    for key in sorted(_INTEGERS & set(settings)):
-        if (
-            isinstance(settings[key], bool)
-            or not isinstance(settings[key], int)
-            or settings[key] < (key != "port")
-        ):
-            raise BadInput(f"{where}: {key} must be a positive integer (given: {settings[key]!r})")
-    for key in sorted(_NUMBERS & set(settings)):
-        if isinstance(settings[key], bool) or not isinstance(settings[key], int | float) or settings[key] < 0:
-            raise BadInput(f"{where}: {key} must be a number of at least 0 (given: {settings[key]!r})")
-    kind = settings.get("kind", "vllm")
-    if kind not in get_args(Kind):
-        raise BadInput(f"{where}: unknown kind {kind!r}: vllm or ollama")
-    on_stop = settings.get("on_stop", "error")
-    if on_stop not in get_args(OnStop):
-        raise BadInput(f"{where}: unknown on_stop {on_stop!r}: {', '.join(get_args(OnStop))}")
-    models = settings.get("models")
-    if models is None:
-        profile = settings.get("profile")
-        if not isinstance(profile, str):
-            raise BadInput(f"{where}: a profile (or models) is needed")
-        models = {str(settings.get("model") or profile.partition("@")[0]): profile}
-    if not isinstance(models, dict) or not all(
-        isinstance(item, str) for pair in models.items() for item in pair
-    ):
-        raise BadInput(f"{where}: models must map served names to profile names")
-    api_key = None
-    variable = settings.get("api_key_env")
-    if variable is not None:
-        api_key = os.environ.get(str(variable))
-        if not api_key:
-            raise BadInput(f"{where}: the environment variable {variable} is not set")
-    passed: dict[str, Any] = {key: settings[key] for key in _PASSED if settings.get(key) is not None}
-    passed.setdefault("port", 8000 if kind == "vllm" else 11434)
+    """One instance from its settings (`InstanceSettings`). Raises BadInput."""
     try:
-        return EmulatedInstance(
-            str(settings.get("name") or f"{kind}-{passed['port']}"), kind, models, api_key=api_key, **passed
-        )
+        given = InstanceSettings.model_validate(settings)
+        server = SERVERS[given.kind]
+        server.OPTIONS.model_validate(given.model_extra)
+        passed = given.model_dump(exclude_none=True, exclude=_NOT_PASSED) | {"port": given.port}
+        if given.port is None:
+            passed["port"] = server.PORT
+        if given.models is not None:
+            models = given.models
+        elif given.profile is not None:
+            models = {given.model or given.profile.partition("@")[0]: given.profile}
+        else:
+            raise BadInput(f"{where}: a profile (or models) is needed")
+        if given.api_key_env is not None:
+            passed["api_key"] = _secret(given.api_key_env, where)
+        return EmulatedInstance(given.name or f"{given.kind}-{passed['port']}", given.kind, models, **passed)
+    except ValidationError as error:
+        raise BadInput(f"{where}: {_reason(error)}") from None
     except (ValueError, UnknownProfile) as error:
         raise BadInput(f"{where}: {error}") from None
+
+
+def _secret(variable: str, where: str) -> str:
+    value = os.environ.get(variable)
+    if not value:
+        raise BadInput(f"{where}: the environment variable {variable} is not set")
+    return value
+
+
+def _reason(error: ValidationError) -> str:
+    """The first thing that is wrong, in one clause."""
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"] if part != "[key]")
+    if first["type"] == "extra_forbidden":
+        return f"unknown key {key!r}"
+    return f"{key}: {first['msg'].replace('Input should', 'must')} (given: {first['input']!r})"
 
 
 async def _serve(instances: list[EmulatedInstance]) -> None:

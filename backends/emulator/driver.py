@@ -50,9 +50,12 @@ class Sink(Protocol):
 
 
 class Driver:
-    """One engine model in real time. `speed` 10 makes the model run ten times as fast as its hardware."""
+    """One engine model in real time. `speed` 10 makes the model run ten times as fast as its hardware. `clock` gives
+    seconds; uvloop's own clock does not serve, it stands still within one round and counts in milliseconds."""
 
-    def __init__(self, engine: EngineModel, speed: float = 1.0) -> None:
+    def __init__(
+        self, engine: EngineModel, speed: float = 1.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         if not speed > 0:
             raise ValueError("speed must be greater than 0")
         self.engine = engine
@@ -60,8 +63,8 @@ class Driver:
         #: Called after progress was handed out (an Ollama server waits there for a model to unload).
         self.on_progress: Callable[[], None] | None = None
         self._loop = asyncio.get_running_loop()
-        # Not the loop's own clock: uvloop's stands still within one round and counts in milliseconds.
-        self._epoch = time.monotonic()
+        self._clock = clock
+        self._epoch = clock()
         self._reached = 0.0
         self._closed = False
         self._sinks: dict[str, Sink] = {}
@@ -70,7 +73,7 @@ class Driver:
 
     def now(self) -> float:
         """The model's time in seconds; never runs backwards."""
-        return max(self._reached, (time.monotonic() - self._epoch) * self.speed)
+        return max(self._reached, (self._clock() - self._epoch) * self.speed)
 
     @property
     def reached(self) -> float:
@@ -130,7 +133,7 @@ class Driver:
             self._timer = None
         self._timer_at = due
         if due is not None:
-            delay_s = self._epoch + due / self.speed - time.monotonic()
+            delay_s = self._epoch + due / self.speed - self._clock()
             self._timer = self._loop.call_later(max(_LEAST_DELAY_S, delay_s), self._fire)
 
     def _fire(self) -> None:

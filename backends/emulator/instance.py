@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
@@ -21,33 +22,31 @@ import orjson
 
 from backends.emulator.faults import Fault, FaultBoard, FaultKind, parse_fault
 from backends.emulator.http import Exchange, Server
-from backends.emulator.ollama import OllamaOptions, OllamaServer
-from backends.emulator.vllm import VllmOptions, VllmServer
+from backends.emulator.servers import SERVERS, EngineServer
 from backends.engine.profiles import profile as profile_of
 from router.core.profile import EngineProfile
 
 logger = logging.getLogger("headway.emulator")
 
-Kind = Literal["vllm", "ollama"]
 #: What happens to streams in progress when an instance stops: they finish (up to the grace time), get the
 #: engine's error and end mark, are reset, or fall silent until the grace time is over.
 OnStop = Literal["finish", "error", "cut", "hang"]
-DEFAULT_KEEP_ALIVE_S: dict[str, float | None] = {"vllm": 5.0, "ollama": None}
 
 
 class EmulatedInstance:
     """One emulated engine on one port.
 
-    `models` maps served names to profile names (or profiles): one for a vLLM, any number for an Ollama.
-    `speed` 10 makes it ten times as fast as its hardware. `keep_alive_s` is how long an idle connection stays
-    open (default: 5 s for vLLM as there, no limit for Ollama). Further settings are those of `VllmOptions`
-    and `OllamaOptions`. Raises ValueError for settings that make no sense, KeyError for an unknown profile.
+    `kind` names one of `servers.SERVERS`. `models` maps served names to profile names (or profiles): one for a
+    vLLM, any number for an Ollama. `speed` 10 makes it ten times as fast as its hardware. `keep_alive_s` is how
+    long an idle connection stays open (None: as long as the real engine keeps it). `clock` drives the engine's
+    model, in seconds. `options` are those of the server (`VllmOptions`, `OllamaOptions`). Raises ValueError for settings with which it cannot start
+    (pydantic.ValidationError for single options), KeyError for an unknown profile.
     """
 
     def __init__(
         self,
         name: str,
-        kind: Kind,
+        kind: str,
         models: Mapping[str, str | EngineProfile],
         *,
         speed: float = 1.0,
@@ -55,54 +54,29 @@ class EmulatedInstance:
         port: int = 0,
         keep_alive_s: float | None = None,
         on_stop: OnStop = "error",
-        aliases: Sequence[str] = (),
-        api_key: str | None = None,
-        max_num_queued_reqs: int | None = None,
-        shed_in_stream: bool = False,
-        max_model_len: int | None = None,
-        prefix_caching: bool = True,
-        num_parallel: int | None = None,
-        num_ctx: int | None = None,
-        max_loaded_models: int = 3,
-        max_queue: int = 512,
-        model_keep_alive_s: float = 300.0,
+        clock: Callable[[], float] = time.monotonic,
+        **options: Any,
     ) -> None:
-        if kind not in DEFAULT_KEEP_ALIVE_S:
-            raise ValueError(f"unknown kind {kind!r}: vllm or ollama")
-        if not models or (kind == "vllm" and len(models) != 1):
-            raise ValueError("a vllm instance serves exactly one model, an ollama instance at least one")
+        if kind not in SERVERS:
+            raise ValueError(f"unknown kind {kind!r}: {' or '.join(SERVERS)}")
         if not speed > 0:
             raise ValueError("speed must be greater than 0")
         self.name = name
-        self.kind: Kind = kind
+        self.kind = kind
         self.speed = speed
         self.host = host
         self.port = port
         self.on_stop: OnStop = on_stop
+        self._clock = clock
         self.faults = FaultBoard()
         self._profiles = {
             model: profile_of(given) if isinstance(given, str) else given for model, given in models.items()
         }
-        room_tokens = min(profile.kv_capacity_tokens for profile in self._profiles.values())
-        if kind == "vllm" and max_model_len is not None and max_model_len > room_tokens:
-            raise ValueError(
-                f"max_model_len {max_model_len} is more than KV memory holds ({room_tokens} tokens)"
-            )
-        self._keep_alive_s = keep_alive_s if keep_alive_s is not None else DEFAULT_KEEP_ALIVE_S[kind]
-        self._vllm = VllmOptions(
-            model=next(iter(models)),
-            aliases=tuple(aliases),
-            speed=speed,
-            api_key=api_key,
-            max_num_queued_reqs=max_num_queued_reqs,
-            shed_in_stream=shed_in_stream,
-            max_model_len=max_model_len,
-            prefix_caching=prefix_caching,
-        )
-        self._ollama = OllamaOptions(
-            speed, num_parallel, num_ctx, max_loaded_models, max_queue, model_keep_alive_s
-        )
-        self._app: VllmServer | OllamaServer | None = None
+        self._class = SERVERS[kind]
+        self._options = self._class.OPTIONS.model_validate(options)
+        self._class.check(self._profiles, self._options)
+        self._keep_alive_s = self._class.KEEP_ALIVE_S if keep_alive_s is None else keep_alive_s
+        self._app: EngineServer | None = None
         self._server: Server | None = None
         self._back: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -118,7 +92,7 @@ class EmulatedInstance:
         return list(self._profiles)
 
     @property
-    def app(self) -> VllmServer | OllamaServer:
+    def app(self) -> EngineServer:
         """The running server with its engine model. Raises RuntimeError before the start."""
         if self._app is None:
             raise RuntimeError(f"instance {self.name} has not been started")
@@ -135,11 +109,7 @@ class EmulatedInstance:
 
     async def start(self) -> str:
         """Listen; returns the URL. Raises OSError when the port is taken."""
-        if self.kind == "vllm":
-            (profile,) = self._profiles.values()
-            self._app = VllmServer(profile, self._vllm, self.faults)
-        else:
-            self._app = OllamaServer(self._profiles, self._ollama, self.faults)
+        self._app = self._class(self._profiles, self._options, self.speed, self.faults, self._clock)
         self._server = Server(self._handle, self._keep_alive_s)
         try:
             _, self.port = await self._server.listen(self.host, self.port)

@@ -13,9 +13,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import orjson
+from pydantic import BaseModel, ConfigDict, NonNegativeFloat, PositiveInt, Strict
 
 from backends.emulator.driver import Driver
 from backends.emulator.faults import FaultBoard, FaultKind
@@ -58,18 +59,18 @@ _BUSY = "server busy, please try again.  maximum pending requests exceeded"
 _UNBOUNDED_TOKENS = 1 << 40
 
 
-@dataclass(frozen=True, slots=True)
-class OllamaOptions:
+class OllamaOptions(BaseModel):
     """How one emulated Ollama is started. `num_parallel` None: the profile's slots; `num_ctx` None: what the
-    profile's memory gives each slot, 32768 at the most; `keep_alive_s` is OLLAMA_KEEP_ALIVE in wall
+    profile's memory gives each slot, 32768 at the most; `model_keep_alive_s` is OLLAMA_KEEP_ALIVE in wall
     seconds; `max_queue` OLLAMA_MAX_QUEUE, requests that wait for a load."""
 
-    speed: float = 1.0
-    num_parallel: int | None = None
-    num_ctx: int | None = None
-    max_loaded_models: int = 3
-    max_queue: int = 512
-    keep_alive_s: float = 300.0
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    num_parallel: PositiveInt | None = None
+    num_ctx: PositiveInt | None = None
+    max_loaded_models: PositiveInt = 3
+    max_queue: PositiveInt = 512
+    model_keep_alive_s: Annotated[NonNegativeFloat, Strict(False)] = 300.0
 
 
 @dataclass(slots=True)
@@ -93,14 +94,23 @@ class _Held:
 
 
 class OllamaServer:
-    """One emulated Ollama; `handle` answers one HTTP request. `profiles` are by served name."""
+    """One emulated Ollama; `handle` answers one HTTP request (`servers.EngineServer`)."""
 
-    kind = "ollama"
+    OPTIONS: ClassVar[type[BaseModel]] = OllamaOptions
+    PORT: ClassVar = 11434
+    KEEP_ALIVE_S: ClassVar[float | None] = None
+    CONTEXT_OPTION: ClassVar[str | None] = None
 
     def __init__(
-        self, profiles: Mapping[str, EngineProfile], options: OllamaOptions, faults: FaultBoard
+        self,
+        profiles: Mapping[str, EngineProfile],
+        options: OllamaOptions,
+        speed: float,
+        faults: FaultBoard,
+        clock: Callable[[], float],
     ) -> None:
         self.options = options
+        self.speed = speed
         self.faults = faults
         self.live: set[Generation] = set()
         self.healthy = True
@@ -110,10 +120,10 @@ class OllamaServer:
             max_loaded_models=options.max_loaded_models,
             context_tokens=_UNBOUNDED_TOKENS,
             max_pending=_UNBOUNDED_TOKENS,
-            keep_alive_s=options.keep_alive_s * options.speed,
+            keep_alive_s=options.model_keep_alive_s * speed,
             memory_bytes=_memory_bytes(profiles),
         )
-        self.driver = Driver(self.engine, options.speed)
+        self.driver = Driver(self.engine, speed, clock)
         self.driver.on_progress = self._release_held
         self._models = {full_name(name): self._model(name, profile) for name, profile in profiles.items()}
         self._held: deque[_Held] = deque()
@@ -167,6 +177,13 @@ class OllamaServer:
         )
 
     # --- service ---
+    @staticmethod
+    def check(profiles: Mapping[str, EngineProfile], options: OllamaOptions) -> None:
+        """Raises ValueError without a model."""
+        del options
+        if not profiles:
+            raise ValueError("an ollama instance serves at least one model")
+
     def handle(self, exchange: Exchange) -> None:
         """Answer one request, now or later."""
         if not allowed_host(exchange.headers.get("host", "")):
@@ -226,7 +243,7 @@ class OllamaServer:
             expires = (
                 loaded.expires_at_s if loaded.expires_at_s is not None else now + self.engine.keep_alive_s
             )
-            found.append(model.entry.running((expires - now) / self.options.speed, loaded.context_tokens))
+            found.append(model.entry.running((expires - now) / self.speed, loaded.context_tokens))
         exchange.respond_json(200, {"models": found})
 
     def _show(self, exchange: Exchange) -> None:
@@ -272,7 +289,7 @@ class OllamaServer:
                 raise Refused(400, "raw mode does not support template, system, or context")
             prompt = typed_field(body, "prompt", str, "") or ""
             text, empty = (typed_field(body, "system", str, "") or "") + prompt, not prompt
-        answering = Answering(name, self.options.speed, raw=raw)
+        answering = Answering(name, self.speed, raw=raw)
         wire = NativeWire(chat, answering)
         if empty:
             self._load(exchange, model, options, keep, wire, answering)
@@ -306,7 +323,7 @@ class OllamaServer:
         stream_options = body.get("stream_options")
         answering = Answering(
             name,
-            self.options.speed,
+            self.speed,
             include_usage=isinstance(stream_options, Mapping) and bool(stream_options.get("include_usage")),
         )
         shape = wanted_schema(body) or ("json" if wants_json(body) else None)
@@ -397,7 +414,7 @@ class OllamaServer:
             model=variant,
             finish=finish,
         )
-        kept = None if keep is None else keep * self.options.speed
+        kept = None if keep is None else keep * self.speed
         return Choice(
             index,
             sequence,
@@ -434,7 +451,7 @@ class OllamaServer:
             vectors = [
                 base64.b64encode(struct.pack(f"<{dimensions}f", *vector)).decode() for vector in vectors
             ]
-        wire = EmbeddingWire(api, Answering(name, self.options.speed), vectors)
+        wire = EmbeddingWire(api, Answering(name, self.speed), vectors)
         choices = [
             self._choice(index, variant, data, 0, Answer(0, 0), "stop", keep)
             for index, data in enumerate(datas or [b""])

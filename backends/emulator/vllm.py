@@ -13,11 +13,11 @@ import hmac
 import struct
 import time
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, ClassVar
 
 import orjson
+from pydantic import BaseModel, ConfigDict, PositiveInt, Strict
 
 from backends.emulator import openai_fields as fields
 from backends.emulator.driver import Driver
@@ -57,41 +57,51 @@ EMBEDDING_DIMENSIONS = 256
 _SHED_MESSAGE = "The server is overloaded: too many requests are in flight. Please retry later."
 
 
-@dataclass(frozen=True, slots=True)
-class VllmOptions:
+class VllmOptions(BaseModel):
     """How one emulated vLLM is started. `max_num_queued_reqs` bounds requests in flight, running or waiting,
     as vLLM's flag of that name does; `shed_in_stream` makes streams shed with a 200 and an error event."""
 
-    model: str
-    aliases: tuple[str, ...] = ()
-    speed: float = 1.0
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    aliases: Annotated[tuple[str, ...], Strict(False)] = ()
     api_key: str | None = None
-    max_num_queued_reqs: int | None = None
+    max_num_queued_reqs: PositiveInt | None = None
     shed_in_stream: bool = False
-    max_model_len: int | None = None
+    max_model_len: PositiveInt | None = None
     prefix_caching: bool = True
 
 
 class VllmServer:
-    """One emulated vLLM; `handle` answers one HTTP request."""
+    """One emulated vLLM with one model; `handle` answers one HTTP request (`servers.EngineServer`)."""
 
-    kind = "vllm"
+    OPTIONS: ClassVar[type[BaseModel]] = VllmOptions
+    PORT: ClassVar = 8000
+    KEEP_ALIVE_S: ClassVar[float | None] = 5.0
+    CONTEXT_OPTION: ClassVar[str | None] = "max_model_len"
 
-    def __init__(self, profile: EngineProfile, options: VllmOptions, faults: FaultBoard) -> None:
+    def __init__(
+        self,
+        profiles: Mapping[str, EngineProfile],
+        options: VllmOptions,
+        speed: float,
+        faults: FaultBoard,
+        clock: Callable[[], float],
+    ) -> None:
+        ((self.model, profile),) = profiles.items()
         self.options = options
         self.faults = faults
         self.engine = Engine(
             profile, prefix_caching=options.prefix_caching, context_tokens=options.max_model_len
         )
         self.max_model_len = min(self.engine.limit_tokens, options.max_model_len or 131_072)
-        self.driver = Driver(self.engine, options.speed)
-        self.metrics = VllmMetrics(self.engine, options.model, self.max_model_len, options.speed)
+        self.driver = Driver(self.engine, speed, clock)
+        self.metrics = VllmMetrics(self.engine, self.model, self.max_model_len, speed)
         self.driver.on_progress = self.metrics.step
         self.healthy = True
         self.live: set[Generation] = set()
         self._profile = profile
         self._started = int(time.time())
-        self._names = model_names(profile, options.model, *options.aliases)
+        self._names = model_names(profile, self.model, *options.aliases)
         self._routes: dict[tuple[str, str], Callable[[Exchange], None]] = {
             ("POST", "/v1/chat/completions"): self._chat,
             ("POST", "/v1/completions"): self._completion,
@@ -107,6 +117,16 @@ class VllmServer:
             ),
         }
         self._paths = {path for _, path in self._routes}
+
+    @staticmethod
+    def check(profiles: Mapping[str, EngineProfile], options: VllmOptions) -> None:
+        """Raises ValueError for several models, and for a context that KV memory cannot hold."""
+        if len(profiles) != 1:
+            raise ValueError("a vllm instance serves exactly one model")
+        (profile,) = profiles.values()
+        longest, room_tokens = options.max_model_len, profile.kv_capacity_tokens
+        if longest is not None and longest > room_tokens:
+            raise ValueError(f"max_model_len {longest} is more than KV memory holds ({room_tokens} tokens)")
 
     def handle(self, exchange: Exchange) -> None:
         """Answer one request, now or later."""
@@ -164,7 +184,7 @@ class VllmServer:
                 "max_model_len": self.max_model_len,
                 "permission": [],
             }
-            for name in (self.options.model, *self.options.aliases)
+            for name in (self.model, *self.options.aliases)
         ]
         exchange.respond_json(200, {"object": "list", "data": cards})
 
@@ -185,10 +205,10 @@ class VllmServer:
     def _check_model(self, body: dict[str, Any]) -> str:
         name = body.get("model")
         if name is None:
-            return self.options.model
+            return self.model
         if not isinstance(name, str):
             raise fields.validation("model", "Input should be a valid string")
-        if name != self.options.model and name not in self.options.aliases:
+        if name != self.model and name not in self.options.aliases:
             raise Rejected(404, f"The model `{name}` does not exist.", "NotFoundError", "model")
         return name
 
@@ -291,7 +311,7 @@ class VllmServer:
             prompt_tokens=prompt.tokens,
             output_tokens=tokens,
             prefix=prefix_hashes(prompt.data),
-            model=self.options.model,
+            model=self.model,
             finish=finish,
         )
         reason: str = finish
@@ -351,7 +371,7 @@ class VllmServer:
             prompt_tokens=prompt.tokens,
             output_tokens=0,
             prefix=prefix_hashes(prompt.data),
-            model=self.options.model,
+            model=self.model,
         )
         return Choice(
             index,

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 import aiohttp
 import yaml
 
+from backends import KINDS
 from backends.engine import profiles
 from backends.http1 import tls_context
+from backends.ollama import OLLAMA
 from benchmarks.collect.clients import Client, OllamaClient, OpenAIClient
 from benchmarks.replay.client import check_url
 from predictors.learned.names import family_of
@@ -67,7 +69,7 @@ async def open_engines(config: FleetConfig, environment: Mapping[str, str]) -> A
         emulated = await stack.enter_async_context(EmulatedEngines())
         for each in config.instances:
             check_profile(each)
-        await emulated.start([each for each in config.instances if each.kind == "emulated"])
+        await emulated.start([each for each in config.instances if each.is_emulated])
         engines = []
         for each in config.instances:
             url = each.url if each.url is not None else await emulated.url(each)
@@ -103,7 +105,7 @@ def _client(instance: InstanceConfig, url: str, environment: Mapping[str, str]) 
         for name, variable in instance.headers_env.items()
     }
     tls = tls_context(instance.ca_file) if instance.ca_file is not None else None
-    if instance.protocol == "ollama":
+    kind = KINDS[instance.protocol]
+    if kind is OLLAMA:
         return OllamaClient(url, key, headers, tls)
-    bound = "max_tokens" if instance.protocol == "vllm" else "max_completion_tokens"
-    return OpenAIClient(url, key, headers, tls, bound)
+    return OpenAIClient(url, key, headers, tls, kind.chat_bound)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from backends import KINDS
 from benchmarks.collect.drive import Collection, Run, Sent
 from benchmarks.collect.prompts import Question
 from benchmarks.datasets.groups import groups
@@ -104,6 +105,7 @@ def _run(run: Run, source: str) -> dataset.Run:
         speed=engine.speed,
         profile=engine.profiles.get(model),
         started_at_s=round(run.started_at_s, 6),
+        fixed_slots=KINDS[engine.kind].fixed_slots,
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.oracles import EFFORTS
 from benchmarks.replay.command import add_target_arguments
 from benchmarks.workloads.format import WorkloadError
-from router.config.shown import shown
+from router.core.quoting import quoted
 
 #: Draws of the workload for which the oracles are asked, and how long they search, unless told: for a
 #: scenario's small form, and for all else.
@@ -111,9 +111,9 @@ def check(args: argparse.Namespace) -> None:
     for name in ("limit", "seeds", "jobs"):
         value = getattr(args, name)
         if value is not None and value < 1:
-            raise WorkloadError(f"--{name}: must be at least 1 (given: {shown(value)})")
+            raise WorkloadError(f"--{name}: must be at least 1 (given: {quoted(value)})")
     if args.speed is not None and not 0 < args.speed < math.inf:
-        raise WorkloadError(f"--speed: must be a number above 0 (given: {shown(args.speed)})")
+        raise WorkloadError(f"--speed: must be a number above 0 (given: {quoted(args.speed)})")
     for name in ("first_seed", "oracle_seeds", "warmup", "settle"):
         value = getattr(args, name)
         if value is not None and not 0 <= value < math.inf:

@@ -1,4 +1,4 @@
-"""How policies and outcomes look: one colour each on the whole page, in light and dark.
+"""The looks of policies and outcomes: one colour each on the whole page, in light and dark.
 
 Colours are for colour-blind readers (after Okabe and Ito); baselines are grey and dashed, so that the
 policies that are compared with them stand out however many there are.
@@ -109,22 +109,3 @@ OUTCOME_GROUPS = (
         "#666c73",
     ),
 )
-
-
-def style(looks: Mapping[str, Look]) -> str:
-    """The style sheet of colours, and what the key at the top does: hide a policy, or show it alone while
-    the pointer or the focus is on it."""
-
-    def colours(dark: bool) -> str:
-        return "".join(
-            f".{look.css}{{--c:{look.dark if dark else look.light}}}" for look in looks.values()
-        ) + "".join(f".{group.css}{{fill:{group.dark if dark else group.light}}}" for group in OUTCOME_GROUPS)
-
-    rules = [colours(False), f"@media (prefers-color-scheme: dark){{{colours(True)}}}"]
-    for look in looks.values():
-        rules += [
-            f".{look.css}{{--d:{look.dash}}}",
-            f"body:has(#show-{look.css}:not(:checked)) .policy.{look.css}{{display:none}}",
-            f"body:has(.key .{look.css}:is(:hover,:focus-within:has(:focus-visible))) .policy:not(.{look.css}){{opacity:.12}}",
-        ]
-    return "".join(rules)

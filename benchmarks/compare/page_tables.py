@@ -1,9 +1,9 @@
-"""The tables of a report's page. Empty text where there is nothing to show."""
+"""The tables of a report's page. None where there is nothing to show."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from html import escape
+from dataclasses import replace
 from typing import Any
 
 from benchmarks.compare.cells import leaders
@@ -18,6 +18,7 @@ from benchmarks.compare.tables import (
     three_digits,
     written,
 )
+from benchmarks.pages import Cell, Row, Table
 
 Report = Mapping[str, Any]
 Looks = Mapping[str, Look]
@@ -38,47 +39,37 @@ _LESS_IS_BETTER = {
 }
 
 
-def _html(headings: Sequence[str], rows: Sequence[str], texts: Collection[str] = ()) -> str:
+def _table(headings: Sequence[str], rows: list[Row], *, texts: Collection[str] = ()) -> Table:
     """A table. `texts` are the headings of columns that hold words, which stand at the left."""
-    head = "".join(
-        f"<th{' class=text' if heading in texts else ''}>{escape(heading)}</th>" for heading in headings
-    )
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+    return Table([Cell(heading, css="text" if heading in texts else "") for heading in headings], rows)
 
 
-def _cell(text: str, css: str = "") -> str:
-    """A table cell; what follows ± is set back."""
+def _cell(text: str, css: str = "", style: str = "") -> Cell:
+    """A cell; the half width of an interval is set back."""
     mean, sign, half = text.partition(" ±")
-    told = escape(mean) + (f' <span class="pm">±{escape(half)}</span>' if sign else "")
-    return f"<td{f' class={css}' if css else ''}>{told}</td>"
+    return Cell(mean, sign.strip() + half, css, style)
 
 
-def _row(policy: str, look: Look, cells: Sequence[str], css: str = "") -> str:
-    name = f'<td><span class="chip"></span>{escape(policy)}</td>'
-    return f'<tr class="policy {look.css}{css}">{name}{"".join(cells)}</tr>'
+def _row(policy: str, look: Look, cells: Sequence[Cell], css: str = "") -> Row:
+    return Row([Cell(policy), *cells], f"policy {look.css} {css}".strip(), chip=True)
 
 
-def capacity_table(report: Report, looks: Looks) -> str:
-    """What load each policy bears, as a number and a bar, and against the baseline."""
+def capacity_table(report: Report, looks: Looks) -> Table | None:
+    """The load that each policy sustains, as a number and a bar, and against the baseline."""
     known = [entry for entry in report["capacity"] if entry["bound"] is not None]
     if len(report["rates_per_s"]) < 2 or not known:
-        return ""
+        return None
     top = report["rates_per_s"][-1] or 1.0
     rows = []
     for entry in sorted(known, key=lambda entry: _sure_and_possible(entry, top), reverse=True):
         sure, possible = (100 * rate / top for rate in _sure_and_possible(entry, top))
-        style = f"--w:{sure:.1f}%;--v:{possible:.1f}%;min-width:18rem;text-align:left"
-        bar = f'<td class="bar" style="{style}">{_cell(capacity_text(entry))[4:]}'
-        ratio = entry["ratio"]
-        against = (
-            "1"
-            if entry["policy"] == report["baseline"]
-            else written(ratio, "{:.2f}".format)
-            if ratio["mean"]
-            else "-"
-        )
+        bar = _cell(capacity_text(entry), "bar text", f"--w:{sure:.1f}%;--v:{possible:.1f}%;min-width:18rem")
+        if entry["policy"] == report["baseline"]:
+            against = "1"
+        else:
+            against = written(entry["ratio"], "{:.2f}".format) if entry["ratio"]["mean"] else "-"
         rows.append(_row(entry["policy"], looks[entry["policy"]], [bar, _cell(against)]))
-    return _html(["policy", "requests/s", f"times {report['baseline']}"], rows, ["requests/s"])
+    return _table(["policy", "requests/s", f"times {report['baseline']}"], rows, texts=["requests/s"])
 
 
 def _sure_and_possible(entry: Mapping[str, Any], top: float) -> tuple[float, float]:
@@ -88,7 +79,7 @@ def _sure_and_possible(entry: Mapping[str, Any], top: float) -> tuple[float, flo
     return entry["low_per_s"] or 0.0, top if entry["high_per_s"] is None else entry["high_per_s"]
 
 
-def results_table(report: Report, looks: Looks) -> str:
+def results_table(report: Report, looks: Looks) -> Table:
     """Each policy at each rate."""
     every = report["cells"]
     shown = [*columns(every), *spending(every), *endings(every)]
@@ -106,10 +97,10 @@ def results_table(report: Report, looks: Looks) -> str:
             _cell(column.text(cell), "best" if policy in best[rate, column.measure] else "")
             for column in shown
         ]
-        css = " first" if earlier is not None and rate != earlier else ""
+        css = "first" if earlier is not None and rate != earlier else ""
         rows.append(_row(policy, looks[policy], cells, css))
         earlier = rate
-    return _html(["policy", "rate/s", *(column.heading for column in shown)], rows)
+    return _table(["policy", "rate/s", *(column.heading for column in shown)], rows)
 
 
 def _best(report: Report, rate_per_s: float, measure: str) -> list[str]:
@@ -125,47 +116,39 @@ def _best(report: Report, rate_per_s: float, measure: str) -> list[str]:
     return found if len(found) < len(known) else []
 
 
-def regret_table(report: Report, looks: Looks) -> str:
-    """The share of the gap to the oracle that each policy closes, by rate."""
+def regret_table(report: Report, looks: Looks) -> Table | None:
+    """The share of the gap to the oracle that each policy closes, and what it is behind the oracle, by rate."""
     entries = {(one["policy"], one["rate_per_s"]): one for one in report["regret"]}
     rates = sorted({rate for _, rate in entries})
     if not entries:
-        return ""
+        return None
     rows = []
     for policy in report["policies"]:
-        cells = []
-        for rate in rates:
-            entry = entries.get((policy, rate))
-            cells.append(_cell("-") if entry is None or policy == report["baseline"] else _gap(entry))
-        regret = [
-            _cell(_between(entries.get((policy, rate)), "regret_per_s", three_digits)) for rate in rates
-        ]
-        rows.append(_row(policy, looks[policy], [*cells, *regret]))
-    head = [f"{rate_text(rate)}/s" for rate in rates]
-    first = (
-        f'<tr><th></th><th colspan="{len(rates)}">gap closed</th>'
-        f'<th colspan="{len(rates)}">regret, requests/s</th></tr>'
-    )
-    table = _html(["policy", *head, *head], rows)
-    return table.replace("<thead>", f"<thead>{first}", 1)
+        own = [entries.get((policy, rate)) for rate in rates]
+        gaps = [_cell("-") if entry is None or policy == report["baseline"] else _gap(entry) for entry in own]
+        regrets = [_cell(_between(entry, "regret_per_s", three_digits)) for entry in own]
+        rows.append(_row(policy, looks[policy], [*gaps, *regrets]))
+    headings = [f"{rate_text(rate)}/s" for rate in rates]
+    table = _table(["policy", *headings, *headings], rows)
+    return replace(table, above=(("gap closed", len(rates)), ("regret, requests/s", len(rates))))
 
 
-def _gap(entry: Mapping[str, Any]) -> str:
+def _gap(entry: Mapping[str, Any]) -> Cell:
     text = _between(entry, "gap_closed", lambda share: f"{100 * share:.0f}")
-    found = [(entry[best] or {}).get("gap_closed", {}).get("mean") for best in ("clairvoyant", "upper_bound")]
-    share = min((one for one in found if one is not None), default=0.0)
-    told = escape(text if text == "-" else f"{text} %")
-    return f'<td class="bar" style="--w:{100 * min(max(share, 0.0), 1.0):.0f}%">{told}</td>'
+    shares = _bracket(entry, "gap_closed")
+    width = 100 * min(max(shares[0] if shares else 0.0, 0.0), 1.0)
+    return _cell(text if text == "-" else f"{text} %", "bar", f"--w:{width:.0f}%")
 
 
 def _between(entry: Mapping[str, Any] | None, name: str, write: Callable[[float], str]) -> str:
     """The bracket of the two oracles as text, or the one that is known."""
-    figures = [
-        ((entry or {}).get(best) or {}).get(name, {}).get("mean") for best in ("clairvoyant", "upper_bound")
-    ]
-    known = sorted(figure for figure in figures if figure is not None)
-    texts = list(dict.fromkeys(write(figure) for figure in known))
-    return " to ".join(texts) if texts else "-"
+    return " to ".join(dict.fromkeys(map(write, _bracket(entry or {}, name)))) or "-"
+
+
+def _bracket(entry: Mapping[str, Any], name: str) -> list[float]:
+    """What is known of a figure against both oracles, the smaller first."""
+    found = [(entry.get(best) or {}).get(name, {}).get("mean") for best in ("clairvoyant", "upper_bound")]
+    return sorted(figure for figure in found if figure is not None)
 
 
 _PREDICTIONS = (
@@ -176,7 +159,7 @@ _PREDICTIONS = (
 )
 
 
-def predictions_table(report: Report, looks: Looks) -> str:
+def predictions_table(report: Report, looks: Looks) -> Table | None:
     """How good the predictions were and how long decisions took, by rate and policy."""
     known = [
         cell
@@ -184,7 +167,7 @@ def predictions_table(report: Report, looks: Looks) -> str:
         if any(cell["measures"][column.measure]["mean"] is not None for column in _PREDICTIONS)
     ]
     if not known:
-        return ""
+        return None
     rows = [
         _row(
             cell["policy"],
@@ -193,40 +176,36 @@ def predictions_table(report: Report, looks: Looks) -> str:
         )
         for cell in known
     ]
-    table = _html(["policy", "rate/s", *(column.heading for column in _PREDICTIONS)], rows)
-    return f"<details><summary>{len(rows)} rows</summary>{table}</details>"
+    return _table(["policy", "rate/s", *(column.heading for column in _PREDICTIONS)], rows)
 
 
-_FLEET = (
-    *(("instance", "instance"), ("model", "model"), ("kind", "engine"), ("hardware", "hardware")),
-    *(
-        ("profile", "engine profile"),
-        ("context_tokens", "context tokens"),
-        ("max_concurrency", "concurrency"),
-    ),
-    *(("input_usd_per_mtok", "USD/M input"), ("output_usd_per_mtok", "USD/M output"), ("quality", "quality")),
-    ("usd_per_hour", "USD/hour"),
-)
+_FLEET = {
+    "instance": "instance",
+    "model": "model",
+    "kind": "engine",
+    "hardware": "hardware",
+    "profile": "engine profile",
+    "context_tokens": "context tokens",
+    "max_concurrency": "concurrency",
+    "input_usd_per_mtok": "USD/M input",
+    "output_usd_per_mtok": "USD/M output",
+    "quality": "quality",
+    "usd_per_hour": "USD/hour",
+}
 
 
-def fleet_table(report: Report) -> str:
+def fleet_table(report: Report) -> Table | None:
     """The instances and what they serve; columns of which nothing is known are left out."""
     fleet: Sequence[Mapping[str, Any]] = report.get("fleet") or ()
     if not fleet:
-        return ""
-    shown = [(key, heading) for key, heading in _FLEET if any(one.get(key) is not None for one in fleet)]
-    rows = [
-        "<tr>"
-        + "".join(
-            f"<td{' class=text' if isinstance(one.get(key), str) else ''}>{escape(_value(one.get(key)))}</td>"
-            for key, _ in shown
-        )
-        + "</tr>"
-        for one in fleet
-    ]
-    texts = [heading for key, heading in shown if any(isinstance(one.get(key), str) for one in fleet)]
-    return f"<h3>Fleet</h3>{_html([heading for _, heading in shown], rows, texts)}"
+        return None
+    shown = [key for key in _FLEET if any(one.get(key) is not None for one in fleet)]
+    texts = [_FLEET[key] for key in shown if any(isinstance(one.get(key), str) for one in fleet)]
+    rows = [Row([_fact(one.get(key)) for key in shown]) for one in fleet]
+    return _table([_FLEET[key] for key in shown], rows, texts=texts)
 
 
-def _value(value: Any) -> str:
-    return "-" if value is None else f"{value:,g}" if isinstance(value, int | float) else str(value)
+def _fact(value: Any) -> Cell:
+    if isinstance(value, str):
+        return Cell(value, css="text")
+    return Cell("-" if value is None else f"{value:,g}")

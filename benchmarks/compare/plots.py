@@ -1,13 +1,16 @@
-"""Curves of a report as SVG elements: against load, and cost. None where there is nothing to show."""
+"""Curves of a report: against load, and cost. None where there is nothing to show."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any
 
+from matplotlib.axes import Axes
+
 from benchmarks.compare.looks import Look
-from benchmarks.compare.svg import Chart, Scale, padded, px
 from benchmarks.compare.tables import rate_text, three_digits, written
+from benchmarks.pages.drawing import Drawing, Point, padded, scale
 
 Report = Mapping[str, Any]
 Looks = Mapping[str, Look]
@@ -15,7 +18,7 @@ Cell = Mapping[str, Any]
 
 
 def shown_rates(report: Report) -> list[float]:
-    """Three rates at most: the lowest, the one nearest to what the best policy bears, the highest."""
+    """Three rates at most: the lowest, the one nearest to what the best policy sustains, the highest."""
     rates: list[float] = report["rates_per_s"]
     if len(rates) <= 3:
         return rates
@@ -23,8 +26,8 @@ def shown_rates(report: Report) -> list[float]:
 
 
 def near_capacity(report: Report) -> float:
-    """The rate nearest to the best capacity that was found, the ends left out where there are others; the
-    middle one without any."""
+    """The rate nearest to the best capacity that was found, without the ends where there are others; the
+    middle one where no capacity is known."""
     rates: list[float] = report["rates_per_s"]
     inner = rates[1:-1] or rates
     known = _known_capacities(report)
@@ -32,7 +35,7 @@ def near_capacity(report: Report) -> float:
 
 
 def _known_capacities(report: Report) -> list[float]:
-    """What policies bear, or the highest rate at which all seeds of one keep the target."""
+    """What policies sustain, or the highest rate at which all seeds of one keep the target."""
     return [
         entry["low_per_s"] if entry["rate_per_s"]["mean"] is None else entry["rate_per_s"]["mean"]
         for entry in report["capacity"]
@@ -52,233 +55,199 @@ def shown_note(report: Report) -> str:
     )
 
 
-def _by_policy(report: Report) -> dict[str, list[Cell]]:
-    """Cells by policy, rising in rate; the baseline and other greys are drawn first, so they lie below."""
-    return {
-        policy: [cell for cell in report["cells"] if cell["policy"] == policy]
-        for policy in report["policies"]
-    }
-
-
 def figure_of(cell: Cell, measure: str) -> Mapping[str, Any]:
+    """A cell's figure: `mean` and `half_width`."""
     figure: Mapping[str, Any] = cell["measures"][measure]
     return figure
 
 
+def ends(figure: Mapping[str, Any], factor: float = 1.0) -> tuple[float, float]:
+    """The interval of a known figure; its mean twice where it has none."""
+    half = figure["half_width"] or 0.0
+    return factor * (figure["mean"] - half), factor * (figure["mean"] + half)
+
+
+def _known(cells: Sequence[Cell], *measures: str) -> list[Cell]:
+    return [cell for cell in cells if all(figure_of(cell, name)["mean"] is not None for name in measures)]
+
+
 # --- against load -------------------------------------------------------------------------------------
-def attainment(report: Report, looks: Looks) -> str | None:
-    """Attainment against the offered rate, with intervals, the target, and the oracles' bracket."""
-    rates = report["rates_per_s"]
-    shares = _ends(report, "attainment", ("clairvoyant_attainment", "attainment_upper_bound"))
-    if len(rates) < 2 or not shares:
+def attainment(report: Report, looks: Looks) -> Drawing | None:
+    """Attainment against the offered rate, with intervals, the target, and what the oracles found."""
+    names = ("attainment", "clairvoyant_attainment", "attainment_upper_bound")
+    values = _reach(report, *names)
+    if len(report["rates_per_s"]) < 2 or not values:
         return None
-    low = max(0.0, min(0.9, int(10 * min(shares)) / 10))
-    chart = _rate_chart(rates, Scale(100 * low, 100, 300, 26), "requests within their SLO (%)")
-    target = px(chart.y(100 * report["attainment_target"]))
-    chart.parts.append(f'<path class="target" d="M{px(chart.x.start)} {target}H{px(chart.x.end)}"/>')
-    _bracket(
-        chart,
-        report,
-        lambda one: _percent(one["clairvoyant_attainment"]["mean"]),
-        lambda one: _percent(one["attainment_upper_bound"]["mean"]),
-    )
-    _curves(chart, report, looks, "attainment", 100.0, "{:.1f} %")
-    return chart.render("Attainment against offered rate, one line a policy")
+    low = max(0.0, min(0.9, int(10 * min(values)) / 10))
+    label = "Attainment against offered rate, one line a policy"
+    drawing, axes = _rate_drawing(report, label, (100 * low, 100), "requests within their SLO (%)")
+    left, right = axes.get_xlim()
+    target = 100 * report["attainment_target"]
+    drawing.target(axes, (left, target), (right, target))
+    _curves(drawing, report, looks, names, 100.0, "{:.1f} %")
+    return drawing
 
 
-def goodput(report: Report, looks: Looks) -> str | None:
-    """Goodput against the offered rate, with the oracles' bracket."""
-    rates = report["rates_per_s"]
-    values = _ends(report, "goodput_per_s", ("clairvoyant_goodput_per_s", "goodput_upper_bound_per_s"))
-    if len(rates) < 2 or not values or max(values) <= 0:
+def goodput(report: Report, looks: Looks) -> Drawing | None:
+    """Goodput against the offered rate, with what the oracles found."""
+    names = ("goodput_per_s", "clairvoyant_goodput_per_s", "goodput_upper_bound_per_s")
+    values = _reach(report, *names)
+    if len(report["rates_per_s"]) < 2 or not values or max(values) <= 0:
         return None
-    chart = _rate_chart(rates, Scale(0, max(values) * 1.04, 300, 26), "requests within their SLO (1/s)")
-    _bracket(
-        chart,
-        report,
-        lambda one: one["clairvoyant_goodput_per_s"]["mean"],
-        lambda one: one["goodput_upper_bound_per_s"]["mean"],
-    )
-    _curves(chart, report, looks, "goodput_per_s", 1.0, "{:.3g}/s")
-    return chart.render("Goodput against offered rate, one line a policy")
+    label = "Goodput against offered rate, one line a policy"
+    drawing, _ = _rate_drawing(report, label, (0, 1.04 * max(values)), "requests within their SLO (1/s)")
+    _curves(drawing, report, looks, names, 1.0, "{:.3g}/s")
+    return drawing
 
 
-def _ends(report: Report, measure: str, oracle: Sequence[str]) -> list[float]:
-    """The ends of all policies' intervals and what the oracles say: what a chart has to hold."""
-    ends = [
-        figure["mean"] + sign * (figure["half_width"] or 0.0)
-        for cell in report["cells"]
-        if (figure := figure_of(cell, measure))["mean"] is not None
-        for sign in (-1, 1)
-    ]
-    if not ends:
-        return []
-    return ends + [
-        value for one in report["oracle"] for name in oracle if (value := one[name]["mean"]) is not None
+def _reach(report: Report, measure: str, *oracle: str) -> list[float]:
+    """The ends of all policies' intervals, and what the oracles found: what a plot has to hold."""
+    known = _known(report["cells"], measure)
+    found = [one[name]["mean"] for one in report["oracle"] for name in oracle if known]
+    return [
+        *(end for cell in known for end in ends(figure_of(cell, measure))),
+        *(value for value in found if value is not None),
     ]
 
 
-def _rate_chart(rates: Sequence[float], y: Scale, y_label: str) -> Chart:
-    log = rates[0] > 0 and rates[-1] >= 12 * rates[0]
-    chart = Chart(540, 340, Scale(rates[0], rates[-1], 44, 424, log), y)
-    chart.axes("offered requests/s", y_label, chart.x.ticks(6), chart.y.ticks(5))
-    return chart
+def _rate_drawing(
+    report: Report, label: str, between: tuple[float, float], y_name: str
+) -> tuple[Drawing, Axes]:
+    rates = report["rates_per_s"]
+    drawing = Drawing(label, 540, 340)
+    axes = drawing.axes[0]
+    scale(axes.xaxis, rates[0], rates[-1], 6, log=rates[0] > 0 and rates[-1] >= 12 * rates[0])
+    scale(axes.yaxis, *between)
+    axes.set_xlabel("offered requests/s")
+    drawing.title(axes, y_name, axis=True)
+    return drawing, axes
 
 
-def _percent(share: float | None) -> float | None:
-    return None if share is None else 100 * share
-
-
-def _bracket(
-    chart: Chart,
-    report: Report,
-    found: Callable[[Mapping[str, Any]], float | None],
-    bound: Callable[[Mapping[str, Any]], float | None],
+def _curves(
+    drawing: Drawing, report: Report, looks: Looks, names: Sequence[str], factor: float, write: str
 ) -> None:
-    """The area between what a clairvoyant schedule reached and what no schedule can pass."""
-    reached = [(one["rate_per_s"], value) for one in report["oracle"] if (value := found(one)) is not None]
-    limit = [(one["rate_per_s"], value) for one in report["oracle"] if (value := bound(one)) is not None]
-    if [rate for rate, _ in reached] == [rate for rate, _ in limit]:
-        chart.band(
-            [(rate, low, high) for (rate, low), (_, high) in zip(reached, limit, strict=True)], "oracle"
-        )
-    chart.line(limit, "oracle bound")
-    chart.line(reached, "oracle")
-    for points, name in ((reached, "clairvoyant"), (limit, "upper bound")):
-        for rate, value in points:
-            chart.dot((rate, value), "oracle", f"{name} at {rate_text(rate)}/s: {three_digits(value)}", 2.2)
-
-
-def _curves(chart: Chart, report: Report, looks: Looks, measure: str, factor: float, write: str) -> None:
-    labels = []
-    for policy, own in _by_policy(report).items():
+    """The oracles' lines, then one line a policy with its intervals and its name."""
+    axes, measure = drawing.axes[0], names[0]
+    least, most = axes.get_ylim()
+    labels = _oracles(drawing, report, names[1:], factor)
+    for policy in report["policies"]:
         css = f"policy {looks[policy].css}"
-        known = [cell for cell in own if figure_of(cell, measure)["mean"] is not None]
-        points = [(cell["rate_per_s"], factor * figure_of(cell, measure)["mean"]) for cell in known]
-        if not points:
+        known = _known([cell for cell in report["cells"] if cell["policy"] == policy], measure)
+        if not known:
             continue
-        if any(figure_of(cell, measure)["half_width"] for cell in known):
-            chart.band(
-                [
-                    (rate, mean - half, mean + half)
-                    for (rate, mean), cell in zip(points, known, strict=True)
-                    for half in [factor * (figure_of(cell, measure)["half_width"] or 0.0)]
-                ],
-                css,
-            )
-        chart.line(points, css)
-        for point, cell in zip(points, known, strict=True):
-            value = written(figure_of(cell, measure), write.format, factor)
-            chart.dot(point, css, f"{policy} at {rate_text(point[0])}/s: {value}")
-        labels.append((points[-1][1], policy, css))
-    last = report["oracle"][-1] if report["oracle"] else None
-    if last is not None and last["rate_per_s"] == chart.x.high:
-        name = "clairvoyant_attainment" if measure == "attainment" else "clairvoyant_goodput_per_s"
-        if last[name]["mean"] is not None:
-            labels.append((factor * last[name]["mean"], "oracle", "oracle"))
-    chart.end_labels(labels)
+        rates = [cell["rate_per_s"] for cell in known]
+        figures = [figure_of(cell, measure) for cell in known]
+        points = [(rate, factor * figure["mean"]) for rate, figure in zip(rates, figures, strict=True)]
+        if any(figure["half_width"] for figure in figures):
+            intervals = (ends(figure, factor) for figure in figures)
+            band = [
+                (x, max(least, low), min(most, high)) for x, (low, high) in zip(rates, intervals, strict=True)
+            ]
+            drawing.band(axes, band, css)
+        drawing.line(axes, points, css)
+        for point, figure in zip(points, figures, strict=True):
+            value = written(figure, write.format, factor)
+            drawing.dot(axes, *point, css, f"{policy} at {rate_text(point[0])}/s: {value}")
+        labels.append((points[-1], policy, css))
+    drawing.names(axes, labels)
 
 
-#: Costs that differ by less are those of one tariff: there is nothing to choose between.
+def _oracles(
+    drawing: Drawing, report: Report, names: Sequence[str], factor: float
+) -> list[tuple[Point, str, str]]:
+    """The area between what a clairvoyant schedule reached and what no schedule can pass. Returns its label, if the
+    schedule is known for the highest rate."""
+    axes = drawing.axes[0]
+    reached, bound = (
+        {
+            one["rate_per_s"]: factor * one[name]["mean"]
+            for one in report["oracle"]
+            if one[name]["mean"] is not None
+        }
+        for name in names
+    )
+    if reached and list(reached) == list(bound):
+        drawing.band(axes, [(rate, low, bound[rate]) for rate, low in reached.items()], "oracle")
+    for found, name, css in ((bound, "upper bound", "oracle bound"), (reached, "clairvoyant", "oracle")):
+        if found:
+            drawing.line(axes, list(found.items()), css, 1.2)
+        for rate, value in found.items():
+            title = f"{name} at {rate_text(rate)}/s: {three_digits(value)}"
+            drawing.dot(axes, rate, value, "oracle", title, 2.2)
+    last = report["rates_per_s"][-1]
+    return [((last, reached[last]), "oracle", "oracle")] if last in reached else []
+
+
+#: Costs that differ by less than this share are those of one tariff: there is nothing to choose between.
 _LEAST_SPREAD = 0.02
 
 
 # --- cost ---------------------------------------------------------------------------------------------
-def cost(report: Report, looks: Looks) -> tuple[str, str] | None:
-    """(what the height says, SVG): cost of a thousand answers against quality, or against attainment where
+def costs_differ(report: Report) -> bool:
+    """Whether answers cost more under one policy than under another."""
+    costs = [
+        figure_of(cell, "cost_usd_per_request")["mean"]
+        for cell in _known(report["cells"], "cost_usd_per_request")
+    ]
+    return bool(costs) and max(costs) - min(costs) > _LEAST_SPREAD * max(costs)
+
+
+def cost(report: Report, looks: Looks) -> tuple[str, Drawing] | None:
+    """(what the height is, drawing): cost of a thousand answers against quality, or against attainment where
     no quality is known. One line a policy over its rates, a large point at the rate near capacity."""
     for measure, label, factor in (
         ("quality_mean", "mean quality of answers", 1.0),
         ("attainment", "requests within their SLO (%)", 100.0),
     ):
-        known = [
-            cell
-            for cell in report["cells"]
-            if figure_of(cell, "cost_usd_per_request")["mean"] is not None
-            and figure_of(cell, measure)["mean"] is not None
-        ]
+        known = _known(report["cells"], "cost_usd_per_request", measure)
         if known and costs_differ(report):
-            return measure, _cost_chart(report, looks, known, measure, label, factor)
+            return measure, _cost_drawing(report, looks, known, measure, label, factor)
     return None
 
 
-def costs_differ(report: Report) -> bool:
-    """Whether answers cost more under one policy than under another."""
-    costs = [
-        mean
-        for cell in report["cells"]
-        if (mean := figure_of(cell, "cost_usd_per_request")["mean"]) is not None
-    ]
-    return bool(costs) and max(costs) - min(costs) > _LEAST_SPREAD * max(costs)
-
-
-def _cost_chart(
+def _cost_drawing(
     report: Report, looks: Looks, cells: Sequence[Cell], measure: str, label: str, factor: float
-) -> str:
+) -> Drawing:
     near = near_capacity(report)
-    oracle: list[Mapping[str, float]] = next(
-        (
-            one["quality_cost"]
-            for one in report["oracle"]
-            if one["rate_per_s"] == near and one["quality_cost"]
-        ),
-        [],
-    )
-    frontier = (
-        [(1000 * point["cost_usd_per_request"], point["quality"]) for point in oracle]
-        if measure == "quality_mean"
-        else []
-    )
-    place = {
+    points = {
         (cell["policy"], cell["rate_per_s"]): (
             1000 * figure_of(cell, "cost_usd_per_request")["mean"],
             factor * figure_of(cell, measure)["mean"],
         )
         for cell in cells
     }
-    all_points = [*place.values(), *frontier]
-    x = padded([usd for usd, _ in all_points], 60, 700)
-    y = padded([height for _, height in all_points], 320, 26)
-    chart = Chart(860, 362, x, y)
-    chart.axes("USD for 1,000 answers", label, chart.x.ticks(8), chart.y.ticks(8))
+    oracle: Sequence[Mapping[str, float]] = next(
+        (
+            one["quality_cost"]
+            for one in report["oracle"]
+            if measure == "quality_mean" and one["rate_per_s"] == near and one["quality_cost"]
+        ),
+        (),
+    )
+    frontier = [(1000 * point["cost_usd_per_request"], point["quality"]) for point in oracle]
+    drawing = Drawing(f"Cost of a thousand answers against {label}", 860, 362)
+    axes = drawing.axes[0]
+    usd, heights = zip(*points.values(), *frontier, strict=True)
+    low, high, _ = padded(usd, far_apart=inf)
+    scale(axes.xaxis, low, high, 8)
+    low, high, _ = padded(heights, far_apart=inf)
+    scale(axes.yaxis, low, high, 8)
+    axes.set_xlabel("USD for 1,000 answers")
+    drawing.title(axes, label, axis=True)
     if frontier:
-        chart.line(frontier, "oracle")
-        for point in frontier:
-            chart.dot(point, "oracle", f"oracle: {three_digits(point[0])} USD, {point[1]:.3f}", 2.2)
+        drawing.line(axes, frontier, "oracle", 1.2)
+    for x, y in frontier:
+        drawing.dot(axes, x, y, "oracle", f"oracle: {three_digits(x)} USD, {y:.3f}", 2.2)
     labels = []
     for policy in report["policies"]:
         css = f"policy {looks[policy].css}"
-        own = [(rate, point) for (name, rate), point in place.items() if name == policy]
-        chart.line([point for _, point in own], f"thin {css}")
-        for rate, point in own:
-            title = f"{policy} at {rate_text(rate)}/s: {three_digits(point[0])} USD, {three_digits(point[1])}"
-            chart.dot(point, css, title, 5.5 if rate == near else 2.4)
-            if rate == near:
-                labels.append((point, policy, css))
-    _beside(chart, labels)
-    return chart.render("Cost of a thousand answers against " + label)
-
-
-def _beside(chart: Chart, labels: Sequence[tuple[tuple[float, float], str, str]]) -> None:
-    """Names beside their points, where neither another name nor another point stands."""
-    points = [(chart.x(x), chart.y(y)) for (x, y), _, _ in labels]
-    taken: list[tuple[float, float, float, float]] = [(x - 6, x + 6, y - 6, y + 6) for x, y in points]
-    for (x, y), (_, text, css) in sorted(zip(points, labels, strict=True), key=lambda one: one[0][1]):
-        width = 7.4 * len(text)
-        places = [
-            (x + 9 if right else x - 9 - width, y + 4 + down)
-            for down in (0, -12, 12, -24, 24, -36, 36, -48, 48)
-            for right in (True, False)
-        ]
-        boxes = [(left, left + width, at - 11, at + 2) for left, at in places]
-        free = [
-            place
-            for place, box in enumerate(boxes)
-            if box[0] > chart.x.start
-            and not any(
-                box[0] < one[1] and box[1] > one[0] and box[2] < one[3] and box[3] > one[2] for one in taken
-            )
-        ]
-        place = free[0] if free else 0
-        taken.append(boxes[place])
-        chart.text(*places[place], text, css=f"name {css}")
+        own = {rate: point for (name, rate), point in points.items() if name == policy}
+        if own:
+            drawing.line(axes, list(own.values()), css, 1.6)
+        for rate, (x, y) in own.items():
+            title = f"{policy} at {rate_text(rate)}/s: {three_digits(x)} USD, {three_digits(y)}"
+            drawing.dot(axes, x, y, css, title, 5.5 if rate == near else 2.4)
+        if near in own:
+            labels.append((own[near], policy, css))
+    drawing.names(axes, labels)
+    return drawing

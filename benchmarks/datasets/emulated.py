@@ -14,6 +14,7 @@ from itertools import islice
 from random import Random
 from typing import Any
 
+from backends import KINDS
 from backends.engine import profile, profiles
 from benchmarks.datasets.recording import RecordingPredictor
 from benchmarks.simulator import Simulation, arrivals, open_fleet
@@ -125,10 +126,10 @@ def capacity_per_s(engine: EngineProfile, prompt_tokens: float, output_tokens: f
 
 def _draw(random: Random, name: str, level: str, requests: int) -> World:
     requests = max(1, round(requests * random.uniform(*_REQUESTS)))
-    ollama = random.random() < _OLLAMA
+    kind = KINDS["ollama" if random.random() < _OLLAMA else "vllm"]
     models: dict[str, list[str]] = {}
     for known in profiles.names():
-        if (profiles.quantization_of(known) is not None) == ollama and "@8x" not in known:
+        if (profiles.quantization_of(known) is not None) == kind.fixed_slots and "@8x" not in known:
             models.setdefault(known.partition("@")[0], []).append(known)
     choices = models[random.choice(sorted(models))]
     size = 1 if random.random() < _SINGLE else min(len(choices), random.choice((2, 3)))
@@ -137,7 +138,7 @@ def _draw(random: Random, name: str, level: str, requests: int) -> World:
     prompt_tokens = lengths.prompt_median * math.exp(lengths.prompt_sigma**2 / 2)
     output_tokens = lengths.output_median * math.exp(lengths.output_sigma**2 / 2)
     able_per_s = sum(
-        capacity_per_s(each, prompt_tokens, output_tokens, each.slots if ollama else each.max_seqs)
+        capacity_per_s(each, prompt_tokens, output_tokens, each.seats(kind.fixed_slots))
         for each in engines.values()
     )
     rate_per_s = float(level) * able_per_s
@@ -147,7 +148,7 @@ def _draw(random: Random, name: str, level: str, requests: int) -> World:
     return World(
         name,
         engines,
-        "ollama" if ollama else "vllm",
+        kind.name,
         level,
         lengths,
         Process(
@@ -195,6 +196,7 @@ def _run(random: Random, world: World, instance: str, engine: EngineProfile) -> 
         world.level,
         profile=engine.name if known else None,
         profile_values=asdict(engine) if known else None,
+        fixed_slots=KINDS[world.kind].fixed_slots,
     )
 
 

@@ -21,6 +21,7 @@ from sqlalchemy import RowMapping, Select, select
 from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from backends import KINDS
 from backends.engine import profile, profiles
 from benchmarks.datasets.groups import groups
 from predictors.learned.names import family_of
@@ -293,6 +294,7 @@ class _Reading:
             profile=name if known else None,
             profile_values=asdict(profile(name)) if known and name is not None else None,
             started_at_s=run.started_at_s,
+            fixed_slots=KINDS[config.protocol].fixed_slots,
         )
 
     def _family(self, model: str) -> str | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from backends import KINDS
 from benchmarks.datasets.emulated import emulate
 from benchmarks.datasets.from_store import read_store
 from benchmarks.datasets.public import PUBLIC, folder_of, read_public
-from predictors.training.dataset import Dataset, DatasetError, joined, read
+from predictors.training.dataset import Dataset, DatasetError, Run, joined, read
 from router.config import FleetConfig
 
 EMULATED = "emulated"
@@ -47,7 +49,15 @@ def _read(
     if not path.is_dir():
         raise DatasetError(f"{name}: there is no such file or folder")
     if (path / "dataset.json").is_file():
-        return read(path)
+        data = read(path)
+        return replace(data, runs=tuple(map(_with_seats, data.runs)))
     if any((path / folder_of(each)).is_dir() for each in PUBLIC):
         return read_public(path)
     raise DatasetError(f"{name}: neither a data set (dataset.json) nor a folder of published sets")
+
+
+def _with_seats(run: Run) -> Run:
+    """A run of a data set from before runs said whether their engine has fixed slots: its kind says it."""
+    if run.fixed_slots is not None or run.kind not in KINDS:
+        return run
+    return replace(run, fixed_slots=KINDS[run.kind].fixed_slots)

@@ -19,7 +19,7 @@ from benchmarks.training.kinds import Progress
 from policies import POLICIES
 from predictors.training.dataset import Dataset, DatasetError, joined
 from router.config import load as load_fleet
-from router.config.shown import shown
+from router.core.quoting import quoted
 
 _DAY_S = 86_400.0
 
@@ -66,7 +66,7 @@ def read_data(places: Sequence[str], args: argparse.Namespace) -> Dataset:
     if not places:
         raise DatasetError("nothing to read: give --data, or --sets with HEADWAY_DATA")
     if args.since is not None and not args.since > 0:
-        raise DatasetError(f"--since: must be a number of days above 0 (given: {shown(args.since)})")
+        raise DatasetError(f"--since: must be a number of days above 0 (given: {quoted(args.since)})")
     since = None if args.since is None else time.time() - args.since * _DAY_S
     fleet = (
         None if args.config is None else load_fleet(args.config, policies=POLICIES, profiles=profiles.names())

@@ -255,7 +255,7 @@ def machine_s(truth: Truth, attempt: KnownAttempt) -> float:
     profile = instance.profiles[attempt.model]
     prompt, output = attempt.prompt_tokens, attempt.output_tokens
     token_s = profile.per_token_s + profile.per_token_extra_s
-    seats = profile.slots if instance.kind == "ollama" else profile.max_seqs
+    seats = profile.seats(instance.fixed_slots)
     share = max(1 / seats, (prompt + output) / profile.kv_capacity_tokens)
     step_s = token_s + profile.per_kv_token_s * (prompt + output / 2)
     step_s += share * (profile.overhead_s + profile.floor_s)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ import numpy as np
 from benchmarks.oracles.solver import require, solve
 from benchmarks.oracles.truth import KnownAttempt, Truth
 from benchmarks.workloads.format import WorkloadError
+from policies.lower_hull import Step, lower_hull, steps_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,40 +73,32 @@ def _quality(attempt: KnownAttempt) -> float:
     return attempt.quality
 
 
-def _parametric(choices: Sequence[Sequence[tuple[float, float]]], points: int) -> list[FrontierPoint]:
-    """The frontier of (quality, cost) choices, exactly."""
+def mean_frontier(choices: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float]]:
+    """The least mean cost of every mean quality, from one list of (quality, cost) choices for each request: corners from
+    the cheapest choices to the best, where the steps of all requests' hulls are taken, the cheapest quality first."""
     quality = cost = 0.0
-    steps: list[tuple[float, float, float]] = []  # cost per quality, quality, cost
+    steps: list[Step] = []
     for some in choices:
         hull = lower_hull(some)
         quality += hull[0][0]
         cost += hull[0][1]
-        steps += [((c2 - c1) / (q2 - q1), q2 - q1, c2 - c1) for (q1, c1), (q2, c2) in pairwise(hull)]
-    steps.sort()
-    count = len(choices)
-    qualities = np.array(list(accumulate((step[1] for step in steps), initial=quality))) / count
-    costs = np.array(list(accumulate((step[2] for step in steps), initial=cost))) / count
-    grid = np.linspace(qualities[0], qualities[-1], points if steps else 1)
+        steps += steps_of(hull)
+    corners = [(quality / len(choices), cost / len(choices))]
+    for step in sorted(steps):
+        quality += step.quality
+        cost += step.cost
+        corners.append((quality / len(choices), cost / len(choices)))
+    return corners
+
+
+def _parametric(choices: Sequence[Sequence[tuple[float, float]]], points: int) -> list[FrontierPoint]:
+    """The frontier of (quality, cost) choices, exactly."""
+    qualities, costs = zip(*mean_frontier(choices), strict=True)
+    grid = np.linspace(qualities[0], qualities[-1], points if len(qualities) > 1 else 1)
     return [
         FrontierPoint(float(at), float(usd))
         for at, usd in zip(grid, np.interp(grid, qualities, costs), strict=True)
     ]
-
-
-def lower_hull(choices: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The part of the lower convex hull of (quality, cost) points from the cheapest (the best of those) to the
-    best (the cheapest of those): rising quality, rising cost, rising cost for each bit of quality."""
-    hull: list[tuple[float, float]] = []
-    for quality, cost in sorted(choices, key=lambda choice: (choice[1], -choice[0])):
-        if hull and quality <= hull[-1][0]:
-            continue  # dearer and no better
-        while len(hull) > 1:
-            (q1, c1), (q2, c2) = hull[-2:]
-            if (c2 - c1) * (quality - q2) < (cost - c2) * (q2 - q1):
-                break
-            hull.pop()
-        hull.append((quality, cost))
-    return hull
 
 
 def _limited(

@@ -98,7 +98,7 @@ class Truth:
         output = wanted if bound.max_tokens is None else min(wanted, bound.max_tokens)
         prompt, cut_prompt = request.prompt_tokens, False
         limit = self._engines[candidate.instance].limit_tokens(candidate.model)
-        if instance.kind == "ollama" and prompt >= limit:
+        if instance.fixed_slots and prompt >= limit:
             # as `SimulatedEngine.submit` does it
             prompt, cut_prompt = max(1, limit - min(output, max(1, limit // 2))), True
         if limit - prompt < min(1, output):

@@ -96,7 +96,7 @@ class LeastWork:
         prompt, output = attempt.prompt_tokens, attempt.output_tokens
         hashed = 0 if attempt.cut_prompt else len(arrival.prefix_hashes) * PREFIX_BLOCK_TOKENS
         shared = min(prompt - 1, self._shared_tokens(arrival) if hashed else 0)
-        slots = instance.kind == "ollama"
+        slots = instance.fixed_slots
 
         new = prompt - shared
         own = new * profile.per_token_extra_s + _pairs(new, prompt) * profile.per_pair_s
@@ -184,15 +184,14 @@ def _paced_steps(own_s: Floats, budget_s: float, alone_s: float) -> float:
 
 def seats_of(instance: Instance, model: str) -> int:
     """Most sequences in one step."""
-    profile = instance.profiles[model]
-    seats = profile.slots if instance.kind == "ollama" else profile.max_seqs
+    seats = instance.profiles[model].seats(instance.fixed_slots)
     return seats if instance.max_concurrency is None else min(seats, instance.max_concurrency)
 
 
 def kv_tokens_of(instance: Instance, model: str) -> float:
     """KV memory that the sequences of one step share, in tokens; infinite where each slot has its own."""
     profile = instance.profiles[model]
-    if instance.kind == "ollama":
+    if instance.fixed_slots:
         return inf
     return float(profile.kv_capacity_tokens // profile.block_tokens * profile.block_tokens)
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
-from benchmarks.oracles.quality_cost import lower_hull
+from benchmarks.oracles.quality_cost import mean_frontier
 from benchmarks.pickers.cases import Table
+from policies.lower_hull import lower_hull
 
 _RESAMPLES = 1000
 
@@ -100,23 +100,10 @@ Points = Sequence[tuple[float, float]]  # (mean quality, mean cost)
 
 
 def true_frontier(quality: np.ndarray, cost: np.ndarray) -> list[tuple[float, float]]:
-    """The cheapest ways to every mean quality with the truth known; the steps of all prompts' lower hulls, the
-    cheapest quality first (`benchmarks.oracles.quality_cost`)."""
-    reached = spent = 0.0
-    steps: list[tuple[float, float, float]] = []
-    for row, usd in zip(quality.tolist(), cost.tolist(), strict=True):
-        hull = lower_hull(list(zip(row, usd, strict=True)))
-        reached += hull[0][0]
-        spent += hull[0][1]
-        steps += [((c2 - c1) / (q2 - q1), q2 - q1, c2 - c1) for (q1, c1), (q2, c2) in pairwise(hull)]
-    steps.sort()
-    count = len(quality)
-    points = [(reached / count, spent / count)]
-    for _, more, usd in steps:
-        reached += more
-        spent += usd
-        points.append((reached / count, spent / count))
-    return points
+    """The least mean cost of every mean quality with the truth known; both (prompts, models)."""
+    return mean_frontier(
+        [list(zip(row, usd, strict=True)) for row, usd in zip(quality.tolist(), cost.tolist(), strict=True)]
+    )
 
 
 def priced_frontier(

@@ -25,7 +25,7 @@ from benchmarks.replay.row import Row
 from benchmarks.replay.summary import summarise, text
 from benchmarks.workloads.format import Header, WorkloadError, read, read_header
 from benchmarks.workloads.mixes import parse_slo
-from router.config.shown import shown
+from router.core.quoting import quoted
 
 RESULTS_KEY = "headway_results"
 INTERRUPTED = 130
@@ -75,11 +75,11 @@ def target_from(args: argparse.Namespace, header: Header, environment: Mapping[s
     """The target that the shared options name; a WorkloadError if they are wrong."""
     check_url(args.url)
     if not args.speed > 0:
-        raise WorkloadError(f"--speed: must be above 0 (given: {shown(args.speed)})")
+        raise WorkloadError(f"--speed: must be above 0 (given: {quoted(args.speed)})")
     if not args.timeout > 0:
-        raise WorkloadError(f"--timeout: must be above 0 (given: {shown(args.timeout)})")
+        raise WorkloadError(f"--timeout: must be above 0 (given: {quoted(args.timeout)})")
     if args.max_in_flight is not None and args.max_in_flight < 1:
-        raise WorkloadError(f"--max-in-flight: must be at least 1 (given: {shown(args.max_in_flight)})")
+        raise WorkloadError(f"--max-in-flight: must be at least 1 (given: {quoted(args.max_in_flight)})")
     key = None
     if args.api_key_env is not None:
         key = environment.get(args.api_key_env)
@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
         header = read_header(args.file)
         target = target_from(args, header, os.environ)
         if args.limit is not None and args.limit < 1:
-            raise WorkloadError(f"--limit: must be at least 1 (given: {shown(args.limit)})")
+            raise WorkloadError(f"--limit: must be at least 1 (given: {quoted(args.limit)})")
         rows, finished = _replay(args, target)
     except WorkloadError as error:
         print(f"headway replay: {error}", file=sys.stderr)

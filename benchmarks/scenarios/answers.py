@@ -13,8 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from random import Random
 from statistics import NormalDist
+from typing import Annotated, ClassVar
+
+from pydantic import ConfigDict, Field
 
 from benchmarks.workloads.format import WorkloadError, WorkloadRequest
+from router.config.fields import Positive
 
 _NORMAL = NormalDist()
 #: The rho above (two models correlate by its square), and the spread of log lengths beside the request's own.
@@ -26,12 +30,10 @@ LENGTH_SIGMA = 0.3
 class Answers:
     """One model's answers: `length` is its factor on the request's own, `quality` its share of right ones."""
 
-    length: float
-    quality: float
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
-    def __post_init__(self) -> None:
-        if not self.length > 0 or not 0 < self.quality < 1:
-            raise WorkloadError("answers need a length above 0 and a quality between 0 and 1")
+    length: Positive
+    quality: Annotated[Positive, Field(lt=1)]
 
 
 def with_answers(

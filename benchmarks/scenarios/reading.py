@@ -16,35 +16,71 @@ All of a file is checked when it is read, in both forms.
 from __future__ import annotations
 
 import argparse
-import math
 import shlex
 from collections.abc import Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
-import yaml
+from pydantic import AfterValidator, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
 import policies
+from benchmarks.checks import first_problem
 from benchmarks.scenarios.answers import Answers
 from benchmarks.scenarios.scenario import Loss, Scenario
 from benchmarks.workloads import arguments
 from benchmarks.workloads.format import WorkloadError
 from benchmarks.workloads.options import BuildOptions
-from router.config import FleetConfig, loads
-from router.config.shown import shown
+from router.config import ConfigError, FleetConfig, Problem, loads
+from router.config.document import Document, parse
+from router.config.fields import Count, Positive, Section, Text
 
-_NEEDED = ("about", "fleet", "workload", "rates", "seeds")
-_KEYS = (*_NEEDED, "answers", "policies", "losses", "small")
-_SMALL_KEYS = ("workload", "answers", "rates", "seeds", "losses")
-
-
-#: What a simulation compares unless told: each objective and the usual baselines, not every rule of a paper.
+#: What a simulation compares by default: each objective and the usual baselines, not every rule of a paper.
 USUAL_POLICIES = (
     *("random", "round_robin", "least_load", "power_of_two", "lmetric"),
     *("price", "latency", "slo", "relevance", "cost"),
 )
+_Place = tuple[str | int, ...]
+
+
+def _known(name: str) -> str:
+    if name not in policies.POLICIES:
+        raise PydanticCustomError(
+            "policy", "unknown policy; known: {known}", {"known": ", ".join(policies.POLICIES)}
+        )
+    return name
+
+
+def _different(items: tuple[Any, ...]) -> tuple[Any, ...]:
+    if len(set(items)) < len(items):
+        raise PydanticCustomError("twice", "must be different")
+    return items
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+_Line = Annotated[Text, AfterValidator(_one_line)]
+
+
+class _File(Section):
+    """One form of a scenario file."""
+
+    about: _Line
+    fleet: Text
+    workload: _Line
+    rates: Annotated[tuple[Positive, ...], Field(min_length=1), AfterValidator(_different)]
+    seeds: Count
+    answers: dict[str, Answers] = Field(default_factory=dict)
+    policies: Annotated[
+        tuple[Annotated[str, AfterValidator(_known)], ...], Field(min_length=1), AfterValidator(_different)
+    ] = USUAL_POLICIES
+    losses: tuple[Loss, ...] = ()
+    #: What differs in the small form.
+    small: dict[Literal["workload", "answers", "rates", "seeds", "losses"], Any] | None = None
 
 
 def names() -> list[str]:
@@ -62,82 +98,94 @@ def load_scenario(name: str, *, small: bool = False) -> Scenario:
     unknown one and for a wrong file, ConfigError for a wrong fleet file."""
     if name.endswith(".yaml"):
         path = Path(name)
-        return _read(path, path.parent, small)
+        return _Reader(path, path.parent).scenario(small)
     if name not in names():
         raise WorkloadError(f"unknown scenario {name!r} (known: {', '.join(names())}, or a .yaml file)")
-    return _read(_folder() / f"{name}.yaml", _folder(), small)
+    return _Reader(_folder() / f"{name}.yaml", _folder()).scenario(small)
 
 
 def _folder() -> Traversable:
     return resources.files("benchmarks.scenarios")
 
 
-def _read(file: Traversable, folder: Traversable, small: bool) -> Scenario:
-    try:
-        data = yaml.safe_load(_text(file))
-        if not isinstance(data, dict):
-            raise WorkloadError(f"must be a mapping of keys (given: {shown(data)})")
-        _only(data, _KEYS, "")
-        missing = [key for key in _NEEDED if key not in data]
-        if missing:
-            raise WorkloadError(f"{missing[0]} is missing")
-        shrunk = data.pop("small", None)
-        name = file.name.removesuffix(".yaml")
-        fleet = _fleet(data["fleet"], folder)
-        forms = {False: _scenario(name, data, fleet)}
-        if shrunk is not None:
-            _only(shrunk, _SMALL_KEYS, "small: ")
-            forms[True] = _scenario(name, {**data, **shrunk}, fleet)
-        if small not in forms:
-            raise WorkloadError("has no small form")
-        return forms[small]
-    except WorkloadError as error:
-        raise WorkloadError(f"{file.name}: {error}") from None
-    except yaml.MarkedYAMLError as error:
-        line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
-        raise WorkloadError(f"{file.name}{line}: not valid YAML ({error.problem})") from None
-    except yaml.YAMLError:
-        raise WorkloadError(f"{file.name}: not valid YAML") from None
-
-
-def _text(file: Traversable) -> str:
+def _text(file: Traversable, shown: str) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except OSError as error:
-        raise WorkloadError(f"cannot be read: {error.strerror or error}") from None
+        raise WorkloadError(f"{shown}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
-        raise WorkloadError("cannot be read: not UTF-8 text") from None
+        raise WorkloadError(f"{shown}: cannot be read: not UTF-8 text") from None
 
 
-def _fleet(name: Any, folder: Traversable) -> FleetConfig:
-    if not isinstance(name, str):
-        raise WorkloadError(f"fleet must be the name of a file (given: {shown(name)})")
-    try:
-        text = _text(folder / name)
-    except WorkloadError as error:
-        raise WorkloadError(f"fleet {name}: {error}") from None
-    return loads(text, name)
+class _Reader:
+    """A scenario file, whose errors name the file, the line and the key."""
 
+    def __init__(self, file: Traversable, folder: Traversable) -> None:
+        self._name, self._folder = file.name, folder
+        try:
+            self._document: Document = parse(_text(file, file.name), file.name)
+        except ConfigError as error:
+            raise WorkloadError(str(error).partition("\n")[0]) from None
+        if not isinstance(self._document.data, dict) or not self._document.data:
+            raise self._wrong((), "must be a mapping of keys")
+        #: A key without a value counts as left out.
+        self._data = {key: value for key, value in self._document.data.items() if value is not None}
 
-def _scenario(name: str, data: Mapping[str, Any], fleet: FleetConfig) -> Scenario:
-    about, line = data["about"], data["workload"]
-    if not isinstance(about, str) or not isinstance(line, str):
-        raise WorkloadError("about and workload must be texts")
-    line = " ".join(line.split())
-    source, options = _parsed(line)
-    return Scenario(
-        name=name,
-        about=" ".join(about.split()),
-        fleet=fleet,
-        line=line,
-        source=source,
-        options=options,
-        answers=_answers(data.get("answers"), fleet),
-        policies=_policies(data.get("policies")),
-        rates=_rates(data["rates"]),
-        seeds=_seeds(data["seeds"]),
-        losses=_losses(data.get("losses"), fleet),
-    )
+    def scenario(self, small: bool) -> Scenario:
+        """The full or the small form; both are checked."""
+        whole = self._checked(self._data)
+        fleet = loads(_text(self._folder / whole.fleet, f"{self._name}: fleet {whole.fleet}"), whole.fleet)
+        forms = {False: self._form(whole, fleet)}
+        if whole.small is not None:
+            changed = frozenset[str](whole.small)
+            data = self._data | dict(whole.small.items())
+            forms[True] = self._form(self._checked(data, changed), fleet, changed)
+        if small not in forms:
+            raise self._wrong((), "has no small form")
+        return forms[small]
+
+    def _checked(self, data: Mapping[str, Any], small: frozenset[str] = frozenset()) -> _File:
+        try:
+            return _File.model_validate(data)
+        except ValidationError as error:
+            raise self._wrong(*first_problem(error, _File), small) from None
+
+    def _wrong(self, path: _Place, reason: str, small: frozenset[str] = frozenset()) -> WorkloadError:
+        """The error of a path. `small`: the keys that stand in the small form."""
+        if path and path[0] in small:
+            path = ("small", *path)
+        line = self._document.line(path)
+        return WorkloadError(str(ConfigError(self._name, [Problem(path, reason, line)])))
+
+    def _form(self, form: _File, fleet: FleetConfig, small: frozenset[str] = frozenset()) -> Scenario:
+        try:
+            source, options = _parsed(form.workload)
+        except ValueError as error:  # of shlex too
+            raise self._wrong(("workload",), str(error), small) from None
+        models = {model.name for model in fleet.models}
+        for model in form.answers:
+            if model not in models:
+                raise self._wrong(("answers", model), "the fleet has no such model", small)
+        for at, loss in enumerate(form.losses):
+            if fleet.instance(loss.instance) is None:
+                raise self._wrong(
+                    ("losses", at, "instance"), f"the fleet has no instance {loss.instance!r}", small
+                )
+            if any(loss.meets(other) for other in form.losses[:at]):
+                raise self._wrong(("losses", at), f"{loss.instance} is lost again before it is back", small)
+        return Scenario(
+            name=self._name.removesuffix(".yaml"),
+            about=form.about,
+            fleet=fleet,
+            line=form.workload,
+            source=source,
+            options=options,
+            answers=form.answers,
+            policies=form.policies,
+            rates=form.rates,
+            seeds=form.seeds,
+            losses=form.losses,
+        )
 
 
 class _Parser(argparse.ArgumentParser):
@@ -148,99 +196,5 @@ class _Parser(argparse.ArgumentParser):
 def _parsed(line: str) -> tuple[str, BuildOptions]:
     parser = _Parser(prog="workload", add_help=False)
     arguments.add_options(parser)
-    try:
-        args = parser.parse_args(shlex.split(line))
-        return args.name, arguments.options(args)
-    except ValueError as error:  # of shlex too
-        raise WorkloadError(f"workload: {error}") from None
-
-
-def _answers(given: Any, fleet: FleetConfig) -> dict[str, Answers]:
-    if given is None:
-        return {}
-    models = [model.name for model in fleet.models]
-    found = {}
-    for model, each in _mapping(given, "answers").items():
-        what = f"answers: {model}: "
-        if model not in models:
-            raise WorkloadError(f"answers: the fleet has no model {model!r}")
-        _only(each, ("length", "quality"), what)
-        found[model] = Answers(_number(each, "length", what), _number(each, "quality", what))
-    return found
-
-
-def _policies(given: Any) -> tuple[str, ...]:
-    if given is None:
-        return USUAL_POLICIES
-    if not isinstance(given, list) or not given:
-        raise WorkloadError(f"policies must be a list of names (given: {shown(given)})")
-    for name in given:
-        if not isinstance(name, str) or name not in policies.POLICIES:
-            raise WorkloadError(f"unknown policy {name!r} (known: {', '.join(policies.POLICIES)})")
-    if len(set(given)) != len(given):
-        raise WorkloadError("policies must be different")
-    return tuple(given)
-
-
-def _rates(given: Any) -> tuple[float, ...]:
-    if not isinstance(given, list) or not given or not all(_is_number(rate) and rate > 0 for rate in given):
-        raise WorkloadError(f"rates must be a list of numbers above 0 (given: {_shown_list(given)})")
-    if len(set(given)) != len(given):
-        raise WorkloadError("rates must be different")
-    return tuple(float(rate) for rate in given)
-
-
-def _shown_list(given: Any) -> str:
-    return ", ".join(map(shown, given[:20])) if isinstance(given, list) else shown(given)
-
-
-def _seeds(given: Any) -> int:
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        raise WorkloadError(f"seeds must be a whole number of at least 1 (given: {shown(given)})")
-    return given
-
-
-def _losses(given: Any, fleet: FleetConfig) -> tuple[Loss, ...]:
-    if given is None:
-        return ()
-    if not isinstance(given, list):
-        raise WorkloadError("losses must be a list of {instance, at, lasts}")
-    found: list[Loss] = []
-    for each in given:
-        _only(each, ("instance", "at", "lasts"), "losses: ")
-        instance = each.get("instance")
-        if fleet.instance(instance) is None:
-            raise WorkloadError(f"losses: the fleet has no instance {instance!r}")
-        loss = Loss(instance, _number(each, "at", "losses: "), _number(each, "lasts", "losses: "))
-        if not 0 <= loss.at <= 1 or not 0 < loss.lasts <= 1:
-            raise WorkloadError(f"losses: {instance}: at and lasts are shares of the span, of at most 1")
-        for other in found:
-            if other.instance == instance and (
-                other.at < loss.at + loss.lasts and loss.at < other.at + other.lasts
-            ):
-                raise WorkloadError(f"losses: {instance} is lost again before it is back")
-        found.append(loss)
-    return tuple(found)
-
-
-# --- shapes --------------------------------------------------------------------------------------------
-def _mapping(given: Any, what: str) -> Mapping[Any, Any]:
-    if not isinstance(given, dict):
-        raise WorkloadError(f"{what.rstrip(': ')} must be a mapping")
-    return given
-
-
-def _only(given: Any, known: tuple[str, ...], what: str) -> None:
-    for key in _mapping(given, what):
-        if key not in known:
-            raise WorkloadError(f"{what}unknown key {key!r} (known: {', '.join(known)})")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _number(given: Mapping[Any, Any], key: str, what: str) -> float:
-    if not _is_number(given.get(key)):
-        raise WorkloadError(f"{what}{key} must be a number")
-    return float(given[key])
+    args = parser.parse_args(shlex.split(line))
+    return args.name, arguments.options(args)

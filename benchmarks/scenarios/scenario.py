@@ -4,22 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Annotated, Any, ClassVar
+
+from pydantic import ConfigDict, Field
 
 from benchmarks.scenarios.answers import Answers, with_answers
 from benchmarks.workloads.build import build
 from benchmarks.workloads.format import Header, WorkloadRequest
 from benchmarks.workloads.options import BuildOptions
 from router.config import FleetConfig
+from router.config.fields import Positive, Share
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
     """An instance is lost `at` a share of the workload's span and back after another share."""
 
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
     instance: str
-    at: float
-    lasts: float
+    at: Share
+    lasts: Annotated[Positive, Field(le=1)]
+
+    def meets(self, other: Loss) -> bool:
+        """Whether both are of one instance at one time."""
+        return (
+            self.instance == other.instance
+            and other.at < self.at + self.lasts
+            and self.at < other.at + other.lasts
+        )
 
 
 @dataclass(frozen=True, slots=True)

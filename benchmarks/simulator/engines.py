@@ -30,8 +30,8 @@ OLLAMA_CONTEXT_TOKENS = 32_768
 
 
 class SimulatedEngine:
-    """The engine of one instance. `profiles_` are by the fleet's model names, `kind` is the engine kind:
-    `ollama` has slots and loads models, any other kind batches continuously and serves one model.
+    """The engine of one instance. `profiles_` are by the fleet's model names, With `fixed_slots` the
+    engine has slots and loads models, as Ollama does; else it batches continuously and serves one model.
 
     `down` is set while the instance is lost: it answers nothing.
     """
@@ -39,13 +39,13 @@ class SimulatedEngine:
     def __init__(
         self,
         name: str,
-        kind: str,
+        fixed_slots: bool,
         candidates: Mapping[str, Candidate],
         profiles_: Mapping[str, EngineProfile],
         speed: float = 1.0,
     ) -> None:
         self.name = name
-        self.kind = kind
+        self._fixed_slots = fixed_slots
         self.speed = speed
         self.down = False
         #: When the simulator will look at it next, as last told by `next_at`.
@@ -60,7 +60,7 @@ class SimulatedEngine:
 
     def restart(self) -> None:
         """An empty engine: nothing runs, nothing is cached or loaded."""
-        if self.kind == "ollama":
+        if self._fixed_slots:
             self._slots = SlotEngine(
                 self._profiles,
                 context_tokens=max(

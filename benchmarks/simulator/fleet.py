@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from random import Random
 
 import policies
+from backends import KINDS
 from backends.engine import profiles
 from benchmarks.simulator.engines import SimulatedEngine
 from benchmarks.workloads.format import WorkloadError
@@ -43,7 +44,7 @@ class Fleet:
         for name in self.names:
             instance = self._instance(name)
             found[name] = SimulatedEngine(
-                name, instance.kind, instance.candidates, instance.profiles, instance.speed
+                name, instance.fixed_slots, instance.candidates, instance.profiles, instance.speed
             )
         return found
 
@@ -68,7 +69,7 @@ def open_fleet(
     known = set(profiles.names())
     found = dict(given or {})
     for each in config.instances:
-        if each.protocol != "ollama" and len(each.serves) != 1:
+        if not KINDS[each.protocol].fixed_slots and len(each.serves) != 1:
             raise WorkloadError(
                 f"instance {each.name}: the simulator batches one model an instance; it serves {len(each.serves)}"
             )
@@ -85,7 +86,7 @@ def open_fleet(
     if not config.instances:
         raise WorkloadError("the fleet has no instances")
     if time_factor is None:
-        speeds = {each.speed for each in config.instances if each.kind == "emulated"}
+        speeds = {each.speed for each in config.instances if each.is_emulated}
         time_factor = speeds.pop() if len(speeds) == 1 else 1.0
     rules = Rules.of(config, tuple(policies.POLICIES))
     return Fleet(config, rules, found, time_factor)

@@ -21,7 +21,7 @@ from benchmarks.training.replay import replayed
 from benchmarks.training.train import train_and_evaluate
 from predictors.learned.artifact import ArtifactError
 from predictors.training.dataset import Dataset, DatasetError, joined
-from router.config.shown import shown
+from router.core.quoting import quoted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,11 +89,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     if not 0 < args.held_out < 1:
-        raise DatasetError(f"--held-out: must be a share between 0 and 1 (given: {shown(args.held_out)})")
+        raise DatasetError(f"--held-out: must be a share between 0 and 1 (given: {quoted(args.held_out)})")
     if not 0 <= args.base_share <= 1:
-        raise DatasetError(f"--base-share: must be a share from 0 to 1 (given: {shown(args.base_share)})")
+        raise DatasetError(f"--base-share: must be a share from 0 to 1 (given: {quoted(args.base_share)})")
     if args.per_stratum < 1:
-        raise DatasetError(f"--per-stratum: must be at least 1 (given: {shown(args.per_stratum)})")
+        raise DatasetError(f"--per-stratum: must be at least 1 (given: {quoted(args.per_stratum)})")
 
 
 def read_and_prepare(args: argparse.Namespace, kind: Kind) -> tuple[Dataset, Callable[[Dataset], Dataset]]:

@@ -13,7 +13,7 @@ from benchmarks.workloads.restrict import Bounds
 from benchmarks.workloads.sources import SOURCES
 from benchmarks.workloads.sources.generators import PROCESSES, Lengths
 from benchmarks.workloads.sources.source import Choices
-from router.config.shown import shown
+from router.core.quoting import quoted
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -162,12 +162,12 @@ def options(args: argparse.Namespace) -> BuildOptions:
     for name in ("min_prompt_tokens", "max_prompt_tokens", "min_output_tokens", "max_output_tokens"):
         value = getattr(args, name)
         if value is not None and value < 1:
-            raise WorkloadError(f"--{name.replace('_', '-')}: must be at least 1 (given: {shown(value)})")
+            raise WorkloadError(f"--{name.replace('_', '-')}: must be at least 1 (given: {quoted(value)})")
     if args.min_quality is not None and not 0 <= args.min_quality <= 1:
-        raise WorkloadError(f"--min-quality: must be in [0, 1] (given: {shown(args.min_quality)})")
+        raise WorkloadError(f"--min-quality: must be in [0, 1] (given: {quoted(args.min_quality)})")
     for name in ("prompt_median", "output_median"):
         if getattr(args, name) < 1:
-            raise WorkloadError(f"--{name.replace('_', '-')}: must be at least 1 (given: {shown(value)})")
+            raise WorkloadError(f"--{name.replace('_', '-')}: must be at least 1 (given: {quoted(value)})")
     for name in ("prompt_sigma", "output_sigma"):
         if getattr(args, name) < 0:
             raise WorkloadError(f"--{name.replace('_', '-')}: must be at least 0")

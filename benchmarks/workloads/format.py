@@ -8,44 +8,73 @@ or cut to it. The header (`"headway_workload": 1`) says source, licence, seed, c
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
 
 import orjson
+from pydantic import (
+    ConfigDict,
+    Discriminator,
+    Field,
+    GetPydanticSchema,
+    Strict,
+    Tag,
+    TypeAdapter,
+    ValidationError,
+    with_config,
+)
+from typing_extensions import TypedDict
 
-from router.config.shown import shown
+from benchmarks.checks import problem
+from router.config.fields import NotNegative, Positive, Share
 
 VERSION = 1
 VERSION_KEY = "headway_workload"
 PREFIX_BLOCK_TOKENS = 512
 MOST_TOKENS = 2**31 - 1  # of a prompt or an answer
 
-_REQUEST_KEYS = frozenset(
-    [
-        "id",
-        "arrival_s",
-        "prompt",
-        "prompt_tokens",
-        "max_tokens",
-        "output_tokens",
-        "quality",
-        "prefix_hashes",
-        "session",
-        "routing",
-        "source",
-    ]
-)
-_ROUTING_KEYS = frozenset(
-    ["policy", "slo", "on_miss", "max_cost_usd", "min_quality", "models", "priority", "seed"],
-)
-_SLO_KEYS = frozenset(("ttft_ms", "tpot_ms", "e2e_ms"))
-
 
 class WorkloadError(ValueError):
     """Something is wrong with a workload, its source or the options to build it; one line for a person."""
+
+
+_Text = Annotated[str, Strict()]
+_Name = Annotated[_Text, Field(min_length=1)]
+_Tokens = Annotated[int, Strict(), Field(ge=1, le=MOST_TOKENS)]
+
+
+def _read_as(kind: Any) -> GetPydanticSchema:
+    """A field that is read as a `kind`, whatever else it may hold when it is made here."""
+    return GetPydanticSchema(lambda _, handler: handler(kind))
+
+
+@with_config(extra="forbid")
+class _SloTargets(TypedDict, total=False):
+    ttft_ms: Positive
+    tpot_ms: Positive
+    e2e_ms: Positive
+
+
+@with_config(extra="forbid")
+class _Routing(TypedDict, total=False):
+    """What is not checked here is read as a client's: by the gateway, or by the simulator."""
+
+    policy: Any
+    slo: Annotated[_SloTargets, Field(min_length=1)] | None
+    on_miss: Literal["reject", "best_effort"] | None
+    max_cost_usd: Positive | None
+    min_quality: Any
+    models: Any
+    priority: Any
+    seed: Any
+
+
+_OutputTokens = Annotated[
+    Annotated[_Tokens, Tag("[number]")] | Annotated[dict[_Text, _Tokens], Tag("[by model]")],
+    Discriminator(lambda given: "[by model]" if isinstance(given, dict) else "[number]"),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +83,22 @@ class WorkloadRequest:
 
     `output_tokens` is the true length of the answer: one number, or {model: tokens}. `quality` is
     {model: 0..1}. `prefix_hashes` are ids of the prompt's leading blocks (512 tokens each): equal ids, equal
-    text. `routing` is the request's wish as the gateway's body field of that name takes it.
+    text. `routing` are its routing parameters, as the gateway's body field of that name takes them.
     """
 
-    id: str
-    arrival_s: float
-    prompt_tokens: int
-    max_tokens: int | None = None
-    prompt: str | None = None
-    output_tokens: int | Mapping[str, int] | None = None
-    quality: Mapping[str, float] | None = None
-    prefix_hashes: tuple[int, ...] | None = None
-    session: str | None = None
-    routing: Mapping[str, Any] | None = None
-    source: str = ""
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    id: _Name
+    arrival_s: NotNegative
+    prompt_tokens: _Tokens
+    max_tokens: _Tokens | None = None
+    prompt: _Text | None = None
+    output_tokens: Annotated[int | Mapping[str, int] | None, _read_as(_OutputTokens | None)] = None
+    quality: Annotated[Mapping[str, float] | None, _read_as(dict[_Text, Share] | None)] = None
+    prefix_hashes: tuple[Annotated[int, Strict()], ...] | None = None
+    session: _Text | None = None
+    routing: Annotated[Mapping[str, Any] | None, _read_as(_Routing | None)] = None
+    source: _Text = ""
 
     def longest_output_tokens(self) -> int | None:
         """The true output length; the largest one where models differ; None if unknown."""
@@ -75,24 +106,24 @@ class WorkloadRequest:
             return max(self.output_tokens.values(), default=None)
         return self.output_tokens
 
-    def with_routing(self, **wishes: Any) -> WorkloadRequest:
-        """A copy whose routing wish has `wishes` added."""
-        return replace(self, routing={**(self.routing or {}), **wishes})
+    def with_routing(self, **parameters: Any) -> WorkloadRequest:
+        """A copy with routing parameters added."""
+        return replace(self, routing={**(self.routing or {}), **parameters})
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
     """The first line: where the workload comes from and what was done to it."""
 
-    source: str
-    licence: str | None = None
-    seed: int | None = None
-    requests: int | None = None
-    cuts: Mapping[str, Any] = field(default_factory=dict)
+    source: _Name
+    licence: _Text | None = None
+    seed: Annotated[int, Strict()] | None = None
+    requests: Annotated[int, Strict()] | None = None
+    cuts: Annotated[Mapping[str, Any], _read_as(dict[_Text, Any])] = field(default_factory=dict)
     #: which length wins where prompts and lengths come from different sets; None if they are of one set
-    length_wins: str | None = None
+    length_wins: _Text | None = None
     #: whatever else a builder tells: files, checksums, mixes, generator settings
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: Annotated[Mapping[str, Any], _read_as(dict[_Text, Any])] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -197,120 +228,18 @@ def _header(path: Path, line: bytes) -> Header:
         raise WorkloadError(
             f"{path}, line 1: workload version {data[VERSION_KEY]!r}, this program reads {VERSION}"
         )
-    source = data.get("source")
-    if not isinstance(source, str) or not source:
-        raise WorkloadError(f"{path}, line 1: source must be a non-empty text")
-    return Header(
-        source=source,
-        licence=data.get("licence"),
-        seed=data.get("seed"),
-        requests=data.get("requests"),
-        cuts=data.get("cuts") or {},
-        length_wins=data.get("length_wins"),
-        details=data.get("details") or {},
-    )
+    try:
+        return _HEADERS.validate_python(data)
+    except ValidationError as error:
+        raise WorkloadError(f"{path}, line 1: {problem(error)}") from None
 
 
 def parse_request(line: bytes) -> WorkloadRequest:
     """One line as a request; a WorkloadError says which field is wrong and how."""
     try:
-        data = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise WorkloadError(f"not valid JSON ({error.msg})") from None
-    if not isinstance(data, dict):
-        raise WorkloadError(f"must be a JSON object (given: {shown(data)})")
-    unknown = sorted(set(data) - _REQUEST_KEYS)
-    if unknown:
-        raise WorkloadError(f"unknown field {unknown[0]!r}")
-    identity = data.get("id")
-    if not isinstance(identity, str) or not identity:
-        raise WorkloadError(f"id must be a non-empty text (given: {shown(identity)})")
-    arrival_s: Any = data.get("arrival_s")
-    if not _is_number(arrival_s) or arrival_s < 0:
-        raise WorkloadError(f"arrival_s must be a number of at least 0 (given: {shown(arrival_s)})")
-    return WorkloadRequest(
-        id=identity,
-        arrival_s=float(arrival_s),
-        prompt=_text_or_none(data, "prompt"),
-        prompt_tokens=_count(data.get("prompt_tokens"), "prompt_tokens"),
-        max_tokens=None if data.get("max_tokens") is None else _count(data["max_tokens"], "max_tokens"),
-        output_tokens=_output_tokens(data.get("output_tokens")),
-        quality=_quality(data.get("quality")),
-        prefix_hashes=_prefix_hashes(data.get("prefix_hashes")),
-        session=_text_or_none(data, "session"),
-        routing=_routing(data.get("routing")),
-        source=_text_or_none(data, "source") or "",
-    )
+        return _REQUESTS.validate_json(line)
+    except ValidationError as error:
+        raise WorkloadError(problem(error)) from None
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _count(value: Any, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_TOKENS:
-        raise WorkloadError(f"{name} must be a whole number from 1 to {MOST_TOKENS} (given: {shown(value)})")
-    return value
-
-
-def _text_or_none(data: Mapping[str, Any], name: str) -> str | None:
-    value = data.get(name)
-    if value is not None and not isinstance(value, str):
-        raise WorkloadError(f"{name} must be a text or null (given: {shown(value)})")
-    return value
-
-
-def _output_tokens(value: Any) -> int | dict[str, int] | None:
-    if value is None:
-        return None
-    if isinstance(value, dict):
-        return {model: _count(tokens, f"output_tokens.{model}") for model, tokens in value.items()}
-    return _count(value, "output_tokens")
-
-
-def _quality(value: Any) -> dict[str, float] | None:
-    if value is None:
-        return None
-    if not isinstance(value, dict):
-        raise WorkloadError(f"quality must be an object {{model: number}} or null (given: {shown(value)})")
-    for model, quality in value.items():
-        if not _is_number(quality) or not 0 <= quality <= 1:
-            raise WorkloadError(f"quality.{model} must be a number in [0, 1] (given: {shown(quality)})")
-    return value
-
-
-def _prefix_hashes(value: Any) -> tuple[int, ...] | None:
-    if value is None:
-        return None
-    if not isinstance(value, list) or not all(isinstance(item, int) and item is not True for item in value):
-        raise WorkloadError(f"prefix_hashes must be a list of whole numbers or null (given: {shown(value)})")
-    return tuple(value)
-
-
-def _routing(value: Any) -> dict[str, Any] | None:
-    if value is None:
-        return None
-    if not isinstance(value, dict):
-        raise WorkloadError(f"routing must be an object or null (given: {shown(value)})")
-    unknown = sorted(set(value) - _ROUTING_KEYS)
-    if unknown:
-        raise WorkloadError(f"unknown field 'routing.{unknown[0]}'")
-    slo = value.get("slo")
-    if slo is not None:
-        if not isinstance(slo, dict) or not slo:
-            raise WorkloadError(
-                f"routing.slo must be an object with ttft_ms, tpot_ms or e2e_ms (given: {shown(slo)})"
-            )
-        for name, target in slo.items():
-            if name not in _SLO_KEYS:
-                raise WorkloadError(f"unknown field 'routing.slo.{name}'")
-            if not _is_number(target) or target <= 0:
-                raise WorkloadError(f"routing.slo.{name} must be a number above 0 (given: {shown(target)})")
-    if value.get("on_miss") not in (None, "reject", "best_effort"):
-        raise WorkloadError(
-            f"routing.on_miss must be 'reject' or 'best_effort' (given: {shown(value['on_miss'])})"
-        )
-    cost = value.get("max_cost_usd")
-    if cost is not None and (not _is_number(cost) or cost <= 0):
-        raise WorkloadError(f"routing.max_cost_usd must be a number above 0 (given: {shown(cost)})")
-    return value
+_HEADERS, _REQUESTS = TypeAdapter(Header), TypeAdapter(WorkloadRequest)

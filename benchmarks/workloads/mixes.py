@@ -14,7 +14,7 @@ from hashlib import blake2b
 from typing import Any
 
 from benchmarks.workloads.format import WorkloadError, WorkloadRequest
-from router.config.shown import shown
+from router.core.quoting import quoted
 
 _TARGETS = ("ttft_ms", "tpot_ms", "e2e_ms")
 #: Targets that classes multiply when none are given: an interactive chat's.
@@ -96,7 +96,7 @@ def _number(text: str, what: str) -> float:
 def _positive(text: str, what: str) -> float:
     number = _number(text, what)
     if number <= 0:
-        raise WorkloadError(f"{what}: must be above 0 (given: {shown(number)})")
+        raise WorkloadError(f"{what}: must be above 0 (given: {quoted(number)})")
     return number
 
 

@@ -12,7 +12,7 @@ from benchmarks.workloads.mixes import Wishes
 from benchmarks.workloads.restrict import Bounds
 from benchmarks.workloads.sources.generators import Lengths
 from benchmarks.workloads.sources.source import Choices
-from router.config.shown import shown
+from router.core.quoting import quoted
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ class BuildOptions:
             ("--turns", self.turns),
         ):
             if value is not None and not value > 0:
-                raise WorkloadError(f"{option}: must be above 0 (given: {shown(value)})")
+                raise WorkloadError(f"{option}: must be above 0 (given: {quoted(value)})")
         if self.start_s < 0:
-            raise WorkloadError(f"--start: must be at least 0 (given: {shown(self.start_s)})")
+            raise WorkloadError(f"--start: must be at least 0 (given: {quoted(self.start_s)})")
         if self.rate_per_s is not None and self.rate_scale is not None:
             raise WorkloadError("--rate and --rate-scale cannot both be given")
 

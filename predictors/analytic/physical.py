@@ -93,7 +93,7 @@ class StepCosts:
         "token_s",
     )
 
-    def __init__(self, profile: EngineProfile, kind: str, speed: float) -> None:
+    def __init__(self, profile: EngineProfile, fixed_slots: bool, speed: float) -> None:
         self.profile = profile
         self.speed = speed
         self.overhead_s = profile.overhead_s / speed
@@ -106,7 +106,7 @@ class StepCosts:
         self.load_s = profile.load_s / speed
         self.kv_capacity_tokens = profile.kv_capacity_tokens
         self.batched_tokens = profile.max_batched_tokens
-        self.seats = profile.slots if kind == "ollama" else profile.max_seqs
+        self.seats = profile.seats(fixed_slots)
 
     def idle_ttft_s(self, prompt_tokens: float, cached_tokens: float = 0.0) -> float:
         """Prefill alone on an idle, loaded instance."""

@@ -102,7 +102,7 @@ class Observations:
         return Pair(
             (instance.name, candidate.model),
             instance.profiles.get(candidate.model),
-            instance.kind,
+            instance.fixed_slots,
             instance.speed,
             self.lengths.of(candidate.model, candidate.family),
             self._prefills.setdefault(instance.name, PrefillRate(_PREFILL_HORIZON_S / instance.speed)),

@@ -73,7 +73,7 @@ class Pair:
         self,
         name: tuple[str, str],
         profile: EngineProfile | None,
-        kind: str,
+        fixed_slots: bool,
         speed: float,
         lengths: ModelLengths,
         prefills: PrefillRate,
@@ -84,7 +84,7 @@ class Pair:
     ) -> None:
         self.name = name  # instance and model
         self.profile = profile
-        self.costs = StepCosts(profile or GENERIC_PROFILE, kind, speed)
+        self.costs = StepCosts(profile or GENERIC_PROFILE, fixed_slots, speed)
         self.lengths = lengths
         self.prefills = prefills  # of the instance, whatever the model
         self.coverage = coverage  # likewise

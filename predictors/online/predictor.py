@@ -82,6 +82,7 @@ class OnlinePredictor:
         self.observe_report = seen.observe_report
         self.observe_quality = seen.observe_quality
         self.forget = seen.forget
+        self.receive = self.sharing.hear
 
     @property
     def models(self) -> Models:

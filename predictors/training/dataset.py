@@ -75,7 +75,8 @@ class Run:
     """One instance over one stretch of time. `level` names its load (whole levels are held out together);
     `replicas` is larger than 1 when what is logged is a cluster whose members cannot be told apart. `profile`
     names the engine profile to predict with, None for the generic one; `profile_values` overrides or gives its
-    constants. `kind` is the engine's ("vllm", "ollama", "openai")."""
+    constants. `kind` is the engine's ("vllm", "ollama", "openai");
+    `fixed_slots` says that the engine decodes in its profile's slots (None: the data do not say)."""
 
     id: str
     source: str
@@ -90,6 +91,7 @@ class Run:
     profile: str | None = None
     profile_values: Mapping[str, Any] | None = None
     started_at_s: float | None = None  # since the epoch
+    fixed_slots: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,6 +176,7 @@ class _Replay:
             hardware=run.hardware,
             speed=run.speed,
             profiles=dict.fromkeys(self.candidates, profile) if profile else {},
+            fixed_slots=bool(run.fixed_slots),
         )
         size = len(attempts)
         self.requests: list[Request | None] = [None] * size

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from router.config.shown import shown
+from router.config.masking import masked
 
 #: Where a value stands: keys and list positions from the top of the file.
 Path = tuple[str | int, ...]
@@ -34,7 +34,7 @@ def check_policies(data: Mapping[str, Any], known: Collection[str]) -> list[Find
     for path, key in _rows(_mapping(data.get("auth")).get("keys"), ("auth", "keys")):
         named.append(((*path, "policy"), key.get("policy")))
     return [
-        (path, f"unknown policy {shown(name)}{_near(name, known)}; known: {', '.join(sorted(known))}")
+        (path, f"unknown policy {masked(name)}{_near(name, known)}; known: {', '.join(sorted(known))}")
         for path, name in named
         if isinstance(name, str) and name not in known
     ]
@@ -48,7 +48,7 @@ def check_profiles(data: Mapping[str, Any], known: Collection[str]) -> list[Find
         for model, served in _mapping(instance.get("serves")).items():
             named.append(((*path, "serves", str(model), "profile"), _mapping(served).get("profile")))
     return [
-        (path, f"unknown engine profile {shown(name)}{_near(name, known)}")
+        (path, f"unknown engine profile {masked(name)}{_near(name, known)}")
         for path, name in named
         if isinstance(name, str) and name not in known
     ]
@@ -73,7 +73,7 @@ def _keys(data: Mapping[str, Any]) -> Iterator[Finding]:
         if not isinstance(digest, str):
             continue
         if digest.lower() in seen:
-            yield (*path, "sha256"), f"is the hash of key {shown(seen[digest.lower()])} too"
+            yield (*path, "sha256"), f"is the hash of key {masked(seen[digest.lower()])} too"
         else:
             seen[digest.lower()] = key.get("name")
     models = list(_rows(data.get("models"), ("models",)))
@@ -81,7 +81,7 @@ def _keys(data: Mapping[str, Any]) -> Iterator[Finding]:
     for path, key in rows:
         for position, model in _strings(key.get("models")):
             if model not in known:
-                yield (*path, "models", position), f"unknown model {shown(model)}{_near(model, known)}"
+                yield (*path, "models", position), f"unknown model {masked(model)}{_near(model, known)}"
 
 
 def _models(data: Mapping[str, Any]) -> Iterator[Finding]:
@@ -98,20 +98,20 @@ def _models(data: Mapping[str, Any]) -> Iterator[Finding]:
             if alias == ANY_MODEL:
                 yield at, f"{ANY_MODEL!r} means any model and cannot be an alias"
             elif alias in names:
-                yield at, f"alias {shown(alias)} is the name of a model"
+                yield at, f"alias {masked(alias)} is the name of a model"
             elif alias in owner_of:
-                yield at, f"alias {shown(alias)} already stands for {shown(owner_of[alias])}"
+                yield at, f"alias {masked(alias)} already stands for {masked(owner_of[alias])}"
             else:
                 owner_of[alias] = str(name)
         taken = set()
         for position, fallback in _strings(model.get("fallbacks")):
             at = (*path, "fallbacks", position)
             if fallback == name:
-                yield at, f"model {shown(fallback)} cannot be its own fallback"
+                yield at, f"model {masked(fallback)} cannot be its own fallback"
             elif fallback not in names:
-                yield at, f"unknown model {shown(fallback)}{_near(fallback, names)}"
+                yield at, f"unknown model {masked(fallback)}{_near(fallback, names)}"
             elif fallback in taken:
-                yield at, f"model {shown(fallback)} is listed twice"
+                yield at, f"model {masked(fallback)} is listed twice"
             taken.add(fallback)
 
 
@@ -123,7 +123,7 @@ def _instances(data: Mapping[str, Any]) -> Iterator[Finding]:
         for key, served in _mapping(instance.get("serves")).items():
             model = str(key)
             if model not in names:
-                yield (*path, "serves", model), f"unknown model {shown(model)}{_near(model, names)}"
+                yield (*path, "serves", model), f"unknown model {masked(model)}{_near(model, names)}"
             profile = _mapping(served).get("profile")
             if profile is not None and instance.get("kind") != "emulated":
                 yield (*path, "serves", model, "profile"), "is for kind: emulated"
@@ -136,7 +136,7 @@ def _discovery(data: Mapping[str, Any]) -> Iterator[Finding]:
             if model not in names:
                 yield (
                     (*path, "instance", "serves", model),
-                    f"unknown model {shown(model)}{_near(model, names)}",
+                    f"unknown model {masked(model)}{_near(model, names)}",
                 )
 
 
@@ -147,7 +147,7 @@ def _repeated(rows: Sequence[tuple[Path, Mapping[str, Any]]], field: str, what: 
         if not isinstance(value, str):
             continue
         if value in seen:
-            yield (*path, field), f"another {what} is named {shown(value)}"
+            yield (*path, field), f"another {what} is named {masked(value)}"
         seen.add(value)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from router.config.crosscheck import Path
-from router.config.shown import shown_path
+from router.config.masking import dotted
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +19,12 @@ class Problem:
 
     def dotted(self) -> str:
         """`instances[0].serves.NAME.price`; empty for the whole file."""
-        return shown_path(self.path)
+        return dotted(self.path)
 
 
 class ConfigError(ValueError):
     """A fleet file (or one instance) that cannot be used. The text has one line a problem,
-    `FILE:LINE: path.to.key: reason (given: VALUE)`; `router.config.shown` hides a value that may be a secret."""
+    `FILE:LINE: path.to.key: reason (given: VALUE)`; `router.config.masking` hides a value that may be a secret."""
 
     def __init__(self, source: str, problems: Sequence[Problem]) -> None:
         self.source = source

@@ -14,8 +14,8 @@ from pydantic_core import ErrorDetails
 from router.config.crosscheck import Finding, Path, check_policies, check_profiles, crosscheck
 from router.config.document import parse
 from router.config.errors import ConfigError, Problem
+from router.config.masking import SECRET_KEYS, masked
 from router.config.models import FleetConfig, InstanceConfig
-from router.config.shown import SECRET_KEYS, shown
 
 
 def load(
@@ -62,7 +62,7 @@ def check(
 ) -> FleetConfig:
     """A fleet file's data, checked. Raises ConfigError with every problem and its line."""
     if not isinstance(data, Mapping):
-        reason = f"must be a mapping of sections (given: {shown(data)})"
+        reason = f"must be a mapping of sections (given: {masked(data)})"
         raise ConfigError(source, [Problem((), reason, line_of(()))])
     findings: list[Finding] = []
     config = None
@@ -70,7 +70,7 @@ def check(
         config = FleetConfig.model_validate(data)
     except ValidationError as error:
         # `references` is the cross-check's own error; its findings follow with their paths.
-        findings += _findings((one for one in error.errors() if one["type"] != "references"), FleetConfig)
+        findings += in_words((one for one in error.errors() if one["type"] != "references"), FleetConfig)
         findings += crosscheck(data)
     if policies is not None:
         findings += check_policies(data if config is None else config.model_dump(), policies)
@@ -120,10 +120,11 @@ def with_instances(
 
 
 def _refused(source: str, error: ValidationError, model: type[BaseModel]) -> ConfigError:
-    return ConfigError(source, [Problem(path, reason) for path, reason in _findings(error.errors(), model)])
+    return ConfigError(source, [Problem(path, reason) for path, reason in in_words(error.errors(), model)])
 
 
-def _findings(errors: Iterable[ErrorDetails], root: type[BaseModel]) -> list[Finding]:
+def in_words(errors: Iterable[ErrorDetails], root: type[BaseModel] | None = None) -> list[Finding]:
+    """What pydantic found wrong with a `root`, in plain words: paths and reasons."""
     found = []
     for error in errors:
         if error["type"] == "too_short" and len(error["input"]) >= error["ctx"]["min_length"]:
@@ -137,6 +138,7 @@ def _findings(errors: Iterable[ErrorDetails], root: type[BaseModel]) -> list[Fin
 _WORDS = (
     ("Value error, ", ""),
     ("Input should be", "must be"),
+    ("an object", "a mapping"),
     ("String should", "must"),
     ("Tuple should", "must"),
     ("Dictionary should", "must"),
@@ -151,14 +153,14 @@ _WORDS = (
 )
 
 
-def _reason(error: ErrorDetails, path: Path, root: type[BaseModel]) -> str:
+def _reason(error: ErrorDetails, path: Path, root: type[BaseModel] | None) -> str:
     """One clause in plain words, with the value that is wrong."""
     kind, value = error["type"], error["input"]
     if kind == "missing":
         return "is missing"
-    if kind == "extra_forbidden":
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         return _unknown_key(str(path[-1]), _model_at(root, path[:-1]))
-    message = "must be a mapping" if kind == "model_type" else error["msg"]
+    message = "must be a mapping" if kind in ("model_type", "dataclass_type") else error["msg"]
     for theirs, ours in _WORDS:
         message = message.replace(theirs, ours)
     if "[key]" in error["loc"]:
@@ -166,8 +168,8 @@ def _reason(error: ErrorDetails, path: Path, root: type[BaseModel]) -> str:
     if isinstance(value, Mapping | list | tuple | BaseModel) and not kind.endswith("_type"):
         # Of several parts together, which the message names.
         name = value.get("name") if isinstance(value, Mapping) else None
-        return f"{message} (name: {shown(name, path)})" if isinstance(name, str) else message
-    return f"{message} (given: {shown(value, path)})"
+        return f"{message} (name: {masked(name, path)})" if isinstance(name, str) else message
+    return f"{message} (given: {masked(value, path)})"
 
 
 def _unknown_key(key: str, model: type[BaseModel] | None) -> str:
@@ -182,7 +184,7 @@ def _unknown_key(key: str, model: type[BaseModel] | None) -> str:
     return f"unknown key; known: {', '.join(known)}" if known else "unknown key"
 
 
-def _model_at(root: type[BaseModel], path: Path) -> type[BaseModel] | None:
+def _model_at(root: type[BaseModel] | None, path: Path) -> type[BaseModel] | None:
     """The model class that stands at a path, found along the fields' types."""
     current: Any = root
     for part in path:

@@ -7,7 +7,7 @@ that ends in `_env` names the environment variable that holds one, read when the
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -15,11 +15,13 @@ from pydantic import (
     Field,
     GetJsonSchemaHandler,
     StringConstraints,
+    ValidationInfo,
     model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
+from backends import KINDS
 from router.config.crosscheck import crosscheck
 from router.config.fields import (
     Count,
@@ -49,6 +51,15 @@ from router.config.sections import (
     UiConfig,
 )
 from router.core.types import Candidate, Price
+
+#: The kind of an instance that the gateway starts itself.
+EMULATED = "emulated"
+if TYPE_CHECKING:
+    KindName: TypeAlias = str
+    InstanceKind: TypeAlias = str
+else:
+    KindName = Literal[tuple(KINDS)]
+    InstanceKind = Literal[(*KINDS, EMULATED)]
 
 HeaderName = Annotated[str, StringConstraints(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]
 
@@ -112,6 +123,16 @@ def _http_url(value: str) -> str:
     return value.rstrip("/")
 
 
+def _fits_kind(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    kind = info.data.get("kind")
+    engine = KINDS.get(info.data.get("emulates", "") if kind == EMULATED else str(kind))
+    return value if engine is None else engine.check_settings(value)
+
+
+#: What only one kind of engine takes; the kind checks it (`EngineKind.settings`). It follows `kind` and `emulates`.
+OwnSettings = Annotated[dict[str, Any], AfterValidator(_fits_kind)]
+
+
 class EngineConfig(Section):
     """What is said of an engine wherever it runs. `usd_per_hour` is what its machine costs, `ca_file` a PEM bundle trusted
     in place of the system's. `headers_env` maps header names to the environment variables that hold their values."""
@@ -143,15 +164,16 @@ class InstanceConfig(EngineConfig):
     """
 
     name: InstanceName
-    kind: Literal["vllm", "ollama", "openai", "emulated"]
+    kind: InstanceKind
     url: Annotated[str, AfterValidator(_http_url)] | None = None
     profile: Annotated[str, AfterValidator(_profile_name)] | None = None
     speed: Positive = 1.0
-    emulates: Literal["vllm", "ollama"] = "vllm"
+    emulates: KindName = "vllm"
+    settings: OwnSettings = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Self:
-        if self.kind == "emulated":
+        if self.is_emulated:
             if self.url is not None:
                 raise PydanticCustomError("url", "an emulated instance has no url: the gateway starts it")
             if self.profile is None:
@@ -167,9 +189,14 @@ class InstanceConfig(EngineConfig):
         return self
 
     @property
-    def protocol(self) -> Literal["vllm", "ollama", "openai"]:
+    def is_emulated(self) -> bool:
+        """Whether the gateway starts it."""
+        return self.kind == EMULATED
+
+    @property
+    def protocol(self) -> str:
         """The engine kind whose wire protocol is spoken."""
-        return self.emulates if self.kind == "emulated" else self.kind
+        return self.emulates if self.is_emulated else self.kind
 
     @property
     def hardware_name(self) -> str | None:
@@ -192,14 +219,15 @@ class InstanceConfig(EngineConfig):
         hardware = self.hardware_name
         if hardware is None:
             return None
-        weights = (served.quantization or ("q4" if self.protocol == "ollama" else "")).lower()[:2]
+        weights = (served.quantization or KINDS[self.protocol].default_weights).lower()[:2]
         return f"{model}-{weights}@{hardware}" if weights in {"q4", "q8"} else f"{model}@{hardware}"
 
 
 class TemplateConfig(EngineConfig):
     """What discovered instances have in common: an instance of the fleet file without name and url."""
 
-    kind: Literal["vllm", "ollama", "openai"]
+    kind: KindName
+    settings: OwnSettings = Field(default_factory=dict)
 
 
 class KubernetesConfig(Section):

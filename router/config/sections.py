@@ -243,10 +243,13 @@ class TracesConfig(Section):
 
 class ObservabilityConfig(Section):
     """What operators read. `logs` as text or as one JSON object a line; `log_requests` writes a line for each request.
-    Neither ever holds a prompt."""
+    `decision_log` is a file of all events and instructions of the scheduler, for `headway replay-decisions`; it ends at
+    `decision_log_mb`. None of them ever holds a prompt."""
 
     logs: Literal["text", "json"] = "text"
     log_requests: Bool = False
+    decision_log: Text | None = None
+    decision_log_mb: Positive = 256.0
     traces: TracesConfig = TracesConfig()
 
 

@@ -10,10 +10,10 @@ UpstreamError               one attempt failed; the scheduler may try elsewhere
 
 from __future__ import annotations
 
-from router.core.shown import cut
+from router.core.quoting import cut
 from router.core.types import Outcome
 
-#: Characters of an error's text, and of its field and code. What is repeated in it is cut earlier (`core.shown`); this
+#: Characters of an error's text, and of its field and code. What is repeated in it is cut earlier (`core.quoting`); this
 #: holds for all that is not.
 MAX_MESSAGE_CHARS = 2000
 MAX_PARAM_CHARS = 200

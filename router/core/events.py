@@ -18,6 +18,11 @@ Probed             a health probe came back
 PeerLoadReported   other replicas of the router reported their work
 FleetChanged       instances or settings were replaced
 DrainChanged       an instance starts or stops draining
+TargetsChanged     operators changed the targets that policies hold
+QualityReported    a client judged an answer
+PeerObserved       another replica observed something that predictors learn from
+PeerTurned         another replica passed on turns of a policy
+PredictorsChanged  other trained predictors serve from now on
 Tick               the driver's one timer fired
 =================  ===============================================================================
 
@@ -36,14 +41,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from router.core.money.account import OutputBound
 from router.core.money.reservation import Allowance, Funding
 from router.core.settings import SchedulerSettings
 from router.core.settlement import Settlement
 from router.core.state import Instance, Work
-from router.core.types import Candidate, Decision, EndedHow, LoadReport, Prediction, Request
+from router.core.types import (
+    Candidate,
+    Decision,
+    EndedHow,
+    LoadReport,
+    Prediction,
+    PromptFeatures,
+    Request,
+    Targets,
+)
+
+
+class NamedModels(Protocol):
+    """Trained predictors."""
+
+    @property
+    def name(self) -> str: ...
 
 
 # --- events -----------------------------------------------------------------------------------------
@@ -169,12 +190,62 @@ class DrainChanged(NamedTuple):
     draining: bool
 
 
+class TargetsChanged(NamedTuple):
+    """What policies hold for each scope from now on: a key, and None for the fleet."""
+
+    targets: Mapping[str | None, Targets]
+
+
+class QualityReported(NamedTuple):
+    """An answer of `model` to a prompt with these features was judged `quality`, 0 to 1. `recorded`: it comes from the
+    records, where every replica finds it."""
+
+    model: str
+    features: PromptFeatures
+    quality: float
+    recorded: bool = False
+
+
+class PeerObserved(NamedTuple):
+    """Another replica of the router observed something that predictors learn from, in their own encoding."""
+
+    message: bytes
+
+
+class PeerTurned(NamedTuple):
+    """Another replica of the router passed on turns: by what is taken in turn, the (instance, model) that had the last
+    one."""
+
+    policy: str
+    turns: Mapping[str, tuple[str, str]]
+
+
+class PredictorsChanged(NamedTuple):
+    """These trained predictors serve from now on; their `name` tells them from others."""
+
+    models: NamedModels
+
+
 class Tick(NamedTuple):
     """The driver's one timer fired (`Scheduler.wake_at`)."""
 
 
 RequestEvent = FirstToken | Metered | Granted | Ended | Left | GivenUp
-Event = Arrived | RequestEvent | LoadReported | Probed | PeerLoadReported | FleetChanged | DrainChanged | Tick
+Event = (
+    Arrived
+    | RequestEvent
+    | LoadReported
+    | Probed
+    | PeerLoadReported
+    | FleetChanged
+    | DrainChanged
+    | TargetsChanged
+    | QualityReported
+    | PeerObserved
+    | PeerTurned
+    | PredictorsChanged
+    | Tick
+)
 
 
 # --- instructions -----------------------------------------------------------------------------------

@@ -8,13 +8,13 @@ from random import Random
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from router.core.state import Instance
-from router.core.types import Candidate, LoadReport, Prediction, PromptFeatures, Request
+from router.core.types import Candidate, LoadReport, Prediction, PromptFeatures, Request, Targets
 
 
 @dataclass(slots=True)
 class Option:
-    """One candidate that can take the request now. `prediction` is None unless the policy asked for
-    predictions (`Policy.predicts`)."""
+    """One candidate that can take the request now. `prediction` is None unless the policy uses predictions
+    (`Policy.predicts`)."""
 
     candidate: Candidate
     instance: Instance
@@ -61,32 +61,39 @@ class Policy(Protocol):
 
 @runtime_checkable
 class Learner(Protocol):
-    """A policy that learns from what came of its choices."""
+    """A policy that learns from the outcomes of its choices."""
 
     def ended(self, request: Request, candidate: Candidate, met: bool | None, now: float) -> None:
-        """A request that it placed has ended at `candidate`, whatever way; `met`: whether its SLO was kept
-        (None: it had none, or it ended for a reason that is nobody's miss)."""
+        """A request that this policy placed ended at `candidate`, in whatever way. `met` says whether its SLO was met:
+        None if it had none, or ended for a reason that says nothing about the SLO."""
         ...
 
 
-class SharedTurns(Protocol):
-    """Turns that all replicas of the router take together."""
+class SharedCursor(Protocol):
+    """A round-robin position for each group of options, which all replicas of the router advance together."""
 
-    def news(self) -> Mapping[str, tuple[str, str]]:
-        """By what is taken in turn, the (instance, model) that had its turn last, of all that was passed on here
-        since this was last asked."""
+    def drain_outgoing(self) -> Mapping[str, tuple[str, str]]:
+        """The (instance, model) taken last, by group, for all groups that advanced here since the last call."""
         ...
 
-    def hear(self, turns: Mapping[str, tuple[str, str]]) -> None:
-        """Go on from what other replicas passed on."""
+    def receive(self, positions: Mapping[str, tuple[str, str]]) -> None:
+        """Continue from the positions of other replicas."""
         ...
 
 
 @runtime_checkable
-class TakesTurns(Protocol):
-    """A policy that gives options their turns."""
+class HasSharedCursor(Protocol):
+    """A policy that takes options in turn."""
 
-    turns: SharedTurns
+    cursor: SharedCursor
+
+
+class TargetHolder(Protocol):
+    """The targets that policies hold."""
+
+    def use(self, targets: Mapping[str | None, Targets]) -> None:
+        """Hold these from now on: by key, and None for the fleet."""
+        ...
 
 
 class Predictor(Protocol):
@@ -160,6 +167,25 @@ class Predictor(Protocol):
 
     def observe_report(self, instance: Instance, now: float) -> None:
         """The engine's own view of its load has come (`instance.report`)."""
+        ...
+
+    def observe_quality(
+        self, model: str, features: PromptFeatures, quality: float, *, recorded: bool = False
+    ) -> None:
+        """An answer of `model` to such a prompt was judged `quality`, 0 to 1. `recorded`: it comes from the records,
+        where every replica finds it."""
+        ...
+
+    def receive(self, message: bytes, instances: Mapping[str, Instance], now: float) -> None:
+        """Learn from what another replica observed."""
+        ...
+
+    def use(self, models: Any) -> None:
+        """Predict with these trained models from now on."""
+        ...
+
+    def forget(self, instance: str) -> None:
+        """An instance has left the fleet."""
         ...
 
     def ttft_floor_s(self, request: Request, candidate: Candidate, instance: Instance) -> float:

@@ -25,7 +25,7 @@ class EngineProfile:
 
     `kv_capacity_tokens` is how many tokens of context fit in KV memory, `max_batched_tokens` and `max_seqs`
     the limits of a step, `block_tokens` the KV block size, `load_s` the time to load the weights,
-    `slots` the parallel slots when an Ollama server holds the model. `chunked_prefill`: prompts are cut to what
+    `slots` the parallel slots of an engine that has a fixed number of them (Ollama). `chunked_prefill`: prompts are cut to what
     a step has left beside its decoding sequences; else they go first, whole, in steps of their own, as in older
     engines (`backends.engine.batching`). `source` says where constants come from.
     """
@@ -46,6 +46,10 @@ class EngineProfile:
     slots: int = 4
     chunked_prefill: bool = True
     source: str = ""
+
+    def seats(self, fixed_slots: bool) -> int:
+        """The most sequences that decode together, in an engine with fixed slots or in one that batches."""
+        return self.slots if fixed_slots else self.max_seqs
 
     def step_s(
         self, prefill_tokens: int, decode_seqs: int, decode_kv_tokens: float, prefill_pairs: float = 0.0

@@ -50,7 +50,8 @@ _GAP_STEP = 0.05
 class Instance:
     """One running replica. `profile` maps a model's fleet name to its engine profile, where one is known;
     `speed` is the time compression of an emulated instance (profile seconds / wall seconds). `unsupported` is what its engine
-    is known to refuse."""
+    is known to refuse. `tokenizes`: it can count a prompt's tokens. `fixed_slots`: it decodes in a fixed number of
+    parallel slots; else it batches."""
 
     name: str
     kind: str
@@ -61,6 +62,8 @@ class Instance:
     profiles: dict[str, EngineProfile] = field(default_factory=dict)
     usd_per_hour: float | None = None
     unsupported: frozenset[Capability] = frozenset()
+    tokenizes: bool = False
+    fixed_slots: bool = False
 
     # health
     healthy: bool = True
@@ -106,6 +109,11 @@ class Instance:
             report.running + (report.waiting or 0) + self.dispatched_since_report - self.ended_since_report
         )
         return max(known, self.in_flight)
+
+    def seats(self, model: str) -> int | None:
+        """The most sequences of one model that the engine decodes together; None without a profile."""
+        profile = self.profiles.get(model)
+        return None if profile is None else profile.seats(self.fixed_slots)
 
     def dispatched(self, prompt_tokens: int) -> None:
         """An attempt of ours is on its way to it."""

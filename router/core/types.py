@@ -252,3 +252,18 @@ class Decision(NamedTuple):
     considered: tuple[Considered, ...]
     propensity: float | None
     loads: tuple[tuple[float | None, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """The means that `cost` and the text-only policies hold for a scope (a key, or the fleet).
+
+    `quality` is the target mean quality in [0, 1]. None means that of the best single model on the scope's own requests,
+    less `quality_slack`. `attainment` is the target share of requests that meet their SLO. Prices adapt over about
+    `window_requests` requests.
+    """
+
+    quality: float | None = None
+    quality_slack: float = 0.01
+    attainment: float = 0.95
+    window_requests: int = 500

@@ -14,8 +14,8 @@ from typing import Any
 
 from router.core.errors import Refusal, invalid_request
 from router.core.money.quote import Quote
+from router.core.quoting import cut
 from router.core.refusals import draining, internal_error
-from router.core.shown import cut
 from router.core.types import Outcome, Request
 from router.gateway.codecs.codec import ApiCodec
 from router.gateway.codecs.ollama.catalog import refusal_body
@@ -39,6 +39,7 @@ from router.logs import current_request
 from router.request import body as bodies
 from router.request.key_terms import KeyTerms
 from router.request.prompt import PromptFacts, bound_around, leading_chars, prompt_facts, prompt_texts
+from router.request.validation import MAX_NAME_CHARS
 from router.store.records import MAX_PROMPT_CHARS, RequestRecord
 
 logger = logging.getLogger("headway")
@@ -134,7 +135,7 @@ class Api:
             body = await bodies.parse_large_json(data) if large else bodies.parse_json(data)
             del data
             asked = body.get("model")
-            record.model_requested = cut(asked, bodies.MAX_NAME_CHARS) if isinstance(asked, str) else None
+            record.model_requested = cut(asked, MAX_NAME_CHARS) if isinstance(asked, str) else None
             rules.fields.check_names(body)
             if route.name == "responses":
                 asked_response = responses_to_chat(body)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from router.core.errors import Refusal, invalid_request
-from router.core.shown import shown
+from router.core.quoting import quoted
 from router.core.types import Outcome
 
 #: Any model that generates text.
@@ -68,11 +68,11 @@ class ModelNames:
             if name in self._known:
                 suffix = asked[len(name) + 1 :]
                 raise invalid_request(
-                    f"unknown policy {shown(suffix)} after model {shown(name)}; "
+                    f"unknown policy {quoted(suffix)} after model {quoted(name)}; "
                     f"known: {', '.join(self.policies)}",
                     "model",
                 )
-        message = f"The model {shown(asked)} does not exist"
+        message = f"The model {quoted(asked)} does not exist"
         if self._none_left:
             message += ": the fleet has none of the models that this key may use"
         raise Refusal(404, "model_not_found", message, Outcome.REJECTED_INVALID, param="model")

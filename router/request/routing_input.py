@@ -1,26 +1,32 @@
-"""How a client writes its wish: the body's `routing` object and headers. One schema, read strictly."""
+"""Reads a request's routing parameters: the body's `routing` object and headers, with one set of rules for both."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, with_config
+from typing_extensions import TypedDict
 
 from router.core.errors import invalid_request
-from router.core.shown import cut
 from router.core.types import Slo
+from router.request.validation import Check, says, wrong
 
 OnMiss = Literal["best_effort", "reject"]
 
-_INT64 = 1 << 63
-_MAX_MODELS = 256  # in one wish
+_MAX_MODELS = 256
+_CONFIG = ConfigDict(strict=True, extra="forbid")
+#: Stricter than float() and int(): no "nan", no "1_000", no digits of other scripts.
+_DECIMAL = re.compile(r"[+-]?([0-9]{1,64}(\.[0-9]{0,64})?|\.[0-9]{1,64})([eE][+-]?[0-9]{1,4})?")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 @dataclass(frozen=True, slots=True)
-class RoutingWish:
-    """What one spelling asked for; None where it is silent. `slo` is in seconds."""
+class RoutingInput:
+    """The parameters given in one place, the body or the headers; None where nothing is given. `slo` is in seconds."""
 
     policy: str | None = None
     slo: Slo | None = None
@@ -33,212 +39,146 @@ class RoutingWish:
 
 
 # --- values ------------------------------------------------------------------------------------------
-def _number(value: object, param: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise invalid_request(f"{param} must be a number", param)
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise invalid_request(f"{param} must be a finite number", param)
-    return number
-
-
-def _seconds(value_ms: object, param: str) -> float:
-    seconds = _number(value_ms, param) / 1000
-    if seconds <= 0:
-        raise invalid_request(f"{param} must be greater than 0", param)
+def _seconds(ms: float) -> float:
+    seconds = ms / 1000
+    if not 0 < seconds < math.inf:
+        raise wrong("must be a finite number greater than 0")
     return seconds
 
 
-def _cost_usd(value: object, param: str) -> float:
-    # 0 is a wish like any other: only a free candidate can keep it.
-    cost_usd = _number(value, param)
-    if cost_usd < 0:
-        raise invalid_request(f"{param} must not be negative", param)
-    return cost_usd
-
-
-def _quality(value: object, param: str) -> float:
-    quality = _number(value, param)
-    if not 0 <= quality <= 1:
-        raise invalid_request(f"{param} must be between 0 and 1", param)
-    return quality
-
-
-def _integer(value: object, param: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise invalid_request(f"{param} must be an integer", param)
-    if not -_INT64 <= value < _INT64:
-        raise invalid_request(f"{param} must fit in 64 bits", param)
-    return value
-
-
-def _name(value: object, param: str) -> str:
-    if not isinstance(value, str) or not value:
-        raise invalid_request(f"{param} must be a non-empty string", param)
-    return value
-
-
-def _on_miss(value: object, param: str) -> OnMiss:
-    if value == "best_effort":
-        return "best_effort"
-    if value == "reject":
-        return "reject"
-    raise invalid_request(f"{param} must be 'best_effort' or 'reject'", param)
+_Policy = Annotated[str, Field(min_length=1)]
+_Seconds = Annotated[float, AfterValidator(_seconds)]
+_CostUsd = Annotated[float, Field(ge=0, allow_inf_nan=False)]  # at 0 only free candidates serve
+_Quality = Annotated[float, Field(ge=0, le=1)]
+_Integer = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
+_Models = Annotated[
+    list[Annotated[str, Field(min_length=1)]],
+    Field(min_length=1, max_length=_MAX_MODELS, fail_fast=True),
+    says(f"must be a list of 1 to {_MAX_MODELS} model names"),
+]
 
 
 # --- body --------------------------------------------------------------------------------------------
-_BODY_KEYS = frozenset(RoutingWish.__dataclass_fields__)
-_SLO_KEYS = ("ttft_ms", "tpot_ms", "e2e_ms")
+@with_config(_CONFIG)
+class _Slo(TypedDict, total=False):
+    ttft_ms: _Seconds | None
+    tpot_ms: _Seconds | None
+    e2e_ms: _Seconds | None
 
 
-def _known_keys(given: object, known: Collection[str], param: str) -> dict[str, object]:
-    """The members of an object that are not null."""
-    if not isinstance(given, dict):
-        raise invalid_request(f"{param} must be an object", param)
-    for key in given:
-        if key not in known:
-            at = f"{param}.{cut(key)}"
-            raise invalid_request(f"unknown key {at}; known: {', '.join(sorted(known))}", at)
-    return {key: value for key, value in given.items() if value is not None}
+@with_config(_CONFIG)
+class _Routing(TypedDict, total=False):
+    policy: _Policy | None
+    slo: _Slo | None
+    on_miss: OnMiss | None
+    max_cost_usd: _CostUsd | None
+    min_quality: _Quality | None
+    models: _Models | None
+    priority: _Integer | None
+    seed: _Integer | None
 
 
-def _body_slo(given: object) -> Slo:
-    slo = _known_keys(given, _SLO_KEYS, "routing.slo")
-    return Slo(*[_seconds(slo[key], f"routing.slo.{key}") if key in slo else None for key in _SLO_KEYS])
+_BODY = Check(_Routing, known={"routing": _Routing.__annotations__, "routing.slo": _Slo.__annotations__})
 
 
-def _body_models(given: object) -> tuple[str, ...]:
-    if not isinstance(given, list) or not given:
-        raise invalid_request("routing.models must be a non-empty list of model names", "routing.models")
-    return _names([_name(name, "routing.models") for name in given], "routing.models")
+def from_body(routing: object) -> RoutingInput:
+    """Read the body's `routing` object. Null is not given.
 
-
-def _names(models: Sequence[str], param: str) -> tuple[str, ...]:
-    if len(models) > _MAX_MODELS:
-        raise invalid_request(f"{param} must have at most {_MAX_MODELS} entries", param)
-    return tuple(models)
-
-
-def from_body(routing: object) -> RoutingWish:
-    """Read the body's `routing` object.
-
-    Raises a 400 Refusal whose `param` names the field (`routing.slo.ttft_ms`) for an unknown key, a wrong
-    type (a bool is no number) or a value out of range.
+    Raises a 400 Refusal whose `param` names the field (`routing.slo.ttft_ms`) for an unknown key, a wrong type (a
+    boolean is no number) or a value out of range.
     """
-    given = _known_keys(routing, _BODY_KEYS, "routing")
-    get = given.get
-    policy, slo, on_miss, models = get("policy"), get("slo"), get("on_miss"), get("models")
-    max_cost_usd, min_quality = get("max_cost_usd"), get("min_quality")
-    priority, seed = get("priority"), get("seed")
-    return RoutingWish(
-        policy=None if policy is None else _name(policy, "routing.policy"),
-        slo=None if slo is None else _body_slo(slo),
-        on_miss=None if on_miss is None else _on_miss(on_miss, "routing.on_miss"),
-        max_cost_usd=None if max_cost_usd is None else _cost_usd(max_cost_usd, "routing.max_cost_usd"),
-        min_quality=None if min_quality is None else _quality(min_quality, "routing.min_quality"),
-        models=None if models is None else _body_models(models),
-        priority=None if priority is None else _integer(priority, "routing.priority"),
-        seed=None if seed is None else _integer(seed, "routing.seed"),
+    given: _Routing = _BODY(routing, "routing")
+    slo, models = given.get("slo"), given.get("models")
+    return RoutingInput(
+        given.get("policy"),
+        None if slo is None else Slo(slo.get("ttft_ms"), slo.get("tpot_ms"), slo.get("e2e_ms")),
+        given.get("on_miss"),
+        given.get("max_cost_usd"),
+        given.get("min_quality"),
+        None if models is None else tuple(models),
+        given.get("priority"),
+        given.get("seed"),
     )
 
 
 # --- headers -----------------------------------------------------------------------------------------
-#: Header names that carry a wish, lower case.
-WISH_HEADERS = (
-    b"x-headway-policy",
-    b"x-headway-ttft-ms",
-    b"x-headway-tpot-ms",
-    b"x-headway-e2e-ms",
-    b"x-headway-on-miss",
-    b"x-headway-max-cost-usd",
-    b"x-headway-min-quality",
-    b"x-headway-models",
-    b"x-headway-priority",
-    b"x-llm-d-slo-ttft-ms",
-    b"x-llm-d-slo-tpot-ms",
-)
-
-# Stricter than float() and int(): no "nan", no "1_000", no digits of other scripts.
-_DECIMAL = re.compile(r"[+-]?([0-9]{1,64}(\.[0-9]{0,64})?|\.[0-9]{1,64})([eE][+-]?[0-9]{1,4})?")
-_WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
-
-
-def _header_number(text: str, name: str) -> float:
+def _decimal(text: str) -> float:
     if not _DECIMAL.fullmatch(text):
-        raise invalid_request(f"{name} must be a number", name)
+        raise wrong("must be a number")
     return float(text)
 
 
-def _header_integer(text: str, name: str) -> int:
-    if not _WHOLE.fullmatch(text):
-        raise invalid_request(f"{name} must be an integer", name)
+def _integer(text: str) -> int:
+    if not _INTEGER.fullmatch(text):
+        raise wrong("must be an integer")
     return int(text)
 
 
-def _header_models(text: str, name: str) -> tuple[str, ...]:
-    models = tuple(part for item in text.split(",") if (part := item.strip()))
-    if not models:
-        raise invalid_request(f"{name} must be a comma-separated list of model names", name)
-    return _names(models, name)
+def _listed(text: str) -> list[str]:
+    return [part for item in text.split(",") if (part := item.strip())]
 
 
-def from_headers(get: Callable[[bytes], bytes | None]) -> RoutingWish | None:
-    """Read the wish from headers; `get` looks up a lower-case name. None when no such header is there.
+_SecondsText = Annotated[_Seconds, BeforeValidator(_decimal)]
+_Headers = with_config(_CONFIG)(
+    TypedDict(  # type: ignore[operator]  # a decorator of classes; this is one
+        "_Headers",
+        {
+            "x-headway-policy": _Policy,
+            "x-headway-ttft-ms": _SecondsText,
+            "x-headway-tpot-ms": _SecondsText,
+            "x-headway-e2e-ms": _SecondsText,
+            "x-headway-on-miss": OnMiss,
+            "x-headway-max-cost-usd": Annotated[_CostUsd, BeforeValidator(_decimal)],
+            "x-headway-min-quality": Annotated[_Quality, BeforeValidator(_decimal)],
+            "x-headway-models": Annotated[_Models, BeforeValidator(_listed)],
+            "x-headway-priority": Annotated[_Integer, BeforeValidator(_integer)],
+            "x-llm-d-slo-ttft-ms": _SecondsText,
+            "x-llm-d-slo-tpot-ms": _SecondsText,
+        },
+        total=False,
+    )
+)
+_HEADERS = Check(_Headers)
+#: The names of headers that carry routing parameters, lower case.
+ROUTING_HEADERS = tuple(name.encode() for name in _Headers.__annotations__)
+_NAMES = frozenset(ROUTING_HEADERS)
 
-    `x-headway-ttft-ms` stands above llm-d's `x-llm-d-slo-ttft-ms`, tpot likewise. Raises a 400 Refusal whose
-    `param` is the header's name.
+
+def from_headers(headers: Mapping[bytes, bytes]) -> RoutingInput | None:
+    """Read routing parameters from headers with lower-case names; None without any.
+
+    `x-headway-ttft-ms` wins over llm-d's `x-llm-d-slo-ttft-ms`, tpot likewise. A bad number is refused even if another
+    header wins over it. Raises a 400 Refusal whose `param` is the header's name.
     """
-    for header in WISH_HEADERS:
-        if get(header) is not None:
-            return _read_headers(get)
-    return None
-
-
-def _read_headers(get: Callable[[bytes], bytes | None]) -> RoutingWish:
-    texts: dict[str, str] = {}
-    for header in WISH_HEADERS:
-        value = get(header)
-        if value is None:
-            continue
-        name = header.decode()
-        try:
-            text = value.decode().strip(" \t")
-        except UnicodeDecodeError:
-            raise invalid_request(f"{name} must be UTF-8", name) from None
-        if not text:
-            raise invalid_request(f"{name} must not be empty", name)
-        texts[name] = text
-
-    def target(name: str) -> float | None:
-        text = texts.get(name)
-        return None if text is None else _seconds(_header_number(text, name), name)
-
-    # All are read, so that a bad number is told even where another header stands above it.
-    ttft_s, tpot_s, e2e_s = [target(f"x-headway-{key}") for key in ("ttft-ms", "tpot-ms", "e2e-ms")]
-    llm_d_ttft_s, llm_d_tpot_s = target("x-llm-d-slo-ttft-ms"), target("x-llm-d-slo-tpot-ms")
+    if _NAMES.isdisjoint(headers):
+        return None
+    given = _HEADERS(
+        {name.decode(): _text(name, headers[name]) for name in ROUTING_HEADERS if name in headers}
+    )
+    get = given.get
     slo = Slo(
-        ttft_s=llm_d_ttft_s if ttft_s is None else ttft_s,
-        tpot_s=llm_d_tpot_s if tpot_s is None else tpot_s,
-        e2e_s=e2e_s,
+        get("x-headway-ttft-ms", get("x-llm-d-slo-ttft-ms")),
+        get("x-headway-tpot-ms", get("x-llm-d-slo-tpot-ms")),
+        get("x-headway-e2e-ms"),
     )
-    on_miss = texts.get("x-headway-on-miss")
-    cost = texts.get(cost_name := "x-headway-max-cost-usd")
-    quality = texts.get(quality_name := "x-headway-min-quality")
-    models = texts.get(models_name := "x-headway-models")
-    priority = texts.get(priority_name := "x-headway-priority")
-    return RoutingWish(
-        policy=texts.get("x-headway-policy"),
-        slo=None if slo == Slo() else slo,
-        on_miss=None if on_miss is None else _on_miss(on_miss, "x-headway-on-miss"),
-        max_cost_usd=None if cost is None else _cost_usd(_header_number(cost, cost_name), cost_name),
-        min_quality=None
-        if quality is None
-        else _quality(_header_number(quality, quality_name), quality_name),
-        models=None if models is None else _header_models(models, models_name),
-        priority=None
-        if priority is None
-        else _integer(_header_integer(priority, priority_name), priority_name),
+    models = get("x-headway-models")
+    return RoutingInput(
+        get("x-headway-policy"),
+        None if slo == Slo() else slo,
+        get("x-headway-on-miss"),
+        get("x-headway-max-cost-usd"),
+        get("x-headway-min-quality"),
+        None if models is None else tuple(models),
+        get("x-headway-priority"),
     )
+
+
+def _text(header: bytes, value: bytes) -> str:
+    name = header.decode()
+    try:
+        text = value.decode().strip(" \t")
+    except UnicodeDecodeError:
+        raise invalid_request(f"{name} must be UTF-8.", name) from None
+    if not text:
+        raise invalid_request(f"{name} must not be empty.", name)
+    return text

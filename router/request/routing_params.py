@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from router.core.errors import invalid_request
-from router.core.shown import shown
+from router.core.quoting import quoted
 from router.core.types import Slo
 from router.request.key_terms import KeyTerms
 from router.request.model_names import ModelNames
-from router.request.routing_input import OnMiss, RoutingWish
+from router.request.routing_input import OnMiss, RoutingInput
 
 _NO_TARGET = Slo()
 
@@ -49,7 +49,7 @@ class Defaults:
 
 
 # --- merging -----------------------------------------------------------------------------------------
-_SILENT = RoutingWish()
+_SILENT = RoutingInput()
 _OPEN = KeyTerms()
 _CACHED = 10_000
 _CACHED_NAMES = 1_000
@@ -90,8 +90,8 @@ class RoutingRules:
         self,
         model: object,
         key: KeyTerms | None = None,
-        body: RoutingWish | None = None,
-        headers: RoutingWish | None = None,
+        body: RoutingInput | None = None,
+        headers: RoutingInput | None = None,
     ) -> RoutingParams:
         """The wish of one request that asks for `model` with `key` (None on an open gateway).
 
@@ -109,7 +109,9 @@ class RoutingRules:
             return params
         return self._merge(model, terms, body or _SILENT, headers or _SILENT)
 
-    def _merge(self, model: object, key: KeyTerms, body: RoutingWish, headers: RoutingWish) -> RoutingParams:
+    def _merge(
+        self, model: object, key: KeyTerms, body: RoutingInput, headers: RoutingInput
+    ) -> RoutingParams:
         names = self.names_for(key)
         models, suffix = names.resolve(model)
         # Both spellings are checked, also the one that another outranks.
@@ -148,7 +150,7 @@ class RoutingRules:
     def _check_policy(self, policy: str | None, param: str) -> None:
         if policy is not None and policy not in self.names.policies:
             known = ", ".join(self.names.policies)
-            raise invalid_request(f"unknown policy {shown(policy)}; known: {known}", param)
+            raise invalid_request(f"unknown policy {quoted(policy)}; known: {known}", param)
 
     def _defaults(self, models: tuple[str, ...]) -> Defaults:
         """What holds for a request that any of `models` may serve: a policy or `on_miss` that all of them
@@ -181,7 +183,7 @@ def _named(names: ModelNames, asked: tuple[str, ...] | None, param: str) -> tupl
     for name in asked:
         known = names.name_of(name)
         if known is None:
-            raise invalid_request(f"unknown model {shown(name)} in {param}", param)
+            raise invalid_request(f"unknown model {quoted(name)} in {param}", param)
         found[known] = None
     return tuple(found)
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 
 from benchmarks.workloads import arrivals
 from benchmarks.workloads.format import PREFIX_BLOCK_TOKENS, WorkloadError, WorkloadRequest
-from router.config.shown import shown
+from router.core.quoting import quoted
 
 #: What each process is; the names are what `workload build` and `--arrivals` take.
 PROCESSES: Mapping[str, str] = {
@@ -36,9 +36,9 @@ class Process:
             raise WorkloadError(f"unknown arrival process {self.name!r} (known: {', '.join(PROCESSES)})")
         for option, value in (("--rate", self.rate_per_s), ("--cv", self.cv), ("--period", self.period_s)):
             if not value > 0:
-                raise WorkloadError(f"{option}: must be above 0 (given: {shown(value)})")
+                raise WorkloadError(f"{option}: must be above 0 (given: {quoted(value)})")
         if not 0 <= self.depth <= 1:
-            raise WorkloadError(f"--depth: must be in [0, 1] (given: {shown(self.depth)})")
+            raise WorkloadError(f"--depth: must be in [0, 1] (given: {quoted(self.depth)})")
 
     def times(self, seed: int) -> Iterator[float]:
         """Endless arrival times in seconds."""

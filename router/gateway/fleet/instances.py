@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from backends import UNSUPPORTED
+from backends import KINDS
 from router.config import FleetConfig, InstanceConfig
 from router.core.profile import EngineProfile
 from router.core.settings import SchedulerSettings
@@ -42,13 +42,16 @@ def instance_of(
         found = None if name is None else profile(name)
         if found is not None:
             profiles[model] = found
-    instance = old or Instance(name=config.name, kind=config.protocol, candidates=candidates)
-    instance.kind = config.protocol
+    kind = KINDS[config.protocol]
+    instance = old or Instance(name=config.name, kind=kind.name, candidates=candidates)
+    instance.kind = kind.name
     instance.candidates = candidates
     instance.max_concurrency = config.max_concurrency
     instance.hardware = config.hardware_name
     instance.speed = config.speed
     instance.profiles = profiles
     instance.usd_per_hour = config.usd_per_hour
-    instance.unsupported = UNSUPPORTED.get(config.protocol, frozenset())
+    instance.unsupported = kind.unsupported
+    instance.tokenizes = kind.tokenizes
+    instance.fixed_slots = kind.fixed_slots
     return instance

@@ -13,8 +13,8 @@ from typing import Any
 
 from predictors.online.sharing import Sharing
 from router.background import surviving
-from router.core.events import PeerLoadReported
-from router.core.interfaces import SharedTurns, TakesTurns
+from router.core.events import PeerLoadReported, PeerObserved, PeerTurned
+from router.core.interfaces import HasSharedCursor, SharedCursor
 from router.core.state import Work
 from router.gateway.relay.runner import Runner
 from router.store.state import Peers, State, View
@@ -33,15 +33,15 @@ class PeerLink:
         #: By model, what waits for a slot at other replicas.
         self.queued_elsewhere: Mapping[str, int] = {}
         self._told: tuple[int, Mapping[str, Work]] = (1, {})  # what the scheduler was told last
-        self._turns: dict[str, SharedTurns] = {}
+        self._cursors: dict[str, SharedCursor] = {}
 
     async def start(self) -> None:
         """Begin to share."""
         scheduler = self._runner.scheduler
-        self._turns = {
-            name: policy.turns
+        self._cursors = {
+            name: policy.cursor
             for name, policy in scheduler.policies.items()
-            if isinstance(policy, TakesTurns)
+            if isinstance(policy, HasSharedCursor)
         }
         if self._state.health.shared:
             self._sharing.begin()
@@ -67,9 +67,9 @@ class PeerLink:
             work={name: own for name, each in instances.items() if (own := each.own) != nothing},
             ejections={name: each.ejections for name, each in instances.items() if each.ejections},
             turns={
-                f"{policy}:{of}": last
-                for policy, turns in self._turns.items()
-                for of, last in turns.news().items()
+                f"{policy}:{group}": last
+                for policy, cursor in self._cursors.items()
+                for group, last in cursor.drain_outgoing().items()
             },
             queued=scheduler.queued_by_model() if scheduler.queue_depth else {},
         )
@@ -78,11 +78,9 @@ class PeerLink:
         """What the others told."""
         self.queued_elsewhere = peers.queued
         for name, last in peers.turns.items():
-            policy, _, of = name.partition(":")
-            turns = self._turns.get(policy)
-            if turns is not None:
-                with surviving("peers"):
-                    turns.hear({of: last})
+            policy, _, group = name.partition(":")
+            with surviving("peers"):
+                self._runner.apply(PeerTurned(policy, {group: last}))
         told = peers.replicas, peers.work
         if peers.ejected or told != self._told:
             self._told = told
@@ -91,10 +89,9 @@ class PeerLink:
 
     def hear_lessons(self, lessons: Sequence[bytes]) -> None:
         """What others learned."""
-        instances, now = self._runner.scheduler.instances, self._runner.clock()
         for lesson in lessons:
             with surviving("peers"):
-                self._sharing.hear(lesson, instances, now)
+                self._runner.apply(PeerObserved(lesson))
 
     def changed(self, document: str, content: Mapping[str, Any]) -> None:
         """A shared document has been changed."""

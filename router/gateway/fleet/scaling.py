@@ -15,12 +15,7 @@ TARGET_UTILISATION = 0.7
 
 def concurrency(instance: Instance, model: str) -> int | None:
     """Requests an instance takes at a time: as configured, else its engine profile's sequences."""
-    if instance.max_concurrency is not None:
-        return instance.max_concurrency
-    profile = instance.profiles.get(model)
-    if profile is None:
-        return None
-    return profile.slots if instance.kind == "ollama" else profile.max_seqs
+    return instance.seats(model) if instance.max_concurrency is None else instance.max_concurrency
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from predictors.online.predictor import OnlinePredictor
 from router.background import Tasks, close_all
 from router.config import FleetConfig, InstanceConfig
 from router.core.errors import UpstreamError
@@ -61,7 +60,6 @@ class ServedFleet:
         runner: Runner,
         keys: ClientKeys,
         targets: LiveTargets,
-        predictor: OnlinePredictor,
         metrics: Metrics,
         make_backend: BackendFactory,
         profile: ProfileLookup,
@@ -76,7 +74,6 @@ class ServedFleet:
         self._runner = runner
         self._keys = keys
         self._targets = targets
-        self._predictor = predictor
         self._metrics = metrics
         self._make_backend = make_backend
         self._profile = profile
@@ -165,8 +162,6 @@ class ServedFleet:
             if backends.get(name) is not backend:
                 unused.append(backend)
                 self.monitor.renew(name)
-            if name not in backends:
-                self._predictor.forget(name)
         self.backends = backends
         self.tokenizers = prepared.tokenizers
         self._headers.clear()

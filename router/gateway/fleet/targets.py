@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from policies.settings import Targets
 from router.config import FleetConfig, KeyConfig
+from router.core.types import Targets
 
 
 class LiveTargets:
-    """What `PolicySettings.targets` asks. The fleet file gives them; `change` replaces some until the file is read
+    """The targets of all scopes. The fleet file gives them; `change` replaces some until the file is read
     again. A key takes from the fleet what neither its own entry nor a change of its own says."""
 
     def __init__(self, config: FleetConfig) -> None:
+        #: Called when they have changed.
+        self.on_change: Callable[[], None] | None = None
         self._made: dict[str, dict[str, float | None]] = {}
+        self._targets: dict[str | None, Targets] = {}
         self.use(config)
 
     def use(self, config: FleetConfig) -> None:
@@ -30,10 +33,6 @@ class LiveTargets:
         """Take over the keys that are not of the fleet file, with what holds for them; what was changed stays."""
         self._made = {key.name: _own(key) for key in made}
         self._settle()
-
-    def __call__(self, key: str | None) -> Targets:
-        """What holds for a key (None, or one that is not known: the fleet)."""
-        return self._targets.get(key, self._fleet)
 
     @property
     def scopes(self) -> Mapping[str | None, Targets]:
@@ -57,10 +56,14 @@ class LiveTargets:
         self._settle()
 
     def _settle(self) -> None:
-        self._targets: dict[str | None, Targets] = {None: self._fleet}
+        before = self._targets
+        targets: dict[str | None, Targets] = {None: self._fleet}
         for name, own in {**self._made, **self._keys}.items():
             values = {**own, **self._changes.get(name, {})}
-            self._targets[name] = replace(self._fleet, **values)  # type: ignore[arg-type]
+            targets[name] = replace(self._fleet, **values)  # type: ignore[arg-type]
+        self._targets = targets
+        if self.on_change is not None and targets != before:
+            self.on_change()
 
 
 def _own(key: KeyConfig) -> dict[str, float | None]:

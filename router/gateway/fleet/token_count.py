@@ -71,6 +71,6 @@ class TokenCounter:
                 context = candidate.context_tokens
                 if context is not None and tokens / _ESTIMATE_ERROR < context <= bound:
                     decides = True
-                if found is None and instance.healthy and not instance.draining and instance.kind == "vllm":
+                if found is None and instance.healthy and not instance.draining and instance.tokenizes:
                     found = self._fleet.backends[instance.name], candidate
         return found if decides else None

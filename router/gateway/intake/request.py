@@ -31,7 +31,7 @@ def routing_params(
         body.get("model"),
         terms,
         None if routing is None else from_body(routing),
-        from_headers(headers.get),
+        from_headers(headers),
     )
 
 

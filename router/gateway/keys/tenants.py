@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from router.config import KeyConfig
-from router.core.shown import shown
+from router.core.quoting import quoted
 from router.gateway.keys.accounts import Account, KeyBudget
 from router.store.keys import StoredKey
 from router.store.state import TOTAL, Bucket, Budget
@@ -256,7 +256,7 @@ def key_of(name: object, sha256: str, given: Mapping[str, Any]) -> KeyConfig:
     is never repeated, since it may be a secret in the wrong place."""
     for field in given:
         if field not in SETTINGS:
-            raise BadKey(None, f"unknown setting {shown(field)}; known: {', '.join(SETTINGS)}")
+            raise BadKey(None, f"unknown setting {quoted(field)}; known: {', '.join(SETTINGS)}")
     try:
         return KeyConfig.model_validate({**given, "name": name, "sha256": sha256})
     except ValidationError as error:

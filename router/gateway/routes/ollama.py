@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from router import __version__
 from router.core.errors import invalid_request
-from router.core.shown import cut
+from router.core.quoting import cut
 from router.gateway.codecs.ollama.catalog import ModelCard, ps, show, tags, version
 from router.gateway.routes.access import client_key, not_found
 from router.gateway.service import Gateway

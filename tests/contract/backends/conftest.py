@@ -1,10 +1,9 @@
-"""One parametrised fixture: every kind of backend."""
+"""One parametrised fixture: the dialect of every registered kind of engine."""
 
 from __future__ import annotations
 
 import pytest
 
-import backends
 from tests.contract.backends.dialects import DIALECTS, Dialect
 
 
@@ -13,7 +12,3 @@ def dialect(request: pytest.FixtureRequest) -> Dialect:
     chosen = request.param
     assert isinstance(chosen, Dialect)
     return chosen
-
-
-def pytest_sessionstart() -> None:
-    assert {dialect.kind for dialect in DIALECTS} == set(backends.KINDS), "a kind lacks its dialect"

@@ -1,4 +1,4 @@
-"""How each kind of engine writes the same things."""
+"""How the engines of each kind write the same answers, errors and ends. A kind speaks as its emulated server does."""
 
 from __future__ import annotations
 
@@ -28,6 +28,10 @@ class Dialect:
 
     kind: str
 
+    @property
+    def health_path(self) -> str:
+        return backends.KINDS[self.kind].health_path
+
     def create(self, url: str, **settings: Any) -> Backend:
         return backends.create(self.kind, url=url, candidates=[CANDIDATE], **settings)
 
@@ -45,7 +49,6 @@ class Dialect:
         raise NotImplementedError
 
     chat_path = "/v1/chat/completions"
-    health_path = "/v1/models"
     nothing = b": still here\n\n"  # bytes of a body that say nothing
 
 
@@ -75,14 +78,9 @@ class OpenAIDialect(Dialect):
         return orjson.dumps({"error": {"message": message, "type": "E", "param": "p", "code": status}})
 
 
-class VllmDialect(OpenAIDialect):
-    health_path = "/health"
-
-
 class OllamaDialect(Dialect):
     chat_path = "/api/chat"
     nothing = b"\n"
-    health_path = "/api/version"
 
     def text(self, content: str) -> bytes:
         message = {"role": "assistant", "content": content}
@@ -107,7 +105,9 @@ class OllamaDialect(Dialect):
         return orjson.dumps({"error": message})
 
 
-DIALECTS = [OpenAIDialect("openai"), VllmDialect("vllm"), OllamaDialect("ollama")]
+#: By the emulated server that speaks it.
+_DIALECTS = {"vllm": OpenAIDialect, "ollama": OllamaDialect}
+DIALECTS = [_DIALECTS[kind.emulator](kind.name) for kind in backends.KINDS.values()]
 
 
 async def read_all(stream: Stream) -> list[Batch]:

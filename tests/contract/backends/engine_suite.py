@@ -140,7 +140,7 @@ async def test_probe_and_load(served: Served) -> None:
     await streamed(backend, served.chat(bound=8))
     assert await backend.probe()
     report = await backend.load()
-    if served.kind == "ollama":
+    if backends.KINDS[served.kind].fixed_slots:
         assert report.loaded_models == frozenset({served.model})
         assert report.running is None
     else:
@@ -157,7 +157,7 @@ async def test_prompt_tokens(served: Served) -> None:
     backend = served.backend()
     for call in (served.chat(bound=1), served.completion(bound=1)):
         count = await backend.count_tokens(call)
-        if served.kind == "vllm":
+        if backends.KINDS[served.kind].tokenizes:
             assert count == (await streamed(backend, call))[2]["prompt_tokens"]
         else:
             assert count is None

@@ -1,12 +1,14 @@
-"""Every backend against the emulator's wire formats."""
+"""The backend of every registered kind against the emulated server that speaks its wire format."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 import backends
+from backends import KINDS
 from backends.emulator import EmulatedInstance
 from backends.emulator.faults import Fault, FaultKind
 from router.core.errors import UpstreamError, UpstreamTimeout
@@ -29,13 +31,18 @@ PROFILE = "llama-3.1-8b@a100-80g"
 MODEL = "engine-model"
 
 
-@pytest.fixture(params=["vllm", "openai", "ollama"])
+#: How each emulated server is started.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "vllm": {"speed": 20, "max_model_len": 2048, "api_key": KEY},
+    "ollama": {"speed": 100, "num_ctx": 2048},
+}
+
+
+@pytest.fixture(params=KINDS)
 async def emulated(request: pytest.FixtureRequest) -> AsyncIterator[tuple[EmulatedInstance, Served]]:
     kind = str(request.param)
-    if kind == "ollama":
-        instance = EmulatedInstance("e", "ollama", {MODEL: PROFILE}, speed=100, num_ctx=2048)
-    else:
-        instance = EmulatedInstance("e", "vllm", {MODEL: PROFILE}, speed=20, max_model_len=2048, api_key=KEY)
+    server = KINDS[kind].emulator
+    instance = EmulatedInstance("e", server, {MODEL: PROFILE}, **OPTIONS[server])
     await instance.start()
     yield instance, Served(kind, instance.url, MODEL)
     await instance.stop()
@@ -55,7 +62,9 @@ def served(emulated: tuple[EmulatedInstance, Served]) -> Served:
         suite.check_two_choices,
     ],
 )
-@pytest.mark.parametrize("emulated", ["vllm", "openai"], indirect=True)
+@pytest.mark.parametrize(
+    "emulated", [kind.name for kind in KINDS.values() if kind.emulator == "vllm"], indirect=True
+)
 async def test_as_vllm_does(check: type, served: Served) -> None:
     await check(served)
 

@@ -121,7 +121,9 @@ async def test_ollama_s_context_and_keep_alive_are_the_same_in_every_request() -
 
     small = replace(CANDIDATE, model="small", context_tokens=512)
     async with FakeEngine(script) as engine:
-        backend = backends.create("ollama", url=engine.url, candidates=[small, CANDIDATE], keep_alive=-1)
+        backend = backends.create(
+            "ollama", url=engine.url, candidates=[small, CANDIDATE], settings={"keep_alive": -1}
+        )
         for call in (chat(), Call("completions", {"prompt": "x"}, small, "r"), embeddings()):
             with pytest.raises(UpstreamRejected, match="does not support tools"):
                 await (backend.complete if call.api == "embeddings" else backend.stream)(call)

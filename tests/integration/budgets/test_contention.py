@@ -56,7 +56,7 @@ async def ask(gw: Live, secret: str, rng: Random) -> int | None:
 async def test_keys_under_one_maker(tmp_path, monkeypatch, delay_s):
     """Every kind of request and of end, engines that break; a budget of each key and one of all together."""
     auth = {"keys": [key(name) for name in KEYS]}
-    hedged = hedge_after(monkeypatch, 0.01)
+    hedged = hedge_after(monkeypatch, 0.002)
     engines = [vllm("x", speed=50.0), vllm("y", "qwen2.5-7b", speed=50.0), vllm("z", speed=50.0)]
     async with live(tmp_path, *engines, auth=auth, **hedged) as gw:
         own = {

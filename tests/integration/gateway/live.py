@@ -1,4 +1,4 @@
-"""A real gateway over real emulated engines, in this process, on free ports."""
+"""A gateway over emulated engines, in this process, on free ports. All of it goes by the running loop's time."""
 
 from __future__ import annotations
 
@@ -164,19 +164,27 @@ def events(text: str) -> list[Any]:
     return [payload if payload == "[DONE]" else json.loads(payload) for payload in payloads]
 
 
+def loop_time() -> float:
+    """The running loop's time: the machine's, or virtual."""
+    return asyncio.get_running_loop().time()
+
+
 def vllm(
     name: str, model: str = "llama-3.1-8b", *, hardware: str = "a100-80g", **settings: Any
 ) -> EmulatedInstance:
     """An emulated vLLM that serves `model` under its own engine-side name."""
     return EmulatedInstance(
-        name, "vllm", {f"up/{model}": f"{model}@{hardware}"}, **{"speed": SPEED} | settings
+        name,
+        "vllm",
+        {f"up/{model}": f"{model}@{hardware}"},
+        **{"speed": SPEED, "clock": loop_time} | settings,
     )
 
 
 def ollama(name: str, *models: str, hardware: str = "rtx-4090", **settings: Any) -> EmulatedInstance:
     """An emulated Ollama that serves models under `NAME:latest`."""
     served = {f"{model}:latest": f"{model}-q4@{hardware}" for model in models}
-    return EmulatedInstance(name, "ollama", served, **{"speed": SPEED} | settings)
+    return EmulatedInstance(name, "ollama", served, **{"speed": SPEED, "clock": loop_time} | settings)
 
 
 def fleet_of(
@@ -220,7 +228,7 @@ async def live(
             return loads(yaml.safe_dump(fleet), "test.yaml", policies=tuple(policies.POLICIES))
 
         gateway = await stack.enter_async_context(
-            open_gateway(read(), reload=read, environment=environment or {}, seed=0)
+            open_gateway(read(), reload=read, environment=environment or {}, seed=0, clock=loop_time)
         )
         listener = listen("127.0.0.1", 0)
         stack.callback(listener.close)

@@ -73,6 +73,7 @@ async def test_an_instance_is_added_and_taken_out(tmp_path):
         await extra.stop()
 
 
+@pytest.mark.real_time  # the engine is a process of its own
 async def test_an_emulated_instance_is_started_by_the_gateway(tmp_path):
     async with live(tmp_path, vllm("a")) as gw:
         emulated = {

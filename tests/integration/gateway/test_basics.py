@@ -96,7 +96,7 @@ async def test_a_client_that_leaves_frees_the_engine(tmp_path):
                 request.cancel()
                 await asyncio.gather(request, return_exceptions=True)
             await gw.until(lambda instance=instance: instance.in_flight == 0)
-            await gw.until(lambda: gw.engines["a"].app.engine.running == 0)
+            await gw.until(lambda: gw.engines["a"].app.state()["running"] == 0)
         await gw.until(lambda: gw.gateway.store.counts().finished == 2)
         assert [row["outcome"] for row in await gw.rows()] == ["client_cancelled"] * 2
 

@@ -15,7 +15,7 @@ BOUNDED = {
     "SessionIndex._held": "tests/unit/predictors_online: max_sessions",
     "RoutingRules._unasked": "cleared at _CACHED",
     "RoutingRules._joint": "cleared at _CACHED",
-    "Turns._last": "tests/unit/policies/test_policies.py: 1024",
+    "RoundRobinCursor._last": "tests/unit/policies/test_policies.py: 1024",
     "LengthModel._fleets": "cleared at _FLEETS",
     "RelevanceModel._fleets": "cleared at _FLEETS",
     "ResidualWindow._recent": "a window",
@@ -66,7 +66,7 @@ async def test_distinct_words_of_clients_fill_nothing_without_a_bound(tmp_path):
 
         async def ask(number: int) -> None:
             wanted = rng.sample(MODELS, rng.randint(1, len(MODELS)))
-            policy = rng.choice(sorted(gw.gateway.policies))
+            policy = rng.choice(sorted(gw.gateway.fleet.policies))
             headers = {
                 **bearer("team"),
                 "x-session-id": f"session-{number}",

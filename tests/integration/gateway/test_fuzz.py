@@ -6,11 +6,14 @@ import asyncio
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.integration.gateway.live import live, ollama, vllm
 
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 
 
+@pytest.mark.real_time  # the fuzzer is a process of its own
 async def test_a_fuzzer_finds_nothing(tmp_path):
     async with live(tmp_path, vllm("a"), ollama("b", "qwen2.5-7b")) as gw:
         fuzzer = await asyncio.create_subprocess_exec(

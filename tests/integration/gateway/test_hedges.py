@@ -245,7 +245,7 @@ async def test_a_hedge_that_won_breaks_in_mid_answer(tmp_path, monkeypatch, stre
 async def test_many_requests_with_hedges_all_end(tmp_path, monkeypatch):
     """Answers of mixed lateness: each is one engine's whole, and no counter of an instance is left behind."""
     sections = hedge_after(monkeypatch, 0.02)
-    delays = [0.0, 0.02, 0.021, 0.03, 0.05]
+    delays = [0.0, 0.0199, 0.0201, 0.03, 0.05]
     scripts = [after(delays[n % 5], says(*[f"{n} "] * 3, gap_s=0.001 * (n % 3))) for n in range(200)]
     async with staged(tmp_path, *scripts, engines="abcd", **sections) as (gw, stage):
         got = await asyncio.gather(*(chat(gw) for _ in range(60)))

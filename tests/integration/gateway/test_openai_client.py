@@ -10,7 +10,8 @@ import pytest
 
 from tests.integration.gateway.live import bearer, fault, key, live, vllm
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+#: One of the clients is synchronous and needs a thread.
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.real_time]
 
 MESSAGES = [{"role": "user", "content": "Tell me a joke"}]
 TOOL = {

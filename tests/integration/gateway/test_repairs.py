@@ -69,6 +69,7 @@ async def test_a_refused_reload_changes_nothing_at_all(tmp_path):
         assert gw.instances["a"].max_concurrency == 3
 
 
+@pytest.mark.real_time  # engines are processes of their own
 async def test_instances_added_at_the_same_time_all_stay(tmp_path):
     async with live(tmp_path, vllm("a")) as gw:
 

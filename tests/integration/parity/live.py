@@ -9,6 +9,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
+from backends import KINDS
 from benchmarks.simulator import Arrival, Fleet, InstanceLoss
 from predictors.online.predictor import OnlinePredictor
 from router.config import FleetConfig, InstanceConfig
@@ -173,7 +174,7 @@ class LiveRun:
             assert name is not None
             found[model] = self._fleet.profiles[name]
         engine = self._engines[instance.name] = self._make_engine(
-            instance.protocol, candidates, found, instance.speed
+            KINDS[instance.protocol].fixed_slots, candidates, found, instance.speed
         )
         return LiveBackend(instance.protocol, engine, self._truths)
 

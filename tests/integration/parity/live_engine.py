@@ -107,12 +107,12 @@ class LiveEngine:
 
     def __init__(
         self,
-        kind: str,
+        fixed_slots: bool,
         candidates: Mapping[str, Candidate],
         found: Mapping[str, EngineProfile],
         speed: float = 1.0,
     ) -> None:
-        self.kind = kind
+        self._fixed_slots = fixed_slots
         self.speed = speed
         self.down = False
         self._loop = asyncio.get_running_loop()
@@ -127,7 +127,7 @@ class LiveEngine:
     def _restart(self) -> None:
         self.slots: SlotEngine | None = None
         self.batching: Engine | None = None
-        if self.kind == "ollama":
+        if self._fixed_slots:
             known = all(profile.name in profiles.names() for profile in self._profiles.values())
             self.slots = SlotEngine(
                 self._profiles,

@@ -98,7 +98,10 @@ def test_another_seed(simulated: Run) -> None:
 
 def test_an_engine_one_percent_slower(simulated: Run) -> None:
     def slower(
-        kind: str, candidates: Mapping[str, Candidate], found: Mapping[str, EngineProfile], speed: float
+        fixed_slots: bool,
+        candidates: Mapping[str, Candidate],
+        found: Mapping[str, EngineProfile],
+        speed: float,
     ) -> LiveEngine:
         found = {
             model: replace(each, overhead_s=each.overhead_s * 1.01, floor_s=each.floor_s * 1.01)
@@ -106,7 +109,7 @@ def test_an_engine_one_percent_slower(simulated: Run) -> None:
             else each
             for model, each in found.items()
         }
-        return LiveEngine(kind, candidates, found, speed)
+        return LiveEngine(fixed_slots, candidates, found, speed)
 
     told = difference(simulated, make_engine=slower)
     # The first to hear of it is the first that had its first token from such an engine.

@@ -27,13 +27,13 @@ async def test_load_turns_lessons_and_rows_are_one_truth(tmp_path, redis):
             assert wanted[0]["models"][0]["in_flight"] == 1
         await fleet.quiet()
 
-        # Turns: each goes on from what the other took last.
+        # Round robin: each continues from what the other took last.
         taken = []
         for number in range(9):
             gw = fleet.gateways[number % 2]
             _, headers, _ = await gw.chat(model="small:round_robin")
             taken.append(headers["x-headway-instance"])
-            other = fleet.gateways[(number + 1) % 2].gateway.runner.scheduler.policies["round_robin"].turns
+            other = fleet.gateways[(number + 1) % 2].gateway.runner.scheduler.policies["round_robin"].cursor
             await fleet.until(lambda other=other, last=taken[-1]: _last(other) == last)
         first = "abc".index(taken[0])
         assert taken == ["abc"[(first + at) % 3] for at in range(9)]
@@ -66,8 +66,8 @@ async def test_load_turns_lessons_and_rows_are_one_truth(tmp_path, redis):
 _HELLO = [{"role": "user", "content": "Hello"}]
 
 
-def _last(turns):
-    last = set(turns._last.values())
+def _last(cursor):
+    last = set(cursor._last.values())
     return next(iter(last))[0] if len(last) == 1 else None
 
 

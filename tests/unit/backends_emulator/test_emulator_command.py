@@ -58,9 +58,11 @@ def test_bad_input_is_one_line(
     ("text", "says"),
     [
         ("- {kind: vllm, profil: x}", "unknown key 'profil'"),
-        ("- {kind: tgi, profile: x}", "unknown kind"),
+        ("- {kind: vllm, profile: llama-3.1-8b@a100-80g, num_ctx: 3}", "unknown key 'num_ctx'"),
+        ("- {kind: vllm, profile: llama-3.1-8b@a100-80g, max_model_len: '3'}", "max_model_len"),
+        ("- {kind: tgi, profile: x}", "kind: must be 'vllm' or 'ollama'"),
         ("- {kind: vllm, profile: x}", "unknown profile 'x'"),
-        ("- {kind: ollama, models: [x]}", "models must map"),
+        ("- {kind: ollama, models: [x]}", "models: must be a valid dictionary"),
         ("- {kind: vllm, profile: llama-3.1-8b@a100-80g, port: many}", "port"),
         ("- {kind: vllm, profile: llama-3.1-8b@a100-80g, on_stop: explode}", "on_stop"),
         ("5", "list of instances"),

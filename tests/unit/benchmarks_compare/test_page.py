@@ -2,53 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from html.parser import HTMLParser
-from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 
-from benchmarks.compare import bars, plots, svg
-from benchmarks.compare.headline import headline
+from benchmarks.compare import bars, plots
+from benchmarks.compare.headline import gap_note, headline, oracle_note
 from benchmarks.compare.looks import OUTCOME_GROUPS, looks_of
 from benchmarks.compare.page import page
 from benchmarks.compare.page_tables import results_table
 from benchmarks.compare.report import report
 from benchmarks.compare.tables import ENDINGS, rates_hint, table
+from benchmarks.pages.drawing import Drawing
 from router.core.types import Outcome
+from tests.unit.benchmarks.parsed import Parsed, assert_stands_alone, words
 
 from .made import ABOUT, made_report, oracles, run, runs
-
-_VOID = {"meta", "input", "br", "path", "rect", "circle"}
-
-
-class Page(HTMLParser):
-    """Every start tag must be ended; collects outside addresses, ids and classes."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[str] = []
-        self.outside: list[str] = []
-        self.ids: list[str] = []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.open.append(tag)
-        if tag in ("meta", "input"):
-            self.open.pop()
-        self.outside += [value for name, value in attrs if name in ("src", "href") and value]
-        self.ids += [value for name, value in attrs if name == "id" and value]
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
 
 
 @pytest.fixture(scope="module")
@@ -56,17 +27,16 @@ def told() -> dict[str, Any]:
     return made_report()
 
 
-def test_it_stands_alone_and_is_well_formed(told: dict[str, Any]) -> None:
-    text = page(told)
-    parsed = Page(text)
-    assert parsed.open == []
-    assert parsed.outside == []
-    assert "script" not in parsed.tags
-    assert "url(" not in text
-    assert len(parsed.ids) == len(set(parsed.ids))
+@pytest.fixture(scope="module")
+def text(told: dict[str, Any]) -> str:
+    return page(told)
+
+
+def test_it_stands_alone_and_is_well_formed(told: dict[str, Any], text: str) -> None:
+    assert text == page(told)
+    assert_stands_alone(text)
     assert "made &lt;up&gt;" in text
     assert "<up>" not in text
-    assert "nan" not in re.sub(r"<style>.*?</style>", "", text).lower()
     for title in (
         "Against load",
         "Load that each bears",
@@ -80,8 +50,8 @@ def test_it_stands_alone_and_is_well_formed(told: dict[str, Any]) -> None:
         assert f"<h2>{title}</h2>" in text
 
 
-def test_each_policy_can_be_hidden(told: dict[str, Any]) -> None:
-    parsed = Page(page(told))
+def test_each_policy_can_be_hidden(text: str) -> None:
+    parsed = Parsed(text)
     assert [name for name in parsed.ids if name.startswith("show-")] == ["show-p0", "show-p1", "show-p2"]
 
 
@@ -97,7 +67,7 @@ def test_each_policy_can_be_hidden(told: dict[str, Any]) -> None:
 )
 def test_small_reports(made: list[dict[str, Any]]) -> None:
     text = page(report(made, about={**ABOUT, "url": "http://gateway", "speed": 6.0}, complete=False))
-    assert Page(text).open == []
+    assert_stands_alone(text)
     assert "Interrupted" in text
     assert "time compressed 6 times" in text
 
@@ -113,9 +83,9 @@ def test_runs_without_slo_quality_or_answers() -> None:
     }
     made = [{**one, **bare} for one in runs()]
     told = report(made, about=ABOUT, complete=True)
-    assert Page(page(told)).open == []
+    assert_stands_alone(page(told))
     lost = [{**one, "curves": {name: [None] * 201 for name in one["curves"]}} for one in made]
-    assert Page(page(report(lost, about=ABOUT, complete=True))).open == []
+    assert_stands_alone(page(report(lost, about=ABOUT, complete=True)))
 
 
 def test_many_policies_and_seeds_stay_small() -> None:
@@ -195,7 +165,7 @@ def test_the_headline_claims_of_the_highest_rate_what_all_seeds_show() -> None:
     uneven = attained((4.0, 8.0, 9.0), round_robin=[(0.9, 0.99, 0.91)], slo=[(0.9, 0.98, 0.98)])
     assert "up to the highest rate" not in headline(uneven)[0]
     assert headline(uneven)[0].startswith("slo bears most load: at least 9, though not at 4 requests/s")
-    assert "8.50, though not at 4" in page(uneven)
+    assert "8.50, though not at 4" in table(uneven)
 
 
 def test_a_lead_within_the_noise_is_told_as_none() -> None:
@@ -253,27 +223,34 @@ def test_the_cheapest_policy_tells_what_it_attains() -> None:
     assert "with 62.0 % within their SLO (90.0 %)" in sentence
 
 
-def test_oracles_of_some_draws_say_so(told: dict[str, Any]) -> None:
-    assert "Oracles: draws 0 and 1 only" in page(told)
-    assert "over draws 0 and 1" in page(told)
-    assert "was not run" not in page(told)
-    same = made_report(runs=runs(seeds=(0, 1)))
-    assert "Oracles: draws" not in page(same)
+def test_oracles_of_some_draws_say_so(told: dict[str, Any], text: str) -> None:
+    assert oracle_note(told) in words(text)
+    assert gap_note(told) in words(text)
+    assert "Oracles: draws 0 and 1 only" in oracle_note(told)
+    assert "over draws 0 and 1" in gap_note(told)
+    assert "was not run" not in gap_note(told)
+    assert "Oracles: draws" not in oracle_note(made_report(runs=runs(seeds=(0, 1))))
     without = made_report(runs=[one for one in runs() if one["policy"] != "round_robin"])
-    assert "between random (round_robin was not run: random stands in its place)" in page(without)
+    assert "between random (round_robin was not run: random stands in its place)" in gap_note(without)
+
+
+def reached(drawing: Drawing | None) -> tuple[tuple[float, float], list[float]]:
+    """The range of the height, and the heights of all lines and areas."""
+    assert drawing is not None
+    (axes,) = drawing.axes
+    lines = [y for line in axes.lines for y in np.asarray(line.get_ydata(), float)]
+    areas = [y for area in axes.collections for path in area.get_paths() for _, y in path.vertices]
+    return axes.get_ylim(), lines + areas
 
 
 def test_charts_have_room_for_intervals_and_oracles(told: dict[str, Any]) -> None:
-    """What a chart cannot hold is held at its edge, where it would look like a number."""
-
-    def tops(chart: str | None) -> list[float]:
-        paths = re.findall(r'class="(?:band|line) [^"]*" d="([^"]*)"', str(chart))
-        return [float(y) for path in paths for y in re.findall(r" ([\d.]+)(?=[LZ]|$)", path)]
-
-    looks = looks_of(told["policies"])
-    assert min(tops(plots.goodput(told, looks))) > 26  # the upper bound lies above all that was reached
+    (_, most), heights = reached(plots.goodput(told, looks_of(told["policies"])))
+    assert max(heights) == pytest.approx(20.0)  # the upper bound lies above all that was reached
+    assert most > 20
     wide = attained((8.0, 16.0), slo=[(0.9, 0.71), (0.9, 0.81)], round_robin=[(0.9, 0.8), (0.9, 0.8)])
-    assert max(tops(plots.attainment(wide, looks_of(wide["policies"])))) < 300
+    (least, most), heights = reached(plots.attainment(wide, looks_of(wide["policies"])))
+    assert least < min(heights) < 71
+    assert max(heights) <= most == 100
 
 
 def test_the_page_says_which_rates_it_shows() -> None:
@@ -281,9 +258,9 @@ def test_the_page_says_which_rates_it_shows() -> None:
     text = page(attained(rates, round_robin=[(1.0, 0.9, 0.5, 0.1)], slo=[(1.0, 1.0, 0.9, 0.2)]))
     assert text.count("Shown at 4, 8 and 32 of 4 rates") == 3
     assert text.count("the nearest to what the best policy bears") == 3
-    nothing = page(attained(rates, slo=[(0.5, 0.4, 0.3, 0.2)]))
-    assert "Shown at 4, 16 and 32 of 4 rates: the lowest, a middle one" in nothing
-    assert "Shown at" not in page(attained(rates[:3], slo=[(1.0, 0.9, 0.5)]))
+    nothing = attained(rates, slo=[(0.5, 0.4, 0.3, 0.2)])
+    assert "Shown at 4, 16 and 32 of 4 rates: the lowest, a middle one" in plots.shown_note(nothing)
+    assert plots.shown_note(attained(rates[:3], slo=[(1.0, 0.9, 0.5)])) == ""
 
 
 def test_all_that_are_not_clearly_behind_are_marked() -> None:
@@ -293,66 +270,41 @@ def test_all_that_are_not_clearly_behind_are_marked() -> None:
         slo=[(0.90,), (0.80,), (0.70,)],
         latency=[(0.88,), (0.83,), (0.68,)],
     )
-    text = results_table(told, looks_of(told["policies"]))
-    marked = {
-        policy: re.search(rf"</span>{policy}</td><td>8</td><td( class=best)?>", text)
-        for policy in told["policies"]
-    }
-    assert {policy for policy, found in marked.items() if found and found[1]} == {"slo", "latency"}
-    assert all(marked.values())
+    table = results_table(told, looks_of(told["policies"]))
+    attainment = [heading.text for heading in table.headings].index("attained %")
+    marked = {row.cells[0].text for row in table.rows if row.cells[attainment].css == "best"}
+    assert marked == {"slo", "latency"}
 
 
-def test_endings_have_one_word_everywhere(told: dict[str, Any]) -> None:
+def test_endings_have_one_word_everywhere(told: dict[str, Any], text: str) -> None:
     labels = {group.label for group in OUTCOME_GROUPS}
     for column in ENDINGS:
         assert column.heading.removesuffix(" %") in labels
-    text = page(told)
     assert text.count("counts as in time") == 2
-    picture = str(bars.outcomes(told, looks_of(told["policies"])))
-    for text in ("cut by", "refused", "timed out"):
-        assert f">{text}</text>" in picture
-    clean = [{**one, "outcomes": {"ok": one["requests"]}} for one in told["runs"]]
-    clean_picture = str(bars.outcomes(made_report(runs=clean), looks_of(told["policies"])))
-    assert ">cut by</text>" not in clean_picture
-    assert ">timed out</text>" in clean_picture
+    headings = bars.outcomes(told, looks_of(told["policies"])).headings
+    assert {"cut by budget", "refused for SLO", "timed out before decoding"} <= set(headings)
+    clean = made_report(runs=[{**one, "outcomes": {"ok": one["requests"]}} for one in told["runs"]])
+    left = bars.outcomes(clean, looks_of(told["policies"]))
+    assert left.headings == ["timed out before decoding", "out of budget before decoding"]
+    assert [name for _, name in left.groups] == ["ok"]
 
 
-def test_strips_have_no_gap_before_the_first_change_and_room_for_numbers() -> None:
+def test_bars_of_outcomes_are_whole(told: dict[str, Any]) -> None:
+    for _, rate in bars.outcomes(told, looks_of(told["policies"])).bars:
+        for bar in rate:
+            assert sum(percent for _, percent, _ in bar.parts) == pytest.approx(100)
+
+
+def test_strips_have_no_gap_before_the_first_change() -> None:
     rising = {"at_s": [0.0, 10.0, 20.0], "instances": {"a": {"in_flight": [0, 90_000, 90_000]}}}
     made = {**run("slo", 5.0, 0, 0.9), "timeline": rising, "requests": 100, "measured_rate_per_s": 5.0}
-    found = bars.heat_strips(report([made], about=ABOUT, complete=True), 5.0)
+    found = bars.load(report([made], about=ABOUT, complete=True), looks_of(["slo"]), 5.0)
     assert found is not None
-    picture = found[1][0][1]
-    first = min(float(x) for x in re.findall(r"M([\d.]+) 2H", picture))
-    assert first < 76 + 0.05 * 230
-    width = float(re.findall(r'viewBox="0 0 ([\d.]+)', picture)[0])
-    x, text = re.findall(r'<text x="([\d.]+)" y="13" class="soft">([\d,.]+)</text>', picture)[0]
+    assert (found.most, found.ticks[-1]) == (90_000, ("20", 100.0))
+    ((policy, css, (strip,)),) = found.panels
+    assert (policy, css, strip.instance) == ("slo", "p0", "a")
+    assert [start for _, start, _ in strip.pieces[1:]] == [end for _, _, end in strip.pieces[:-1]]
+    assert (strip.pieces[0][1], strip.pieces[-1][2]) == (0, 100)
+    assert strip.pieces[1][1] < 5
     # From none to all over a half of the time, then all of them.
-    assert int(text.replace(",", "")) == pytest.approx(67_500, rel=0.01)
-    assert float(x) + 7 * len(text) <= width
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [(0, 100, [0, 20, 40, 60, 80, 100]), (0.31, 0.52, [0.35, 0.4, 0.45, 0.5]), (-3, 4, [-2, 0, 2, 4])],
-)
-def test_linear_ticks(low: float, high: float, expected: list[float]) -> None:
-    assert svg.linear_ticks(low, high) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [(0.09, 2.1, [0.1, 0.2, 0.5, 1, 2]), (0.01, 500, [0.01, 0.1, 1, 10, 100]), (3, 4, [])],
-)
-def test_log_ticks(low: float, high: float, expected: list[float]) -> None:
-    assert svg.log_ticks(low, high) == pytest.approx(expected)
-
-
-def test_labels_are_kept_apart() -> None:
-    placed = svg.spread([10.0, 11.0, 12.0, 80.0], gap=14.0, least=0.0, most=300.0)
-    assert all(later - earlier >= 14 - 1e-9 for earlier, later in pairwise(placed))
-    assert placed[3] == 80.0
-    assert placed[0] >= 0
-    low = svg.spread([299.0, 300.0, 300.0], gap=14.0, least=0.0, most=300.0)
-    assert low == [272.0, 286.0, 300.0]
-    assert svg.spread([], 14.0, 0.0, 300.0) == []
+    assert int(strip.mean.replace(",", "")) == pytest.approx(67_500, rel=0.01)

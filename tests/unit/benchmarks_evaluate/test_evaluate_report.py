@@ -5,9 +5,8 @@ from __future__ import annotations
 import io
 import math
 import re
+from collections import Counter
 from dataclasses import replace
-from html import unescape
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,9 @@ from benchmarks.evaluate import plots
 from benchmarks.evaluate.figures import Curve, Evaluation, Figure
 from benchmarks.evaluate.page import page
 from benchmarks.evaluate.report import REPORT_KEY, Evaluated, report, show, write
+from benchmarks.pages.drawing import Drawing
 from predictors.learned.artifact import Artifact
+from tests.unit.benchmarks.parsed import assert_stands_alone, words
 
 OURS, THEIRS = "LSTM", "TF-IDF + ridge <tokens & co>"
 FIGURES = (
@@ -42,69 +43,44 @@ MADE = Evaluated(
 )
 
 
-class Page(HTMLParser):
-    """Every start tag must be ended; collects outside addresses and classes."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[str] = []
-        self.outside: list[str] = []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        if tag != "meta":
-            self.open.append(tag)
-        self.outside += [value for name, value in attrs if name in ("src", "href") and value]
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
 def test_the_page_stands_alone_and_is_well_formed() -> None:
-    text = page(
-        [("length predictor", "on made data", FOUND), ("latency predictor", "", Evaluation("latency"))]
-    )
-    parsed = Page(text)
-    assert parsed.open == []
-    assert parsed.outside == []
-    assert "script" not in parsed.tags
-    assert "url(" not in text
-    assert "prefers-color-scheme:dark" in text
-    assert "nan" not in re.sub(r"<title>.*?</title>", "", text)
-    assert parsed.tags.count("h2") == 2
+    shown = [("length predictor", "on made data", FOUND), ("latency predictor", "", Evaluation("latency"))]
+    text = page(shown)
+    assert text == page(shown)
+    assert assert_stands_alone(text).tags.count("h2") == 2
 
 
 def test_the_page_says_what_the_figures_say() -> None:
-    text = unescape(re.sub(r"<[^>]+>", " ", page([("length predictor", "", FOUND)]).replace("<long>", "")))
+    text = words(page([("length predictor", "", FOUND)]))
     for told in ("81.2", "[78.5, 84.0]", "family llama", "0.803", THEIRS, "Calibration", "MAE (tokens)"):
         assert told in text
     assert "Nothing known" not in text
+
+
+def drawn(drawing: Drawing) -> Counter[str]:
+    """How many artists have which classes, names and their lines left out."""
+    found = re.findall(r'<g class="((?:line|dot|whisker|target)[^"]*)"', drawing.svg())
+    return Counter(found)
 
 
 def test_curves_share_a_plot_by_title() -> None:
     looks = {OURS: "c0", THEIRS: "c1"}
     found = dict(plots.curves(CURVES, looks))
     assert list(found) == ["Calibration", "Error by length"]
-    assert found["Error by length"].count('class="line') == 2
-    # The point that is no number is left out; the line goes on.
-    assert found["Error by length"].count("<circle") == 5
+    assert drawn(found["Error by length"]) == {"line c0": 1, "line c1": 1, "dot c0": 2, "dot c1": 3}
     # Shares are drawn against the diagonal, other axes are logarithmic where they span much.
-    assert 'class="target"' in found["Calibration"]
-    assert 'class="target"' not in found["Error by length"]
-    assert ">1,000<" in found["Error by length"]
+    assert drawn(found["Calibration"])["target"] == 1
+    assert (found["Calibration"].axes[0].get_xscale(), found["Error by length"].axes[0].get_xscale()) == (
+        "linear",
+        "log",
+    )
+    assert ">1,000<" in found["Error by length"].svg()
 
 
 def test_scattered_points_are_not_joined() -> None:
     cloud = Curve("By task", OURS, "predicted", "actual", (0.1, 0.5), (0.3, 0.2), scattered=True)
-    ((_, drawn),) = plots.curves([cloud], {OURS: "c0"})
-    assert drawn.count("<circle") == 2
-    assert 'class="line' not in drawn
+    ((_, drawing),) = plots.curves([cloud], {OURS: "c0"})
+    assert drawn(drawing) == {"target": 1, "dot c0": 2}
 
 
 def test_a_difference_looks_like_the_baseline_in_it() -> None:
@@ -117,22 +93,20 @@ def test_a_difference_looks_like_the_baseline_in_it() -> None:
 
 def test_intervals_are_drawn_where_there_is_something_to_compare() -> None:
     looks = {OURS: "c0", THEIRS: "c1"}
-    drawn = plots.intervals(FIGURES[:3], looks)
-    assert drawn is not None
-    assert drawn.count("<circle") == 3
+    drawing = plots.intervals(FIGURES[:3], looks)
+    assert drawing is not None
+    assert drawn(drawing) == {"whisker c0": 2, "dot c0": 2, "whisker c1": 1, "dot c1": 1}
     assert plots.intervals(FIGURES[3:], looks) is None
     with_unknown = (FIGURES[3], Figure("coverage of p10 to p90", THEIRS, "all", math.nan))
     assert plots.intervals(with_unknown, looks) is None
 
 
 def test_a_dot_lies_within_its_interval() -> None:
-    drawn = plots.intervals(FIGURES[:3], {OURS: "c0", THEIRS: "c1"})
-    assert drawn is not None
-    ends = re.findall(r'class="whisker c\d" d="M([\d.]+) [\d.]+H([\d.]+)"', drawn)
-    dots = re.findall(r'class="dot c\d" cx="([\d.]+)"', drawn)
-    assert len(ends) == len(dots) == 3
-    for (low, high), dot in zip(ends, dots, strict=True):
-        assert float(low) < float(dot) < float(high)
+    drawing = plots.intervals(FIGURES[:3], {OURS: "c0", THEIRS: "c1"})
+    assert drawing is not None
+    lines = [line.get_xdata() for line in drawing.axes[0].lines]
+    for (low, high), (dot, _) in zip(lines[::2], lines[1::2], strict=True):
+        assert low < dot < high
 
 
 def test_differences_are_drawn_and_told_apart() -> None:

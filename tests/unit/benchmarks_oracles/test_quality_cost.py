@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from benchmarks.oracles import Truth, frontier
-from benchmarks.oracles.quality_cost import lower_hull
 from benchmarks.simulator import Arrival, Fleet, open_fleet
 from benchmarks.workloads.format import WorkloadError
 from router.config import FleetConfig
@@ -49,15 +48,6 @@ def of(*arrivals: Arrival) -> Truth:
 def pairs(truth: Truth, points: int, **options: Any) -> list[tuple[float, float]]:
     found = frontier(truth, points, **options).points
     return [(point.quality, point.cost_usd_per_request * 1e3) for point in found]
-
-
-def test_the_hull_leaves_out_what_is_dearer_and_no_better() -> None:
-    assert lower_hull([(0.5, 2.0), (0.2, 1.0), (0.4, 3.0), (0.9, 9.0), (0.2, 1.5), (0.7, 8.0)]) == [
-        (0.2, 1.0),
-        (0.5, 2.0),
-        (0.9, 9.0),
-    ]
-    assert lower_hull([(0.3, 1.0), (0.6, 1.0)]) == [(0.6, 1.0)]
 
 
 def test_money_goes_first_to_whom_it_helps_most() -> None:

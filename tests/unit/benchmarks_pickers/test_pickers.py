@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import yaml
 
-from benchmarks.oracles.quality_cost import lower_hull
 from benchmarks.pickers import judge as judging
 from benchmarks.pickers import trained as training
 from benchmarks.pickers.cases import CASES, Case, Table, part, table_of
@@ -30,6 +29,7 @@ from benchmarks.pickers.judge import Fold, judge
 from benchmarks.pickers.replay import orders, replay
 from benchmarks.pickers.trained import Asked, ask, fold_of, trained
 from policies import POLICIES, PolicySettings
+from policies.lower_hull import lower_hull
 from policies.settings import Targets
 from predictors.learned.text import prompt_features
 from predictors.training.dataset import Answer, Dataset, DatasetError, Prompt

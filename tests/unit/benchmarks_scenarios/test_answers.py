@@ -78,9 +78,3 @@ def test_an_answer_depends_on_seed_id_and_model_alone() -> None:
 def test_a_request_without_a_length_of_its_own_is_told() -> None:
     with pytest.raises(WorkloadError, match="request r0: made-up answers need"):
         list(with_answers(requests(1, output_tokens=None), MODELS, seed=1))
-
-
-@pytest.mark.parametrize(("length", "quality"), [(0.0, 0.5), (1.0, 0.0), (1.0, 1.0), (-1.0, 0.5)])
-def test_answers_out_of_range(length: float, quality: float) -> None:
-    with pytest.raises(WorkloadError):
-        Answers(length, quality)

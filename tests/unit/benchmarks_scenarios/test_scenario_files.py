@@ -57,49 +57,50 @@ def test_the_small_form_changes_what_it_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"rate": [1]}, "unknown key 'rate'"),
-        ({"rates": None}, "rates is missing"),
-        ({"fleet": None}, "fleet is missing"),
+        ({"rate": [1]}, "7: rate: unknown key (did you mean 'rates'?)"),
+        ({"rates": None}, "rates: is missing"),
+        ({"fleet": None}, "fleet: is missing"),
         ({"fleet": "gone.yaml"}, "fleet gone.yaml: cannot be read"),
-        ({"fleet": 3}, "fleet must be the name of a file"),
-        ({"about": 3}, "must be texts"),
-        ({"rates": [0]}, "rates must be"),
-        ({"rates": [1, 1.0]}, "rates must be different"),
-        ({"rates": 3}, "rates must be"),
-        ({"rates": [True]}, "rates must be"),
-        ({"seeds": 0}, "seeds must be"),
-        ({"seeds": 1.5}, "seeds must be"),
-        ({"policies": ["slo", "nope"]}, "unknown policy 'nope'"),
-        ({"policies": ["slo", "slo"]}, "policies must be different"),
-        ({"policies": [["slo"]]}, "unknown policy"),
-        ({"workload": "nowhere --limit 3 --typo"}, "--typo"),
+        ({"fleet": 3}, "2: fleet: must be text (given: 3)"),
+        ({"about": 3}, "about: must be text"),
+        ({"rates": [0]}, "8: rates[0]: must be above 0 (given: 0)"),
+        ({"rates": [1, 1.0]}, "rates: must be different"),
+        ({"rates": 3}, "rates: must be a list"),
+        ({"rates": [True]}, "rates[0]: must be a number (given: true)"),
+        ({"seeds": 0}, "10: seeds: must be at least 1 (given: 0)"),
+        ({"seeds": 1.5}, "seeds: must be a whole number"),
+        ({"policies": ["slo", "nope"]}, "policies[1]: unknown policy; known: random"),
+        ({"policies": ["slo", "slo"]}, "policies: must be different"),
+        ({"policies": [["slo"]]}, "policies[0]: must be text"),
+        ({"workload": "nowhere --limit 3 --typo"}, "14: workload: unrecognized arguments: --typo"),
         ({"workload": "poisson --limit x"}, "invalid int value: 'x'"),
         ({"workload": "poisson 'open"}, "No closing quotation"),
         ({"workload": "poisson --slo ttft=3"}, "unknown target 'ttft'"),
         ({"losses": [{"instance": "z", "at": 0.1, "lasts": 0.1}]}, "has no instance 'z'"),
-        ({"losses": [{"instance": ["a"], "at": 0.1, "lasts": 0.1}]}, "has no instance"),
-        ({"losses": [{"instance": "a", "at": 1.5, "lasts": 0.1}]}, "shares of the span"),
-        ({"losses": [{"instance": "a", "at": 0.5, "lasts": 1.1}]}, "shares of the span"),
-        ({"losses": [{"instance": "a", "at": -0.5, "lasts": 0.1}]}, "shares of the span"),
-        ({"losses": [{"instance": "a", "at": 0.5, "lasts": 0}]}, "shares of the span"),
-        ({"losses": [{"instance": "a", "at": 0.5}]}, "lasts must be a number"),
-        ({"losses": [{"instance": "a", "at": 0.5, "lasts": 0.1, "for": 1}]}, "unknown key 'for'"),
+        ({"losses": [{"instance": ["a"], "at": 0.1, "lasts": 0.1}]}, "instance: must be text"),
+        ({"losses": [{"instance": "a", "at": 1.5, "lasts": 0.1}]}, "losses[0].at: must be at most 1"),
+        ({"losses": [{"instance": "a", "at": 0.5, "lasts": 1.1}]}, "lasts: must be at most 1"),
+        ({"losses": [{"instance": "a", "at": -0.5, "lasts": 0.1}]}, "at: must be at least 0"),
+        ({"losses": [{"instance": "a", "at": 0.5, "lasts": 0}]}, "lasts: must be above 0"),
+        ({"losses": [{"instance": "a", "at": 0.5}]}, "losses[0].lasts: is missing"),
+        ({"losses": [{"instance": "a", "at": 0.5, "lasts": 0.1, "for": 1}]}, "losses[0].for: unknown key"),
         ({"losses": [{"instance": "a", "at": 0.5, "lasts": 0.1}] * 2}, "a is lost again before it is back"),
-        ({"losses": {"instance": "a"}}, "losses must be a list"),
-        ({"answers": {"llama-3.1-8b": {"length": 1, "quality": 1}}}, "between 0 and 1"),
-        ({"answers": {"llama-3.1-8b": {"length": 0, "quality": 0.5}}}, "length above 0"),
-        ({"answers": {"llama-3.1-8b": {"quality": 0.5}}}, "length must be a number"),
-        ({"answers": {"nope": {"length": 1, "quality": 0.5}}}, "has no model 'nope'"),
-        ({"answers": [1]}, "answers must be a mapping"),
-        ({"small": [1]}, "small must be a mapping"),
-        ({"small": {"fleet": "x"}}, "small: unknown key 'fleet'"),
-        ({"small": {"rates": []}}, "rates must be"),
+        ({"losses": {"instance": "a"}}, "losses: must be a list"),
+        ({"answers": {"llama-3.1-8b": {"length": 1, "quality": 1}}}, "quality: must be below 1"),
+        ({"answers": {"llama-3.1-8b": {"length": 1, "quality": 0}}}, "quality: must be above 0"),
+        ({"answers": {"llama-3.1-8b": {"length": 0, "quality": 0.5}}}, "length: must be above 0"),
+        ({"answers": {"llama-3.1-8b": {"quality": 0.5}}}, "answers.llama-3.1-8b.length: is missing"),
+        ({"answers": {"nope": {"length": 1, "quality": 0.5}}}, "answers.nope: the fleet has no such model"),
+        ({"answers": [1]}, "answers: must be a mapping"),
+        ({"small": [1]}, "small: must be a mapping"),
+        ({"small": {"fleet": "x"}}, "12: small.fleet: must be 'workload', 'answers'"),
+        ({"small": {"rates": []}}, "12: small.rates: must have at least 1 item"),
     ],
 )
 def test_a_wrong_file_is_one_line(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(WorkloadError) as told:
         load_scenario(written(tmp_path, **changes))
-    assert str(told.value).startswith("two.yaml: ")
+    assert str(told.value).startswith("two.yaml:")
     assert reason in str(told.value)
     assert "\n" not in str(told.value)
 
@@ -107,14 +108,14 @@ def test_a_wrong_file_is_one_line(tmp_path: Path, changes: dict[str, Any], reaso
 @pytest.mark.parametrize("content", [b"about: [", b"- 1", b"\xff\xfe\xfa", b""])
 def test_what_is_no_mapping_is_one_line(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "two.yaml").write_bytes(content)
-    with pytest.raises(WorkloadError, match=r"^two\.yaml[:,] [^\n]*$"):
+    with pytest.raises(WorkloadError, match=r"^two\.yaml:(1:)? [^\n]*$"):
         load_scenario(str(tmp_path / "two.yaml"))
 
 
 def test_a_missing_file_and_a_missing_form_are_told(tmp_path: Path) -> None:
     with pytest.raises(WorkloadError, match=r"gone\.yaml: cannot be read"):
         load_scenario(str(tmp_path / "gone.yaml"))
-    with pytest.raises(WorkloadError, match=r"two\.yaml: has no small form"):
+    with pytest.raises(WorkloadError, match=r"two\.yaml:1: has no small form"):
         load_scenario(written(tmp_path, small=None), small=True)
 
 

@@ -83,7 +83,7 @@ def fleet() -> list[Instance]:
         instance("c", "m", "n", slots=3, price=PRICES["c"], quality=None, context_tokens=500),
         instance("d", "n", price=PRICES["d"], quality=0.6),
     ]
-    found[1].kind = "ollama"
+    found[1].fixed_slots = True
     return found
 
 

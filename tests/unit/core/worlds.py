@@ -99,6 +99,9 @@ class Fixed:
         self.observed.append(("end", request.id, instance.in_flight, now))
         self.ends.append((output_tokens, tpot_s))
 
+    def forget(self, instance: str) -> None:
+        """An instance has left the fleet."""
+
     def ttft_floor_s(self, request: Any, candidate: Any, instance: Any) -> float:
         return self.floor_s
 

@@ -23,7 +23,7 @@ from router.gateway.telemetry.metrics import Metrics
 from router.gateway.telemetry.scrapes import metrics_text
 from router.gateway.telemetry.sources import BudgetLevel, Sources
 from router.gateway.telemetry.stalls import StallWatch
-from router.request.routing_input import WISH_HEADERS, RoutingWish
+from router.request.routing_input import ROUTING_HEADERS, RoutingInput
 from router.store.queries import RecordCounts
 from router.store.records import ATTEMPT_COLUMNS, REQUEST_COLUMNS
 from router.store.runs import Lost
@@ -110,10 +110,10 @@ def test_columns_tables_and_outcomes() -> None:
     assert "ended_how" in ATTEMPT_COLUMNS
 
 
-def test_wishes() -> None:
+def test_routing_parameters() -> None:
     words = set(inline_code(DOCS / "api.md"))
-    assert [header.decode() for header in WISH_HEADERS if header.decode() not in words] == []
-    fields = set(RoutingWish.__dataclass_fields__) - {"slo"}
+    assert [header.decode() for header in ROUTING_HEADERS if header.decode() not in words] == []
+    fields = set(RoutingInput.__dataclass_fields__) - {"slo"}
     assert sorted(fields - words) == []
 
 

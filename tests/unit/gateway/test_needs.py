@@ -79,7 +79,7 @@ def test_needs(api: str, body: dict[str, Any], needs: dict[Capability, str]) -> 
     assert len(found) == len(needs)
     # An Ollama's backend refuses what it is declared to lack, naming the same field, and nothing else.
     call = Call(api, body, Candidate("i", "m", "m"), "r")
-    lacking = [need for need in found if need.capability in backends.UNSUPPORTED["ollama"]]
+    lacking = [need for need in found if need.capability in backends.KINDS["ollama"].unsupported]
     if not lacking:
         TO_OLLAMA[api](call, None)
         return
@@ -90,5 +90,5 @@ def test_needs(api: str, body: dict[str, Any], needs: dict[Capability, str]) -> 
 
 def test_every_ability_that_a_kind_lacks_can_be_needed() -> None:
     needed = {capability for _, _, needs in CASES for capability in needs}
-    assert backends.UNSUPPORTED.keys() <= backends.KINDS.keys()
-    assert frozenset[Capability]().union(*backends.UNSUPPORTED.values()) <= needed
+    declared = [kind.unsupported for kind in backends.KINDS.values()]
+    assert frozenset[Capability]().union(*declared) <= needed

@@ -11,7 +11,15 @@ import pytest
 from policies.round_robin import RoundRobin
 from predictors.online.lessons import Prompt, write
 from predictors.online.predictor import OnlinePredictor
-from router.core.events import Arrived, Ended, FirstToken, LoadReported, PeerLoadReported, Probed
+from router.core.events import (
+    Arrived,
+    Ended,
+    FirstToken,
+    FleetChanged,
+    LoadReported,
+    PeerLoadReported,
+    Probed,
+)
 from router.core.scheduler import Scheduler, SchedulerSettings
 from router.core.state import Work
 from router.core.types import EndedHow, LoadReport
@@ -136,7 +144,8 @@ async def test_the_scheduler_hears_of_changes_only(world: World) -> None:
 
 async def test_an_instance_that_comes_later_has_others_work_too(world: World) -> None:
     world.link.hear(Peers(2, {"c": Work(3)}))
-    world.scheduler.set_instances([*world.scheduler.instances.values(), instance("c")])
+    instances = (*world.scheduler.instances.values(), instance("c"))
+    world.runner.apply(FleetChanged(instances, world.scheduler.settings))
     world.link.repeat_load()
     assert world.scheduler.instances["c"].elsewhere.in_flight == 3
 

@@ -1,15 +1,16 @@
-"""`cost`: what single decisions must be, and that its three means come to rest where they are wished."""
+"""`cost`: single decisions, and whether its three means settle at their targets."""
 
 from __future__ import annotations
 
 from collections import deque
+from copy import deepcopy
 from random import Random
 from statistics import fmean
 
 import pytest
 
 from policies.cost import LeastSpend
-from policies.prices import OnOffer, lower_hull
+from policies.quality_price_estimator import QualityPriceEstimator
 from policies.settings import Targets
 from router.core.interfaces import Option
 from router.core.state import Instance
@@ -41,14 +42,14 @@ def request(number: int = 0, key: str | None = None, slo: Slo | None = None) -> 
 
 
 def policy(**targets: float | None) -> LeastSpend:
-    wished = Targets(**targets)  # type: ignore[arg-type]
-    return LeastSpend(lambda key: wished)
+    held = Targets(**targets)  # type: ignore[arg-type]
+    return LeastSpend(lambda key: held)
 
 
-def pick(policy_: LeastSpend, asked: Request, options: list[Option]) -> Option:
-    """As the scheduler does."""
-    choice = policy_.choose(asked, options, Random(0))
-    policy_.placed(asked, options, choice)
+def pick(policy_: LeastSpend, request_: Request, options: list[Option]) -> Option:
+    """Choose and place, as the scheduler does."""
+    choice = policy_.choose(request_, options, Random(0))
+    policy_.placed(request_, options, choice)
     return options[choice.index]
 
 
@@ -63,46 +64,41 @@ def prompts(seed: int, count: int) -> list[tuple[float, float]]:
 
 
 # --- the price of quality ---------------------------------------------------------------------------------
-def test_price_buys_the_wished_quality_at_the_least_cost() -> None:
-    """Two steps on offer, at 2 and at 20 USD a unit: half of the quality comes from the cheap one."""
-    offer = OnOffer()
+def test_price_buys_the_target_quality_at_the_least_cost() -> None:
+    """Two steps are offered, at 2 and at 20 USD a unit: half of the quality comes from the cheap one."""
+    offer = QualityPriceEstimator()
     for _ in range(50):
         offer.add([("small", 0.5, 1.0), ("large", 0.6, 1.2)], 1000)
         offer.add([("small", 0.5, 1.0), ("large", 0.6, 3.0)], 1000)
     assert offer.price_usd(0.5) == 0.0
     assert offer.price_usd(0.52) == pytest.approx(2.0, rel=0.1)
     assert offer.price_usd(0.58) == pytest.approx(20.0, rel=0.1)
-    assert offer.price_usd(0.99) == pytest.approx(20.0, rel=0.1)  # nothing buys that: the dearest step
+    assert offer.price_usd(0.99) == pytest.approx(
+        20.0, rel=0.1
+    )  # out of reach: the price of the most expensive step
     assert offer.best_single() == ("large", pytest.approx(0.6))
 
 
 def test_price_follows_the_unit_of_the_tariff() -> None:
-    cheap, dear = OnOffer(), OnOffer()
+    cheap, expensive = QualityPriceEstimator(), QualityPriceEstimator()
     for small, large in prompts(3, 200):
         cheap.add([("small", small, 1e-9), ("large", large, 1e-8)], 500)
-        dear.add([("small", small, 1e6), ("large", large, 1e7)], 500)
-    assert dear.price_usd(0.65) / cheap.price_usd(0.65) == pytest.approx(1e15, rel=0.1)
+        expensive.add([("small", small, 1e6), ("large", large, 1e7)], 500)
+    assert expensive.price_usd(0.65) / cheap.price_usd(0.65) == pytest.approx(1e15, rel=0.1)
 
 
-def test_what_was_on_offer_long_ago_is_forgotten_and_numbers_stay_bounded() -> None:
-    offer = OnOffer()
+def test_old_offers_are_forgotten_and_weights_stay_bounded() -> None:
+    offer = QualityPriceEstimator()
     for _ in range(3000):
         offer.add([("small", 0.2, 1.0), ("large", 0.9, 2.0)], 20)
     for _ in range(200):
         offer.add([("small", 0.2, 1.0), ("large", 0.4, 2.0)], 20)
     assert offer.best_single() == ("large", pytest.approx(0.4, abs=0.01))
-    assert offer._newest <= 1e12 * 1.1
-
-
-def test_hull_leaves_out_what_is_dearer_and_no_better_at_any_price() -> None:
-    assert lower_hull([(0.5, 1.0), (0.4, 2.0), (0.6, 4.0), (0.9, 5.0), (0.5, 1.5)]) == [
-        (0.5, 1.0),
-        (0.9, 5.0),
-    ]
+    assert offer._next_weight <= 1e12 * 1.1
 
 
 # --- single decisions -------------------------------------------------------------------------------------
-def test_first_request_takes_the_cheapest_that_is_good_enough() -> None:
+def test_first_request_takes_the_cheapest_option_that_is_good_enough() -> None:
     options = [
         option("bad", quality=0.3, cost=1.0),
         option("good", quality=0.795, cost=2.0),
@@ -119,7 +115,7 @@ def test_replicas_are_taken_by_expected_time_then_name() -> None:
     assert list(choice.alternatives) == [0, 1]
 
 
-def test_a_likely_miss_costs_its_answer_once_more() -> None:
+def test_a_likely_miss_costs_the_answer_again() -> None:
     options = [option("late", model="m", cost=1.0, miss=0.5), option("sure", model="m", cost=1.2, miss=0.0)]
     assert pick(policy(), request(slo=SLO), options).candidate.instance == "sure"
 
@@ -134,25 +130,34 @@ def test_unknown_prices_and_qualities_come_last() -> None:
     assert pick(policy(), request(), [option("a", cost=None)]).candidate.instance == "a"
 
 
-def test_lost_attempts_make_an_instance_dearer() -> None:
-    wished = policy()
+def test_repeated_attempts_make_an_instance_more_expensive() -> None:
+    spender = policy()
     for number in range(40):
         failing, sound = option("failing", model="m", cost=1.0), option("sound", model="m", cost=1.1)
-        asked = request(number)
-        pick(wished, asked, [failing])
-        pick(wished, asked, [sound])  # tried again there
-        wished.ended(asked, sound.candidate, None, 0.0)
+        request_ = request(number)
+        pick(spender, request_, [failing])
+        pick(spender, request_, [sound])  # repeated there
+        spender.ended(request_, sound.candidate, None, 0.0)
     options = [option("failing", model="m", cost=1.0), option("sound", model="m", cost=1.1)]
-    assert pick(wished, request(99), options).candidate.instance == "sound"
+    assert pick(spender, request(99), options).candidate.instance == "sound"
+
+
+def test_a_second_attempt_moves_no_price() -> None:
+    spender = policy()
+    options = [option("small", quality=0.5, slots=1, running=5), option("large", quality=0.9, cost=8.0)]
+    pick(spender, request(slo=SLO), options)
+    before = spender.prices(), deepcopy(spender._instances)
+    pick(spender, request(slo=SLO), options[1:])
+    assert (spender.prices(), spender._instances) == before
 
 
 # --- means ------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("unit", [1e-8, 1.0, 1e5])
 @pytest.mark.parametrize("target", [0.55, 0.6, 0.65])
-def test_mean_quality_comes_to_rest_at_the_target_and_costs_little_more_than_it_must(
+def test_mean_quality_settles_at_the_target_for_little_more_than_the_least_cost(
     unit: float, target: float
 ) -> None:
-    wished = policy(quality=target)
+    spender = policy(quality=target)
     offered = prompts(1, 1500)
     got, spent = [], 0.0
     for number, (small, large) in enumerate(offered):
@@ -160,13 +165,13 @@ def test_mean_quality_comes_to_rest_at_the_target_and_costs_little_more_than_it_
             option("small", quality=small, cost=unit),
             option("large", quality=large, cost=10 * unit),
         ]
-        chosen = pick(wished, request(number), options)
+        chosen = pick(spender, request(number), options)
         assert chosen.prediction is not None
         got.append(chosen.prediction.quality or 0.0)
         spent += chosen.prediction.cost_usd or 0.0
     assert fmean(got) == pytest.approx(target, abs=0.01)
     assert fmean(got[:100]) == pytest.approx(target, abs=0.04)
-    # The least: the large model where it brings most, until the mean is there.
+    # The least cost: the large model where it gains most, until the mean is reached.
     mean = fmean(small for small, _ in offered)
     least = float(len(offered))
     for gain in sorted((large - small for small, large in offered), reverse=True):
@@ -177,12 +182,12 @@ def test_mean_quality_comes_to_rest_at_the_target_and_costs_little_more_than_it_
     assert spent / unit <= 1.08 * least
 
 
-def test_without_a_target_it_is_the_best_single_models_quality_less_half_the_slack() -> None:
-    wished = policy(quality_slack=0.06)
+def test_the_default_target_is_the_best_single_models_quality_minus_half_the_slack() -> None:
+    spender = policy(quality_slack=0.06)
     got, best = [], []
     for number, (small, large) in enumerate(prompts(2, 1500)):
         options = [option("small", quality=small, cost=1.0), option("large", quality=large, cost=10.0)]
-        chosen = pick(wished, request(number), options)
+        chosen = pick(spender, request(number), options)
         assert chosen.prediction is not None
         got.append(chosen.prediction.quality or 0.0)
         best.append(large)
@@ -214,7 +219,7 @@ def test_scopes_have_prices_of_their_own_and_targets_can_change_at_any_time() ->
     assert fmean(got["thrifty"]) == pytest.approx(0.68, abs=0.015)
 
 
-def test_scopes_that_are_not_served_are_forgotten_first() -> None:
+def test_scopes_without_requests_are_forgotten_first() -> None:
     shared = policy()
     for number in range(1100):
         pick(shared, request(number, f"key {number}"), [option("small"), option("large", quality=0.9)])
@@ -223,10 +228,10 @@ def test_scopes_that_are_not_served_are_forgotten_first() -> None:
 
 
 # --- a closed loop ----------------------------------------------------------------------------------------
-def closed_loop(wished: LeastSpend, rates: list[int], steps: int) -> tuple[list[bool], list[int]]:
-    """Two instances, the cheap one with few slots: each takes longer the fuller it is, and P(miss) is predicted from
-    that with an error. In each step as many requests arrive as `rates` say. Returns (met, in flight at the cheap
-    instance) by request."""
+def closed_loop(spender: LeastSpend, rates: list[int], steps: int) -> tuple[list[bool], list[int]]:
+    """Two instances, the cheap one with few slots. Each is slower the fuller it is, and P(miss) is predicted from that
+    with an error. `rates` are the requests that arrive in each step. Returns (met, in flight at the cheap instance) for
+    each request."""
     rng = Random(4)
     running: dict[str, deque[int]] = {"cheap": deque(), "dear": deque()}
     slots = {"cheap": 10, "dear": 60}
@@ -239,7 +244,7 @@ def closed_loop(wished: LeastSpend, rates: list[int], steps: int) -> tuple[list[
                 ends_at.popleft()
         for ended in [each for each in ends if each[0] <= step]:
             ends.remove(ended)
-            wished.ended(ended[1], ended[2], ended[3], float(step))
+            spender.ended(ended[1], ended[2], ended[3], float(step))
             met.append(ended[3])
         for _ in range(rates[step * len(rates) // steps]):
             options = []
@@ -257,41 +262,41 @@ def closed_loop(wished: LeastSpend, rates: list[int], steps: int) -> tuple[list[
                         running=len(running[name]),
                     )
                 )
-            asked = request(number, slo=SLO)
+            request_ = request(number, slo=SLO)
             number += 1
-            chosen = pick(wished, asked, options)
+            chosen = pick(spender, request_, options)
             assert chosen.prediction is not None
             name = chosen.candidate.instance
             running[name].append(step + 5)
             kept = rng.random() >= (chosen.prediction.p_miss or 0.0)
-            ends.append((step + 5, asked, chosen.candidate, kept))
+            ends.append((step + 5, request_, chosen.candidate, kept))
             loads.append(len(running["cheap"]))
     return met, loads
 
 
 def test_attainment_holds_while_the_load_swings() -> None:
-    wished = policy(attainment=0.95, window_requests=300)
-    met, loads = closed_loop(wished, [1, 6, 1, 6, 1, 6], 1200)
+    spender = policy(attainment=0.95, window_requests=300)
+    met, loads = closed_loop(spender, [1, 6, 1, 6, 1, 6], 1200)
     assert fmean(met) >= 0.94
     tail = met[len(met) // 2 :]
     assert fmean(tail) >= 0.94
-    assert fmean(loads) > 3.0  # the cheap instance is used as far as it goes, not avoided
+    assert fmean(loads) > 3.0  # the cheap instance is used, not avoided
 
 
-def test_a_quiet_time_brings_the_prices_down_again() -> None:
-    wished = policy(attainment=0.95)
-    closed_loop(wished, [8, 8, 1, 1], 600)
+def test_prices_fall_again_under_light_load() -> None:
+    spender = policy(attainment=0.95)
+    closed_loop(spender, [8, 8, 1, 1], 600)
     options = [option("cheap", model="m", cost=1.0, slots=10), option("dear", model="m", cost=4.0, slots=60)]
-    assert pick(wished, request(10**6, slo=SLO), options).candidate.instance == "cheap"
+    assert pick(spender, request(10**6, slo=SLO), options).candidate.instance == "cheap"
 
 
-def test_its_prices_are_told_by_scope() -> None:
+def test_prices_are_listed_by_scope() -> None:
     policy = LeastSpend(lambda key: Targets(quality=0.8))
     assert policy.prices() == {}
     options = [option("cheap", quality=0.6, cost=1.0), option("dear", quality=0.9, cost=4.0)]
-    asked = request(key="team")
-    pick(policy, asked, options)
-    told = policy.prices()["team"]
-    assert told["usual_answer_usd"] == pytest.approx(2.5)
-    assert told["quality_usd"] == pytest.approx(10.0, rel=0.1)  # 3 USD for 0.3
-    assert told["miss_usd"] > 0.0
+    request_ = request(key="team")
+    pick(policy, request_, options)
+    prices = policy.prices()["team"]
+    assert prices["usual_answer_usd"] == pytest.approx(2.5)
+    assert prices["quality_usd"] == pytest.approx(10.0, rel=0.1)  # 3 USD for 0.3
+    assert prices["miss_usd"] > 0.0

@@ -1,4 +1,4 @@
-"""One table a policy: the options it sees and what it must choose."""
+"""One table for each policy: the options it sees and what it must choose."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from router.core.interfaces import Option
 from router.core.profile import EngineProfile
 from router.core.state import Instance
 from router.core.types import Candidate, LoadReport, Prediction, Request, Slo
+from tests.contract.policies.snapshot import snapshot
 
 REQUEST = Request("r", 0.0, "x", ("m",), prompt_tokens=100)
 WITH_SLO = replace(REQUEST, slo=Slo(ttft_s=1.0))
@@ -52,7 +53,10 @@ def option(
 def test_registry_names_are_the_policies_own_names() -> None:
     policies = create_all()
     assert list(policies) == [policy.name for policy in policies.values()]
-    assert set(policies) == {
+
+
+def test_promised_policies_are_registered() -> None:
+    assert set(create_all()) >= {
         "random",
         "round_robin",
         "least_load",
@@ -86,13 +90,44 @@ def test_settings_reach_the_policies() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"confidence": 1.0}, {"confidence": 0.0}, {"ttft_weight": 1.5}])
-def test_settings_out_of_range_are_refused(wrong: dict[str, float]) -> None:
+def test_settings_out_of_range_are_rejected(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must be"):
         PolicySettings(**wrong)
 
 
+# --- what a placed request changes ----------------------------------------------------------------------
+STATELESS = (
+    "random",
+    "least_load",
+    "power_of_two",
+    "lmetric",
+    "price",
+    "relevance",
+    "predicted_latency",
+    "most_headroom",
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "request_"),
+    [
+        *((name, WITH_SLO) for name in STATELESS),
+        ("latency", REQUEST),  # P(miss) is compared with outcomes only for requests with an SLO
+        ("slo", REQUEST),
+    ],
+)
+def test_placing_changes_nothing_in_a_policy_that_learns_nothing_from_it(
+    name: str, request_: Request
+) -> None:
+    policy = create_all()[name]
+    options = [option("a", e2e=1.0, miss=0.3), option("b", e2e=2.0, miss=0.01)]
+    before = snapshot(policy)
+    policy.placed(request_, options, policy.choose(request_, options, Random(1)))
+    assert snapshot(policy) == before
+
+
 # --- random -------------------------------------------------------------------------------------------
-def test_random_takes_each_equally_often() -> None:
+def test_random_takes_each_option_equally_often() -> None:
     options = [option("a"), option("b"), option("c")]
     rng = Random(1)
     counts = [0, 0, 0]
@@ -125,11 +160,11 @@ def turns(policy: RoundRobin, request: Request, options: list[Option], count: in
     return names
 
 
-def test_round_robin_goes_round_in_order_of_name() -> None:
+def test_round_robin_cycles_in_order_of_name() -> None:
     assert turns(RoundRobin(), REQUEST, [option("c"), option("a"), option("b")], 7) == "abcabca"
 
 
-def test_round_robin_passes_over_one_that_is_gone_and_takes_it_up_again() -> None:
+def test_round_robin_skips_an_option_that_is_gone_and_resumes_it() -> None:
     policy = RoundRobin()
     a, b, c = option("a"), option("b"), option("c")
     assert turns(policy, REQUEST, [a, b, c], 1) == "a"
@@ -137,7 +172,7 @@ def test_round_robin_passes_over_one_that_is_gone_and_takes_it_up_again() -> Non
     assert turns(policy, REQUEST, [a, b, c], 3) == "abc"
 
 
-def test_round_robin_turns_for_each_model_apart() -> None:
+def test_round_robin_keeps_a_position_for_each_model() -> None:
     policy = RoundRobin()
     other = replace(REQUEST, models=("n",))
     ours = [option("a"), option("b")]
@@ -176,7 +211,7 @@ def test_least_load_corrects_a_report_by_what_was_dispatched_since() -> None:
     assert LeastLoad().choose(REQUEST, [stale, busy], Random(0)).index == 1
 
 
-def test_least_load_does_not_herd_ties() -> None:
+def test_least_load_draws_ties_evenly() -> None:
     options = [option("a", running=1), option("b"), option("c"), option("d")]
     rng = Random(2)
     counts = [0, 0, 0, 0]
@@ -230,7 +265,7 @@ def test_lmetric(loads: tuple[tuple[int, int], ...], cached: dict[str, float], i
     assert policy.choose(replace(REQUEST, prefix=(1, 2)), options, Random(0)).index == index
 
 
-def test_lmetric_of_a_fully_cached_prompt_still_counts_the_batch() -> None:
+def test_lmetric_counts_the_batch_for_a_fully_cached_prompt() -> None:
     options = [option("a", running=4), option("b", running=2)]
     choice = LMetric(lambda request, instance: 100.0).choose(
         replace(REQUEST, prefix=(1,)), options, Random(0)
@@ -244,9 +279,9 @@ def test_lmetric_of_a_fully_cached_prompt_still_counts_the_batch() -> None:
     [
         (((3e-4, 1.0), (1e-4, 9.0)), 1),  # cheaper wins, however slow
         (((1e-4, 2.0), (1e-4, 1.0)), 1),  # replicas: the faster one
-        (((1e-4, 1.0), (1e-4 * (1 + 1e-12), 0.5)), 1),  # equal but for rounding
+        (((1e-4, 1.0), (1e-4 * (1 + 1e-12), 0.5)), 1),  # equal except for rounding
         (((1e-4, 1.0), (1e-4, 1.0)), 0),  # then by name
-        (((None, 1.0), (1e-4, 9.0)), 1),  # an unknown price is no cheap one
+        (((None, 1.0), (1e-4, 9.0)), 1),  # an unknown price comes last
         (((0.0, None), (0.0, 3.0)), 1),
     ],
 )
@@ -257,7 +292,7 @@ def test_price(rows: tuple[tuple[float | None, float | None], ...], index: int) 
     assert choice.scores == [cost for cost, _ in rows]
 
 
-def test_price_tells_why() -> None:
+def test_price_gives_its_reasons() -> None:
     options = [
         option("a", cost=1e-4, e2e=0.5),
         option("b", cost=2e-4, e2e=0.1),
@@ -265,8 +300,8 @@ def test_price_tells_why() -> None:
     ]
     assert LeastPrice().choose(REQUEST, options, Random(0)).reasons == [
         None,
-        "dearer: 0.0002 USD against 0.0001 USD expected",
-        "as cheap but no faster: 2 s against 0.5 s expected",
+        "more expensive: 0.0002 USD expected, against 0.0001 USD",
+        "same price but not faster: 2 s expected, against 0.5 s",
     ]
 
 
@@ -274,12 +309,12 @@ def test_price_tells_why() -> None:
 @pytest.mark.parametrize(
     ("rows", "index"),
     [
-        (((2.0, 0.0), (1.0, 0.05)), 1),  # both keep the SLO
-        (((2.0, 0.1), (1.0, 0.11)), 0),  # the faster one would miss; epsilon itself is kept
-        (((2.0, 0.5), (1.0, 0.6)), 0),  # none keeps it: the least miss
+        (((2.0, 0.0), (1.0, 0.05)), 1),  # both meet the SLO
+        (((2.0, 0.1), (1.0, 0.11)), 0),  # the faster one would miss; exactly epsilon meets it
+        (((2.0, 0.5), (1.0, 0.6)), 0),  # none meets it: the least miss
         (((2.0, 0.5), (1.0, 0.5)), 1),  # then the time
         (((1.0, 0.0), (1.0, 0.0)), 0),  # then the name
-        (((None, 0.0), (9.0, 0.0)), 1),  # unknown is no fast one
+        (((None, 0.0), (9.0, 0.0)), 1),  # an unknown time comes last
     ],
 )
 def test_latency(rows: tuple[tuple[float | None, float], ...], index: int) -> None:
@@ -297,7 +332,7 @@ def test_latency_can_weight_the_first_token() -> None:
     assert choice.scores == pytest.approx([0.1 * 3.0 + 0.9 * 0.1, 0.1 * 2.0 + 0.9 * 1.5])
 
 
-def test_latency_tells_why() -> None:
+def test_latency_gives_its_reasons() -> None:
     options = [
         option("a", e2e=0.8, miss=0.0),
         option("b", e2e=1.9, miss=0.0),
@@ -305,7 +340,7 @@ def test_latency_tells_why() -> None:
     ]
     assert LeastLatency(0.1).choose(WITH_SLO, options, Random(0)).reasons == [
         None,
-        "slower, others' delay included: 1.9 s against 0.8 s",
+        "slower, including the delay to other requests: 1.9 s, against 0.8 s",
         "would miss its SLO with probability 0.42",
     ]
 
@@ -314,12 +349,12 @@ def test_latency_tells_why() -> None:
 @pytest.mark.parametrize(
     ("options", "index"),
     [
-        # the cheapest per hour that keeps the SLO
+        # the cheapest per hour that meets the SLO
         ([option("a", per_hour=4.0, miss=0.0), option("b", per_hour=1.0, miss=0.05)], 1),
         ([option("a", per_hour=4.0, miss=0.0), option("b", per_hour=1.0, miss=0.2)], 0),
-        # one price per hour is missing among those that keep it: the tariff decides
+        # one of those that meet it has no price per hour: the tariff decides
         ([option("a", per_hour=4.0, cost=1e-4, miss=0.0), option("b", cost=2e-4, miss=0.0)], 0),
-        # but not one that misses anyway
+        # an option that misses the SLO does not count
         (
             [
                 option("a", per_hour=4.0, cost=1e-4, miss=0.0),
@@ -348,7 +383,7 @@ def test_latency_tells_why() -> None:
         ),
         ([option("a", miss=0.0, e2e=2.0), option("b", miss=0.0, e2e=1.0)], 1),
         ([option("b", miss=0.0, e2e=1.0), option("a", miss=0.0, e2e=1.0)], 1),
-        # none keeps it: the least miss
+        # none meets it: the least miss
         ([option("a", per_hour=1.0, miss=0.9), option("b", per_hour=9.0, miss=0.3)], 1),
     ],
 )
@@ -366,8 +401,8 @@ def test_slo_without_an_slo_is_the_least_latency() -> None:
     assert choice.scores == [2.0, 1.0]
 
 
-def test_slo_leaves_the_fast_one_free_until_it_is_needed() -> None:
-    """The same fleet: a loose request goes to the slow instance, a tight one to the fast."""
+def test_slo_keeps_the_fast_instance_free_until_it_is_needed() -> None:
+    """On the same fleet a loose request goes to the slow instance, a tight one to the fast one."""
     loose = [option("fast", per_hour=4.0, miss=0.0), option("slow", per_hour=1.0, miss=0.02)]
     tight = [option("fast", per_hour=4.0, miss=0.03), option("slow", per_hour=1.0, miss=0.99)]
     policy = BestFit(0.1)
@@ -375,6 +410,4 @@ def test_slo_leaves_the_fast_one_free_until_it_is_needed() -> None:
     choice = policy.choose(WITH_SLO, tight, Random(0))
     assert choice.index == 0
     assert choice.reasons[1] == "would miss its SLO with probability 0.99"
-    assert policy.choose(WITH_SLO, loose, Random(0)).reasons[0] == (
-        "dearer to occupy, and a cheaper one keeps the SLO"
-    )
+    assert policy.choose(WITH_SLO, loose, Random(0)).reasons[0] == "a cheaper instance meets the SLO"

@@ -1,4 +1,4 @@
-"""`predicted_latency`: tables of predicted times and what must be chosen."""
+"""`predicted_latency`: tables of predicted times and the option that must be chosen."""
 
 from __future__ import annotations
 
@@ -60,17 +60,17 @@ def choose(
         ([(1.0, 0.1), (0.5, 0.05)], SLO, 0),
         # A miss of either target is a miss.
         ([(0.2, 0.05), (0.9, 0.11)], SLO, 0),
-        # TTFT weighs four times TPOT, each relative to the others' spread.
+        # TTFT has four times the weight of TPOT, each scaled to the spread of the options.
         ([(0.9, 0.01), (0.1, 0.09), (0.5, 0.05)], SLO, 0),
-        # Where TTFT does not differ, TPOT decides.
+        # If TTFT does not differ, TPOT decides.
         ([(0.5, 0.02), (0.5, 0.09)], SLO, 1),
-        # A target that was not set has no part in it.
+        # A target that is not set does not count.
         ([(5.0, 0.02), (0.1, 0.09)], Slo(tpot_s=0.1), 1),
         ([(0.8, 9.0), (0.1, 0.01)], Slo(ttft_s=1.0), 0),
-        # None keeps it: only TPOT missed is better than only TTFT, that better than both.
+        # None meets it: missing only TPOT is better than missing only TTFT, and that better than both.
         ([(1.2, 0.2), (1.1, 0.05), (0.5, 0.5)], SLO, 2),
         ([(1.2, 0.2), (9.0, 0.05)], SLO, 1),
-        # Among the same, the least missed.
+        # Among equal kinds of miss the least excess.
         ([(3.0, 0.05), (1.1, 0.05), (2.0, 0.05)], SLO, 1),
         ([(1.2, 0.9), (1.9, 0.2)], SLO, 0),
         ([(inf, inf), (1e9, 0.2)], SLO, 1),
@@ -82,20 +82,20 @@ def test_headroom(times: list[tuple[float, float]], slo: Slo, expected: int) -> 
     assert [at for at, reason in enumerate(choice.reasons) if reason is None] == [expected]
 
 
-def test_the_other_strategy_takes_the_most_headroom_of_those_that_keep_it() -> None:
+def test_most_headroom_takes_the_most_headroom_of_those_that_meet_the_slo() -> None:
     policy = PredictedLatency(lambda request, given: [(0.2, 0.05), (0.9, 0.05), (1.1, 0.05)], most=True)
     options = [option(name) for name in "abc"]
     choice = policy.choose(replace(REQUEST, slo=SLO), options, NeverExplores())
     assert (policy.name, choice.index) == ("most_headroom", 0)
-    # Where none keeps it both take the least missed.
+    # If none meets it both take the least excess.
     assert policy.choose(replace(REQUEST, slo=Slo(ttft_s=0.1)), options, NeverExplores()).index == 0
 
 
-def test_an_idle_one_goes_first_where_none_keeps_the_slo() -> None:
+def test_an_idle_instance_comes_first_if_none_meets_the_slo() -> None:
     assert choose([(1.1, 0.05), (3.0, 0.5)], running=[1, 0]).index == 1
 
 
-def test_e2e_counts_with_the_expected_answer() -> None:
+def test_e2e_counts_the_expected_answer() -> None:
     slo = Slo(e2e_s=10.0)
     # 0.5 + 99 x 0.1 = 10.4 misses, 5.0 + 99 x 0.05 = 9.95 fits best.
     assert choose([(0.5, 0.1), (5.0, 0.05), (0.5, 0.02)], slo, tokens=100.0).index == 1
@@ -117,7 +117,7 @@ def test_one_in_a_hundred_explores_what_misses() -> None:
     draws = Random(1)
     explored = sum(choose(times, rng=draws).index == 2 for _ in range(5000))
     assert 25 <= explored <= 80
-    # Nothing to explore where all keep it, or none.
+    # Nothing to explore if all meet it, or none.
     assert choose(times[:1] * 2, rng=Explores()).propensity == pytest.approx(0.5)
     assert choose(times[1:], rng=Explores()).propensity == 1.0
 
@@ -134,7 +134,7 @@ def test_ties_are_drawn_evenly_and_by_the_seed() -> None:
     assert len({choose(times, seed=7, rng=draws).index for _ in range(20)}) == 1
 
 
-def test_without_trees_the_predictions_serve() -> None:
+def test_without_trees_the_options_own_predictions_are_used() -> None:
     options = [
         option("a", ttft_s_p95=0.2, tpot_s=0.05),
         option("b", ttft_s_p95=0.8, tpot_s=0.05),

@@ -39,17 +39,17 @@ def choose(options: list[Option], request: Request = REQUEST) -> Choice:
     [
         # the best quality, whatever it costs without a cap
         ([option("a", 0.6, cost=1.0), option("b", 0.7, cost=9.0)], REQUEST, 1),
-        # what can be counted on: 0.75 - 0.2 is less than 0.6 - 0.01
+        # the lower bound: 0.75 - 0.2 is less than 0.6 - 0.01
         ([option("a", 0.75, sd=0.2), option("b", 0.6, sd=0.01)], REQUEST, 1),
-        # a prior is taken as it is
+        # a prior counts as it is
         ([option("a", 0.7, sd=0.2), option("b", 0.6)], REQUEST, 1),
-        # only among those that keep the SLO
+        # only among those that meet the SLO
         ([option("a", 0.9, miss=0.2), option("b", 0.5, miss=0.1)], WITH_SLO, 1),
-        # none keeps it: the least P(miss), then quality
+        # none meets it: the least P(miss), then quality
         ([option("a", 0.9, miss=0.5), option("b", 0.2, miss=0.3), option("c", 0.4, miss=0.3)], WITH_SLO, 2),
-        # the expected price within what the cap leaves
+        # the expected price within the cap
         ([option("a", 0.9, cost=2.0), option("b", 0.5, cost=0.5)], replace(REQUEST, max_cost_usd=1.0), 1),
-        # no option's is: the SLO still counts, the price does not
+        # no option is within the cap: the SLO still counts, the price does not
         (
             [option("a", 0.9, cost=2.0, miss=0.5), option("b", 0.5, cost=3.0, miss=0.0)],
             replace(WITH_SLO, max_cost_usd=1.0),
@@ -66,18 +66,18 @@ def test_choice(options: list[Option], request_: Request, chosen: int) -> None:
     assert choose(options, request_).index == chosen
 
 
-def test_replicas_that_would_do_as_well_are_told() -> None:
+def test_equal_replicas_are_alternatives() -> None:
     options = [option("a", 0.6, e2e=2.0), option("b", 0.6), option("c", 0.5), option("d", 0.6, miss=0.9)]
     choice = choose(options, WITH_SLO)
     assert choice.index == 1
     assert list(choice.alternatives) == [0]
 
 
-def test_nothing_is_told_as_an_alternative_where_no_option_keeps_the_slo() -> None:
+def test_there_are_no_alternatives_if_no_option_meets_the_slo() -> None:
     assert list(choose([option("a", 0.6, miss=0.5), option("b", 0.6, miss=0.5)], WITH_SLO).alternatives) == []
 
 
-def test_every_other_option_has_its_reason() -> None:
+def test_every_option_passed_over_has_its_reason() -> None:
     options = [
         option("a", 0.6),
         option("b", 0.5),
@@ -88,10 +88,10 @@ def test_every_other_option_has_its_reason() -> None:
     choice = choose(options, replace(WITH_SLO, max_cost_usd=1.0))
     assert list(choice.reasons) == [
         None,
-        "quality at least 0.500 against 0.600",
+        "lower quality: at least 0.500, against 0.600",
         "would miss its SLO with probability 0.40",
-        "expected to cost more than the cap leaves",
-        "as good but no faster",
+        "expected to cost more than max_cost_usd allows",
+        "same quality but not faster",
     ]
     assert choice.scores[1] == -0.5
 

@@ -1,4 +1,4 @@
-"""The text-only policies: what they pick, what they learn, what they do without an estimator."""
+"""The text-only policies: what they pick and learn, and how they work without an estimator."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from random import Random
 import pytest
 
 from policies import POLICIES, PolicySettings
-from policies.budget_online import OBSERVED, gammas
+from policies.budget_online import OBSERVED, price_of_money
 from policies.eccos_rr import HEADROOM
 from policies.llm_router_rr import threshold
-from policies.quality_price import Row, Scopes, Window, best_single, hull_of, price_usd
+from policies.quality_window import Row, Scopes, Window, best_single, price_usd, upgrades_of
 from policies.settings import Targets, TextEstimates
 from policies.text_picking import offers
 from router.core.interfaces import Option, Policy
@@ -43,7 +43,7 @@ def fleet(slots: int | None = None) -> list[Option]:
 
 
 def estimator(features: PromptFeatures, models: Sequence[str]) -> TextEstimates:
-    """Told by the prompt's only word."""
+    """Reads the difficulty from the prompt's only word."""
     hard = features.head[0]
     return TextEstimates([FLEET[model][hard] for model in models], [100.0] * len(models))
 
@@ -61,25 +61,25 @@ def request(number: int, hard: int, key: str | None = None) -> Request:
     return Request(f"r{number}", 0.0, "x", tuple(FLEET), prompt_tokens=10, features=features, key=key)
 
 
-def place(policy: Policy, asked: Request, options: list[Option], rng: Random) -> Option:
-    choice = policy.choose(asked, options, rng)
-    policy.placed(asked, options, choice)
+def place(policy: Policy, request_: Request, options: list[Option], rng: Random) -> Option:
+    choice = policy.choose(request_, options, rng)
+    policy.placed(request_, options, choice)
     return options[choice.index]
 
 
 def served(
     policy: Policy, count: int, options: list[Option], key: str | None = None
 ) -> list[tuple[int, str]]:
-    """(hardness, instance taken) of requests that are easy and hard in turn."""
+    """(difficulty, instance taken) of alternating easy and hard requests."""
     rng, found = Random(5), []
     for number in range(count):
-        asked = request(number, number % 2, key)
-        found.append((number % 2, place(policy, asked, options, rng).candidate.instance))
+        request_ = request(number, number % 2, key)
+        found.append((number % 2, place(policy, request_, options, rng).candidate.instance))
     return found
 
 
 @pytest.mark.parametrize("name", PRICED)
-def test_hard_prompts_go_to_the_model_that_can_and_easy_ones_to_the_cheap_one(name: str) -> None:
+def test_hard_prompts_go_to_the_capable_model_and_easy_ones_to_the_cheap_one(name: str) -> None:
     late = served(built(name), 200, fleet())[100:]
     assert {instance[:-2] for hard, instance in late if hard} == {"big"}
     cheap = [instance.startswith("small") for hard, instance in late if not hard]
@@ -93,12 +93,12 @@ def test_the_mean_estimated_quality_is_held_at_the_target(name: str, target: flo
     policy = built(name, Targets(quality=target))
     options, got = fleet(), []
     for number in range(600):
-        # Gains of all sizes, so that every mean between those of the two models can be had.
+        # Gains of all sizes, so that every mean between those of the two models is possible.
         gain = rng.random() * 0.6
-        told = TextEstimates([0.9, 0.9 - gain], [100.0, 100.0])
-        asked = request(number, EASY)
-        vars(policy)["_estimator"] = lambda features, models, told=told: told
-        taken = place(policy, asked, options, rng)
+        estimates = TextEstimates([0.9, 0.9 - gain], [100.0, 100.0])
+        request_ = request(number, EASY)
+        vars(policy)["_estimator"] = lambda features, models, found=estimates: found
+        taken = place(policy, request_, options, rng)
         got.append(0.9 if taken.candidate.model == "big" else 0.9 - gain)
     assert sum(got[100:]) / 500 == pytest.approx(target, abs=0.02)
 
@@ -117,8 +117,8 @@ def test_without_an_estimator_priors_and_tariffs_decide(name: str) -> None:
     options = [option("a", "dear", 10.0, 0.5), option("b", "good", 5.0, 0.9), option("c", "cheap", 1.0, 0.9)]
     rng, taken = Random(1), Counter[str]()
     for number in range(300):
-        asked = Request(f"r{number}", 0.0, "x", ("dear", "good", "cheap"), prompt_tokens=10)
-        taken[place(policy, asked, options, rng).candidate.model] += 1
+        request_ = Request(f"r{number}", 0.0, "x", ("dear", "good", "cheap"), prompt_tokens=10)
+        taken[place(policy, request_, options, rng).candidate.model] += 1
     assert taken["cheap"] >= 300 - OBSERVED
 
 
@@ -146,11 +146,11 @@ def test_eccos_keeps_models_to_their_share_of_slots() -> None:
     policy = built("eccos_rr", Targets(quality=0.9))
     late = [instance for _, instance in served(policy, 800, options)][400:]
     share = sum(instance.startswith("big") for instance in late) / len(late)
-    assert share < HEADROOM * 2 / 18 + 0.1  # without bounds the quality target alone makes it 0.5
+    assert share < HEADROOM * 2 / 18 + 0.1  # without slot limits the quality target alone leads to 0.5
 
 
 # --- offers -------------------------------------------------------------------------------------------
-def test_an_unknown_model_is_as_long_as_the_others_and_as_good_as_its_prior() -> None:
+def test_an_unknown_model_gets_the_length_of_the_others_and_its_prior() -> None:
     def knows_one(features: PromptFeatures, models: Sequence[str]) -> TextEstimates:
         return TextEstimates(
             [0.6 if model == "x" else None for model in models],
@@ -163,26 +163,26 @@ def test_an_unknown_model_is_as_long_as_the_others_and_as_good_as_its_prior() ->
     assert [each.cost_usd for each in found] == [pytest.approx(200e-6)] * 3
 
 
-def test_lengths_are_capped_and_counted_for_every_choice() -> None:
-    asked = request(0, EASY)
-    asked.max_tokens, asked.choices = 50, 3
-    (found,) = offers(asked, [option("a", "big", 1.0)], estimator)
+def test_lengths_are_capped_and_multiplied_by_the_choices() -> None:
+    request_ = request(0, EASY)
+    request_.max_tokens, request_.choices = 50, 3
+    (found,) = offers(request_, [option("a", "big", 1.0)], estimator)
     assert found.cost_usd == pytest.approx(150e-6)
-    asked.decodes = False
-    (found,) = offers(asked, [option("a", "big", 1.0)], estimator)
+    request_.decodes = False
+    (found,) = offers(request_, [option("a", "big", 1.0)], estimator)
     assert found.cost_usd == 0.0
 
 
-def test_a_prediction_that_is_there_changes_nothing() -> None:
-    """A dry run predicts for every policy: it must choose what would be chosen."""
+def test_a_prediction_changes_nothing() -> None:
+    """A dry run predicts for every policy, and must choose the same."""
     one = option("a", "x", 1.0)
     (plain,) = offers(request(0, EASY), [one], None)
     one.prediction = Prediction(output_tokens_mean=40.0)
-    (told,) = offers(request(0, EASY), [one], None)
-    assert told.cost_usd == plain.cost_usd
+    (predicted,) = offers(request(0, EASY), [one], None)
+    assert predicted.cost_usd == plain.cost_usd
 
 
-def test_a_model_that_is_priced_apart_costs_the_mean() -> None:
+def test_a_model_with_several_prices_costs_their_mean() -> None:
     (found,) = offers(request(0, EASY), [option("a", "big", 1.0), option("b", "big", 3.0)], estimator)
     assert found.cost_usd == pytest.approx(200e-6)
 
@@ -197,39 +197,39 @@ def row(*models: tuple[float, float]) -> Row:
 
 
 def test_picks_move_up_the_lower_hull() -> None:
-    # b costs more than the line from a to c for what it brings, d costs more than c for less.
-    hull = hull_of(row((0.5, 1.0), (0.6, 3.0), (0.9, 5.0), (0.8, 6.0)))
-    assert (hull.least, hull.dearest_usd) == (0.5, 6.0)
-    assert hull.steps == ((pytest.approx(10.0), pytest.approx(0.4)),)
+    # b lies above the line from a to c; d costs more than c and is worse.
+    upgrades = upgrades_of(row((0.5, 1.0), (0.6, 3.0), (0.9, 5.0), (0.8, 6.0)))
+    assert (upgrades.least, upgrades.max_cost_usd) == (0.5, 6.0)
+    assert upgrades.steps == (pytest.approx((10.0, 0.4, 4.0)),)
 
 
 @pytest.mark.parametrize(
-    ("wish", "expected"), [(0.5, 0.0), (0.6, 10.0), (0.7, 10.0), (0.71, 20.0), (0.9, 20.0)]
+    ("target", "expected"), [(0.5, 0.0), (0.6, 10.0), (0.7, 10.0), (0.71, 20.0), (0.9, 20.0)]
 )
-def test_price_is_the_least_that_meets_the_wish(wish: float, expected: float) -> None:
+def test_price_is_the_least_that_reaches_the_target(target: float, expected: float) -> None:
     rows = [row((0.5, 1.0), (0.9, 5.0)), row((0.5, 1.0), (0.9, 9.0))]
-    assert price_usd([hull_of(each) for each in rows], wish) == pytest.approx(expected)
+    assert price_usd([upgrades_of(each) for each in rows], target) == pytest.approx(expected)
 
 
-def test_a_wish_that_no_price_meets_is_worth_any_upgrade() -> None:
-    assert price_usd([hull_of(row((0.5, 1.0), (0.9, 5.0)))], 0.95) > 1e4
+def test_a_target_out_of_reach_is_worth_any_upgrade() -> None:
+    assert price_usd([upgrades_of(row((0.5, 1.0), (0.9, 5.0)))], 0.95) > 1e4
 
 
-def test_best_single_ignores_models_that_few_requests_could_have() -> None:
+def test_best_single_ignores_models_that_few_requests_allow() -> None:
     rows = [row((0.5, 1.0), (0.6, 2.0))] * 3 + [row((0.5, 1.0), (0.6, 2.0), (1.0, 1.0))]
     assert best_single(rows) == ("b", pytest.approx(0.6))
     assert best_single([row((0.6, 2.0), (0.6, 1.0))])[0] == "b"
 
 
-def test_a_window_wishes_for_what_it_fell_short_of() -> None:
+def test_a_window_makes_up_for_its_shortfall() -> None:
     window = Window()
     for _ in range(4):
         window.add(row((0.5, 1.0), (0.9, 2.0)), "a")
-    assert window.wish(Targets(quality=0.6)) == pytest.approx(0.7)
-    assert window.wish(Targets()) == 1.0  # 0.89 + 0.39, as far as quality goes
+    assert window.next_target(Targets(quality=0.6)) == pytest.approx(0.7)
+    assert window.next_target(Targets()) == 1.0  # 0.89 + 0.39, limited to 1
 
 
-def test_scopes_forget_the_one_touched_longest_ago() -> None:
+def test_scopes_forget_the_one_stored_longest_ago() -> None:
     scopes: Scopes[int, str] = Scopes()
     for key in range(256):
         scopes.put(key, "old")
@@ -240,40 +240,31 @@ def test_scopes_forget_the_one_touched_longest_ago() -> None:
     assert scopes.get(2) == "old"
 
 
-def test_threshold_gives_the_likeliest_gains_to_the_stronger_model() -> None:
+def test_threshold_gives_the_most_likely_wins_to_the_stronger_model() -> None:
     rows = [row((0.5, 1.0), (0.9, 5.0)), row((0.8, 1.0), (0.9, 5.0))]
-    wins = [2.1972, 0.8109]  # log-odds of 0.9 less those of 0.5 and of 0.8
+    wins = [2.1972, 0.8109]  # log-odds of 0.9 minus those of 0.5 and of 0.8
     assert threshold(rows, 1, 0.85) == pytest.approx(wins[0], abs=1e-3)
     assert threshold(rows, 1, 0.9) == pytest.approx(wins[1], abs=1e-3)
-    assert threshold(rows, 1, 0.6) > 100  # the weaker one does
+    assert threshold(rows, 1, 0.6) > 100  # the weaker one is enough
     assert threshold([row((0.5, 5.0), (0.9, 1.0))], 1, 0.0) < -100  # better and cheaper
 
 
 # --- budgets ------------------------------------------------------------------------------------------
-def test_one_gamma_spends_a_total_budget_where_it_brings_most() -> None:
+def test_the_price_of_money_spends_the_budget_where_it_gains_most() -> None:
     rows = [row((0.5, 1.0), (0.5 + gain, 2.0)) for gain in (0.1, 0.2, 0.3, 0.4)]
-    owner = {"a": "all", "b": "all"}
-    gamma = gammas(rows, owner, {"all": 6.0})["all"]
-    assert 0.2 <= gamma <= 0.3  # room for two upgrades: the last two
-    assert gammas(rows, owner, {"all": 8.0})["all"] == 0.0
+    assert 0.2 <= price_of_money(rows, 6.0) <= 0.3  # enough for two upgrades: the last two
+    assert price_of_money(rows, 8.0) == 0.0
 
 
-def test_budgets_of_single_models_have_gammas_of_their_own() -> None:
-    rows = [row((0.5, 1.0), (0.5 + gain, 1.0)) for gain in (0.1, 0.2, 0.3, 0.4)]
-    found = gammas(rows, {"a": "a", "b": "b"}, {"a": 4.0, "b": 1.0})
-    assert found["a"] == 0.0
-    assert 0.3 <= found["b"] <= 0.4
-
-
-def test_budget_online_observes_at_random_then_keeps_to_its_budget() -> None:
+def test_budget_online_observes_at_random_then_stays_within_its_budget() -> None:
     policy, options = built("budget_online", Targets(quality=0.75)), fleet()
     early, rng = Counter[str](), Random(9)
     for number in range(OBSERVED):
-        asked = request(number, number % 2)
-        choice = policy.choose(asked, options, rng)
+        request_ = request(number, number % 2)
+        choice = policy.choose(request_, options, rng)
         assert choice.propensity == 0.5
         early[options[choice.index].candidate.model] += 1
-        policy.placed(asked, options, choice)
+        policy.placed(request_, options, choice)
     assert min(early.values()) > OBSERVED / 4
     late = served(policy, 400, options)
     spent = sum(FLEET[instance[:-2]][2] for _, instance in late) / len(late)

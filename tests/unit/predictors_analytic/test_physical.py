@@ -38,7 +38,7 @@ def estimated(
     cached: float = 0.0,
     rate: float = 0.0,
 ) -> tuple[float, float, int, int, float, float]:
-    costs = StepCosts(profile, at.kind, speed)
+    costs = StepCosts(profile, at.fixed_slots, speed)
     return estimate(costs, at, prompt, cached, at.pending_prefill_tokens, 200.0, 200.0, 500.0, rate)
 
 
@@ -52,7 +52,7 @@ def test_idle_instance_takes_its_own_prefill_and_lone_steps() -> None:
 
 
 def test_idle_ttft_floor_is_the_profiles_prefill() -> None:
-    costs = StepCosts(PROFILE, "vllm", 2.0)
+    costs = StepCosts(PROFILE, False, 2.0)
     assert costs.idle_ttft_s(5000) == pytest.approx(PROFILE.prefill_s(5000) / 2)
     assert costs.idle_ttft_s(5000, 4000) == pytest.approx(PROFILE.prefill_s(5000, 4000) / 2)
 
@@ -130,7 +130,7 @@ def test_prefills_to_come_stretch_the_decode() -> None:
 
 def test_ollama_has_slots() -> None:
     ollama = instance(in_flight=2, context_tokens=1000)
-    ollama.kind = "ollama"
+    ollama.fixed_slots = True
     assert estimated(ollama)[2] == 2
     assert estimated(instance(in_flight=2, context_tokens=1000))[2] == 0
 

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from router.core.errors import Refusal
-from router.core.shown import cut
+from router.core.quoting import cut
 from router.gateway.codecs.ollama.answer import rfc3339
 
 #: The release of Ollama whose API is spoken here; clients compare it to turn features on.

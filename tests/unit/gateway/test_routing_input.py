@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from router.core.errors import Refusal
 from router.core.types import Slo
-from router.request.routing_input import WISH_HEADERS, RoutingWish, from_body, from_headers
+from router.request.routing_input import ROUTING_HEADERS, RoutingInput, from_body, from_headers
 
 
 def refused(routing: object) -> Refusal:
@@ -25,21 +25,21 @@ def refused(routing: object) -> Refusal:
     return caught.value
 
 
-def attempt(read: Callable[[Any], RoutingWish | None], value: Any) -> RoutingWish | Refusal | None:
+def attempt(read: Callable[[Any], RoutingInput | None], value: Any) -> RoutingInput | Refusal | None:
     try:
         return read(value)
     except Refusal as refusal:
         return refusal
 
 
-def headers(**values: str) -> RoutingWish | None:
+def headers(**values: str) -> RoutingInput | None:
     given_headers = {f"x-{name.replace('_', '-')}".encode(): value.encode() for name, value in values.items()}
-    return from_headers(given_headers.get)
+    return from_headers(given_headers)
 
 
 def refused_header(name: str, value: bytes) -> Refusal:
     with pytest.raises(Refusal) as caught:
-        from_headers({name.encode(): value}.get)
+        from_headers({name.encode(): value})
     assert caught.value.status == 400
     assert caught.value.param == name
     return caught.value
@@ -58,7 +58,7 @@ def test_the_example_of_the_contract() -> None:
             "seed": 1,
         }
     )
-    assert params == RoutingWish(
+    assert params == RoutingInput(
         policy="cost",
         slo=Slo(0.8, 0.05, 20.0),
         on_miss="reject",
@@ -71,8 +71,8 @@ def test_the_example_of_the_contract() -> None:
 
 
 def test_null_is_not_given_and_an_empty_slo_is() -> None:
-    nothing = dict.fromkeys(RoutingWish.__dataclass_fields__)
-    assert from_body({}) == from_body(nothing) == RoutingWish()
+    nothing = dict.fromkeys(RoutingInput.__dataclass_fields__)
+    assert from_body({}) == from_body(nothing) == RoutingInput()
     assert from_body({"slo": {}}).slo == Slo()
     assert from_body({"slo": {"ttft_ms": None, "e2e_ms": 1}}).slo == Slo(e2e_s=0.001)
 
@@ -139,7 +139,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
-FIELDS = st.sampled_from(sorted(RoutingWish.__dataclass_fields__))
+FIELDS = st.sampled_from(sorted(RoutingInput.__dataclass_fields__))
 
 
 @given(st.dictionaries(FIELDS, JSON, max_size=4) | JSON)
@@ -167,7 +167,7 @@ def test_a_target_is_taken_exactly_when_it_is_a_finite_number_above_0(ms: float)
 
 # --- headers -----------------------------------------------------------------------------------------
 def test_without_wish_headers_there_is_no_wish() -> None:
-    assert from_headers({b"host": b"x", b"x-headway": b"1", b"content-type": b"y"}.get) is None
+    assert from_headers({b"host": b"x", b"x-headway": b"1", b"content-type": b"y"}) is None
 
 
 def test_all_headers() -> None:
@@ -181,7 +181,7 @@ def test_all_headers() -> None:
         headway_min_quality="0.7",
         headway_models=" a, b ,,c:7b",
         headway_priority="-3",
-    ) == RoutingWish(
+    ) == RoutingInput(
         policy="price",
         slo=Slo(0.8, 0.0505, 20.0),
         on_miss="reject",
@@ -192,10 +192,10 @@ def test_all_headers() -> None:
     )
 
 
-@pytest.mark.parametrize("name", [name.decode() for name in WISH_HEADERS])
+@pytest.mark.parametrize("name", [name.decode() for name in ROUTING_HEADERS])
 def test_each_header_is_seen_alone_and_refused_when_empty(name: str) -> None:
     value = b"reject" if name.endswith("on-miss") else b"1"
-    assert from_headers({name.encode(): value}.get) not in (None, RoutingWish())
+    assert from_headers({name.encode(): value}) not in (None, RoutingInput())
     refused_header(name, b" \t")
     refused_header(name, b"\xff")
 
@@ -248,10 +248,10 @@ def test_header_and_body_numbers_mean_the_same(ms: float) -> None:
     assert params.slo == from_body({"slo": {"ttft_ms": ms}}).slo
 
 
-@given(st.sampled_from([name.decode() for name in WISH_HEADERS]), st.binary(max_size=12))
+@given(st.sampled_from([name.decode() for name in ROUTING_HEADERS]), st.binary(max_size=12))
 def test_any_header_is_read_or_refused_by_name(name: str, value: bytes) -> None:
-    params = attempt(from_headers, {name.encode(): value}.get)
+    params = attempt(from_headers, {name.encode(): value})
     if isinstance(params, Refusal):
         assert (params.status, params.param) == (400, name)
         return
-    assert params not in (None, RoutingWish())
+    assert params not in (None, RoutingInput())

@@ -10,7 +10,7 @@ from router.core.errors import Refusal
 from router.core.types import Slo
 from router.request.key_terms import KeyTerms
 from router.request.model_names import ModelNames
-from router.request.routing_input import RoutingWish
+from router.request.routing_input import RoutingInput
 from router.request.routing_params import Defaults, RoutingParams, RoutingRules
 
 POLICIES = ("latency", "slo", "price", "random")
@@ -109,16 +109,16 @@ def settle(
     model: str = "llama",
     *,
     key: KeyTerms | None = None,
-    body: RoutingWish | None = None,
-    headers: RoutingWish | None = None,
+    body: RoutingInput | None = None,
+    headers: RoutingInput | None = None,
     server: Defaults = SERVER,
     models: dict[str, Defaults] | None = None,
 ) -> RoutingParams:
     return RoutingRules(NAMES, server, models).merge(model, key, body, headers)
 
 
-def policy(name: str) -> RoutingWish:
-    return RoutingWish(policy=name)
+def policy(name: str) -> RoutingInput:
+    return RoutingInput(policy=name)
 
 
 @pytest.mark.parametrize(
@@ -145,8 +145,8 @@ def policy(name: str) -> RoutingWish:
 def test_policy_precedence(
     asked: str,
     key: KeyTerms | None,
-    body: RoutingWish | None,
-    headers: RoutingWish | None,
+    body: RoutingInput | None,
+    headers: RoutingInput | None,
     model_default: str | None,
     expected: str,
 ) -> None:
@@ -172,8 +172,8 @@ def test_slo_precedence(
     body: Slo | None, headers: Slo | None, model: Slo | None, server: Slo | None, expected: Slo | None
 ) -> None:
     params = settle(
-        body=RoutingWish(slo=body),
-        headers=RoutingWish(slo=headers),
+        body=RoutingInput(slo=body),
+        headers=RoutingInput(slo=headers),
         models={"llama": Defaults(slo=model)},
         server=Defaults("random", slo=server),
     )
@@ -193,8 +193,8 @@ def test_slo_precedence(
 )
 def test_on_miss_precedence(body: Any, headers: Any, model: Any, server: Any, hard: bool) -> None:
     params = settle(
-        body=RoutingWish(on_miss=body, slo=BODY_SLO),
-        headers=RoutingWish(on_miss=headers),
+        body=RoutingInput(on_miss=body, slo=BODY_SLO),
+        headers=RoutingInput(on_miss=headers),
         models={"llama": Defaults(on_miss=model)},
         server=Defaults("random", on_miss=server),
     )
@@ -202,7 +202,7 @@ def test_on_miss_precedence(body: Any, headers: Any, model: Any, server: Any, ha
 
 
 def test_without_a_target_nothing_is_hard() -> None:
-    assert not settle(body=RoutingWish(on_miss="reject")).hard
+    assert not settle(body=RoutingInput(on_miss="reject")).hard
 
 
 @pytest.mark.parametrize(
@@ -219,9 +219,9 @@ def test_without_a_target_nothing_is_hard() -> None:
 def test_a_keys_cost_cap_is_tightened_never_loosened(
     asked: float | None, cap: float | None, expected: float | None
 ) -> None:
-    params = settle(key=KeyTerms(max_cost_usd=cap), body=RoutingWish(max_cost_usd=asked))
+    params = settle(key=KeyTerms(max_cost_usd=cap), body=RoutingInput(max_cost_usd=asked))
     assert params.max_cost_usd == expected
-    assert settle(key=KeyTerms(max_cost_usd=cap), headers=RoutingWish(max_cost_usd=asked)) == params
+    assert settle(key=KeyTerms(max_cost_usd=cap), headers=RoutingInput(max_cost_usd=asked)) == params
 
 
 @pytest.mark.parametrize(
@@ -238,15 +238,15 @@ def test_a_keys_cost_cap_is_tightened_never_loosened(
 def test_a_keys_quality_floor_is_raised_never_lowered(
     asked: float | None, floor: float | None, expected: float | None
 ) -> None:
-    params = settle(key=KeyTerms(min_quality=floor), body=RoutingWish(min_quality=asked))
+    params = settle(key=KeyTerms(min_quality=floor), body=RoutingInput(min_quality=asked))
     assert params.min_quality == expected
 
 
 def test_the_body_outranks_headers_under_the_keys_caps() -> None:
     params = settle(
         key=KeyTerms(max_cost_usd=0.3, max_priority=2),
-        body=RoutingWish(max_cost_usd=0.2, min_quality=0.1, priority=1, seed=7),
-        headers=RoutingWish(max_cost_usd=0.1, min_quality=0.9, priority=2),
+        body=RoutingInput(max_cost_usd=0.2, min_quality=0.1, priority=1, seed=7),
+        headers=RoutingInput(max_cost_usd=0.1, min_quality=0.9, priority=2),
     )
     assert (params.max_cost_usd, params.min_quality, params.priority, params.seed) == (0.2, 0.1, 1, 7)
 
@@ -256,7 +256,7 @@ def test_the_body_outranks_headers_under_the_keys_caps() -> None:
     [(None, None, 0), (9, None, 9), (9, 5, 5), (3, 5, 3), (-4, 5, -4), (None, -1, -1), (9, 0, 0)],
 )
 def test_priority_is_capped(asked: int | None, cap: int | None, expected: int) -> None:
-    params = settle(key=KeyTerms(max_priority=cap), headers=RoutingWish(priority=asked))
+    params = settle(key=KeyTerms(max_priority=cap), headers=RoutingInput(priority=asked))
     assert params.priority == expected
 
 
@@ -272,25 +272,25 @@ def test_priority_is_capped(asked: int | None, cap: int | None, expected: int) -
 def test_models_replace_the_model(
     asked: str, body: tuple[str, ...] | None, headers: tuple[str, ...] | None, expected: tuple[str, ...]
 ) -> None:
-    params = settle(asked, body=RoutingWish(models=body), headers=RoutingWish(models=headers))
+    params = settle(asked, body=RoutingInput(models=body), headers=RoutingInput(models=headers))
     assert params.models == expected
 
 
 @pytest.mark.parametrize(
     ("body", "headers", "param"),
     [
-        (RoutingWish(policy="cheap"), None, "routing.policy"),
-        (None, RoutingWish(policy="cheap"), "x-headway-policy"),
-        (RoutingWish(policy="price"), RoutingWish(policy="cheap"), "x-headway-policy"),
-        (RoutingWish(models=("llama", "gpt-4")), None, "routing.models"),
-        (RoutingWish(models=("llama:price",)), None, "routing.models"),  # no suffixes here
-        (RoutingWish(models=("auto",)), None, "routing.models"),
-        (None, RoutingWish(models=("gpt-4",)), "x-headway-models"),
-        (RoutingWish(models=("llama",)), RoutingWish(models=("gpt-4",)), "x-headway-models"),
+        (RoutingInput(policy="cheap"), None, "routing.policy"),
+        (None, RoutingInput(policy="cheap"), "x-headway-policy"),
+        (RoutingInput(policy="price"), RoutingInput(policy="cheap"), "x-headway-policy"),
+        (RoutingInput(models=("llama", "gpt-4")), None, "routing.models"),
+        (RoutingInput(models=("llama:price",)), None, "routing.models"),  # no suffixes here
+        (RoutingInput(models=("auto",)), None, "routing.models"),
+        (None, RoutingInput(models=("gpt-4",)), "x-headway-models"),
+        (RoutingInput(models=("llama",)), RoutingInput(models=("gpt-4",)), "x-headway-models"),
     ],
 )
 def test_unknown_policies_and_models_are_refused_where_they_stand(
-    body: RoutingWish | None, headers: RoutingWish | None, param: str
+    body: RoutingInput | None, headers: RoutingInput | None, param: str
 ) -> None:
     with pytest.raises(Refusal) as caught:
         settle(key=KeyTerms(policy="slo", locked=True), body=body, headers=headers)
@@ -301,7 +301,7 @@ def test_unknown_policies_and_models_are_refused_where_they_stand(
 
 def test_several_models_are_held_to_the_loosest_of_their_targets() -> None:
     models = {"llama": Defaults(slo=Slo(1, 0.05)), "qwen:7b": Defaults(slo=Slo(3, 0.02, 9))}
-    both = RoutingWish(models=("llama", "qwen:7b"))
+    both = RoutingInput(models=("llama", "qwen:7b"))
     assert settle("auto", body=both, models=models).slo == Slo(3, 0.05)
     # A model without a default has the server's, here none: nothing can be held against all of them.
     assert settle("auto", models=models).slo is None
@@ -310,7 +310,7 @@ def test_several_models_are_held_to_the_loosest_of_their_targets() -> None:
 
 
 def test_several_models_share_a_policy_only_if_all_name_it() -> None:
-    both = RoutingWish(models=("llama", "qwen:7b"))
+    both = RoutingInput(models=("llama", "qwen:7b"))
     same = {"llama": Defaults(policy="price"), "qwen:7b": Defaults(policy="price")}
     assert settle("auto", body=both, models=same).policy == "price"
     assert settle("auto", body=both, models={"llama": Defaults(policy="price")}).policy == "random"
@@ -362,12 +362,15 @@ def test_other_models_do_not_exist_for_a_key(asked: str) -> None:
 def test_an_alias_counts_as_its_model() -> None:
     key = KeyTerms("k", models=frozenset({"llama"}))
     assert settle("small", key=key).models == ("llama",)
-    assert settle("auto", key=key, body=RoutingWish(models=("small",))).models == ("llama",)
+    assert settle("auto", key=key, body=RoutingInput(models=("small",))).models == ("llama",)
 
 
 @pytest.mark.parametrize("name", ["llama", "small", "nowhere"])
 def test_other_models_cannot_be_listed_either(name: str) -> None:
-    for asked in ({"body": RoutingWish(models=("qwen:7b", name))}, {"headers": RoutingWish(models=(name,))}):
+    for asked in (
+        {"body": RoutingInput(models=("qwen:7b", name))},
+        {"headers": RoutingInput(models=(name,))},
+    ):
         with pytest.raises(Refusal) as caught:
             settle("auto", key=QWEN, **asked)
         assert caught.value.status == 400

@@ -1,0 +1,58 @@
+"""Checks of what comes from outside: files, their rows, options. pydantic decides; one line says what is wrong."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from router.config.load import in_words
+from router.config.masking import dotted
+
+#: Plainer words than pydantic's.
+_WORDS = (
+    ("Value should", "must"),
+    ("greater than or equal to", "at least"),
+    ("less than or equal to", "at most"),
+    ("greater than", "above"),
+    ("less than", "below"),
+)
+
+
+def first_problem(
+    error: ValidationError, root: type[BaseModel] | None = None
+) -> tuple[tuple[str | int, ...], str]:
+    """Path and reason of the first problem. `root` is the model that was checked, to name its keys."""
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return (), f"not valid JSON ({first['ctx']['error']})"
+    (path, reason), *_ = in_words([first], root)
+    for theirs, ours in _WORDS:
+        reason = reason.replace(theirs, ours)
+    # A tag says which alternative was checked, and is no part of the data.
+    return tuple(part for part in path if not str(part).startswith("[")), reason
+
+
+def problem(error: ValidationError) -> str:
+    """The first problem as `PATH: REASON (given: VALUE)`."""
+    path, reason = first_problem(error)
+    return f"{dotted(path)}: {reason}" if path else reason
+
+
+def check_options(args: argparse.Namespace, refuse: Callable[[str], Exception], **types: Any) -> None:
+    """Raise `refuse("--NAME: REASON")` for the first option whose value is not of its type. An option that is None
+    was not given."""
+    for name, kind in types.items():
+        if getattr(args, name) is None:
+            continue
+        try:
+            TypeAdapter[Any](kind).validate_python(getattr(args, name))
+        except ValidationError as error:
+            raise refuse(f"{option(name)}: {problem(error)}") from None
+
+
+def option(name: str) -> str:
+    """An argument's name as it is typed."""
+    return f"--{name.replace('_', '-')}"

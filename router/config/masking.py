@@ -1,0 +1,69 @@
+"""How an error quotes a value of the fleet file: as any other value, but never with a secret."""
+
+from __future__ import annotations
+
+import re
+
+from router.core.quoting import cut, quoted
+
+#: Keys under which people write a secret, with the key that the fleet file has in their place.
+SECRET_KEYS = {
+    "api_key": "api_key_env",
+    "apikey": "api_key_env",
+    "token": "api_key_env",
+    "bearer": "api_key_env",
+    "secret": "api_key_env",
+    "authorization": "api_key_env",
+    "headers": "headers_env",
+    "admin_key": "admin_key_env",
+    "password": "password_env",
+    "key": "sha256",
+}
+HIDDEN = "***"
+#: Characters of a text that are searched for secrets.
+_MAX_SEARCHED_CHARS = 600
+
+_URL_KEYS = {"url", "endpoint", "server"}
+_KEY_LIKE = re.compile(r"\b(?:sk|pk|hw|hf|gsk|ghp|xai)[-_][\w-]{4,}")
+
+
+def masked(value: object, path: tuple[str | int, ...] = ()) -> str:
+    """A value as an error quotes it. `path` is where it stands; a value that may be a secret there is hidden."""
+    if _is_secret(path) and not isinstance(value, bool) and value is not None:
+        return HIDDEN
+    if isinstance(value, str):
+        value = _without_secrets(value, in_url=bool(path) and path[-1] in _URL_KEYS)
+    return quoted(value)
+
+
+def dotted(path: tuple[str | int, ...]) -> str:
+    """`instances[0].serves.NAME.price`; empty for the whole file."""
+    parts = (f"[{part}]" if isinstance(part, int) else f".{_masked_key(part)}" for part in path)
+    return "".join(parts).removeprefix(".")
+
+
+def _masked_key(key: str) -> str:
+    text = cut(_without_secrets(key, in_url=False))
+    return text if text.isprintable() else repr(text)
+
+
+def _without_secrets(text: str, *, in_url: bool) -> str:
+    """The text without logins, queries and what looks like a key. A password may hold any character, so everything
+    before the last @ goes."""
+    scheme, separator, rest = text.partition("://")
+    if separator or in_url:
+        start = scheme + separator if separator else ""
+        rest = rest if separator else text
+        if "@" in rest:
+            rest = f"{HIDDEN}@{rest.rpartition('@')[2]}"
+        before, mark, _ = rest.partition("?")
+        text = start + (f"{before}?{HIDDEN}" if mark else rest)
+    return _KEY_LIKE.sub(HIDDEN, text[:_MAX_SEARCHED_CHARS])
+
+
+def _is_secret(path: tuple[str | int, ...]) -> bool:
+    """Whether a secret belongs there, or is easily written there by mistake (in place of a key's settings)."""
+    names = [part.lower() for part in path if isinstance(part, str)]
+    if any(name == "sha256" or name.endswith("_env") or name in SECRET_KEYS for name in names):
+        return True
+    return path[:1] == ("auth",) and (len(path) == 1 or (path[1] == "keys" and len(path) <= 3))
