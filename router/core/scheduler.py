@@ -236,10 +236,12 @@ class Scheduler:
 
     def _granted(self, event: Granted, now: float) -> None:
         state = self._requests.get(event.request_id)
-        if state is None or state.phase is RequestPhase.ENDING:
+        if state is None:
             return
         money = state.money
         money.granted(event.reserved_usd, event.left_usd)
+        if state.phase is RequestPhase.ENDING:
+            return
         running = [each for each in state.under_way if each.phase in _RUNNING]
         # Attempts that have not started come first: what one would have cost that is not paid pays the others.
         for attempt in list(state.under_way):
@@ -516,7 +518,7 @@ class Scheduler:
         if seen:
             verdict = Verdict(Outcome.BACKEND_ERROR, now, refusals.broken_off(), attempt)
             self._end(state, verdict, now)
-        elif state.under_way:
+        elif any(each.phase is not AttemptPhase.CANCELLING for each in state.under_way):
             return
         elif failure.kind is FailureKind.REJECTED:
             self._refuse(

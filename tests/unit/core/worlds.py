@@ -128,13 +128,15 @@ def request(id: str = "r1", *, at: float = 0.0, **fields: Any) -> Request:
 
 class DrivenScheduler(Scheduler):
     """A scheduler whose driver keeps its promise: it answers each `Cancel` at once. What comes of that follows in the
-    same list of instructions."""
+    same list of instructions. `late`: a test answers itself."""
+
+    late = False
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
         out: list[Instruction] = []
         for instruction in super().handle(event, now):
             out.append(instruction)
-            if isinstance(instruction, Cancel):
+            if isinstance(instruction, Cancel) and not self.late:
                 ended = Ended(instruction.request_id, instruction.attempt, EndedHow.CANCELLED)
                 out += self.handle(ended, now)
         return out
