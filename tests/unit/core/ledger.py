@@ -376,7 +376,7 @@ class Ledger:
                 if self.entries[name].request.priority <= request.priority:
                     continue
                 state = scheduler._requests[name]
-                found = scheduler._eligible(state, now)
+                found = scheduler._placer.eligible(state, now)
                 could = {option.candidate.instance for option in (*found.free, *found.busy)}
                 assert state.deferred or sent.candidate.instance not in could, (
                     f"{name} of priority {state.request.priority} is behind {request.id}"

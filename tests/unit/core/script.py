@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import policies
 from router.core.events import (
@@ -27,8 +28,13 @@ from router.core.events import (
     LoadReported,
     Metered,
     PeerLoadReported,
+    PeerObserved,
+    PeerTurned,
+    PredictorsChanged,
     Probed,
+    QualityReported,
     Reserve,
+    TargetsChanged,
     Tick,
 )
 from router.core.money.meter import TokenMeter, Verdict
@@ -36,7 +42,18 @@ from router.core.money.reservation import Funding
 from router.core.scheduler import Scheduler
 from router.core.settings import SchedulerSettings
 from router.core.state import Instance
-from router.core.types import Candidate, EndedHow, LoadReport, Prediction, Price, Request, Slo
+from router.core.types import (
+    Candidate,
+    EndedHow,
+    LoadReport,
+    Prediction,
+    Price,
+    PromptFeatures,
+    Request,
+    Slo,
+    Targets,
+)
+from router.decision_log import compared
 from tests.unit.core.ledger import Attempt, Ledger
 from tests.unit.core.worlds import Fixed, instance
 
@@ -92,6 +109,15 @@ SLOS = (
     *(Slo(ttft_s=3.0), Slo(ttft_s=3.0), None, Slo(e2e_s=8.0)),
     *(Slo(ttft_s=1.0, tpot_s=0.05, e2e_s=30.0), Slo(tpot_s=0.01)),
 )
+#: What comes from operators, clients and other replicas.
+NEWS: tuple[Event, ...] = (
+    PeerLoadReported(1, {}, frozenset("b")),
+    PeerObserved(b"an observation"),
+    PeerTurned("round_robin", {"m": ("b", "m")}),
+    TargetsChanged({None: Targets(attainment=0.8)}),
+    QualityReported("m", PromptFeatures((), (), ()), 0.5),
+    PredictorsChanged(SimpleNamespace(name="others")),
+)
 MODELS = ((("m",), ()), (("m", "n"), ()), (("n",), ("m",)))
 WHOLE = {"engine_streams": False, "client_streams": False}
 MORE: tuple[dict[str, Any], ...] = (
@@ -109,6 +135,15 @@ MORE: tuple[dict[str, Any], ...] = (
     *({"hedges": False}, {"seed": 7}, {"prefix": (1, 2)}, {"session": "s"}, {"max_tokens": 1}),
     *({"client_streams": False}, {"client_streams": False, "max_tokens": 60}),
 )
+
+
+class Logged(NamedTuple):
+    """One event and what came of it; `text` is that as it was at the time."""
+
+    event: Event
+    now: float
+    instructions: list[Instruction]
+    text: str
 
 
 class Answer:
@@ -162,7 +197,7 @@ class Script:
         self.now = 0.0
         self.answers: dict[tuple[str, int], Answer] = {}
         self.asked: list[Reserve] = []
-        self.log: list[tuple[Event, float, list[Any]]] = []
+        self.log: list[Logged] = []
 
     def build(self, instances: Sequence[Instance]) -> Scheduler:
         """A scheduler as this one was at the start."""
@@ -181,14 +216,14 @@ class Script:
             self.reload,
         )
         for _ in range(steps):
-            (action,) = self.rng.choices(actions, (18, 30, 20, 10, 6, 12, 3, 1))
+            (action,) = self.rng.choices(actions, (18, 30, 20, 10, 6, 12, 3, 2))
             action()
         self.finish()
 
     # --- events and instructions ---------------------------------------------------------------------
     def tell(self, event: Event) -> None:
         instructions = self.s.handle(event, self.now)
-        self.log.append((event, self.now, [plain(each) for each in instructions]))
+        self.log.append(Logged(event, self.now, instructions, compared(instructions)))
         self.ledger.take(event, self.now, instructions)
         for instruction in instructions:
             self.carry_out(instruction)
@@ -333,15 +368,15 @@ class Script:
             self.tell(LoadReported(name, LoadReport(running=running, waiting=waiting, kv_usage=0.5)))
 
     def reload(self) -> None:
-        if self.rng.random() < 0.5:
+        if self.rng.random() < 0.3:
+            self.tell(self.rng.choice(NEWS))
+        elif self.rng.random() < 0.5:
             name = self.rng.choice("ad")
             self.tell(DrainChanged(name, not next(each for each in self.all if each.name == name).draining))
-            return
-        names = self.rng.choice(["abcd", "abcd", "abc", "bd"])
-        self.tell(FleetChanged(tuple(each for each in self.all if each.name in names), self.settings))
-        if self.rng.random() < 0.3:
-            self.tell(PeerLoadReported(1, {}, frozenset(self.rng.choice("abcd"))))
-        self.timeout_s = self.rng.choice([5.0, 600.0])
+        else:
+            names = self.rng.choice(["abcd", "abcd", "abc", "bd"])
+            self.tell(FleetChanged(tuple(each for each in self.all if each.name in names), self.settings))
+            self.timeout_s = self.rng.choice([5.0, 600.0])
 
     def wait(self) -> None:
         until = self.now + self.rng.choice([0.01, 0.05, 0.2, 0.5, 2.5])
@@ -372,20 +407,3 @@ class Script:
         while self.asked:
             self.grant()
         self.ledger.is_closed()
-
-
-def plain(instruction: Instruction) -> Any:
-    """An instruction as a value that can be compared."""
-    if not isinstance(instruction, Finish):
-        return instruction
-    settlement = instruction.settlement
-    refusal, answer = settlement.refusal, settlement.answer
-    attempts = tuple(
-        tuple(getattr(each, name) for name in each.__slots__ if name != "instance")
-        for each in settlement.attempts
-    )
-    return settlement._replace(
-        attempts=attempts,  # type: ignore[arg-type]
-        answer=None if answer is None else answer.number,  # type: ignore[arg-type]
-        refusal=None if refusal is None else (refusal.code, refusal.message, refusal.retry_after_s),  # type: ignore[arg-type]
-    )

@@ -36,9 +36,8 @@ class First:
 class Fixed:
     """Predicts the same for everyone; `p_miss` by instance."""
 
-    name = "fixed"
-
     def __init__(self, p_miss: dict[str, float] | None = None, floor_s: float = 0.05) -> None:
+        self.name = "fixed"
         self.p_miss = p_miss or {}
         self.floor_s = floor_s
         self.ttfts: list[float] = []
@@ -101,6 +100,15 @@ class Fixed:
 
     def forget(self, instance: str) -> None:
         """An instance has left the fleet."""
+
+    def observe_quality(self, model: str, features: Any, quality: float, *, recorded: bool = False) -> None:
+        self.observed.append(("quality", model, int(recorded), quality))
+
+    def receive(self, message: bytes, instances: Any, now: float) -> None:
+        self.observed.append(("message", message.decode(), len(instances), now))
+
+    def use(self, models: Any) -> None:
+        self.name = models.name
 
     def ttft_floor_s(self, request: Any, candidate: Any, instance: Any) -> float:
         return self.floor_s
