@@ -128,6 +128,8 @@ class Relay:
             self._runner.apply(event, now)
         except Exception:
             logger.exception("request %s failed inside the gateway", self._request.id)
+            if type(event) is not GivenUp:
+                self._report(GivenUp(self._request.id, "internal_error"))
             self._fall()
 
     def _fall(self) -> None:

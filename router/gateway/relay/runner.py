@@ -9,7 +9,7 @@ from math import inf
 from time import monotonic, perf_counter
 from typing import Protocol
 
-from router.background import failed
+from router.background import failed, surviving
 from router.core.events import (
     Allow,
     Arrived,
@@ -81,7 +81,7 @@ class Runner:
         try:
             self.apply(Arrived(request, funding))
         except BaseException:
-            del self._handles[request.id]
+            self.forget(request.id)
             raise
         if self.on_decision is not None:
             self.on_decision(request.policy, perf_counter() - began)
@@ -102,8 +102,10 @@ class Runner:
             self._arm()
 
     def forget(self, request_id: str) -> None:
-        """Give no further instruction for a request that the scheduler has failed on."""
+        """The scheduler has failed on a request: whatever it has of it is given up, and nobody is told."""
         self._handles.pop(request_id, None)
+        with surviving("relay"):
+            self.apply(GivenUp(request_id, "internal_error"))
 
     def stop(self) -> None:
         """Cancel the timer."""
@@ -114,6 +116,7 @@ class Runner:
     def _carry_out(self, instruction: Instruction) -> None:
         handle = self._handles.get(instruction.request_id)
         if handle is None:
+            self._left_undone(instruction)
             return
         kind = type(instruction)
         try:
@@ -130,8 +133,14 @@ class Runner:
                 handle.allow(instruction)  # type: ignore[arg-type]
         except Exception as error:  # noqa: BLE001 (one request's fault must not reach the others' instructions)
             failed("relay", error)
-            if kind is not Finish:
-                self.apply(GivenUp(instruction.request_id, "internal_error"))
+            self._left_undone(instruction)
+
+    def _left_undone(self, instruction: Instruction) -> None:
+        """Nobody carries out an instruction: the request is given up, and what it has under way is taken for ended."""
+        if type(instruction) is Cancel:
+            self.apply(Ended(instruction.request_id, instruction.attempt, EndedHow.CANCELLED, sent=False))
+        elif type(instruction) is not Finish:
+            self.apply(GivenUp(instruction.request_id, "internal_error"))
 
     @staticmethod
     def _may_be_earlier(event: Event) -> bool:
