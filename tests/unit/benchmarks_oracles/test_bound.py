@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from router.core.outcome import tpot_s
 
 from benchmarks.oracles import Job, Truth, goodput_upper_bound, oracles, program, serve
 from benchmarks.oracles.program import Program, _Cell, _Window
@@ -20,6 +19,7 @@ from benchmarks.oracles.work import LeastWork
 from benchmarks.simulator import Arrival, Fleet, simulate
 from benchmarks.workloads.format import WorkloadError
 from policies import POLICIES
+from router.core.settlement import tpot_s
 from router.core.types import Slo
 from tests.unit.benchmarks_oracles.cases import (
     CRAMPED,

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from router.core.outcome import tpot_s
 
 from benchmarks.simulator import OUTCOMES, InstanceLoss, Simulation
 from router.core.events import Event, Instruction
+from router.core.settlement import tpot_s
 from router.core.types import OUTSIDE_ATTAINMENT, Outcome, Slo
 from tests.integration.parity.scenarios import MIXED, any_wish, asked, fleet, workload
-from tests.integration.parity.traces import listen
+from tests.unit.core.ledger import listen
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
