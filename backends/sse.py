@@ -23,10 +23,10 @@ from typing import Any
 
 import orjson
 
-from backends.bounded_json import TooComplex, loads_event
 from backends.engine_errors import from_event
 from backends.engine_numbers import finish_reason as finish_reason_of
 from backends.engine_numbers import sound_usage, token_count
+from backends.sse_events import DONE, carries_token, data_of, object_of
 from router.core.errors import AnswerTooLarge, UpstreamError
 from router.core.interfaces import Batch
 
@@ -190,15 +190,16 @@ class SseScanner:
                 tokens += 1
                 out.append(event if self._rename is None else event.replace(self._rename, self._renamed))
                 continue
-            text = _data_of(event)
+            text = data_of(event)
             if text is None:
                 continue  # a comment that keeps the connection alive, or blank lines
-            if text == b"[DONE]":
+            if text == DONE:
                 self.done = True
                 break
-            payload = _parse(text)
-            if not isinstance(payload, dict):
-                self.failure = payload
+            try:
+                payload = object_of(text)
+            except UpstreamError as error:
+                self.failure = error
                 break
             if payload.get("error"):
                 self.failure = from_event(payload, started=self.started)
@@ -213,7 +214,7 @@ class SseScanner:
             if isinstance(choices, list):
                 for choice in choices:
                     if isinstance(choice, dict):
-                        is_token = is_token or _carries_token(choice)
+                        is_token = is_token or carries_token(choice)
                         reason = choice.get("finish_reason")
                         if isinstance(reason, str):
                             self._cut |= reason == "length"
@@ -268,55 +269,6 @@ class SseScanner:
             # What was learned holds for events that are written as this one is.
             self._before = self._null_finish = None
         return event.replace(self._rename, self._renamed)
-
-
-def _data_of(event: bytes) -> bytes | None:
-    """The data of one event without its field name; None if it has none. llama-server has written errors
-    under a field named `error`, which is taken as data."""
-    if event.startswith(b"data: ") and b"\n" not in event:
-        return event[6:].strip()
-    parts = [
-        line.partition(b":")[2].strip()
-        for line in event.split(b"\n")
-        if line.startswith((b"data:", b"error:"))
-    ]
-    if not parts:
-        return None
-    text = b"\n".join(parts)
-    if event.startswith(b"error:") and not text.startswith(b'{"error"'):
-        return (
-            b'{"error":'
-            + (text if text.startswith(b"{") else orjson.dumps(text.decode("utf-8", "replace")))
-            + b"}"
-        )
-    return text
-
-
-def _parse(text: bytes) -> dict[str, Any] | UpstreamError:
-    try:
-        payload = loads_event(text)
-    except TooComplex:
-        return AnswerTooLarge("the engine sent an event of too many parts")
-    except ValueError:
-        payload = None
-    if isinstance(payload, dict):
-        return payload
-    return UpstreamError("the engine sent an event that is not a JSON object")
-
-
-def _carries_token(choice: dict[str, Any]) -> bool:
-    """Whether a choice brings content, reasoning, a refusal or a tool call (a role alone is no token)."""
-    delta = choice.get("delta")
-    if isinstance(delta, dict):
-        return bool(
-            delta.get("content")
-            or delta.get("reasoning")
-            or delta.get("reasoning_content")
-            or delta.get("refusal")
-            or delta.get("tool_calls")
-            or delta.get("function_call")
-        )
-    return bool(choice.get("text"))
 
 
 def _usage_of(payload: dict[str, Any]) -> Mapping[str, Any] | None:

@@ -14,6 +14,8 @@ from router.config.masking import dotted
 #: Plainer words than pydantic's.
 _WORDS = (
     ("Value should", "must"),
+    (", unable to parse string as an integer", ""),
+    (", unable to parse string as a number", ""),
     ("greater than or equal to", "at least"),
     ("less than or equal to", "at most"),
     ("greater than", "above"),

@@ -11,6 +11,8 @@ from typing import Any
 import aiohttp
 from rich.table import Table
 
+from backends.sse_events import DONE, carries_token, data_of
+
 QUESTION = "Name three things that make a good tool, in one sentence each."
 MAX_TOKENS = 24
 ANSWER_TIMEOUT_S = 120.0
@@ -65,15 +67,15 @@ async def _read(response: aiohttp.ClientResponse) -> str | None:
     """Read a stream of events to its end; what is wrong with it, or None."""
     tokens = 0
     async for line in response.content:
-        if not line.startswith(b"data:"):
+        data = data_of(line)
+        if not data:
             continue
-        data = line[5:].strip()
-        if data == b"[DONE]":
+        if data == DONE:
             return None if tokens else "the stream had no content"
         event = json.loads(data)
         if "error" in event:
             return str(event["error"].get("message"))
-        tokens += sum(bool(choice.get("delta", {}).get("content")) for choice in event.get("choices", ()))
+        tokens += sum(map(carries_token, event.get("choices", ())))
     return "the stream ended without [DONE]"
 
 

@@ -12,6 +12,7 @@ import orjson
 from backends.emulator.generation import Choice, Generation
 from backends.emulator.ollama_catalog import rfc3339
 from backends.emulator.vllm_wire import token_id, token_ids
+from backends.sse_events import END, event
 
 FINGERPRINT = "headway-emulator"  # Ollama itself says "fp_ollama"
 
@@ -156,8 +157,8 @@ class OpenAiWire:
         if self._of.include_usage:
             chunk = self._envelope([])
             chunk["usage"] = self._usage(generation)
-            data += b"data: " + orjson.dumps(chunk) + b"\n\n"
-        return data + b"data: [DONE]\n\n"
+            data += event(orjson.dumps(chunk))
+        return data + END
 
     def whole(self, generation: Generation) -> bytes:
         choice = generation.choices[0]
@@ -193,7 +194,7 @@ class OpenAiWire:
         chunk = self._envelope([part])
         if not self._chat and self._of.include_usage:
             chunk["usage"] = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
-        return b"data: " + orjson.dumps(chunk) + b"\n\n"
+        return event(orjson.dumps(chunk))
 
     def _envelope(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {

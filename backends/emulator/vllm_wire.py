@@ -14,9 +14,9 @@ import orjson
 from backends.emulator.generation import Choice, Generation
 from backends.emulator.text import seed_of
 from backends.emulator.vllm_request import Job
+from backends.sse_events import END, event
 
 FINGERPRINT = "headway-emulator"
-DONE = b"data: [DONE]\n\n"
 
 
 def error_json(status: int, message: str, kind: str, param: str | None = None) -> bytes:
@@ -86,11 +86,11 @@ class VllmWire:
 
     def closing(self, generation: Generation) -> bytes:
         if not self._job.include_usage:
-            return DONE
+            return END
         chunk = self._envelope([])
         chunk["usage"] = self._usage(sum(choice.sent for choice in generation.choices))
         chunk["system_fingerprint"] = FINGERPRINT
-        return _sse(chunk) + DONE
+        return _sse(chunk) + END
 
     def whole(self, generation: Generation) -> bytes:
         job = self._job
@@ -112,7 +112,7 @@ class VllmWire:
         )
 
     def stream_error(self, status: int, message: str) -> bytes:
-        return b"data: " + error_json(status, message, error_kind(status)) + b"\n\n" + DONE
+        return event(error_json(status, message, error_kind(status))) + END
 
     def error_body(self, status: int, message: str) -> bytes:
         return error_json(status, message, error_kind(status))
@@ -282,4 +282,4 @@ def token_ids(data: bytes) -> list[int]:
 
 
 def _sse(chunk: dict[str, Any]) -> bytes:
-    return b"data: " + orjson.dumps(chunk) + b"\n\n"
+    return event(orjson.dumps(chunk))

@@ -20,12 +20,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from backends.engine import UnknownProfile, profile
 from benchmarks.calibrate.errors import TARGETS
 from benchmarks.calibrate.fit import combinations, fit, guess
-from benchmarks.calibrate.measured import CalibrationError, Level
+from benchmarks.calibrate.measured import Level
 from benchmarks.calibrate.profile import CHUNKED, LIMITS, STEP_CONSTANTS, Constants
 from benchmarks.calibrate.replayed import read_any
 from benchmarks.calibrate.report import REPORT_KEY, Result, profiles, result_of, text
 from benchmarks.calibrate.sources import SOURCES
 from benchmarks.calibrate.study import Splitter, Study, by_load, splitter
+from benchmarks.workloads.format import WorkloadError
 
 _CHUNKED = {"on": (True,), "off": (False,)}
 
@@ -77,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     """Exit status: 0, or 2 with one line on stderr for bad input. A missed target is no failure."""
     try:
         if args.evaluations < 1:
-            raise CalibrationError(f"--evaluations: must be at least 1 (given: {args.evaluations})")
+            raise WorkloadError(f"--evaluations: must be at least 1 (given: {args.evaluations})")
         limits: dict[str, tuple[int, ...]] = parse_limits(args.limit)
         if args.chunked_prefill is not None:
             limits[CHUNKED] = _CHUNKED[args.chunked_prefill]
@@ -89,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         )
         if args.out is not None:
             _write(args.out, report, shown, results)
-    except CalibrationError as error:
+    except WorkloadError as error:
         print(f"headway calibrate: {error}", file=sys.stderr)
         return 2
     print(report.decode() if args.json else shown)
@@ -97,20 +98,18 @@ def run(args: argparse.Namespace) -> int:
 
 
 def parse_limits(given: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """{limit: values}. A CalibrationError for what is no NAME=N[,N..]."""
+    """{limit: values}. A WorkloadError for what is no NAME=N[,N..]."""
     limits: dict[str, tuple[int, ...]] = {}
     for each in given:
         name, equals, values = each.partition("=")
         if name not in LIMITS or not equals:
-            raise CalibrationError(
-                f"--limit {each}: expected NAME=N[,N..] with a name of {', '.join(LIMITS)}"
-            )
+            raise WorkloadError(f"--limit {each}: expected NAME=N[,N..] with a name of {', '.join(LIMITS)}")
         try:
             limits[name] = tuple(int(value) for value in values.split(","))
         except ValueError:
-            raise CalibrationError(f"--limit {each}: {values!r} is no whole number") from None
+            raise WorkloadError(f"--limit {each}: {values!r} is no whole number") from None
         if min(limits[name]) < 1:
-            raise CalibrationError(f"--limit {each}: must be at least 1")
+            raise WorkloadError(f"--limit {each}: must be at least 1")
     return limits
 
 
@@ -118,16 +117,16 @@ def _studies(args: argparse.Namespace) -> list[Study]:
     split = splitter(args.fit, args.test)
     if args.source is None:
         if args.engine is not None:
-            raise CalibrationError("--engine: goes with --source")
+            raise WorkloadError("--engine: goes with --source")
         return [study_of_files(args.files, split, args.name or "engine")]
     if args.files:
-        raise CalibrationError("give files or --source, not both")
+        raise WorkloadError("give files or --source, not both")
     if args.data is None:
-        raise CalibrationError("--source needs --data DIR or HEADWAY_DATA")
+        raise WorkloadError("--source needs --data DIR or HEADWAY_DATA")
     studies = _of_engine(SOURCES[args.source], Path(args.data), split, args.engine)
     if args.name is not None:
         if len(studies) > 1:
-            raise CalibrationError("--name: the source has several engines; choose one with --engine")
+            raise WorkloadError("--name: the source has several engines; choose one with --engine")
         studies = [replace(studies[0], name=args.name)]
     return studies
 
@@ -138,14 +137,14 @@ def _of_engine(
     studies = read(data, split)
     chosen = [study for study in studies if engine in (None, study.name)]
     if not chosen:
-        raise CalibrationError(f"--engine {engine}: there are {', '.join(study.name for study in studies)}")
+        raise WorkloadError(f"--engine {engine}: there are {', '.join(study.name for study in studies)}")
     return chosen
 
 
 def study_of_files(files: Sequence[Path], split: Splitter, name: str = "engine") -> Study:
     """One engine's study of all levels in `files`."""
     if not files:
-        raise CalibrationError("nothing to fit: give files or --source")
+        raise WorkloadError("nothing to fit: give files or --source")
     found: dict[str, list[Level]] = defaultdict(list)
     for path in files:
         for level in read_any(path):
@@ -188,7 +187,7 @@ def _from_registry(name: str, first: Constants) -> Constants:
     try:
         known = profile(name)
     except UnknownProfile as error:
-        raise CalibrationError(f"--start: {error}") from None
+        raise WorkloadError(f"--start: {error}") from None
     step: dict[str, Any] = {
         each: value for each in STEP_CONSTANTS if (value := getattr(known, each, 0.0)) > 0
     }
@@ -208,4 +207,4 @@ def _write(folder: Path, report: bytes, shown: str, results: Sequence[Result]) -
             encoding="utf-8",
         )
     except OSError as error:
-        raise CalibrationError(f"cannot write {folder}: {error.strerror or error}") from error
+        raise WorkloadError(f"cannot write {folder}: {error.strerror or error}") from error

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.calibrate.errors import residuals
-from benchmarks.calibrate.measured import CalibrationError
 from benchmarks.calibrate.profile import CHUNKED, CONSTANTS, Constants
 from benchmarks.calibrate.study import Study
 from benchmarks.measures import quantile
+from benchmarks.workloads.format import WorkloadError
 from router.core.profile import EngineProfile
 
 #: In natural logarithms: differences that slopes are taken over, one after another; the first step of the
@@ -50,13 +50,13 @@ def fit(
     on_evaluation: Callable[[float], None] = lambda _: None,
 ) -> Fitted:
     """Fit the study's fit levels and no others. Of several given limits the combination with the least loss
-    is taken; each gets `evaluations` at the most. A CalibrationError for limits that the engine cannot have."""
+    is taken; each gets `evaluations` at the most. A WorkloadError for limits that the engine cannot have."""
     tried: list[tuple[Mapping[str, int], Fitted]] = []
     for each in combinations(study, start, limits):
         try:
             limited = start.with_limits(each)
         except ValueError as error:
-            raise CalibrationError(f"--limit: {error}") from None
+            raise WorkloadError(f"--limit: {error}") from None
         tried.append((each, _search(study, limited, evaluations, on_evaluation)))
     tried.sort(key=lambda one: one[1].loss)
     return replace(tried[0][1], losses=tuple((each, found.loss) for each, found in tried))
@@ -178,7 +178,7 @@ def guess(study: Study) -> Constants:
     tpots = sorted(tpot for level in levels for each in level.requests if (tpot := each.tpot_s))
     base_s = quantile(tpots, 0.05)
     if not base_s:
-        raise CalibrationError(
+        raise WorkloadError(
             f"{study.name}: no request of the fit levels has TTFT, E2E and 5 output tokens or more"
         )
     quiet = [

@@ -28,7 +28,7 @@ import orjson
 import uvloop
 
 from backends.metrics import MetricsReader
-from benchmarks.calibrate.measured import CalibrationError, Level, Measured, State, write_file
+from benchmarks.calibrate.measured import Level, Measured, State, write_file
 from benchmarks.replay.client import Target, body_of, check_url, send, wire_for
 from benchmarks.replay.row import Row
 from benchmarks.replay.wire import Wire
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "measured_at": time.time(),
         }
         write_file(args.out / "measurement.jsonl", levels, details)
-    except (CalibrationError, WorkloadError) as error:
+    except WorkloadError as error:
         print(f"measure: {error}", file=sys.stderr)
         return 2
     except OSError as error:
@@ -96,7 +96,7 @@ def _key(variable: str | None) -> str | None:
     if variable is None:
         return None
     if not (key := os.environ.get(variable)):
-        raise CalibrationError(f"--api-key-env {variable}: that variable is not set")
+        raise WorkloadError(f"--api-key-env {variable}: that variable is not set")
     return key
 
 
@@ -131,7 +131,7 @@ def exact_body(one: WorkloadRequest, target: Target) -> bytes:
 
 
 async def _level(name: str, requests: Sequence[WorkloadRequest], wire: Wire, target: Target) -> Level:
-    """Send each at its own time and wait for all. A CalibrationError if nothing was answered in full."""
+    """Send each at its own time and wait for all. A WorkloadError if nothing was answered in full."""
     states: list[State] = []
     rows: list[Row] = []
     start_at = time.perf_counter() + 0.1
@@ -162,7 +162,7 @@ def _answered(name: str, rows: Sequence[Row]) -> tuple[Measured, ...]:
     complete = [row for row in rows if row.complete and row.prompt_tokens]
     if not complete:
         reason = next((row.error for row in rows if row.error), "no prompt_tokens in usage")
-        raise CalibrationError(f"level {name}: no answer that can be used ({reason})")
+        raise WorkloadError(f"level {name}: no answer that can be used ({reason})")
     return tuple(
         Measured(row.scheduled_s, row.prompt_tokens or 1, row.output_tokens, row.ttft_s, row.e2e_s)
         for row in sorted(complete, key=lambda row: row.scheduled_s)

@@ -12,23 +12,23 @@ be null: such a request loads the engine in the simulation and is not compared.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
+from pydantic import TypeAdapter, ValidationError
 
+from benchmarks.checks import problem
 from benchmarks.measures import mean_rate, quantile
+from benchmarks.published import json_lines
+from benchmarks.workloads.format import WorkloadError
+from router.config.fields import Count, NotNegative
 
 MEASUREMENT_KEY = "headway_measurement"
-_NEEDED = ("arrival_s", "prompt_tokens")
-
-
-class CalibrationError(ValueError):
-    """Something is wrong with the measurements or the options; one line for a person."""
+Checked = TypeVar("Checked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,11 @@ class Measured:
     prompt's leading blocks (see `backends.engine.Sequence`).
     """
 
-    arrival_s: float
-    prompt_tokens: int
-    output_tokens: int | None
-    ttft_s: float | None
-    e2e_s: float | None
+    arrival_s: NotNegative
+    prompt_tokens: Count
+    output_tokens: Count | None = None
+    ttft_s: NotNegative | None = None
+    e2e_s: NotNegative | None = None
     replica: int = 0
     prefix: tuple[int, ...] = ()
 
@@ -59,12 +59,12 @@ class Measured:
 class State:
     """What an engine told of itself at one instant; `kv_usage` is a share, 0..1."""
 
-    t_s: float
-    running: float
-    waiting: float
-    gen_tok_per_s: float | None = None
-    prompt_tok_per_s: float | None = None
-    kv_usage: float | None = None
+    t_s: NotNegative
+    running: NotNegative
+    waiting: NotNegative
+    gen_tok_per_s: NotNegative | None = None
+    prompt_tok_per_s: NotNegative | None = None
+    kv_usage: NotNegative | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +82,11 @@ class Level:
 
     def complete(self) -> Level:
         """The same level with unknown output lengths set to the median of the known ones, and those
-        requests' times unknown. A CalibrationError where none is known."""
+        requests' times unknown. A WorkloadError where none is known."""
         known = sorted(each.output_tokens for each in self.requests if each.output_tokens is not None)
         middle = quantile(known, 0.5)
         if middle is None:
-            raise CalibrationError(f"level {self.name}: output_tokens is null in every request")
+            raise WorkloadError(f"level {self.name}: output_tokens is null in every request")
         requests = (
             each
             if each.output_tokens is not None
@@ -97,83 +97,43 @@ class Level:
 
 
 def read_file(path: Path) -> list[Level]:
-    """The levels of one file in the measurement form. A CalibrationError names file and line."""
+    """The levels of one file in the measurement form. A WorkloadError names file and line."""
     requests: dict[str, list[Measured]] = defaultdict(list)
     states: dict[str, list[State]] = defaultdict(list)
     for number, data in json_lines(path):
         if number == 1:
             if data.get(MEASUREMENT_KEY) != 1:
-                raise CalibrationError(f'{path}, line 1: expected {{"{MEASUREMENT_KEY}": 1}}')
+                raise WorkloadError(f'{path}, line 1: expected {{"{MEASUREMENT_KEY}": 1}}')
             continue
         where = f"{path}, line {number}"
         level = data.get("level")
         if not isinstance(level, str) or not level:
-            raise CalibrationError(f"{where}: level must be a non-empty text")
+            raise WorkloadError(f"{where}: level: must be a text that is not empty")
         if "t_s" in data:
-            states[level].append(_state(data, where))
+            states[level].append(_checked(_STATES, data, where))
         else:
             requests[level].append(request_of(data, where))
     if not requests:
-        raise CalibrationError(f"{path}: holds no request")
+        raise WorkloadError(f"{path}: holds no request")
     return [Level(name, tuple(rows), tuple(states[name])).complete() for name, rows in requests.items()]
 
 
-def json_lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Number and object of each line. A CalibrationError for what is no JSON object."""
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                data = orjson.loads(line)
-            except orjson.JSONDecodeError as error:
-                raise CalibrationError(f"{path}, line {number}: not valid JSON ({error.msg})") from None
-            if not isinstance(data, dict):
-                raise CalibrationError(f"{path}, line {number}: must be a JSON object")
-            yield number, data
-
-
 def request_of(data: Mapping[str, Any], where: str) -> Measured:
-    """A request from its JSON form. A CalibrationError that starts with `where`."""
-    for name in _NEEDED:
-        if data.get(name) is None:
-            raise CalibrationError(f"{where}: {name} is missing")
-    arrival_s = _number(data, "arrival_s", where)
-    ttft_s, e2e_s = _number(data, "ttft_s", where), _number(data, "e2e_s", where)
-    if ttft_s is not None and e2e_s is not None and (ttft_s <= 0 or e2e_s < ttft_s):
-        raise CalibrationError(f"{where}: expected 0 < ttft_s <= e2e_s")
-    assert arrival_s is not None  # noqa: S101 (checked above)
-    return Measured(
-        arrival_s,
-        _count(data, "prompt_tokens", where) or 1,
-        _count(data, "output_tokens", where),
-        ttft_s,
-        e2e_s,
-    )
+    """A request from its JSON form. A WorkloadError that starts with `where`."""
+    found = _checked(_REQUESTS, data, where)
+    if found.ttft_s is not None and found.e2e_s is not None and not 0 < found.ttft_s <= found.e2e_s:
+        raise WorkloadError(f"{where}: expected 0 < ttft_s <= e2e_s")
+    return found
 
 
-def _state(data: Mapping[str, Any], where: str) -> State:
-    values = {name: _number(data, name, where) for name in State.__dataclass_fields__}
-    for name in ("t_s", "running", "waiting"):
-        if values[name] is None:
-            raise CalibrationError(f"{where}: {name} is missing")
-    return State(**values)  # type: ignore[arg-type]  # those that must be there are
+_REQUESTS, _STATES = TypeAdapter(Measured), TypeAdapter(State)
 
 
-def _number(data: Mapping[str, Any], name: str, where: str) -> float | None:
-    value = data.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise CalibrationError(f"{where}: {name} must be a number of at least 0 or null")
-    return float(value)
-
-
-def _count(data: Mapping[str, Any], name: str, where: str) -> int | None:
-    value = data.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise CalibrationError(f"{where}: {name} must be a whole number of at least 1")
-    return value
+def _checked(kind: TypeAdapter[Checked], data: Mapping[str, Any], where: str) -> Checked:
+    try:
+        return kind.validate_python(data)
+    except ValidationError as error:
+        raise WorkloadError(f"{where}: {problem(error)}") from None
 
 
 def write_file(path: Path, levels: Sequence[Level], details: Mapping[str, Any]) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.calibrate.measured import CalibrationError, Level, Measured, json_lines, read_file, request_of
+from benchmarks.calibrate.measured import Level, Measured, read_file, request_of
+from benchmarks.published import json_lines
 from benchmarks.replay.command import RESULTS_KEY
+from benchmarks.workloads.format import WorkloadError
 
 _FIELDS = ("prompt_tokens", "output_tokens", "ttft_s", "e2e_s")
 
@@ -14,7 +16,7 @@ def read_any(path: Path) -> list[Level]:
     """The levels of a file in the measurement form, or the one level of a replay's row file."""
     for _, head in json_lines(path):
         return [_replay(path)] if RESULTS_KEY in head else read_file(path)
-    raise CalibrationError(f"{path}: is empty")
+    raise WorkloadError(f"{path}: is empty")
 
 
 def _replay(path: Path) -> Level:
@@ -29,7 +31,7 @@ def _replay(path: Path) -> Level:
         requests.append(request_of(data, f"{path}, line {number}"))
         instances.add((row.get("headers") or {}).get("x-headway-instance"))
     if not requests:
-        raise CalibrationError(f"{path}: no request was answered in full")
+        raise WorkloadError(f"{path}: no request was answered in full")
     if len(instances) > 1:
-        raise CalibrationError(f"{path}: answered by {len(instances)} instances; replay to one of them alone")
+        raise WorkloadError(f"{path}: answered by {len(instances)} instances; replay to one of them alone")
     return Level(path.stem, tuple(requests)).complete()

@@ -8,7 +8,8 @@ from collections.abc import Sequence as Rows
 from typing import NamedTuple
 
 from backends.engine import Engine, PromptTooLong, Sequence
-from benchmarks.calibrate.measured import CalibrationError, Measured
+from benchmarks.calibrate.measured import Measured
+from benchmarks.workloads.format import WorkloadError
 from router.core.profile import EngineProfile
 
 
@@ -25,7 +26,7 @@ def simulate(
     profile: EngineProfile, requests: Rows[Measured], *, prefix_caching: bool = False
 ) -> list[Served]:
     """Serve `requests` (sorted by arrival, output lengths known), each on its replica. One entry a request, in
-    the same order. A CalibrationError for a prompt or limits that the engine cannot take."""
+    the same order. A WorkloadError for a prompt or limits that the engine cannot take."""
     replicas: dict[int, list[int]] = defaultdict(list)
     for index, request in enumerate(requests):
         replicas[request.replica].append(index)
@@ -48,7 +49,7 @@ def _one_replica(
             engine.submit(sequence, each.arrival_s)
             sequences[sequence.id] = sequence
     except (PromptTooLong, ValueError) as error:
-        raise CalibrationError(f"the engine model cannot run this: {error}") from None
+        raise WorkloadError(f"the engine model cannot run this: {error}") from None
     while (next_s := engine.next_at()) is not None:
         progress += engine.advance(next_s)
     progress += engine.advance(float("inf"))

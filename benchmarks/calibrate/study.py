@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.calibrate.measured import CalibrationError, Level
+from benchmarks.calibrate.measured import Level
+from benchmarks.workloads.format import WorkloadError
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +44,17 @@ class Study:
 
 
 def by_load(levels: Sequence[Level]) -> list[Level]:
-    """The levels in order of offered load. A CalibrationError if two have one name."""
+    """The levels in order of offered load. A WorkloadError if two have one name."""
     names = [level.name for level in levels]
     for name in names:
         if names.count(name) > 1:
-            raise CalibrationError(f"level {name!r} stands in more than one file")
+            raise WorkloadError(f"level {name!r} stands in more than one file")
     return sorted(levels, key=lambda level: (level.rate_per_s, level.name))
 
 
 def splitter(fit: Sequence[str] | None, test: Sequence[str] | None) -> Splitter:
     """Split as told; what is not told goes to the other side. Told nothing: of every three levels in order of
-    load the middle one is held out, of two the lower. The splitter raises a CalibrationError for names that do not fit."""
+    load the middle one is held out, of two the lower. The splitter raises a WorkloadError for names that do not fit."""
 
     def split(names: Sequence[str]) -> Split:
         if fit is None and test is None:
@@ -65,16 +66,16 @@ def splitter(fit: Sequence[str] | None, test: Sequence[str] | None) -> Splitter:
         else:
             for each in (*(fit or ()), *(test or ())):
                 if each not in names:
-                    raise CalibrationError(f"no level {each!r}: there are {', '.join(names)}")
+                    raise WorkloadError(f"no level {each!r}: there are {', '.join(names)}")
             both = sorted(set(fit or ()) & set(test or ()))
             if both:
-                raise CalibrationError(f"level {both[0]!r} cannot be fitted and held out")
+                raise WorkloadError(f"level {both[0]!r} cannot be fitted and held out")
             chosen = Split(
                 tuple(fit if fit is not None else (each for each in names if each not in (test or ()))),
                 tuple(test if test is not None else (each for each in names if each not in (fit or ()))),
             )
         if not chosen.fit:
-            raise CalibrationError("no level is left to fit")
+            raise WorkloadError("no level is left to fit")
         return chosen
 
     return split

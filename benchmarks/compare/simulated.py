@@ -16,7 +16,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import policies
-from benchmarks.calibrate.measured import CalibrationError
 from benchmarks.calibrate.profiles import read_profiles
 from benchmarks.compare import arguments, draws, pool
 from benchmarks.compare.plan import Plan, Runner, run_all, settings_of
@@ -114,10 +113,7 @@ def _opened(args: argparse.Namespace, scenario: Scenario | None, asked: draws.As
 
 def _profiles(path: Path, config: FleetConfig) -> dict[str, EngineProfile]:
     """Fitted profiles by name; each must be one that the fleet uses."""
-    try:
-        found = read_profiles(path)
-    except CalibrationError as error:
-        raise WorkloadError(str(error)) from None
+    found = read_profiles(path)
     used = {each.profile_name(model) for each in config.instances for model in each.serves}
     for name in found:
         if name not in used:

@@ -13,15 +13,18 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import TypeVar
 
 from backends.engine import profile
 from benchmarks.calibrate.sources import aibrix, helix, vllm_burst
-from benchmarks.calibrate.sources.tables import Row, rows
 from benchmarks.datasets.pooled_cache import PooledCache
+from benchmarks.published import Record, table
 from predictors.training.dataset import Attempt, Dataset, Run, State
 from router.core.profile import EngineProfile
 
 _REQUESTS = "requests.csv.gz"
+Row = TypeVar("Row", bound=Record)
+Key = TypeVar("Key")
 
 #: Constants of the engine of vllm_burst: `headway calibrate --source vllm_burst`, fitted on speeds 100, 400, 500,
 #: 700, 800, 1500 and 2000; median errors on 200, 600 and 1000 were 15 % (TTFT) and 8 % (E2E). See
@@ -42,21 +45,14 @@ BURST_PROFILE = EngineProfile(
 #: Prompt tokens that the engine computed for each published one, by its own log of those speeds.
 BURST_PROMPT_SHARE = 0.7985
 
-_BURST_REQUEST = ("scale", "arrival_s", "in_tokens", "max_tokens", "ttft_s", "e2e_s")
-_BURST_STATE = ("scale", "t_s", "num_running", "num_pending", "kv_usage")
-_AIBRIX_REQUEST = (
-    "release", "config", "qps", "launch_s", "prompt_tokens", "generation_tokens", "ttft_s", "generation_s", "user_id",
-)  # fmt: skip
-_HELIX_REQUEST = ("setup", "model", "policy", "gpu", "mode", "dispatch_s", "in_tokens", "out_tokens", "ttft_s", "e2e_s")  # fmt: skip
-
 
 def read_vllm_burst(folder: Path) -> Dataset:
     """Llama-3.2-1B on one GPU of 24 GB under BurstGPT's arrivals. Prompt tokens are scaled to the engine's;
     output tokens are not published. Times are the client's."""
-    requests = _by(rows(folder / _REQUESTS, _BURST_REQUEST), "scale")
-    states = _by(rows(folder / "engine_state.csv.gz", _BURST_STATE), "scale")
+    requests = _by(table(folder / _REQUESTS, vllm_burst.Request), lambda row: row.scale)
+    states = _by(table(folder / "engine_state.csv.gz", vllm_burst.EngineState), lambda row: row.scale)
     runs, attempts, seen = [], [], []
-    for scale in sorted(requests, key=lambda scale: requests[scale][0].number("scale")):
+    for scale in sorted(requests, key=float):
         run = Run(
             f"vllm_burst/{scale}",
             "vllm_burst",
@@ -70,22 +66,22 @@ def read_vllm_burst(folder: Path) -> Dataset:
         attempts += [
             _attempt(
                 run,
-                row.number("arrival_s"),
-                max(1, round(BURST_PROMPT_SHARE * row.number("in_tokens"))),
-                row.number("ttft_s"),
-                row.number("e2e_s"),
+                row.arrival_s,
+                max(1, round(BURST_PROMPT_SHARE * row.in_tokens)),
+                row.ttft_s,
+                row.e2e_s,
                 None,
-                max_tokens=row.count("max_tokens"),
+                max_tokens=row.max_tokens,
             )
-            for row in sorted(requests[scale], key=lambda row: row.number("arrival_s"))
+            for row in sorted(requests[scale], key=lambda row: row.arrival_s)
         ]
-        seen += [_burst_state(run, row) for row in sorted(states[scale], key=lambda row: row.number("t_s"))]
+        seen += [_burst_state(run, row) for row in sorted(states[scale], key=lambda row: row.t_s)]
     return _dataset("vllm_burst", "MIT", runs, attempts, seen)
 
 
-def _burst_state(run: Run, row: Row) -> State:
-    kv_usage = min(1.0, row.number("kv_usage") / 100)  # published in per cent
-    return State(run.id, row.number("t_s"), row.count("num_running"), row.count("num_pending"), kv_usage)
+def _burst_state(run: Run, row: vllm_burst.EngineState) -> State:
+    kv_usage = min(1.0, row.kv_usage / 100)  # published in per cent
+    return State(run.id, row.t_s, row.num_running, row.num_pending, kv_usage)
 
 
 #: AIBrix configurations whose router looks for the replica that has a user's prompt in its KV memory, and those
@@ -103,9 +99,7 @@ def read_aibrix(folder: Path) -> Dataset:
     """Llama-3.1-8B on eight vLLM replicas, prompts of 21,000 tokens of users that come back."""
     runs: list[Run] = []
     attempts: list[Attempt] = []
-    configurations: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
-    for row in rows(folder / _REQUESTS, _AIBRIX_REQUEST):
-        configurations[row.text("release"), row.text("config")].append(row)
+    configurations = _by(table(folder / _REQUESTS, aibrix.Request), lambda row: (row.release, row.config))
     for (release, config), found in sorted(configurations.items()):
         engine = replace(
             profile(aibrix.NEAREST),
@@ -114,25 +108,24 @@ def read_aibrix(folder: Path) -> Dataset:
             max_batched_tokens=32_000 if release == "v0.2.1" else 8192,
         )
         cache = _cache(config, engine.kv_capacity_tokens * aibrix.REPLICAS)
-        levels = _by(found, "qps")
-        rates = {name: level[0].number("qps") for name, level in levels.items()}
-        for qps in sorted(levels, key=rates.__getitem__):
+        levels = _by(found, lambda row: row.qps)
+        for qps in sorted(levels):
             run = Run(
-                f"aibrix/{release}/{config}/{qps}",
+                f"aibrix/{release}/{config}/{qps:g}",
                 "aibrix",
                 f"{release}/{config}",
                 "llama-3.1-8b",
                 family="llama",
                 hardware=_AIBRIX_HARDWARE[release],
-                level=qps,
+                level=f"{qps:g}",
                 replicas=aibrix.REPLICAS,
                 profile=aibrix.NEAREST,
                 profile_values=asdict(engine),
             )
             runs.append(run)
-            level = sorted(levels[qps], key=lambda row: row.number("launch_s"))
-            if round(rates[qps] - _AIBRIX_STEP, 1) not in rates.values():
-                _serve_missing(cache, level, rates[qps])
+            level = sorted(levels[qps], key=lambda row: row.launch_s)
+            if round(qps - _AIBRIX_STEP, 1) not in levels:
+                _serve_missing(cache, level, qps)
             attempts += _aibrix_level(run, level, cache)
     return _dataset("aibrix", "Apache-2.0", runs, attempts, [])
 
@@ -144,18 +137,18 @@ def _cache(config: str, tokens: int) -> PooledCache:
     return PooledCache(None, warm=True) if config in _POOLS_CACHE else PooledCache(0)
 
 
-def _serve_missing(cache: PooledCache, level: list[Row], qps: float) -> None:
+def _serve_missing(cache: PooledCache, level: list[aibrix.Request], qps: float) -> None:
     """A rate that is not in the folder came before this one, for as long, with the same users in the same order."""
     for row in level[: max(0, round(len(level) * (1 - _AIBRIX_STEP / qps)))]:
-        cache.add(row.text("user_id"), row.count("prompt_tokens"))
+        cache.add(row.user_id, row.prompt_tokens)
 
 
-def _aibrix_level(run: Run, level: list[Row], cache: PooledCache) -> Iterator[Attempt]:
+def _aibrix_level(run: Run, level: list[aibrix.Request], cache: PooledCache) -> Iterator[Attempt]:
     ends_s: dict[str, float] = {}
     for row in level:
-        launch_s, user, prompt = row.number("launch_s"), row.text("user_id"), row.count("prompt_tokens")
-        ttft_s = row.number("ttft_s")
-        e2e_s = ttft_s + row.number("generation_s")
+        launch_s, user, prompt = row.launch_s, row.user_id, row.prompt_tokens
+        ttft_s = row.ttft_s
+        e2e_s = ttft_s + row.generation_s
         found = cache.found(user, prompt) if ends_s.get(user, 0.0) <= launch_s else 0
         # Its blocks are taken, and others' dropped, when it starts.
         cache.add(user, prompt)
@@ -166,7 +159,7 @@ def _aibrix_level(run: Run, level: list[Row], cache: PooledCache) -> Iterator[At
             prompt,
             ttft_s,
             e2e_s,
-            row.count("generation_tokens"),
+            row.generation_tokens,
             cached_tokens=found,
             session=user,
         )
@@ -176,10 +169,10 @@ def read_helix(folder: Path) -> Dataset:
     """LLaMA-30B and 70B, pipeline parallel over clusters of one kind of GPU, each seen as one engine without
     a profile. A fifth of the requests is not published: they load the engine, unseen."""
     runs, attempts = [], []
-    setups: defaultdict[tuple[str, ...], list[Row]] = defaultdict(list)
-    for row in rows(folder / _REQUESTS, _HELIX_REQUEST):
-        if row.text("gpu") != "mixed":
-            setups[tuple(row.text(name) for name in ("setup", "model", "gpu", "policy", "mode"))].append(row)
+    setups = _by(
+        (row for row in table(folder / _REQUESTS, helix.Request) if row.gpu != "mixed"),
+        lambda row: (row.setup, row.model, row.gpu, row.policy, row.mode),
+    )
     for (setup, model, gpu, policy, mode), found in sorted(setups.items()):
         if len(found) < helix.LEAST_REQUESTS:
             continue
@@ -193,12 +186,10 @@ def read_helix(folder: Path) -> Dataset:
             level=f"{model}@{gpu}/{policy}-{mode}",
         )
         runs.append(run)
-        for row in sorted(found, key=lambda row: row.number("dispatch_s")):
-            ttft_s, e2e_s = row.number("ttft_s"), row.number("e2e_s")
-            tokens = max(1, row.count("out_tokens"))
-            attempts.append(
-                _attempt(run, row.number("dispatch_s"), row.count("in_tokens"), ttft_s, e2e_s, tokens)
-            )
+        for row in sorted(found, key=lambda row: row.dispatch_s):
+            ttft_s, e2e_s = row.ttft_s, row.e2e_s
+            tokens = max(1, row.out_tokens)
+            attempts.append(_attempt(run, row.dispatch_s, row.in_tokens, ttft_s, e2e_s, tokens))
     return _dataset("helix", "Apache-2.0", runs, attempts, [])
 
 
@@ -236,10 +227,10 @@ def _attempt(
     )
 
 
-def _by(found: Iterable[Row], column: str) -> defaultdict[str, list[Row]]:
-    parts: defaultdict[str, list[Row]] = defaultdict(list)
-    for row in found:
-        parts[row.text(column)].append(row)
+def _by(rows: Iterable[Row], key: Callable[[Row], Key]) -> defaultdict[Key, list[Row]]:
+    parts: defaultdict[Key, list[Row]] = defaultdict(list)
+    for row in rows:
+        parts[key(row)].append(row)
     return parts
 
 

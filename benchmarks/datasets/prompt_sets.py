@@ -18,10 +18,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any
 
 from benchmarks.datasets.groups import groups
-from benchmarks.workloads.format import WorkloadError
-from benchmarks.workloads.sources.source import csv_rows, json_lines, number, whole_number
+from benchmarks.published import EMPTY, Count, Record, Share, json_records, table
+from benchmarks.workloads.sources.arena import Grade
+from benchmarks.workloads.sources.prompt_sets import AnswerRow, PromptRow
 from predictors.learned.names import family_of
 from predictors.learned.text import prompt_features
 from predictors.training.dataset import Answer, Dataset, Prompt
@@ -51,26 +53,29 @@ _ARENA_JUNK = {"llama-13b"}
 _HIDDEN_REASONING = re.compile(r"o1(-|$)")
 
 
-class _Line:
-    """One row of a table of answers; wrong values raise a WorkloadError that names file and line."""
+class _Row(AnswerRow):
+    #: Of the answer. An empty answer is a failed call, not a short answer.
+    out_tokens: Annotated[Count | None, EMPTY] = None
+    task: str = ""
 
-    def __init__(self, path: Path, line: int, values: Mapping[str, str]) -> None:
-        self.path, self.line, self.values = path, line, values
 
-    def text(self, name: str) -> str:
-        return self.values[name]
+class _Correct(_Row):
+    correct: Annotated[Share | None, EMPTY]
 
-    def share(self, name: str, low: float = 0.0, high: float = 1.0) -> float | None:
-        """A number scaled from [low, high] to [0, 1], None where the column is empty."""
-        text = self.values.get(name, "")
-        return (
-            (number(text, self.path, self.line, name, low, high) - low) / (high - low) if text != "" else None
-        )
 
-    def tokens(self) -> int | None:
-        """Tokens of the answer; None where unknown. An empty answer is a failed call, not a short answer."""
-        text = self.values.get("out_tokens", "")
-        return whole_number(text, self.path, self.line, "out_tokens") or None if text != "" else None
+class _Wins(_Row):
+    win_vs_gpt4t_weighted: Annotated[Share | None, EMPTY]
+    win_vs_gpt4t_fn: Annotated[Share | None, EMPTY]
+    win_vs_gpt4t_cot: Annotated[Share | None, EMPTY]
+    win_vs_davinci003: Annotated[Share | None, EMPTY]
+
+
+class _Graded(_Row):
+    gpt4_score_1_10: Annotated[Grade | None, EMPTY]
+
+
+class _Scored(_Row):
+    score: Annotated[Share | None, EMPTY]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,39 +88,36 @@ class _Facts:
     quality_kind: str | None = None
 
 
-def _zeroeval(row: _Line) -> _Facts:
-    tokens = row.tokens()
-    if _HIDDEN_REASONING.match(row.text("model")):
-        tokens = None
-    misjudged = (row.text("model"), row.text("task")) in _ZEROEVAL_MISJUDGED
-    return _facts(tokens, _ZEROEVAL_CAP, None if misjudged else row.share("correct"), "correct")
+def _zeroeval(row: _Correct) -> _Facts:
+    tokens = None if _HIDDEN_REASONING.match(row.model) else row.out_tokens
+    misjudged = (row.model, row.task) in _ZEROEVAL_MISJUDGED
+    return _facts(tokens, _ZEROEVAL_CAP, None if misjudged else row.correct, "correct")
 
 
-def _alpaca_eval(row: _Line) -> _Facts:
-    for column, kind in _WINS:
-        win = row.share(column)
-        if win is not None:
-            return _facts(row.tokens(), None, win, kind)
-    return _facts(row.tokens(), None, None, "win")
+def _alpaca_eval(row: _Wins) -> _Facts:
+    wins = ((getattr(row, column), kind) for column, kind in _WINS)
+    win, kind = next((one for one in wins if one[0] is not None), (None, "win"))
+    return _facts(row.out_tokens, None, win, kind)
 
 
-def _arena(row: _Line) -> _Facts | None:
-    if row.text("model") in _ARENA_JUNK:
+def _arena(row: _Graded) -> _Facts | None:
+    if row.model in _ARENA_JUNK:
         return None
-    return _facts(row.tokens(), _ARENA_CAP, row.share("gpt4_score_1_10", 1.0, 10.0), "judged")
+    grade = row.gpt4_score_1_10
+    return _facts(row.out_tokens, _ARENA_CAP, None if grade is None else (grade - 1) / 9, "judged")
 
 
-def _llmrouter(row: _Line) -> _Facts:
-    return _facts(None, None, row.share("score"), "score")
+def _llmrouter(row: _Scored) -> _Facts:
+    return _facts(None, None, row.score, "score")
 
 
-def _routellm(row: _Line) -> _Facts:
-    return _facts(row.tokens(), None, row.share("correct"), "correct")
+def _routellm(row: _Correct) -> _Facts:
+    return _facts(row.out_tokens, None, row.correct, "correct")
 
 
 def _facts(tokens: int | None, cap: int | None, quality: float | None, kind: str) -> _Facts:
     capped = tokens is not None and cap is not None and tokens >= cap
-    return _Facts(tokens, capped, quality, kind if quality is not None else None)
+    return _Facts(tokens or None, capped, quality, kind if quality is not None else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,17 +125,17 @@ class PromptSet:
     """A folder of prompts and answers. `answer` reads a row of answers, None to leave it out."""
 
     licence: str
-    columns: tuple[str, ...]
-    answer: Callable[[_Line], _Facts | None]
+    row: type[_Row]
+    answer: Callable[[Any], _Facts | None]
 
 
 PROMPT_SETS: dict[str, PromptSet] = {
-    "zeroeval": PromptSet("Apache-2.0; outputs under their providers' terms", ("out_tokens", "correct"), _zeroeval),
-    "alpaca_eval": PromptSet("CC-BY-NC-4.0", ("out_tokens", *(column for column, _ in _WINS)), _alpaca_eval),
-    "arena_2023": PromptSet("CC-BY-4.0 prompts, CC-BY-NC-4.0 outputs", ("out_tokens", "gpt4_score_1_10"), _arena),
-    "llmrouter": PromptSet("MIT; questions under their own licences", ("score",), _llmrouter),
-    "routellm": PromptSet("Apache-2.0", ("correct", "out_tokens"), _routellm),
-}  # fmt: skip
+    "zeroeval": PromptSet("Apache-2.0; outputs under their providers' terms", _Correct, _zeroeval),
+    "alpaca_eval": PromptSet("CC-BY-NC-4.0", _Wins, _alpaca_eval),
+    "arena_2023": PromptSet("CC-BY-4.0 prompts, CC-BY-NC-4.0 outputs", _Graded, _arena),
+    "llmrouter": PromptSet("MIT; questions under their own licences", _Scored, _llmrouter),
+    "routellm": PromptSet("Apache-2.0", _Correct, _routellm),
+}
 
 
 def read_prompt_sets(folders: Mapping[str, Path]) -> Dataset:
@@ -144,9 +146,9 @@ def read_prompt_sets(folders: Mapping[str, Path]) -> Dataset:
     rows: dict[str, list[tuple[str, str | None]]] = {}
     for name, folder in folders.items():
         rows[name] = []
-        for prompt, text, task in _prompts(folder / _PROMPTS):
-            texts[prompt] = text
-            rows[name].append((prompt, task))
+        for row in json_records(folder / _PROMPTS, PromptRow):
+            texts[row.prompt_id] = row.prompt
+            rows[name].append((row.prompt_id, row.task or None))
     group = groups(texts)
     prompts = [
         Prompt(f"{name}/{prompt}", group[prompt], name, prompt_features(texts[prompt]), task, texts[prompt])
@@ -164,28 +166,17 @@ def read_prompt_sets(folders: Mapping[str, Path]) -> Dataset:
     return Dataset(tuple(prompts), tuple(answers), about={"sources": sources})
 
 
-def _prompts(path: Path) -> Iterator[tuple[str, str, str | None]]:
-    for line, row in json_lines(path):
-        prompt, text = row.get("prompt_id"), row.get("prompt")
-        if not isinstance(prompt, str) or not isinstance(text, str):
-            raise WorkloadError(f"{path}, line {line}: prompt_id and prompt must be strings")
-        task = row.get("task", row.get("source"))
-        yield prompt, text, task if isinstance(task, str) else None
-
-
 def _answers(name: str, folder: Path) -> Iterator[Answer]:
     families = _families(folder / _MODELS)
     reader = PROMPT_SETS[name]
-    path = folder / _RESPONSES
-    for line, values in csv_rows(path, ("prompt_id", "model", *reader.columns)):
-        facts = reader.answer(_Line(path, line, values))
+    for row in table(folder / _RESPONSES, reader.row):
+        facts = reader.answer(row)
         if facts is None:
             continue
-        model = values["model"]
         yield Answer(
-            f"{name}/{values['prompt_id']}",
-            model,
-            family_of(model) or families.get(model),
+            f"{name}/{row.prompt_id}",
+            row.model,
+            family_of(row.model) or families.get(row.model),
             facts.output_tokens,
             facts.capped,
             facts.quality,
@@ -193,9 +184,14 @@ def _answers(name: str, folder: Path) -> Iterator[Answer]:
         )
 
 
+class _Model(Record):
+    model: str
+    family: str = ""
+
+
 def _families(path: Path) -> dict[str, str]:
     """Families by model where the set's own table of models tells more than the name (`mistral-tuned`)."""
     if not path.is_file():
         return {}
-    found = {row["model"]: family_of(row.get("family") or "") for _, row in csv_rows(path, ("model",))}
+    found = {row.model: family_of(row.family) for row in table(path, _Model)}
     return {model: family for model, family in found.items() if family is not None}

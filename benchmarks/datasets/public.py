@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.calibrate.measured import CalibrationError
 from benchmarks.datasets.engine_logs import ENGINE_LOGS
 from benchmarks.datasets.prompt_sets import PROMPT_SETS, read_prompt_sets
 from benchmarks.workloads.format import WorkloadError
@@ -41,6 +40,6 @@ def read_public(folder: Path, names: Sequence[str] | None = None) -> Dataset:
         parts += [
             ENGINE_LOGS[name][1](folder / ENGINE_LOGS[name][0]) for name in wanted if name in ENGINE_LOGS
         ]
-    except (WorkloadError, CalibrationError) as error:
+    except WorkloadError as error:
         raise DatasetError(str(error)) from error
     return joined(parts)

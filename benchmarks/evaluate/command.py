@@ -16,9 +16,10 @@ import orjson
 from benchmarks.evaluate import report
 from benchmarks.evaluate.arguments import add_data, add_output, read_data, shown_progress
 from benchmarks.training.about import names_of, rows_by_source
-from benchmarks.training.kinds import KINDS, Kind, Progress
+from benchmarks.training.kinds import Progress, evaluator, rows
 from benchmarks.training.splits import split
 from predictors.learned.artifact import SHIPPED, SUFFIX, Artifact, ArtifactError, load
+from predictors.learned.models import KINDS, ArtifactKind
 from predictors.training.dataset import Dataset, DatasetError
 
 
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
             results = [
                 _evaluated(path, artifact, data, train, args, progress)
                 for path, artifact in artifacts
-                if len(artifacts) == 1 or KINDS[artifact.kind].rows(data)
+                if len(artifacts) == 1 or rows(KINDS[artifact.kind], data)
             ]
         if not results:
             raise DatasetError("nothing in the data that one of these artifacts could be evaluated on")
@@ -91,7 +92,7 @@ def _checked(path: Path) -> Artifact:
     artifact = load(path)
     if artifact.kind not in KINDS:
         raise ArtifactError(f"{path}: a {artifact.kind} artifact, which this version does not know")
-    return load(path, artifact.kind, KINDS[artifact.kind].features())
+    return load(path, artifact.kind, KINDS[artifact.kind].feature_names())
 
 
 def _evaluated(
@@ -113,13 +114,13 @@ def _evaluated(
             f"The artifact was trained on rows of {', '.join(sorted(seen))}: some of these may be among them"
             " (--held-out leaves them out).",
         )
-    if not kind.rows(data):
+    if not rows(kind, data):
         raise DatasetError(f"nothing in the data that a {kind.name} artifact could be evaluated on")
-    found = kind.evaluate()(artifact, data, train, seed=args.seed)
+    found = evaluator(kind)(artifact, data, train, seed=args.seed)
     return report.Evaluated(artifact, path, rows_by_source(data), replace(found, notes=notes + found.notes))
 
 
-def _split(artifact: Artifact, data: Dataset, kind: Kind) -> tuple[Dataset, Dataset]:
+def _split(artifact: Artifact, data: Dataset, kind: ArtifactKind) -> tuple[Dataset, Dataset]:
     """The split that `headway train` made for the artifact, made again."""
     about = artifact.about
     if about.get("final"):

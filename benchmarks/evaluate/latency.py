@@ -22,8 +22,10 @@ import numpy as np
 
 from benchmarks.evaluate.figures import Curve, Evaluation, Figure, block_bootstrap
 from benchmarks.evaluate.latency_baselines import LINEAR, TREES, Baseline, fit_linear, fit_trees
+from predictors.analytic.quantiles import TAUS
 from predictors.learned.artifact import Artifact
-from predictors.learned.latency import TARGET_FEATURES, TAUS, LatencyModel
+from predictors.learned.latency.features import TARGET_FEATURES
+from predictors.learned.latency.model import LatencyModel
 from predictors.training.dataset import Dataset, DatasetError
 from predictors.training.replay import MODEL, PHYSICAL, SERVED, Episode, episodes
 

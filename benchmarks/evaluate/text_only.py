@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.evaluate.figures import Curve, Evaluation, Figure, block_bootstrap
 from benchmarks.evaluate.relevance import soft_auc
 from predictors.learned.artifact import Artifact
-from predictors.learned.text_only import TextModels
+from predictors.learned.text_only.models import TextModels
 from predictors.training.dataset import Dataset, DatasetError
 from predictors.training.relevance_labels import Labels, labels_of
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from benchmarks.evaluate.figures import Evaluation, Figure, block_bootstrap
+from predictors.analytic.quantiles import TAUS
 from predictors.learned.artifact import Artifact
-from predictors.learned.latency import TAUS
 from predictors.learned.trees import TAU, TreeModel
 from predictors.training.dataset import Dataset, DatasetError
 from predictors.training.replay import FORESTS, PHYSICAL, Episode, episodes

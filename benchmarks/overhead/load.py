@@ -21,6 +21,7 @@ import httptools
 import orjson
 import uvloop
 
+from backends.sse_events import END
 from benchmarks.overhead import usage, wire
 from benchmarks.overhead.plan import Plan, Result, Spread
 
@@ -108,7 +109,7 @@ class Client(asyncio.Protocol):
                 load.chunks += len(stamps)
                 for stamp in stamps:
                     load.relays_ns.append(now_ns - int(stamp))
-        if data.endswith(wire.END_MARK, 0, end):
+        if data.endswith(END, 0, end):
             self._ended = True
 
     def on_message_complete(self) -> None:

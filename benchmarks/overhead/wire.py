@@ -13,6 +13,8 @@ from functools import lru_cache
 
 import orjson
 
+from backends import sse_events
+
 MODEL = "bench"
 PATH = "/v1/chat/completions"
 PROMPT_TOKENS = 64
@@ -31,7 +33,6 @@ _CREATED = 1760000000
 #: What a client says besides: a short conversation of about 1 KB.
 _TALK = "The quick brown fox jumps over the lazy dog, and then it tells the story once more. " * 10
 
-END_MARK = b"data: [DONE]\n\n"
 LAST_CHUNK = b"0\r\n\r\n"
 STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -108,7 +109,7 @@ def closing(chunks: int, usage: bool) -> bytes:
                 _data(_object("chat.completion.chunk", choices=[], usage=_usage(chunks))),
             )
         )
-    return b"".join([*parts, chunk(END_MARK), LAST_CHUNK])
+    return b"".join([*parts, chunk(sse_events.END), LAST_CHUNK])
 
 
 def content_event(stamp_ns: int) -> bytes:
@@ -139,7 +140,7 @@ def _object(kind: str, **members: object) -> dict[str, object]:
 
 
 def _data(value: dict[str, object]) -> bytes:
-    return b"data: " + orjson.dumps(value) + b"\n\n"
+    return sse_events.event(orjson.dumps(value))
 
 
 def _event(delta: dict[str, str], finish_reason: str | None = None) -> bytes:

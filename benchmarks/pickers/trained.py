@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -12,10 +12,10 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from benchmarks.pickers.cases import Case, Table, part, table_of
 from benchmarks.pickers.replay import options_of, request_of
-from benchmarks.training.kinds import KINDS, Progress
-from predictors.learned.artifact import SUFFIX, load, path_of, save
-from predictors.learned.models import Models, load_models
-from predictors.learned.text_only import TextModels
+from benchmarks.training.kinds import Progress, rows, trainer
+from predictors.learned.artifact import load, path_of, save
+from predictors.learned.models import KINDS, Models, load_models
+from predictors.learned.text_only.models import TextModels
 from predictors.online.predictor import OnlinePredictor
 from predictors.training.dataset import Dataset, fraction_of
 from router.core.interfaces import Option, TextEstimates, TextEstimator
@@ -38,10 +38,10 @@ def trained(data: Dataset, folder: Path, seed: int, progress: Progress) -> Path:
     folder to train anew."""
     for name in _KINDS:
         kind = KINDS.get(name)
-        if kind is None or path_of(folder, name).is_file() or not kind.rows(data):
+        if kind is None or path_of(folder, name).is_file() or not rows(kind, data):
             continue
         with threadpool_limits(limits=1):
-            save(kind.train()(data, seed=seed, progress=partial(_tell, progress, name)), folder)
+            save(trainer(kind)(data, seed=seed, progress=partial(_tell, progress, name)), folder)
     return folder
 
 
@@ -92,9 +92,7 @@ def ask(folder: Path, train: Dataset, table: Table) -> Asked:
 def own_models(folder: Path) -> Models:
     """The artifacts of the folder alone: no shipped one stands in for what it lacks."""
     found = load_models(folder)
-    there = {path.name.removesuffix(SUFFIX) for path in folder.glob(f"*{SUFFIX}")}
-    absent = {kind: None for kind in found.about if kind not in there}
-    return replace(found, about={}, **absent)
+    return Models(**{kind: getattr(found, kind) for kind in KINDS if path_of(folder, kind).is_file()})
 
 
 def _show(predictor: OnlinePredictor, table: Table) -> None:

@@ -10,9 +10,9 @@ from array import array
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
+from backends.sse_events import DONE, carries_token, data_of, object_of
 from benchmarks.measures import Summary
+from router.core.errors import UpstreamError
 
 #: How an event with a JSON object begins. A quote inside a JSON string is escaped, so this cannot occur in
 #: the text of an answer.
@@ -21,7 +21,6 @@ _OVERLAP = len(_EVENT) - 1
 _TAIL_BYTES = 1 << 14
 #: Usage, the reason to finish and errors stand in the last few events.
 _LAST_EVENTS = 8
-_TOKEN_KEYS = ("content", "reasoning_content", "reasoning", "refusal", "tool_calls")
 
 
 class StreamMeter:
@@ -70,7 +69,7 @@ class StreamMeter:
     def _read_head(self, now: float) -> None:
         data = self._data
         while (end := data.find(b"\n", self._read)) >= 0:
-            event = _event_of(data[self._read : end])
+            event = _event_of(bytes(data[self._read : end]))
             self._read = end + 1
             if event is None:
                 continue
@@ -91,11 +90,10 @@ class StreamMeter:
         self._data.clear()
         read = 0
         for line in reversed(lines):
-            stripped = line.strip()
-            if stripped.startswith(b"data:") and stripped[5:].strip() == b"[DONE]":
+            if data_of(line.strip()) == DONE:
                 self.done = True
                 continue
-            event = _event_of(stripped)
+            event = _event_of(line)
             if event is None:
                 continue
             self._take(event)
@@ -121,26 +119,15 @@ class StreamMeter:
         return Summary.of([*self._gaps_s, *([0.0] * self._bunched)])
 
 
-def _event_of(line: bytes | bytearray) -> Mapping[str, Any] | None:
-    """The JSON object of a `data:` line; None for every other line."""
-    line = line.strip()
-    if not line.startswith(b"data:"):
-        return None
+def _event_of(line: bytes) -> Mapping[str, Any] | None:
+    """The JSON object of a line with data; None for every other line."""
+    data = data_of(line.strip())
     try:
-        event = orjson.loads(line[5:])
-    except orjson.JSONDecodeError:
+        return None if data is None else object_of(data)
+    except UpstreamError:
         return None
-    return event if isinstance(event, dict) else None
 
 
 def _has_token(event: Mapping[str, Any]) -> bool:
-    """Whether an event brings output: content, reasoning, refusal or tool calls; not a role alone."""
-    for choice in event.get("choices") or ():
-        if not isinstance(choice, dict):
-            continue
-        if choice.get("text"):
-            return True
-        delta = choice.get("delta")
-        if isinstance(delta, dict) and any(delta.get(key) for key in _TOKEN_KEYS):
-            return True
-    return False
+    """Whether an event brings output."""
+    return any(carries_token(choice) for choice in event.get("choices") or () if isinstance(choice, dict))

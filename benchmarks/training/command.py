@@ -16,10 +16,11 @@ import orjson
 
 from benchmarks.evaluate.arguments import add_data, add_output, read_data, shown_progress
 from benchmarks.evaluate.report import Evaluated, show
-from benchmarks.training.kinds import KINDS, Kind
+from benchmarks.training.kinds import evaluator, trainer
 from benchmarks.training.replay import replayed
 from benchmarks.training.train import train_and_evaluate
 from predictors.learned.artifact import ArtifactError
+from predictors.learned.models import KINDS, ArtifactKind
 from predictors.training.dataset import Dataset, DatasetError, joined
 from router.core.quoting import quoted
 
@@ -61,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Exit status: 0, or 2 with one line on stderr for data that cannot be read or learned from."""
     kind = KINDS[args.kind]
-    kind.train(), kind.evaluate()  # what is not installed is told before anything is read
+    trainer(kind), evaluator(kind)  # what is not installed is told before anything is read
     try:
         _check(args)
         args.out.mkdir(parents=True, exist_ok=True)
@@ -96,7 +97,9 @@ def _check(args: argparse.Namespace) -> None:
         raise DatasetError(f"--per-stratum: must be at least 1 (given: {quoted(args.per_stratum)})")
 
 
-def read_and_prepare(args: argparse.Namespace, kind: Kind) -> tuple[Dataset, Callable[[Dataset], Dataset]]:
+def read_and_prepare(
+    args: argparse.Namespace, kind: ArtifactKind
+) -> tuple[Dataset, Callable[[Dataset], Dataset]]:
     """What is named as data, and what makes of a part of it what is trained on: of a log a sample."""
     if args.from_store is None:
         return read_data(args.data, args), lambda part: part

@@ -20,10 +20,10 @@ from benchmarks.datasets.emulated import emulate
 from benchmarks.datasets.public import folder_of, read_public
 from benchmarks.evaluate.arguments import shown_progress
 from benchmarks.evaluate.report import show
-from benchmarks.training.kinds import KINDS, Kind
 from benchmarks.training.originals import MIXTRAL, read_originals
 from benchmarks.training.train import train_and_evaluate
 from predictors.learned.artifact import SHIPPED, ArtifactError
+from predictors.learned.models import KINDS, ArtifactKind
 from predictors.training.dataset import Dataset, DatasetError, joined
 
 _BOTH_TASKS = (
@@ -65,7 +65,7 @@ ALLOWED: Mapping[str, Allowed] = {
     "aibrix": Allowed(),
     "helix": Allowed(),
     "zeroeval": Allowed(frozenset(OPEN_MODELS), frozenset().union(*OPEN_MODELS.values())),
-    "routellm": Allowed(None, frozenset({MIXTRAL[1]})),
+    "routellm": Allowed(None, frozenset({MIXTRAL})),
 }
 PROMPT_SOURCES = ("zeroeval", "routellm")
 LOG_SOURCES = ("vllm_burst", "aibrix")
@@ -108,7 +108,7 @@ def _limits(terms: Allowed) -> dict[str, list[str]]:
     return {name: sorted(values) for name, values in found.items() if values is not None}
 
 
-def data_for(kind: Kind, environment: Mapping[str, str]) -> Dataset:
+def data_for(kind: ArtifactKind, environment: Mapping[str, str]) -> Dataset:
     """What the shipped artifact of a kind is trained on."""
     folder = Path(environment["HEADWAY_DATA"]) if environment.get("HEADWAY_DATA") else None
     if kind.of_prompts:

@@ -1,16 +1,16 @@
-"""The predictors by name, four that serve and two of baselines (text, trees): what trains one, what evaluates it, what
-features it takes. Each is imported only when asked for, so that length training does not wait for what latency needs.
-"""
+"""What trains and what evaluates each kind of artifact (`predictors.learned.models.KINDS`). Modules are imported when they
+are first needed, so that training one kind does not wait for what another one imports."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Protocol, cast
 
 from benchmarks.evaluate.figures import Evaluation
 from predictors.learned.artifact import Artifact
+from predictors.learned.models import ArtifactKind
 from predictors.training.dataset import Dataset
 
 Progress = Callable[[str], None]
@@ -23,7 +23,7 @@ class Train(Protocol):
 
 
 class Evaluate(Protocol):
-    """`train`: what the baselines are fitted on; None leaves them out. Raises DatasetError for data that tell
+    """`train` is what the baselines are fitted on (None: no baselines). Raises DatasetError for data that show
     nothing."""
 
     def __call__(
@@ -31,44 +31,25 @@ class Evaluate(Protocol):
     ) -> Evaluation: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """One predictor. `of_prompts`: learned from prompts and answers, held out by group of prompts; else from
-    runs, held out by load level or time. `module` names what trains and evaluates it, where not its name does."""
-
-    name: str
-    serving: str
-    features_name: str
-    of_prompts: bool
-    module: str | None = None
-
-    def train(self) -> Train:
-        """Needs the extra `train`."""
-        return cast(Train, import_module(f"predictors.training.{self.module or self.name}").train)
-
-    def evaluate(self) -> Evaluate:
-        return cast(Evaluate, import_module(f"benchmarks.evaluate.{self.module or self.name}").evaluate)
-
-    def features(self) -> tuple[str, ...]:
-        """What an artifact of this kind must have been made with."""
-        return cast(tuple[str, ...], getattr(import_module(self.serving), self.features_name))
-
-    def rows(self, data: Dataset) -> int:
-        """How much of a data set this kind can use, roughly: answers with a length or a quality, or attempts."""
-        if not self.of_prompts:
-            return len(data.attempts)
-        wanted = "output_tokens" if self.name == "length" else "quality"
-        return sum(getattr(each, wanted) is not None for each in data.answers)
+def trainer(kind: ArtifactKind) -> Train:
+    """What trains this kind. It needs the extra `train`."""
+    return cast(Train, import_module(f"predictors.training.{kind.training}").train)
 
 
-KINDS = {
-    kind.name: kind
-    for kind in (
-        Kind("length", "predictors.learned.length_model", "LENGTH_FEATURES", True),
-        Kind("latency", "predictors.learned.latency.features", "LATENCY_FEATURES", False),
-        Kind("memory", "predictors.learned.memory", "MEMORY_FEATURES", False),
-        Kind("relevance", "predictors.learned.relevance", "RELEVANCE_FEATURES", True),
-        Kind("text", "predictors.learned.text_only", "TEXT_ONLY_FEATURES", True, "text_only"),
-        Kind("trees", "predictors.learned.trees", "TREE_FEATURES", False),
-    )
-}
+def evaluator(kind: ArtifactKind) -> Evaluate:
+    """What evaluates this kind. A kind without a module in `benchmarks.evaluate` has no figures."""
+    module = f"benchmarks.evaluate.{kind.training}"
+    return _no_figures if find_spec(module) is None else cast(Evaluate, import_module(module).evaluate)
+
+
+def _no_figures(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: int) -> Evaluation:
+    return Evaluation(artifact.kind, notes=(f"Nothing evaluates {artifact.kind} artifacts.",))
+
+
+def rows(kind: ArtifactKind, data: Dataset) -> int:
+    """How many rows of a data set this kind can use, roughly: answers with a length or a quality, or attempts."""
+    if kind.learns_from == "attempts":
+        return len(data.attempts)
+    if kind.learns_from == "lengths":
+        return sum(each.output_tokens is not None for each in data.answers)
+    return sum(each.quality is not None for each in data.answers)

@@ -13,21 +13,25 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
 
 from benchmarks.datasets.groups import groups
 from benchmarks.datasets.prompt_sets import PROMPT_SETS
+from benchmarks.published import Record, table
 from benchmarks.workloads.fetch import download
 from benchmarks.workloads.format import WorkloadError
 from benchmarks.workloads.sources.prompt_sets import prompt_id, tokens_of_characters
-from benchmarks.workloads.sources.source import Choices, csv_rows
+from benchmarks.workloads.sources.source import Choices
 from benchmarks.workloads.sources.zeroeval import MAX_OUTPUT_TOKENS, ZEROEVAL
 from predictors.learned.names import family_of
 from predictors.learned.text import prompt_features
 from predictors.training.dataset import Answer, Dataset, DatasetError, Prompt
 
 _ROUTELLM = "https://raw.githubusercontent.com/lm-sys/RouteLLM/0b64fdafe049e596a3f5657c219329f24af24198/routellm/evals/{}"
-#: The model's column in the files, and its name in the set.
-MIXTRAL = ("mixtral-8x7b-instruct-v0.1", "mixtral-8x7b-instruct")
+#: The model's name in the set.
+MIXTRAL = "mixtral-8x7b-instruct"
 #: Characters of Mixtral's GSM8K answers for one of their tokens, over 1,050 answers by its own tokenizer.
 _MIXTRAL_CHARACTERS_PER_TOKEN = 2.29
 _MMLU = (
@@ -97,16 +101,21 @@ def _routellm(environment: Mapping[str, str]) -> Iterator[_Row]:
         yield from routellm_rows(download(_ROUTELLM.format(file), None, environment), task)
 
 
+class _Mixtral(Record):
+    """A row of RouteLLM's files: whether Mixtral was right, and its answer where the file has it."""
+
+    prompt: str
+    right: Literal["True", "False"] = Field(alias="mixtral-8x7b-instruct-v0.1")
+    answer: str = Field("", alias="mixtral-8x7b-instruct-v0.1_response")
+
+
 def routellm_rows(path: Path, task: str) -> Iterator[_Row]:
     """Mixtral's answers in one file."""
-    column, name = MIXTRAL
-    for line, row in csv_rows(path, ("prompt", column)):
-        if row[column] not in ("True", "False"):
-            raise WorkloadError(f"{path}, line {line}: {column} must be True or False, not {row[column]!r}")
-        answer = (row.get(f"{column}_response") or "").strip()
+    for row in table(path, _Mixtral):
+        answer = row.answer.strip()
         tokens = tokens_of_characters(len(answer), _MIXTRAL_CHARACTERS_PER_TOKEN) if answer else None
-        quality = float(row[column] == "True")
-        yield row["prompt"], task, Answer("", name, family_of(name), tokens, False, quality, "correct")
+        quality = float(row.right == "True")
+        yield row.prompt, task, Answer("", MIXTRAL, family_of(MIXTRAL), tokens, False, quality, "correct")
 
 
 def dataset(rows: Mapping[str, Sequence[_Row]]) -> Dataset:

@@ -9,9 +9,10 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from benchmarks.evaluate.report import Evaluated
 from benchmarks.training.about import rows_by_source, with_about
-from benchmarks.training.kinds import Kind, Progress
+from benchmarks.training.kinds import Progress, evaluator, rows, trainer
 from benchmarks.training.splits import split
 from predictors.learned.artifact import Artifact, load, save
+from predictors.learned.models import ArtifactKind
 from predictors.training.dataset import Dataset, DatasetError
 
 
@@ -20,7 +21,7 @@ def _as_it_is(data: Dataset) -> Dataset:
 
 
 def train_and_evaluate(
-    kind: Kind,
+    kind: ArtifactKind,
     data: Dataset,
     out: Path,
     *,
@@ -33,24 +34,24 @@ def train_and_evaluate(
     """Train on all but the held-out part, evaluate on that with baselines fitted on the rest, and write the
     artifact to `out`. `final`: train once more, on everything, before it is written. `prepare` makes of a
     part what is trained on. Raises DatasetError for data that it cannot be learned from."""
-    trainer, evaluator = kind.train(), kind.evaluate()
-    if not kind.rows(data):
+    train_on, evaluate = trainer(kind), evaluator(kind)
+    if not rows(kind, data):
         raise DatasetError(f"nothing in the data that a {kind.name} predictor can be trained on")
     train, test = split(data, held_out, seed, of_prompts=kind.of_prompts)
     used = prepare(train)
     with threadpool_limits(limits=1):  # sums must not depend on how many threads share them
-        artifact = trainer(used, seed=seed, progress=progress)
+        artifact = train_on(used, seed=seed, progress=progress)
         if progress is not None:
             progress("evaluating on the held-out part")
-        found = evaluator(artifact, test, train, seed=seed)
+        found = evaluate(artifact, test, train, seed=seed)
         if final:
             used = prepare(data)
-            artifact = trainer(used, seed=seed, progress=progress)
+            artifact = train_on(used, seed=seed, progress=progress)
     artifact = with_about(artifact, used, found, seed=seed, held_out=held_out, final=final)
     return Evaluated(*_written(artifact, out, kind), rows_by_source(test), found)
 
 
-def _written(artifact: Artifact, out: Path, kind: Kind) -> tuple[Artifact, Path]:
+def _written(artifact: Artifact, out: Path, kind: ArtifactKind) -> tuple[Artifact, Path]:
     """As it is read again: what does not load must not be told as done."""
     path = save(artifact, out)
-    return load(path, kind.name, kind.features()), path
+    return load(path, kind.name, kind.feature_names()), path

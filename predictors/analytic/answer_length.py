@@ -1,16 +1,17 @@
-"""How long one answer may get: a model's length distribution under a cap, for one choice and for several."""
+"""The length of one answer: a model's length distribution under a cap, for one choice or for several."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from predictors.online.length import LengthTable
+from predictors.analytic.length_table import LengthTable
 from router.core.types import Candidate, Request
 
 
 class AnswerLength(NamedTuple):
-    """Tokens of min(Y, cap): `p50`, `p90` and `mean` of one choice, `long_*` of the longest of all `choices`,
-    which sets the end. `usual_mean` is that of the model's other answers, `usual_capped` under this cap."""
+    """Tokens of min(Y, cap). `p50`, `p90` and `mean` are of one choice, `long_*` of the longest of all `choices`, which
+    decides when the answer ends. `usual_mean` is the mean of the model's other answers, `usual_capped` their mean under
+    this cap."""
 
     table: LengthTable
     cap: int | None
@@ -26,7 +27,7 @@ class AnswerLength(NamedTuple):
 
 
 def output_cap(request: Request, candidate: Candidate) -> int | None:
-    """Most tokens of one choice: what was asked for, and what the context has room for."""
+    """The most tokens of one choice: the request's limit, and the room that its prompt leaves in the context."""
     cap = request.max_tokens
     if candidate.context_tokens is None:
         return cap
@@ -35,7 +36,7 @@ def output_cap(request: Request, candidate: Candidate) -> int | None:
 
 
 def answer_length(table: LengthTable, cap: int | None, choices: int, usual: LengthTable) -> AnswerLength:
-    """The distribution under a cap; `usual` is that of the model's other answers."""
+    """The distribution under a cap. `usual` is the distribution of the model's other answers."""
     p50, p90, mean = table.p50, table.p90, table.mean
     if cap is not None:
         mean = table.mean_below(cap)

@@ -6,8 +6,8 @@ from math import erfc, sqrt
 
 import numpy as np
 
-# Wichura, The Percentage Points of the Normal Distribution (AS 241, PPND16), Applied Statistics 37, 1988; the same
-# as `statistics.NormalDist.inv_cdf`. Numerator and denominator, highest power first: the middle, the tails, far out.
+# Wichura, The Percentage Points of the Normal Distribution (AS 241, PPND16), Applied Statistics 37, 1988, as in
+# `statistics.NormalDist.inv_cdf`. Numerator and denominator, highest power first: middle, tails, far tails.
 _OF_MIDDLE = (
     (2.50908_09287_30122_6727e3, 3.34305_75583_58812_8105e4, 6.72657_70927_00870_0853e4,
      4.59219_53931_54987_1457e4, 1.37316_93765_50946_1125e4, 1.97159_09503_06551_4427e3,
@@ -38,22 +38,22 @@ _ROOT_HALF = sqrt(0.5)
 
 
 def scores(shares: np.ndarray) -> np.ndarray:
-    """Normal scores of shares in (0, 1): what `statistics.NormalDist().inv_cdf` gives for each."""
+    """Normal scores of shares in (0, 1): `statistics.NormalDist().inv_cdf` of each."""
     from_middle = shares - 0.5
     found: np.ndarray = from_middle * _ratio(_MIDDLE, 0.180625 - from_middle * from_middle)
     outside = np.abs(from_middle) > 0.425
     if outside.any():
         outer = from_middle[outside]
         depth = np.sqrt(-np.log(np.minimum(shares[outside], 0.5 - outer)))
-        told, far = _ratio(_TAIL, depth - 1.6), depth > 5.0
+        outer_scores, far = _ratio(_TAIL, depth - 1.6), depth > 5.0
         if far.any():
-            told[far] = _ratio(_FAR, depth[far] - 5.0)
-        found[outside] = np.copysign(told, outer)
+            outer_scores[far] = _ratio(_FAR, depth[far] - 5.0)
+        found[outside] = np.copysign(outer_scores, outer)
     return found
 
 
 def _ratio(coefficients: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Numerator by denominator, (8, 2, 1) coefficients, both by one Horner scheme."""
+    """Numerator / denominator with (8, 2, 1) coefficients, both in one Horner scheme."""
     flat = x.ravel()
     both = coefficients[0] * flat
     for each in coefficients[1:-1]:
@@ -65,5 +65,5 @@ def _ratio(coefficients: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 def beyond(scores_of: np.ndarray) -> np.ndarray:
-    """P(Z > score) of each of (N,) scores."""
+    """(N,): P(Z > score) of each score."""
     return np.array([0.5 * erfc(score) for score in (scores_of * _ROOT_HALF).tolist()])

@@ -1,18 +1,18 @@
-"""TTFT and TPOT from an instance's queue and its engine profile: what physics says before any learning.
+"""TTFT and TPOT from an instance's queue and its engine profile, before any learning.
 
 TTFT from the dispatch on, for continuous batching with chunked prefill (Sarathi-Serve, arXiv 2403.02310):
 
     load of the model (Ollama, when it is not in memory)
     + wait for a seat, when all sequences or nearly all KV memory are taken
-    + what is left of the step under way (half of it)
-    + steps over the prompts ahead and the own prompt, interleaved with the decoding batch
+    + the rest of the present step (half of a step)
+    + steps over the prompts ahead and the request's own prompt, interleaved with the decoding batch
 
 TPOT: one step over the batch that will be decoding, with the request in it, stretched by the prefills that
-fall in between. Those are of requests that have not come yet, so their rate is taken from the recent past
+fall in between. Those prefills belong to requests that have not come yet, so their rate is taken from the recent past
 (`PrefillRate`): with prefill work arriving at w seconds a second, tpot = step / (1 - w).
 
-Ollama runs llama.cpp, which batches continuously too, over `slots` sequences. Everything here is in wall
-seconds: profile seconds / speed.
+Ollama runs llama.cpp, which batches continuously too, over `slots` sequences. All times are wall seconds: profile
+seconds / speed.
 """
 
 # A branch costs half of a call of max() or min(), and this runs for each candidate of each request.
@@ -30,8 +30,8 @@ TTFT_STRATA = 3
 TPOT_STRATA = 3
 
 #: For an instance without a profile: an 8B model in bf16 (16 GB of weights, 131 kB of KV a token) on an
-#: 80 GB accelerator with 2.0 TB/s and half of 312 TFLOP/s (public A100 specification). Its scale is
-#: learned from observations; the shape (what grows with what) is what it lends.
+#: 80 GB accelerator with 2.0 TB/s and half of 312 TFLOP/s (public A100 specification). It gives the shape: what grows
+#: with what. The scale is learned from observations.
 GENERIC_PROFILE = EngineProfile(
     name="generic",
     overhead_s=2e-3,
@@ -44,13 +44,13 @@ GENERIC_PROFILE = EngineProfile(
 )
 
 
-#: The share of time that prefills of others may be expected to take from a decoding sequence.
+#: The largest share of time that prefills of other requests are expected to take from a decoding sequence.
 _MOST_PREFILL_SHARE = 0.9
 
 
 class PrefillRate:
-    """Prompt tokens that an instance prefills a second, forgetting exponentially with `horizon_s` (which
-    should be about as long as an answer takes to decode)."""
+    """Prompt tokens that an instance prefills a second: an exponential average over `horizon_s`, which should be about
+    the time that an answer takes to decode."""
 
     __slots__ = ("_sum_tokens", "_updated_at", "horizon_s")
 
@@ -68,6 +68,7 @@ class PrefillRate:
         self._sum_tokens += tokens
 
     def tokens_per_s(self, now: float) -> float:
+        """The rate at `now`."""
         past_s = now - self._updated_at
         if past_s <= 0.0:
             return self._sum_tokens / self.horizon_s
@@ -75,7 +76,7 @@ class PrefillRate:
 
 
 class StepCosts:
-    """An `EngineProfile` in wall seconds for one (instance, model), with its limits, unpacked once."""
+    """The constants and limits of an `EngineProfile` in wall seconds, for one (instance, model)."""
 
     __slots__ = (
         "batched_tokens",
@@ -109,12 +110,12 @@ class StepCosts:
         self.seats = profile.seats(fixed_slots)
 
     def idle_ttft_s(self, prompt_tokens: float, cached_tokens: float = 0.0) -> float:
-        """Prefill alone on an idle, loaded instance."""
+        """Seconds of the prefill alone on an idle, loaded instance."""
         return self.profile.prefill_s(int(prompt_tokens), int(cached_tokens)) / self.speed
 
 
 def is_unloaded(instance: Instance, upstream_model: str) -> bool:
-    """Whether the engine says that the model is not in memory (Ollama); unknown counts as loaded."""
+    """Whether the engine reports that the model is not in memory (Ollama). Unknown counts as loaded."""
     loaded = instance.report.loaded_models
     return loaded is not None and upstream_model not in loaded and f"{upstream_model}:latest" not in loaded
 
@@ -130,12 +131,12 @@ def estimate(
     mean_prompt_tokens: float,
     prefill_tokens_per_s: float,
 ) -> tuple[float, float, int, int, float, float]:
-    """(TTFT in seconds from the dispatch, TPOT in seconds, stratum of either, seconds of one step with the
+    """(TTFT in seconds from the dispatch, TPOT in seconds, stratum of TTFT, stratum of TPOT, seconds of one step with the
     request in the batch, share of KV memory held over its life) of one more request.
 
-    `pending_tokens` are the prompts ahead that have no first token, `output_tokens` what is expected of
-    this request, the means those of the model's other requests, `prefill_tokens_per_s` how fast prompts
-    have been coming lately. Loading is not in here.
+    `pending_tokens` are the tokens of the prompts ahead that have no first token. `output_tokens` are expected of this
+    request, `mean_*` of the model's other requests. `prefill_tokens_per_s` is the recent rate of prefills. The time to
+    load a model is not included.
     """
     floor_s = costs.floor_s
     token_s = costs.token_s
@@ -149,12 +150,12 @@ def estimate(
         decoding = 0
     seats = costs.seats
 
-    # KV in use now: half of the expected output of our decoding sequences is still to come.
+    # KV in use now: our decoding sequences have half of their expected output still to come.
     kv_tokens = instance.context_tokens - 0.5 * mean_output_tokens * own_decoding
     if kv_tokens < 0.0:
         kv_tokens = 0.0
     if decoding > own_decoding:
-        # Others use the engine too: believe its own figure, else count their sequences as average ones.
+        # Other routers or clients use the engine too: take its own figure, else count their sequences as average ones.
         report = instance.report
         kv_tokens += (decoding - own_decoding) * (mean_prompt_tokens + 0.5 * mean_output_tokens)
         if report.kv_usage is not None:
@@ -210,7 +211,7 @@ def estimate(
         if not stratum:
             stratum = 1
 
-    # Decode: those ahead decode with us by then.
+    # Decode: by then the requests ahead decode too.
     others = decoding + awaiting
     if others >= seats:
         others = seats - 1
@@ -227,7 +228,7 @@ def estimate(
     step_s = tpot_s
     held = (kv_tokens + pending_tokens + prompt_tokens + 0.5 * output_tokens) / capacity_tokens
     if prefill_tokens_per_s:
-        # What a prompt adds to the step that it rides on, per token of it.
+        # What a prompt adds to the step that prefills it, per token of the prompt.
         prefill_s = (batch + mean_prompt_tokens) * token_s - linear_s
         if prefill_s < 0.0:
             prefill_s = 0.0

@@ -23,10 +23,10 @@ from math import sqrt
 
 import numpy as np
 
+from predictors.analytic.length_table import EDGES, PRIOR_SHARES
 from predictors.learned.artifact import Artifact, ArtifactError
 from predictors.learned.names import model_key
 from predictors.learned.text import COUNTS, TEXT_FEATURES
-from predictors.online.length import EDGES, PRIOR_SHARES
 from router.core.types import PromptFeatures
 
 #: What an artifact must have been made with.

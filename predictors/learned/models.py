@@ -1,39 +1,122 @@
-"""The trained models that serve: of a directory of artifacts, each kind that it lacks from the shipped defaults."""
+"""The kinds of trained models: where each serves and is trained. Loads the artifacts that serve.
+
+To add a kind: a module here with the model that serves, a module in `predictors.training` that trains it, a row in `KINDS`
+and a member of `Models` (CONTRIBUTING.md, "Adding a predictor").
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from predictors.learned import artifact
-from predictors.learned.artifact import Artifact, ArtifactError
+from predictors.learned.artifact import ArtifactError
 
 if TYPE_CHECKING:
     from predictors.learned.latency.model import LatencyModel
     from predictors.learned.length_model import LengthModel
     from predictors.learned.memory import MemoryModel
     from predictors.learned.relevance import RelevanceModel
-    from predictors.learned.text_only import TextModels
+    from predictors.learned.text_only.models import TextModels
     from predictors.learned.trees import TreeModel
-
-KINDS = ("length", "latency", "memory", "relevance", "trees", "text")
 
 
 @dataclass(frozen=True, slots=True)
-class Models:
-    """What was trained; None where a plain fallback serves. `about` tells, by kind, the artifact's own
-    description."""
+class ArtifactKind:
+    """One kind of artifact. Modules are imported when they are first needed.
 
-    length: LengthModel | None = None
-    latency: LatencyModel | None = None
-    memory: MemoryModel | None = None
-    relevance: RelevanceModel | None = None
-    trees: TreeModel | None = None
-    text: TextModels | None = None
-    about: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    `model` is the class in `predictors.learned` that serves it: `load(artifact)` raises ArtifactError for arrays that do
+    not fit. `features` names the inputs that an artifact must have been made with. `training` is the module in
+    `predictors.training` whose `train` makes it; the module of that name in `benchmarks.evaluate`, if there is one,
+    evaluates it. `learns_from` says which rows of a data set it needs: answers with a length, answers with a quality, or
+    attempts at instances.
+    """
+
+    name: str
+    model: str
+    features: str
+    training: str
+    learns_from: Literal["lengths", "qualities", "attempts"]
+
+    @property
+    def of_prompts(self) -> bool:
+        """Whether it is learned from prompts and answers; else from attempts."""
+        return self.learns_from != "attempts"
+
+    def feature_names(self) -> tuple[str, ...]:
+        """What an artifact of this kind must have been made with."""
+        names: tuple[str, ...] = _member(self.features)
+        return names
+
+    def load(self, path: Path) -> tuple[Any, Mapping[str, Any]]:
+        """(the model that serves, what the artifact says of itself) of a file. Raises ArtifactError for one that is
+        damaged or does not fit this version."""
+        read = artifact.load(path, self.name, self.feature_names())
+        about = {**read.about, "artifact": read.name, "features": read.features}
+        try:
+            return _member(self.model).load(read), about
+        except ArtifactError as error:
+            raise ArtifactError(f"{path}: {error}") from error
+        # Arrays of the right shapes can still hold values that do not fit together.
+        except (ValueError, IndexError, KeyError, TypeError, OverflowError, SystemError) as error:
+            raise ArtifactError(f"{path}: its arrays do not fit ({type(error).__name__})") from error
+
+
+def _member(name: str) -> Any:
+    module, _, member = name.rpartition(".")
+    return getattr(import_module(f"predictors.learned.{module}"), member)
+
+
+#: Every kind by its name, in the order in which records name the artifacts.
+KINDS = {
+    kind.name: kind
+    for kind in (
+        ArtifactKind(
+            "length", "length_model.LengthModel", "length_model.LENGTH_FEATURES", "length", "lengths"
+        ),
+        ArtifactKind(
+            "latency",
+            "latency.model.LatencyModel",
+            "latency.features.LATENCY_FEATURES",
+            "latency",
+            "attempts",
+        ),
+        ArtifactKind("memory", "memory.MemoryModel", "memory.MEMORY_FEATURES", "memory", "attempts"),
+        ArtifactKind(
+            "relevance", "relevance.RelevanceModel", "relevance.RELEVANCE_FEATURES", "relevance", "qualities"
+        ),
+        ArtifactKind("trees", "trees.TreeModel", "trees.TREE_FEATURES", "trees", "attempts"),
+        ArtifactKind(
+            "text",
+            "text_only.models.TextModels",
+            "text_only.models.TEXT_ONLY_FEATURES",
+            "text_only",
+            "qualities",
+        ),
+    )
+}
+
+
+class Models:
+    """The trained models that serve, by kind; None where a fallback without training serves. `about` holds, by kind,
+    what the artifact says of itself."""
+
+    length: LengthModel | None
+    latency: LatencyModel | None
+    memory: MemoryModel | None
+    relevance: RelevanceModel | None
+    trees: TreeModel | None
+    text: TextModels | None
+
+    def __init__(self, about: Mapping[str, Mapping[str, Any]] | None = None, **loaded: Any) -> None:
+        self.about = about or {}
+        for kind in KINDS:
+            setattr(self, kind, loaded.get(kind))
 
     @property
     def name(self) -> str:
@@ -43,15 +126,15 @@ class Models:
         )
 
 
-#: Nothing trained: the physical estimate, lengths by histogram, the fleet file's qualities.
+#: No artifact: the physical estimate, lengths by histogram, the fleet file's qualities.
 UNTRAINED = Models()
 
 
 def load_models(directory: Path | None = None) -> Models:
-    """The artifacts of a directory; a kind that it does not have is the shipped one (None: all are).
+    """The artifacts of a directory. A kind that it does not hold is the shipped one (None: all kinds are).
 
-    Raises ArtifactError for a directory that holds no artifact, and for an artifact that is damaged or does
-    not fit this version.
+    Raises ArtifactError for a directory that holds no artifact, and for an artifact that is damaged or does not fit this
+    version.
     """
     if directory is None:
         return _shipped()
@@ -67,43 +150,12 @@ def _shipped() -> Models:
 
 
 def _load(directory: Path, base: Models) -> Models:
-    models = base
-    for kind in KINDS:
-        path = artifact.path_of(directory, kind)
-        if path.is_file():
-            read = artifact.load(path, kind)
-            about = {**models.about, kind: {**read.about, "artifact": read.name, "features": read.features}}
-            try:
-                models = replace(models, about=about, **{kind: _model(kind, read)})
-            except ArtifactError as error:
-                raise ArtifactError(f"{path}: {error}") from error
-            # Arrays of the right shapes can still not be what they should be.
-            except (ValueError, IndexError, KeyError, TypeError, OverflowError, SystemError) as error:
-                raise ArtifactError(f"{path}: its arrays do not fit ({type(error).__name__})") from error
+    paths = {kind: artifact.path_of(directory, kind) for kind in KINDS}
+    found = {kind: KINDS[kind].load(path) for kind, path in paths.items() if path.is_file()}
+    if not found:
+        return base
+    models = copy(base)
+    models.about = {**base.about, **{kind: about for kind, (_, about) in found.items()}}
+    for kind, (model, _) in found.items():
+        setattr(models, kind, model)
     return models
-
-
-def _model(kind: str, read: Artifact) -> Any:
-    if kind == "length":
-        from predictors.learned.length_model import LengthModel
-
-        return LengthModel.load(read)
-    if kind == "latency":
-        from predictors.learned.latency.model import LatencyModel
-
-        return LatencyModel.load(read)
-    if kind == "memory":
-        from predictors.learned.memory import MemoryModel
-
-        return MemoryModel.load(read)
-    if kind == "text":
-        from predictors.learned.text_only import TextModels
-
-        return TextModels.load(read)
-    if kind == "trees":
-        from predictors.learned.trees import TreeModel
-
-        return TreeModel.load(read)
-    from predictors.learned.relevance import RelevanceModel
-
-    return RelevanceModel.load(read)

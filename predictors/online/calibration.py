@@ -1,39 +1,24 @@
-"""What is learned online of the latency model's errors, by model and hardware, and whether it is believed.
+"""Online calibration of the latency model by model and hardware, and whether the model may serve.
 
-Its quantiles are corrected by offsets that all instances of one kind share (`predictors.learned.latency.conformal`); what
-an instance's own bias is, the corrected physical estimate has in it already.
+Offsets that all instances of one kind share correct its quantiles (`predictors.online.offsets`). The bias of a single
+instance is already in the corrected physical estimate.
 
-`Trust` watches both predictions side by side: while the model's cover less than they should, or cost more in
-pinball loss than the physical estimate's own, the physical estimate serves.
+`Trust` compares the model with the physical estimate. The physical estimate serves while the model's quantiles cover less
+than they should, or while its pinball loss exceeds that of the physical estimate.
 """
 
-# A branch costs half of a call of max() or min(), and this runs for each candidate of each request.
 from __future__ import annotations
 
-from typing import Protocol
-
-from predictors.learned.latency.conformal import Offsets
 from predictors.online.coverage import Coverage
-
-
-class LogError(Protocol):
-    """Distribution of ln(actual / physical estimate)."""
-
-    def quantile(self, probability: float) -> float:
-        """The log error not exceeded with this probability."""
-        ...
-
-    def exceed(self, residual: float) -> float:
-        """P(log error > residual)."""
-        ...
+from predictors.online.offsets import Offsets
 
 
 class Trust:
-    """Whether the model is believed: coverage and pinball loss of its predictions, beside the physical ones.
+    """Coverage and pinball loss of the model's predictions, beside those of the physical estimate.
 
-    `believed` falls when of at least `_LEAST` recent ones fewer than `_ALARM` stayed below the 95 % quantile,
-    or when the model's mean pinball loss is larger than the physical estimate's by more than `_LOSS_MARGIN`;
-    it returns when both have recovered.
+    `believed` falls when, of at least `_LEAST` recent actual values, a share below `_ALARM` lay within the model's 95 %
+    quantile, or when its mean pinball loss exceeds that of the physical estimate by more than `_LOSS_MARGIN`. It returns
+    when both have recovered.
     """
 
     __slots__ = ("alarms", "believed", "learned", "learned_loss", "physical", "physical_loss")
@@ -68,10 +53,10 @@ class Trust:
             "physical_ttft_loss": self.physical_loss if seen else None,
         }
 
-    def saw(self, residual: float, learned: tuple[float, float], physical: tuple[float, float]) -> None:
-        """A residual came for which these were the (median, 95 % quantile) of the two predictions."""
+    def observe(self, residual: float, learned: tuple[float, float], physical: tuple[float, float]) -> None:
+        """A residual came. `learned` and `physical` are the (median, 95 % quantile) that the two had predicted."""
         for coverage, (p50, p95) in ((self.learned, learned), (self.physical, physical)):
-            coverage.saw_ttft(residual <= p50, residual <= p95, residual - p50)
+            coverage.observe_ttft(residual <= p50, residual <= p95, residual - p50)
         count = self.learned.ttfts
         rate = 1.0 / (count if count < self._MEMORY else self._MEMORY)
         self.learned_loss += rate * (_loss(residual, *learned) - self.learned_loss)
@@ -93,7 +78,7 @@ def _loss(residual: float, p50: float, p95: float) -> float:
 
 
 class GroupCalibration:
-    """What is learned of the model's errors for one (model, hardware)."""
+    """The calibration of one (model, hardware)."""
 
     __slots__ = ("tpot", "trust", "ttft")
 

@@ -1,4 +1,4 @@
-"""How well predictions hold: running shares and errors per instance, plain numbers for metrics."""
+"""How well predictions hold at an instance: running shares and errors, as plain numbers for metrics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def _rate(count: int) -> float:
 
 
 class Coverage:
-    """Exponentially forgetting averages over about the last `_MEMORY` observations; None before the first."""
+    """Exponential averages over about the last `_MEMORY` observations; None before the first."""
 
     __slots__ = (
         "output_p90",
@@ -33,23 +33,26 @@ class Coverage:
         self.ttft_log_error = 0.0  # mean |ln(actual / predicted median)|
         self.tpot_log_error = 0.0
 
-    def saw_ttft(self, within_p50: bool, within_p95: bool, log_error: float) -> None:
+    def observe_ttft(self, within_p50: bool, within_p95: bool, log_error: float) -> None:
+        """A TTFT came: whether it was at or below the predicted quantiles, and ln(actual / predicted median)."""
         self.ttfts += 1
         rate = _rate(self.ttfts)
         self.ttft_p50 += rate * (within_p50 - self.ttft_p50)
         self.ttft_p95 += rate * (within_p95 - self.ttft_p95)
         self.ttft_log_error += rate * (abs(log_error) - self.ttft_log_error)
 
-    def saw_tpot(self, log_error: float) -> None:
+    def observe_tpot(self, log_error: float) -> None:
+        """A TPOT came: ln(actual / predicted median)."""
         self.tpots += 1
         self.tpot_log_error += _rate(self.tpots) * (abs(log_error) - self.tpot_log_error)
 
-    def saw_output(self, within_p90: bool) -> None:
+    def observe_output(self, within_p90: bool) -> None:
+        """An answer came: whether its length was at or below the predicted 90 % quantile."""
         self.outputs += 1
         self.output_p90 += _rate(self.outputs) * (within_p90 - self.output_p90)
 
     def as_dict(self) -> dict[str, float | None]:
-        """Share of actual values within predicted quantiles, and mean absolute log errors."""
+        """The share of actual values within predicted quantiles, and mean absolute log errors."""
         return {
             "ttft_within_p50": self.ttft_p50 if self.ttfts else None,
             "ttft_within_p95": self.ttft_p95 if self.ttfts else None,

@@ -18,7 +18,8 @@ from math import exp, log
 
 import numpy as np
 
-from predictors.online.length import BINS, EDGES, LengthDistribution, LengthTable, bin_of
+from predictors.analytic.length_table import BINS, EDGES, LengthTable, bin_of
+from predictors.online.length import LengthDistribution
 
 #: Prior mean prompt, tokens: the mean of the same trace (1,180) and ShareGPT (250), between the two.
 PRIOR_PROMPT_TOKENS = 500.0

@@ -1,4 +1,4 @@
-"""A prediction that remembers what it was made of."""
+"""A prediction that keeps what it was made from, so that its errors can be learned."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from predictors.analytic.answer_length import AnswerLength
-from predictors.learned.latency.features import Estimate
+from predictors.analytic.estimate import Estimate
 from router.core.types import Prediction
 
 if TYPE_CHECKING:
-    from predictors.learned.trees import TreeForecast
+    from predictors.online.tree_times import TreeForecast
 
-#: Log errors of TTFT and of TPOT, each at `predictors.learned.latency.features.TAUS`.
+#: Log errors of TTFT and of TPOT, each at `predictors.analytic.quantiles.TAUS`.
 Quantiles = list[list[float]]
 
 
-class PhysicalPrediction(Prediction):
-    """A `Prediction` that remembers what it was made of, so that its error can be learned: the `estimate`,
-    when (`made_at`), TPOT before shrinking (`raw_tpot_s`), the answer's length (None: it decodes nothing), and the
-    latency model's `quantiles` (None: not asked or not there) of log errors to the physical estimate as they serve,
-    `raw_quantiles` of those to the corrected estimate as the model told them. `of_ttft` and `of_tpot` are the factors
-    (median, 95 % quantile, mean) of actual to physical times.
+class OnlinePrediction(Prediction):
+    """The prediction of `predictors.online.predictor.OnlinePredictor`.
 
-    It is made for each candidate of each request, and to fill a frozen dataclass takes longer than all of
-    the arithmetic; so this one can be written to, which nobody does once it is made, and works out what few ask for
-    when it is asked for.
+    It keeps the `estimate`, when it was made (`made_at`), TPOT before shrinking (`raw_tpot_s`) and the answer's length
+    (None: nothing is decoded). `quantiles` are the latency model's, of log errors to the physical estimate, as they
+    serve; `raw_quantiles` are the model's own, of log errors to the corrected estimate. Both are None where the model did
+    not predict. `of_ttft` and `of_tpot` are the factors (median, 95 % quantile, mean) of actual to physical times.
+
+    One is made for each candidate of each request. To fill a frozen dataclass would take longer than all of the
+    arithmetic, so this class is writable, though nothing writes to it once it is made. What is rarely read is a property.
     """
 
     __slots__ = (
@@ -44,7 +44,7 @@ class PhysicalPrediction(Prediction):
     quantiles: Quantiles | None
     raw_quantiles: np.ndarray | None
     raw_tpot_s: float
-    trees: TreeForecast | None  # of `predicted_latency`, which asks for it
+    trees: TreeForecast | None  # set where the policy is `predicted_latency`
     waited_s: float  # since the request's arrival
 
     __setattr__ = object.__setattr__

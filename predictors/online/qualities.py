@@ -1,55 +1,65 @@
-"""How good each candidate's answer is expected to be: the fleet file's word, the relevance model's, and feedback."""
+"""The learner of answers' quality: what serves is the fleet file's quality, the relevance model's, and feedback."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING
 
-from predictors.online.outlook import Learned, Outlook, Quality, QualityFeedback, blended
+from predictors.learned.models import Models
+from predictors.online.feedback import QualityFeedback
+from predictors.online.fleet_stats import FleetStats
+from predictors.online.forecast import Learned, PromptForecast, Quality, blended
+from predictors.online.learner import Learner
+from predictors.online.observation import Count, Share
 from router.core.types import Candidate, PromptFeatures
 
-if TYPE_CHECKING:
-    from predictors.learned.relevance import RelevanceModel
-
-#: Judgements of one model that wait at the most until it is known what the fleet file says of it.
+#: Judgements of one model that are kept at most until the model is in the fleet.
 _MOST_WAITING = 1000
 
 
-class Qualities:
-    """Feedback by model, corrections of what `predictors.online.outlook.blended` gives. Judgements do not tell the instance:
-    they are taken to be of the mean of what the fleet file says of the model's instances."""
+@dataclass(slots=True)
+class AnswerJudged:
+    """An answer of `model` to a prompt with these features (`router.core.types.PromptFeatures`) was judged."""
 
-    def __init__(self, relevance: RelevanceModel | None) -> None:
-        self._relevance = relevance
+    model: str
+    head: tuple[Count, ...]
+    tail: tuple[Count, ...]
+    counts: tuple[Count, ...]
+    quality: Share
+
+
+class Qualities(Learner[AnswerJudged]):
+    """Feedback by model. It corrects `predictors.online.forecast.blended`. A judgement does not name the instance: it
+    counts as one of the mean of what the fleet file says of the model's instances."""
+
+    observations = (AnswerJudged,)
+
+    def __init__(self, stats: FleetStats) -> None:
+        super().__init__(stats)
         self._feedback: dict[str, QualityFeedback] = {}
         self._priors: dict[str, dict[str, float | None]] = {}  # by model and instance
-        self._waiting: dict[str, deque[tuple[PromptFeatures, float]]] = {}
+        self._waiting: dict[str, deque[AnswerJudged]] = {}
 
-    def use(self, relevance: RelevanceModel | None) -> None:
-        """Ask this model from now on. Feedback is dropped: its clusters were those of the one before."""
-        self._relevance = relevance
-        self._feedback.clear()
-
-    def look(self, outlook: Outlook, features: PromptFeatures, models: Sequence[str]) -> None:
-        """Take up in the outlook what the relevance model says of these models."""
-        relevance = self._relevance
+    def predict(self, forecast: PromptForecast, features: PromptFeatures, models: Sequence[str]) -> None:
+        """Add to the forecast what the relevance model predicts of these models."""
+        relevance = self.stats.models.relevance
         known = [] if relevance is None else [model for model in models if relevance.knows(model)]
         if relevance is not None and known:
-            means, deviations, outlook.cluster, outlook.trust = relevance.quality(features, known)
+            means, deviations, forecast.cluster, forecast.trust = relevance.quality(features, known)
             for model, mean, deviation in zip(known, means.tolist(), deviations.tolist(), strict=True):
-                outlook.learned[model] = Learned(mean, deviation)
+                forecast.learned[model] = Learned(mean, deviation)
 
-    def of(self, candidate: Candidate, outlook: Outlook | None) -> Quality:
-        """What serves."""
+    def of(self, candidate: Candidate, forecast: PromptForecast | None) -> Quality:
+        """The quality that serves."""
         model, prior = candidate.model, candidate.quality
-        if outlook is None:
+        if forecast is None:
             return self._corrected(model, (prior, None), None) if self._feedback else (prior, None)
-        found = outlook.quality.get((model, prior))
+        found = forecast.quality.get((model, prior))
         if found is None:
-            expected = blended(prior, outlook.learned.get(model), outlook.trust)
-            found = outlook.quality[model, prior] = self._corrected(model, expected, outlook.cluster)
+            expected = blended(prior, forecast.learned.get(model), forecast.trust)
+            found = forecast.quality[model, prior] = self._corrected(model, expected, forecast.cluster)
         return found
 
     def _corrected(self, model: str, expected: Quality, cluster: int | None) -> Quality:
@@ -58,33 +68,44 @@ class Qualities:
             return expected
         return feedback.corrected(quality, cluster), deviation
 
-    def serves(self, candidate: Candidate) -> None:
-        """Such a candidate is in the fleet: what was judged before it was known is learned."""
-        self._priors.setdefault(candidate.model, {})[candidate.instance] = candidate.quality
-        for features, quality in self._waiting.pop(candidate.model, ()):
-            self.observe(candidate.model, features, quality)
+    def observe_judgement(self, model: str, features: PromptFeatures, quality: float) -> AnswerJudged:
+        """An answer of `model` to such a prompt was judged `quality`, 0 to 1."""
+        return AnswerJudged(model, *features, quality)
 
-    def observe(self, model: str, features: PromptFeatures, quality: float) -> None:
-        """Feedback: an answer of `model` to such a prompt was judged `quality`, 0 to 1."""
+    def apply(self, observation: AnswerJudged, now: float) -> None:
+        model = observation.model
         stated = self._priors.get(model)
         if stated is None:  # as at a start, when feedback comes from the records
-            self._waiting.setdefault(model, deque(maxlen=_MOST_WAITING)).append((features, quality))
+            self._waiting.setdefault(model, deque(maxlen=_MOST_WAITING)).append(observation)
             return
         priors = [prior for prior in stated.values() if prior is not None]
-        outlook = Outlook()
-        self.look(outlook, features, [model])
-        expected, _ = blended(fmean(priors) if priors else None, outlook.learned.get(model), outlook.trust)
+        forecast = PromptForecast()
+        features = PromptFeatures(observation.head, observation.tail, observation.counts)
+        self.predict(forecast, features, [model])
+        expected, _ = blended(fmean(priors) if priors else None, forecast.learned.get(model), forecast.trust)
         if expected is not None:
-            self._feedback.setdefault(model, QualityFeedback()).observe(expected, outlook.cluster, quality)
+            self._feedback.setdefault(model, QualityFeedback()).observe(
+                expected, forecast.cluster, observation.quality
+            )
 
     def counts(self) -> dict[str, int]:
-        """By model: judgements that correct its quality, or will."""
+        """By model: the judgements that correct its quality, or will."""
         waiting = {model: len(judged) for model, judged in self._waiting.items()}
         return waiting | {model: feedback.count for model, feedback in self._feedback.items()}
 
+    def joins(self, candidate: Candidate) -> None:
+        """Judgements from before the model was known are learned now."""
+        self._priors.setdefault(candidate.model, {})[candidate.instance] = candidate.quality
+        for observation in self._waiting.pop(candidate.model, ()):
+            self.apply(observation, 0.0)
+
     def forget(self, instance: str) -> None:
-        """The instance has left the fleet. What was learned of its models stays."""
+        """What was learned of the instance's models stays."""
         for model, stated in list(self._priors.items()):
             stated.pop(instance, None)
             if not stated:
                 del self._priors[model]
+
+    def use(self, models: Models) -> None:
+        """Feedback is dropped: its clusters are those of the earlier model."""
+        self._feedback.clear()

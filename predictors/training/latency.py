@@ -19,8 +19,9 @@ from dataclasses import asdict
 
 import numpy as np
 
+from predictors.analytic.quantiles import TAUS
 from predictors.learned.artifact import Artifact
-from predictors.learned.latency import LATENCY_FEATURES, TAUS
+from predictors.learned.latency.features import LATENCY_FEATURES
 from predictors.training.dataset import Dataset, DatasetError
 from predictors.training.latency_fit import Progress, Settings, fit
 from predictors.training.latency_network import Network, predict

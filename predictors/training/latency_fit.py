@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from predictors.learned.latency import EVENT_FEATURES
+from predictors.learned.latency.features import EVENT_FEATURES
 from predictors.learned.latency.model import HIDDEN
 from predictors.training.latency_network import Network, Rows, Stream, pinball_loss
 from predictors.training.replay import Episode

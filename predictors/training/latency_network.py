@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from predictors.learned.latency import EVENT_FEATURES, TARGET_FEATURES, TAUS
+from predictors.analytic.quantiles import TAUS
+from predictors.learned.latency.features import EVENT_FEATURES, TARGET_FEATURES
 from predictors.learned.latency.model import CLIP, HIDDEN, WIDTH
 from predictors.training.replay import Episode
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from predictors.analytic.length_table import EDGES
 from predictors.learned.artifact import Artifact
 from predictors.learned.length_model import (
     COMPONENTS,
@@ -33,7 +34,6 @@ from predictors.learned.length_model import (
     shares_of,
 )
 from predictors.learned.names import model_key
-from predictors.online.length import EDGES
 from predictors.training.dataset import Answer, Dataset, DatasetError, Prompt, fraction_of
 from predictors.training.length_factors import LEAST_PROMPTS_WITH, Factors, fit_factors
 from predictors.training.length_net import Batch, LengthNet, LengthSettings, negative_log_likelihood

@@ -1,7 +1,7 @@
 """A recorded run, driven through the very objects that serve: what the latency model would have seen of it.
 
 Each attempt's dispatch, first token and end, and each report of the engine, is told in order of time to a
-`router.core.state.Instance`, the serving predictor and a `Track`; every decision leaves one row of target
+`router.core.state.Instance`, the serving predictor and a `InstanceHistory`; every decision leaves one row of target
 features, the corrected estimate that it would have been served with, and what came of it.
 
 Of a cluster whose members cannot be told apart (`Run.replicas`) each request is taken to find an average
@@ -18,11 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from predictors.learned.latency.features import EVENT_FEATURES, TARGET_FEATURES, TAUS, Track
+from predictors.analytic.quantiles import TAUS
+from predictors.learned.latency.features import EVENT_FEATURES, TARGET_FEATURES
+from predictors.learned.latency.history import InstanceHistory
 from predictors.learned.latency.model import LatencyModel
 from predictors.learned.models import Models
 from predictors.learned.trees import TREE_FEATURES, TreeModel, tree_row
-from predictors.online.prediction import PhysicalPrediction
+from predictors.online.prediction import OnlinePrediction
 from predictors.online.predictor import OnlinePredictor
 from predictors.training.dataset import Attempt, Dataset, DatasetError, Run, State
 from router.core.interfaces import Option
@@ -83,16 +85,14 @@ class _Predictor(OnlinePredictor):
     def cached_tokens(self, request: Request, instance: str) -> float:
         return self.cached
 
-    def told(
-        self, prediction: PhysicalPrediction, candidate: Candidate, instance: Instance
-    ) -> dict[str, Any]:
+    def told(self, prediction: OnlinePrediction, candidate: Candidate, instance: Instance) -> dict[str, Any]:
         """By name, the log quantiles [TTFT, TPOT] at TAUS that were foretold."""
         known, quantiles = prediction.estimate, prediction.quantiles
-        pair = self._pair(candidate, instance)
+        stats = self.stats.of(candidate, instance)
         physical = log(known.ttft_s), log(known.tpot_s)
-        told = {PHYSICAL: (pair.ttft_error(known, None), pair.tpot_error(known, None))}
+        told = {PHYSICAL: (stats.ttft_error(known, None), stats.tpot_error(known, None))}
         if quantiles is not None:
-            told[SERVED] = (pair.ttft_error(known, quantiles), pair.tpot_error(known, quantiles))
+            told[SERVED] = (stats.ttft_error(known, quantiles), stats.tpot_error(known, quantiles))
         found: dict[str, Any] = {
             name: [
                 [base + error.quantile(tau) for tau in TAUS]
@@ -163,7 +163,7 @@ class _Replay:
         self.predictor = _Predictor(models)
         self.judge = judge
         self.told: dict[str, list[Any]] = defaultdict(list)
-        self.track = Track(None)
+        self.history = InstanceHistory(None)
         self.candidates = {
             model: Candidate(run.instance, model, model, family=run.family)
             for model in sorted({each.model for each in attempts})
@@ -209,7 +209,7 @@ class _Replay:
                 self._first_token(at, now)
             else:
                 self._ended(at, now)
-        events = np.array(self.track.events, np.float32).reshape(-1, len(EVENT_FEATURES))
+        events = np.array(self.history.events, np.float32).reshape(-1, len(EVENT_FEATURES))
         dispatched = np.array([each.dispatched_s for each in self.attempts])
         return Episode(
             self.run,
@@ -253,14 +253,14 @@ class _Replay:
         instance = self._share()
         self.predictor.cached = float(attempt.cached_tokens or 0)
         prediction = self.predictor.predict(request, candidate, instance, now)
-        assert isinstance(prediction, PhysicalPrediction)  # noqa: S101 (that predictor makes no others)
+        assert isinstance(prediction, OnlinePrediction)  # noqa: S101 (that predictor makes no others)
         estimate = prediction.estimate
         self.requests[at], self.predictions[at] = request, prediction
         self.expected[at] = int(prediction.output_tokens_p50 or 0.0)
-        self.targets[at] = self.track.target(instance, estimate, now)
+        self.targets[at] = self.history.target(instance, estimate, now)
         self.held[at] = prediction.memory_ratio
         self.tree_rows[at], *self.tree_bases[at] = tree_row(
-            instance, self.predictor._pair(candidate, instance).costs, estimate
+            instance, self.predictor.stats.of(candidate, instance).costs, estimate
         )
         if self.judge:
             for name, row in self.predictor.told(prediction, candidate, instance).items():
@@ -268,7 +268,7 @@ class _Replay:
             times = self.predictor.tree_times(request, [Option(candidate, instance, prediction)])
             if times is not None:
                 self.told[FORESTS].append([log(time_s) for time_s in times[0]])
-        self.seen[at] = len(self.track.events)
+        self.seen[at] = len(self.history.events)
         self.corrected[at] = (
             log(estimate.ttft_s) + estimate.ttft_bias,
             log(estimate.tpot_s) + estimate.tpot_bias,
@@ -282,7 +282,8 @@ class _Replay:
         self.cluster.dispatched(attempt.prompt_tokens)
         instance = self._share()
         self.predictor.observe_dispatch(request, candidate, instance, prediction, now)
-        self.track.dispatched(instance, estimate, now)
+        self.history.waits(now)
+        self.history.dispatched(instance, estimate, estimate.step_s, now)
 
     def _first_token(self, at: int, now: float) -> None:
         attempt = self.attempts[at]
@@ -293,7 +294,8 @@ class _Replay:
             self._request(at), self.candidates[attempt.model], instance, self.predictions[at], waited_s, now
         )
         if waited_s > 0:
-            self.track.first_token(instance, self.predictions[at].estimate, waited_s, now)
+            self.history.stops_waiting(attempt.dispatched_s)
+            self.history.first_token(instance, self.predictions[at].estimate, waited_s, now)
 
     def _ended(self, at: int, now: float) -> None:
         attempt = self.attempts[at]
@@ -308,7 +310,7 @@ class _Replay:
         if attempt.ended_how != "ok":
             waited_s = now - attempt.dispatched_s
             self.predictor.observe_loss(request, candidate, instance, prediction, waited_s, decoding, now)
-            self.track.lost(instance, waited_s, decoding, now)
+            self._lost(attempt, instance, decoding, now)
             return
         tpot_s = _tpot_s(attempt)
         tokens = attempt.output_tokens or 0
@@ -316,9 +318,14 @@ class _Replay:
             request, candidate, instance, prediction, tokens, attempt.prompt_tokens, tpot_s, now
         )
         if decoding:
-            self.track.ended(instance, prediction.estimate, tokens, tpot_s, now)
+            self.history.ended(instance, prediction.estimate, tokens, tpot_s, now)
         else:  # as the predictor tells its own: an answer without a first token
-            self.track.lost(instance, now - attempt.dispatched_s, False, now)
+            self._lost(attempt, instance, False, now)
+
+    def _lost(self, attempt: Attempt, instance: Instance, decoding: bool, now: float) -> None:
+        if not decoding:
+            self.history.stops_waiting(attempt.dispatched_s)
+        self.history.lost(instance, now - attempt.dispatched_s, decoding, now)
 
     def _reported(self, state: State, now: float) -> None:
         self.cluster.takes_report(
@@ -326,7 +333,7 @@ class _Replay:
         )
         instance = self._share()
         self.predictor.observe_report(instance, now)
-        self.track.reported(instance, now)
+        self.history.reported(instance, now)
 
     def _request(self, at: int) -> Request:
         request = self.requests[at]

@@ -1,4 +1,4 @@
-"""Whether a hard SLO can be kept: now, by the options that are free, or later, when its turn in the queue comes."""
+"""Hard SLO admission: can the free options meet the SLO now, or could a queued request still meet it?"""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from router.core.state import Instance
 from router.core.types import Candidate, Request
 
 _ROUNDING = 1e-9
-#: Of the median time of decoding, what an answer takes at least.
+#: The shortest decode time to expect, as a share of the predicted median.
 _LEAST_OF_MEDIAN = 0.5
 
 
 def least_miss(options: Sequence[Option]) -> float:
-    """The least predicted probability that the SLO is missed."""
+    """The lowest predicted probability of an SLO miss."""
     return min(map(_p_miss, options))
 
 
 def keeping(options: Sequence[Option], confidence: float) -> tuple[list[Option], list[tuple[Candidate, str]]]:
-    """The options that keep the SLO with this confidence, and the others with why not."""
+    """The options that meet the SLO with this confidence, and the others, each with a reason."""
     epsilon = 1.0 - confidence + _ROUNDING
     kept, risky = [], []
     for option in options:
@@ -38,24 +38,25 @@ def _p_miss(option: Option) -> float:
 
 
 def gap_s(instances: Iterable[Instance]) -> float | None:
-    """Mean seconds between slots that come free at any of these; None before any has."""
+    """Mean seconds between two slots that become free at any of these instances; None before the first two."""
     known = [each.release_gap_s for each in instances if each.healthy and each.release_gap_s is not None]
     return 1.0 / sum(1.0 / max(each_s, 1e-6) for each_s in known) if known else None
 
 
 def wait_s(turns: int, instances: Iterable[Instance], confidence: float) -> float:
-    """Seconds that the wait for so many slots stays below with this confidence: slots come free like arrivals of a
-    Poisson stream, so the nth takes n gaps, give or take root n."""
+    """Upper bound in seconds, at this confidence, of the wait for `turns` free slots. Slots become free like arrivals of
+    a Poisson process: the wait for n slots has a mean of n gaps and a standard deviation of sqrt(n) gaps."""
     return (gap_s(instances) or 0.0) * (turns + NormalDist().inv_cdf(confidence) * math.sqrt(turns))
 
 
 def least_decode_s(request: Request, options: Iterable[Option]) -> float:
-    """What decoding takes at least, by half the median: an E2E target leaves that much less for the wait."""
+    """The least time that decoding takes: half of the lowest predicted median. An E2E target leaves only the rest for
+    the wait. 0 without an E2E target."""
     if request.slo is None or request.slo.e2e_s is None or not request.decodes:
         return 0.0
     decode_s = [
-        told.e2e_s_p50 - told.ttft_s_p50
-        for told in (option.prediction for option in options)
-        if told is not None and told.e2e_s_p50 is not None and told.ttft_s_p50 is not None
+        predicted.e2e_s_p50 - predicted.ttft_s_p50
+        for predicted in (option.prediction for option in options)
+        if predicted is not None and predicted.e2e_s_p50 is not None and predicted.ttft_s_p50 is not None
     ]
     return _LEAST_OF_MEDIAN * min(decode_s, default=0.0)

@@ -1,7 +1,7 @@
-"""Times at which requests are due, soonest first.
+"""Deadlines of requests, earliest first.
 
-Nothing is taken out when a request ends: entries of those that are over are skipped when their time comes, and swept
-out together when they are most of what is there.
+The entries of a request stay when it ends. They are skipped when they are due, and swept out together once they are the
+majority.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-#: Fewer entries are not worth a sweep.
+#: A heap of this many entries or fewer is not swept.
 _LEAST_TO_SWEEP = 64
 
 
 class DeadlineHeap:
-    """By time (on the runner's clock), then request, then what of the request is meant (`number`).
+    """Entries of (time, request id, `number`), in this order. The time is on the runner's clock; the caller gives
+    `number` a meaning, such as the number of an attempt.
 
-    `known` maps the ids of requests that are not over to anything."""
+    `known` has the ids of open requests as its keys; its values are not read."""
 
     __slots__ = ("_entries",)
 
@@ -26,24 +27,25 @@ class DeadlineHeap:
         self._entries: list[tuple[float, str, int]] = []
 
     def add(self, at: float, request_id: str, number: int = 0) -> None:
-        """Have a request come up at a time."""
+        """Add an entry that is due at `at`."""
         heapq.heappush(self._entries, (at, request_id, number))
 
     def next_at(self, known: Mapping[str, Any]) -> float:
-        """When the first is due that is not over; infinity for never."""
+        """When the first entry of an open request is due; infinity if there is none."""
         entries = self._entries
         while entries and entries[0][1] not in known:
             heapq.heappop(entries)
         return entries[0][0] if entries else math.inf
 
     def due(self, now: float) -> Iterator[tuple[str, int]]:
-        """Take out what is due, soonest first, also what is added for `now` or before while this goes on."""
+        """Remove and yield the entries that are due, earliest first, including those that are added meanwhile for `now`
+        or earlier."""
         while self._entries and self._entries[0][0] <= now:
             _, request_id, number = heapq.heappop(self._entries)
             yield request_id, number
 
     def sweep(self, known: Mapping[str, Any]) -> None:
-        """Let go of requests that are over, if they are most."""
+        """Remove the entries of closed requests if they are the majority."""
         entries = self._entries
         if len(entries) > _LEAST_TO_SWEEP and len(entries) > 4 * len(known):
             self._entries = [entry for entry in entries if entry[1] in known]

@@ -1,4 +1,4 @@
-"""One decision: predictions for the options, the policy's choice, a little exploration, and the record of it."""
+"""One routing decision: predicts for each option, lets the policy choose, sometimes explores, and records it all."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ EXPLORED = "passed over to explore"
 
 
 class Decided(NamedTuple):
-    """A decision, with the options and the choice that `Policy.placed` gets when it is dispatched. `prediction` is
-    that of the option taken."""
+    """A decision. `Policy.placed` gets its `options` and `choice` at the dispatch. `prediction` is that of the chosen
+    option."""
 
     decision: Decision
     options: Sequence[Option]
@@ -23,18 +23,18 @@ class Decided(NamedTuple):
 
     @property
     def option(self) -> Option:
-        """The option taken."""
+        """The chosen option."""
         return self.options[self.choice.index]
 
     @property
     def deferred(self) -> bool:
-        """Whether sending the request now gains nothing."""
+        """True if the policy advises to queue the request and decide again."""
         return self.choice.defer
 
 
 class Decider:
-    """Asks the predictor and the policies. `explore` is the share of decisions that take another option of those
-    that the policy holds for as good, so that the log tells what would have come of them too."""
+    """Runs the predictor and the request's policy. `explore` is the share of decisions that pick among the choice and
+    its alternatives at random, so that the records also show the outcomes of the alternatives."""
 
     def __init__(
         self, policies: Mapping[str, Policy], predictor: Predictor, rng: Random, explore: float = 0.0
@@ -54,8 +54,8 @@ class Decider:
         passed_over: Iterable[tuple[Candidate, str]] = (),
         dry: bool = False,
     ) -> Decided:
-        """Choose among `options` (at least one); `busy` and `passed_over` are told in the record. A `dry` run
-        predicts for every policy, does not explore, and draws what would be drawn."""
+        """Choose among `options` (at least one). The decision also lists `busy` and `passed_over`. A `dry` run always
+        predicts, never explores, and leaves the generator unchanged: it draws what the next real decision would."""
         policy = self.policies[request.policy]
         if (policy.predicts or dry) and options[0].prediction is None:
             self.predictor.predict_all(request, options, now)
@@ -68,7 +68,7 @@ class Decider:
             rng = self._rng
         choice = policy.choose(request, options, rng)
         if self.explore and choice.alternatives and not choice.defer and not dry:
-            # A stream of its own: the policy's draws must not decide what is explored.
+            # A separate random stream: the policy's draws must not determine which option is explored.
             choice = self._explored(
                 choice, rng if request.seed is None else Random(f"{request.seed}/explore")
             )
@@ -94,8 +94,8 @@ class Decider:
         return Decided(decision, options, choice, prediction)
 
     def _explored(self, choice: Choice, rng: Random) -> Choice:
-        """With probability `explore` one of the choice and its alternatives, evenly; the propensity says so (where the
-        policy draws: among draws that share no alternatives)."""
+        """With probability `explore`, a uniform draw from the choice and its alternatives. The propensity includes this
+        (where the policy itself draws: only if its possible draws share no alternatives)."""
         pool = [choice.index, *choice.alternatives]
         evenly = self.explore * choice.propensity / len(pool)
         kept = (1.0 - self.explore) * choice.propensity

@@ -1,7 +1,7 @@
-"""Which candidates may take a request, and the refusal when none may.
+"""Which candidates may serve a request, and the refusal if none may.
 
-The checks run from lasting to passing: what the engine can do at all, context, quality, money, then health, then a
-free slot. The first that leaves nobody names the reason.
+Lasting conditions are checked before passing ones: engine capabilities, context length, quality, money, health, and then
+a free slot. The first check that no candidate passes gives the reason of the refusal.
 """
 
 from __future__ import annotations
@@ -17,35 +17,36 @@ from router.core.refusals import insufficient_quota
 from router.core.state import Instance
 from router.core.types import Candidate, Need, Outcome, Request
 
-#: A returning instance takes at most a growing share of its usual load for this long.
+#: For this long a returning instance takes only a share of its usual load, which grows from 0 to 1.
 RETURN_RAMP_S = 10.0
-#: Concurrency that the ramp grows towards where an instance has no `max_concurrency`.
+#: The usual load of an instance without `max_concurrency`, for this ramp.
 RAMP_CONCURRENCY = 64
 
 
-#: Requests that may wait inside an engine that has a queue of its own: enough that none of its steps runs short,
-#: few enough that the order stays ours. A report older than this many seconds says nothing of its queue.
+#: How many requests may wait in an engine's own queue: enough to fill each of its steps, few enough that the router
+#: keeps control of the order.
 ENGINE_QUEUE = 4
+#: A load report older than this is not used to limit the engine's queue.
 _REPORT_HOLDS_S = 10.0
 
-#: Expected quality of candidates' answers; None where nothing is known.
+#: Returns the expected quality of each candidate's answer; None where it is unknown.
 Qualities = Callable[[Request, Sequence[Candidate]], Sequence[float | None]]
 
 
 @dataclass(slots=True)
 class Eligible:
-    """Candidates by how far they got. `free` can take the request now, `busy` are healthy but full;
-    `passed_over` says why each other candidate is out."""
+    """The candidates in three groups: `free` can take the request now, `busy` are healthy but full, and `passed_over` has
+    the others, each with a reason."""
 
     free: list[Option]
     busy: list[Option]
     passed_over: list[tuple[Candidate, str]]
-    refusal: Refusal | None  # set when neither free nor busy holds anyone
+    refusal: Refusal | None  # set if both free and busy are empty
 
 
 def free_slots(instance: Instance, now: float) -> float:
-    """How many more attempts an instance may take now (inf: no limit). Of what is free each of several replicas takes
-    its share only, rounded up: they decide at once, before they hear of each other."""
+    """How many more attempts an instance may take now (inf: no limit). With several router replicas each one takes only
+    its share of the free slots, rounded up, because they decide at the same time without knowing of each other."""
     limit = math.inf if instance.max_concurrency is None else float(instance.max_concurrency)
     if instance.returned_at is not None:
         share = (now - instance.returned_at) / RETURN_RAMP_S
@@ -53,7 +54,7 @@ def free_slots(instance: Instance, now: float) -> float:
             usual = instance.max_concurrency or RAMP_CONCURRENCY
             limit = min(limit, max(1.0, math.ceil(share * usual)))
     free = limit - instance.in_flight
-    # What waits inside an engine is out of our hands: first come, first served, whatever its targets.
+    # The router cannot reorder an engine's own queue, which is first come, first served and ignores SLOs.
     if (
         instance.report.waiting
         and instance.in_flight
@@ -146,8 +147,8 @@ def _below(
     instances_by_model: Mapping[str, Mapping[str, Instance]],
     qualities: Qualities | None,
 ) -> tuple[set[tuple[str, str]], float | None]:
-    """Candidates (instance, model) whose expected quality is below the floor (an unknown one is), and the best
-    quality expected of any."""
+    """The candidates (instance, model) whose expected quality is below the floor, and the best expected quality of all.
+    An unknown quality counts as below the floor."""
     candidates = [
         instance.candidates[model]
         for model in models
@@ -163,8 +164,8 @@ def _below(
 
 
 def _roomy(free: list[Option], tokens: int, out: list[tuple[Candidate, str]]) -> list[Option]:
-    """Those whose context holds the prompt and all the output asked for, if there are any: an engine refuses
-    a longer wish, although the answer might be short."""
+    """The options whose context holds the prompt and `max_tokens` of output, or all options if there are none. An engine
+    refuses a larger `max_tokens`, even if the answer would be short."""
     tight = [
         option
         for option in free
@@ -177,7 +178,7 @@ def _roomy(free: list[Option], tokens: int, out: list[tuple[Candidate, str]]) ->
 
 
 def _unable(request: Request, models: Iterable[str], unmet: set[Need]) -> Refusal:
-    """Each candidate lacks some of what the request needs."""
+    """The refusal if each candidate lacks some capability that the request needs."""
     missing = [need for need in request.needs if need in unmet]
     return invalid_request(
         f"No instance that serves {', '.join(models)} can {' and '.join(need.capability for need in missing)}.",

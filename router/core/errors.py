@@ -1,11 +1,11 @@
-"""Errors of the contract, each with its status, code and outcome.
+"""Errors with their status, code and outcome.
 
-Refusal                     the caller gets it as an HTTP error; it says outcome and Retry-After
-UpstreamError               one attempt failed; the scheduler may try elsewhere
- +- UpstreamRejected        the engine answered 400: passed through once, not tried again
- +- UpstreamTimeout         silence for longer than the idle limit, or no connection in time
- +- OutOfSockets            the gateway has no socket left: no fault of the engine's
- +- AnswerTooLarge          the engine answered with more than is read: paid for, not tried again
+Refusal                     sent to the client as an HTTP error, with an outcome and a Retry-After
+UpstreamError               one attempt failed; the scheduler may try another candidate
+ +- UpstreamRejected        the engine answered 400: passed to the client, not retried
+ +- UpstreamTimeout         no bytes for longer than the idle limit, or no connection in time
+ +- OutOfSockets            the gateway has no socket left; the engine is not at fault
+ +- AnswerTooLarge          the answer is larger than the router reads: billed, not retried
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from __future__ import annotations
 from router.core.quoting import cut
 from router.core.types import Outcome
 
-#: Characters of an error's text, and of its field and code. What is repeated in it is cut earlier (`core.quoting`); this
-#: holds for all that is not.
+#: Most characters of an error's message, and of its field and code. Quoted values are cut earlier (`core.quoting`); this
+#: limits the rest.
 MAX_MESSAGE_CHARS = 2000
 MAX_PARAM_CHARS = 200
 
 
 class Refusal(Exception):
-    """A request that gets an error in place of an answer.
+    """A request gets an error instead of an answer.
 
-    `status` is the HTTP status, `code` the contract's `error.code`, `param` the field at fault,
-    `retry_after_s` the Retry-After to send, `should_retry` False sends `x-should-retry: false`.
+    `status` is the HTTP status, `code` the `error.code`, `param` the field at fault, and `retry_after_s` the Retry-After.
+    If `should_retry` is False, the response has `x-should-retry: false`.
     """
 
     def __init__(
@@ -53,8 +53,8 @@ def invalid_request(message: str, param: str | None = None, code: str = "invalid
 
 
 class UpstreamError(Exception):
-    """One attempt failed. `status` is the engine's HTTP status if it gave one; the message is for
-    logs and records and holds no prompt text. `unreachable`: no connection could be made."""
+    """One attempt failed. `status` is the engine's HTTP status, if it sent one. The message is for logs and records and
+    has no prompt text. `unreachable`: no connection could be made."""
 
     def __init__(self, message: str, status: int | None = None, *, unreachable: bool = False) -> None:
         super().__init__(message)
@@ -63,7 +63,7 @@ class UpstreamError(Exception):
 
 
 class UpstreamRejected(UpstreamError):
-    """The engine refused the request itself (400). `body` is its own error text, passed on once."""
+    """The engine refused the request itself (400). `message`, `param` and `code` are from the engine's error."""
 
     def __init__(
         self, message: str, status: int = 400, *, param: str | None = None, code: str | None = None
@@ -78,9 +78,9 @@ class UpstreamTimeout(UpstreamError):
 
 
 class OutOfSockets(UpstreamError):
-    """This machine has no file, port or buffer left for a connection."""
+    """The gateway's machine has no file descriptor, port or buffer left for a connection."""
 
 
 class AnswerTooLarge(UpstreamError):
-    """The engine answered with more than the router reads. That is the request's doing: another engine's answer would be as
-    large, and the work was done."""
+    """The answer is larger than the router reads. It is not retried: the engine did the work, and another engine's answer
+    would be as large."""

@@ -1,12 +1,11 @@
 """Ejection and return of an instance.
 
-An instance is ejected after `eject_after` failures in a row, of probes, of connections or of requests, and comes back
-after `return_after` good probes in a row, at first with a growing share of its load
-(`eligibility.free_slots`).
+An instance is ejected after `eject_after` consecutive failures of probes, of connections or of requests. It returns after
+`return_after` consecutive successful probes, at first with a growing share of its load (`eligibility.free_slots`).
 
-A request may be what breaks an engine. So a request that failed at several instances and was answered by none is blamed
-itself (`scheduler.Scheduler` finds that out), and failures of one owner's requests take an instance out for that owner
-only.
+The request itself may be the cause of failures. If a request fails at several instances and none answers it, the
+scheduler does not count it as a failure of the instances. The failures of one owner's requests eject an instance for
+that owner only.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from __future__ import annotations
 from router.core.eligibility import RETURN_RAMP_S
 from router.core.state import Instance
 
-#: After an instance was taken out at another replica's word, no such word is taken for this long.
+#: After this replica has adopted an ejection by another one, it adopts no further ejection of that instance for this long.
 OWN_WORD_S = 60.0
 
 
 def probed(instance: Instance, healthy: bool, eject_after: int, return_after: int, now: float) -> bool:
-    """Take in one probe; True if the instance was ejected or came back, for all or for somebody."""
+    """Record one probe. True if it ejected the instance or brought it back, for all owners or for some."""
     if not healthy:
         instance.probe_successes = 0
         instance.ejected_for = dict.fromkeys(instance.ejected_for, return_after)
@@ -40,16 +39,17 @@ def probed(instance: Instance, healthy: bool, eject_after: int, return_after: in
 
 
 def connection_failed(instance: Instance, eject_after: int) -> bool:
-    """No connection could be made, which no request can bring about; True if the instance was ejected for it."""
+    """Record that no connection could be made, which is never a request's fault. True if this ejected the instance."""
     instance.connect_failures += 1
     return instance.healthy and instance.connect_failures >= eject_after and _eject(instance)
 
 
 def request_failed(instance: Instance, owner: str | None, eject_after: int, return_after: int) -> bool:
-    """A request failed there, and not by its own fault as far as is known. True if the instance was ejected for it.
+    """Record a failed request that does not seem to be the cause itself. True if this ejected the instance for all.
 
-    `owner` is whose request it was. No single owner has an instance taken out for the others: of its failures in a row
-    one fewer counts than ejecting takes. For itself alone it does. None stands for everybody: then there are no keys.
+    `owner` is the operator's key that the request counts for; None if the gateway has no keys. One owner alone cannot
+    eject an instance for the others: at most `eject_after - 1` of its consecutive failures count. After `eject_after`
+    of them the instance is ejected for this owner only.
     """
     failures = instance.request_failures
     failures[owner] = failures.get(owner, 0) + 1
@@ -65,16 +65,16 @@ def request_failed(instance: Instance, owner: str | None, eject_after: int, retu
 
 
 def answered(instance: Instance) -> None:
-    """A request was answered there to its end."""
+    """Record a request that the instance answered completely."""
     instance.connect_failures = 0
     instance.request_failures.clear()
 
 
 def ejected_elsewhere(instance: Instance, now: float) -> bool:
-    """Another replica of the router has ejected it; True if it was still in, and that word is taken.
+    """Adopt another replica's ejection. True if the instance was healthy here and is now ejected.
 
-    It returns by this replica's own probes, and for the rest of `OWN_WORD_S` only they and its own attempts count: so
-    a replica that cannot reach an instance neither keeps it from the others nor has them take it out again and again.
+    This replica's own probes bring the instance back. Until `OWN_WORD_S` have passed, only they and its own attempts
+    count. So a replica that cannot reach an instance does not make the others eject it again and again.
     """
     if not instance.healthy or now < instance.own_word_until:
         return False
@@ -83,7 +83,7 @@ def ejected_elsewhere(instance: Instance, now: float) -> bool:
 
 
 def _returns_for_some(instance: Instance) -> bool:
-    """One more good probe counts for those for whom it is out; whether it is back for any."""
+    """Count a successful probe for each owner that the instance is ejected for. True if it is back for any of them."""
     before = instance.ejected_for
     instance.ejected_for = {owner: wanted - 1 for owner, wanted in before.items() if wanted > 1}
     back = before.keys() - instance.ejected_for.keys()

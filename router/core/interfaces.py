@@ -1,4 +1,4 @@
-"""Contracts between the core and what is plugged into it."""
+"""Interfaces between the core and its plug-ins: policies, predictors and backends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from router.core.types import Candidate, LoadReport, Prediction, PromptFeatures,
 
 @dataclass(slots=True)
 class Option:
-    """One candidate that can take the request now. `prediction` is None unless the policy uses predictions
+    """A candidate that can take the request now. `prediction` is None unless the policy uses predictions
     (`Policy.predicts`)."""
 
     candidate: Candidate
@@ -25,11 +25,11 @@ class Option:
 class Choice:
     """What a policy decided.
 
-    `index` is the option taken. `scores` has one score for each option: lower is better, None where not scored.
-    `reasons` says why each other option was passed over; it is None for the option taken. `propensity` is the
-    probability of this draw. Exploration may take one of `alternatives`, options as good by the policy's own terms.
-    With `defer` the request misses its SLO wherever it is sent now, and costs other requests theirs: the scheduler
-    may queue it and decide again. `memo` is for the policy alone: what `choose` computed and `placed` needs.
+    `index` is the chosen option. `scores` has one score for each option: lower is better, None if not scored. `reasons`
+    says why each other option was not chosen; it is None for the chosen one. `propensity` is the probability of this
+    draw. `alternatives` are options that the policy rates as equally good; exploration may take one of them. `defer`
+    means that the request would miss its SLO at any option now and would delay other requests: the scheduler may queue
+    it and decide again. `memo` carries what `choose` computed to `placed`; only the policy reads it.
     """
 
     index: int
@@ -42,20 +42,20 @@ class Choice:
 
 
 class Policy(Protocol):
-    """Picks one of the options. A plain object: no I/O, no clock, no randomness but the generator given."""
+    """Picks one of the options. It does no I/O, reads no clock, and takes random numbers only from the given generator."""
 
     name: str
     predicts: bool
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
-        """Pick one of `options` (at least one). Changes nothing: dry runs and deferred requests call it too. The
-        same state, request, options and generator give an equal Choice."""
+        """Pick one of `options` (at least one). It changes no state, because dry runs and deferred requests call it too.
+        The same state, request, options and generator give an equal Choice."""
         ...
 
     def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
-        """The request is dispatched to `options[choice.index]`: advance counters here. `options` are those that
-        `choose` saw, with the same predictions; the instance taken already counts the request. `choice` is what
-        `choose` returned, or with exploration one of its alternatives, which keeps its memo."""
+        """The request is dispatched to `options[choice.index]`; advance counters here. `options` are those that `choose`
+        got, with the same predictions. The chosen instance already counts the request. `choice` is what `choose`
+        returned or, with exploration, one of its alternatives with the same memo."""
         ...
 
 
@@ -64,26 +64,26 @@ class Learner(Protocol):
     """A policy that learns from the outcomes of its choices."""
 
     def ended(self, request: Request, candidate: Candidate, met: bool | None, now: float) -> None:
-        """A request that this policy placed ended at `candidate`, in whatever way. `met` says whether its SLO was met:
-        None if it had none, or ended for a reason that says nothing about the SLO."""
+        """A request that this policy placed ended at `candidate`. `met`: whether its SLO was met; None if it had no SLO,
+        or if the reason of its end says nothing about the SLO."""
         ...
 
 
 class SharedCursor(Protocol):
-    """A round-robin position for each group of options, which all replicas of the router advance together."""
+    """A round-robin position for each group of options, shared by all router replicas."""
 
     def drain_outgoing(self) -> Mapping[str, tuple[str, str]]:
-        """The (instance, model) taken last, by group, for all groups that advanced here since the last call."""
+        """The last chosen (instance, model) of each group that advanced here since the previous call."""
         ...
 
     def receive(self, positions: Mapping[str, tuple[str, str]]) -> None:
-        """Continue from the positions of other replicas."""
+        """Continue from the positions that other replicas sent."""
         ...
 
 
 @runtime_checkable
 class HasSharedCursor(Protocol):
-    """A policy that takes options in turn."""
+    """A policy that takes options in turn, at a shared position."""
 
     cursor: SharedCursor
 
@@ -97,32 +97,32 @@ class TargetHolder(Protocol):
 
 
 class Predictor(Protocol):
-    """Expects what a candidate would do with a request, and learns from what it did.
+    """Predicts how a candidate would serve a request, and learns from the outcome.
 
-    Whatever happens to an attempt is told when it happens, after the instance's own counters include it.
+    The `observe_` methods are called when the event happens, after the instance's counters include it.
     """
 
     @property
     def name(self) -> str:
-        """What predicts, as records name it."""
+        """The predictor's name in records."""
         ...
 
     def predict(self, request: Request, candidate: Candidate, instance: Instance, now: float) -> Prediction:
-        """Expectation if the request were dispatched to `candidate` at `now`."""
+        """The prediction for a dispatch of the request to `candidate` at `now`."""
         ...
 
     def predict_all(self, request: Request, options: Sequence[Option], now: float) -> None:
-        """Give every option its prediction (`Option.prediction`): cheaper than one by one."""
+        """Set `Option.prediction` of every option; cheaper than one call each."""
         ...
 
     def qualities(self, request: Request, candidates: Sequence[Candidate]) -> Sequence[float | None]:
-        """Expected quality of each candidate's answer, what `predict_all` would say; None where nothing is known."""
+        """The expected quality of each candidate's answer, equal to that of `predict_all`; None if unknown."""
         ...
 
     def observe_dispatch(
         self, request: Request, candidate: Candidate, instance: Instance, prediction: Prediction, now: float
     ) -> None:
-        """An attempt is on its way to the instance; `prediction` is the one made for it at `now`."""
+        """An attempt is dispatched to the instance. `prediction` was made for it at `now`."""
         ...
 
     def observe_ttft(
@@ -134,7 +134,7 @@ class Predictor(Protocol):
         engine_ttft_s: float,
         now: float,
     ) -> None:
-        """The first token came `engine_ttft_s` after the dispatch for which `prediction` was made."""
+        """The first token came `engine_ttft_s` after the dispatch. `prediction` was made for that dispatch."""
         ...
 
     def observe_end(
@@ -148,7 +148,7 @@ class Predictor(Protocol):
         tpot_s: float | None,
         now: float,
     ) -> None:
-        """The attempt ended on its own: the engine's token counts and its mean time per output token."""
+        """The attempt ended normally, with the engine's token counts and its mean time per output token."""
         ...
 
     def observe_loss(
@@ -161,12 +161,12 @@ class Predictor(Protocol):
         decoding: bool,
         now: float,
     ) -> None:
-        """The attempt was cancelled, expired or failed `waited_s` after its dispatch, `decoding` or before its
-        first token: that would have come later than this."""
+        """The attempt was cancelled, expired or failed `waited_s` after its dispatch. `decoding`: after its first token.
+        If not, its first token would have come later than `waited_s`."""
         ...
 
     def observe_report(self, instance: Instance, now: float) -> None:
-        """The engine's own view of its load has come (`instance.report`)."""
+        """A load report of the engine arrived (`instance.report`)."""
         ...
 
     def observe_quality(
@@ -189,34 +189,34 @@ class Predictor(Protocol):
         ...
 
     def ttft_floor_s(self, request: Request, candidate: Candidate, instance: Instance) -> float:
-        """Least time to a first token on an idle instance; a hard TTFT below it can never be met."""
+        """The least time to a first token on an idle instance. A hard TTFT below it can never be met."""
         ...
 
 
-# --- what the prompt alone says -----------------------------------------------------------------------
+# --- estimates from the prompt alone ------------------------------------------------------------------
 class TextEstimates(NamedTuple):
-    """What a text-only estimator expects of each model asked about: quality in [0, 1] and output tokens; None
-    where it knows nothing of the model."""
+    """Estimates for each given model from the prompt alone: quality in [0, 1] and output tokens; None for an unknown
+    model."""
 
     quality: Sequence[float | None]
     output_tokens: Sequence[float | None]
 
 
 class TextEstimator(Protocol):
-    """Looks at the prompt alone, not at any instance."""
+    """Estimates quality and output length from the prompt alone, whatever the instance."""
 
     def __call__(self, features: PromptFeatures, models: Sequence[str]) -> TextEstimates: ...
 
 
 # --- backends -----------------------------------------------------------------------------------------
 class Call(NamedTuple):
-    """One attempt as a backend sends it.
+    """One attempt for a backend to send.
 
-    `api` is "chat", "completions" or "embeddings"; `body` is the client's OpenAI-shaped body without
-    `routing` (shared between attempts: never change it). The backend sets model, stream, stream_options
-    and the output bound itself. `traceparent` is where the attempt stands in a trace. `usage_each` wishes for the usage
-    so far in every event, where the engine is known to give it. `sent` is called when the request is on its way to the
-    engine. `cache_salt` keeps the prompt in the engine's prefix cache apart from those of other keys.
+    `api` is "chat", "completions" or "embeddings". `body` is the client's OpenAI-shaped body without `routing`; attempts
+    share it, so it must not be changed. The backend sets model, stream, stream_options and the output limit itself.
+    `traceparent` is the attempt's trace context. `usage_each` requests the usage so far in every event, if the engine is
+    known to support that. `sent` is called when the request has been written to the engine. `cache_salt` separates the
+    prompt from other keys' prompts in the engine's prefix cache.
     """
 
     api: str
@@ -231,20 +231,20 @@ class Call(NamedTuple):
 
     @property
     def told(self) -> str:
-        """What an engine is told of the request in its head: the value of `x-request-id`, and further lines."""
+        """The value of the `x-request-id` header sent to the engine, with the `traceparent` line if there is one."""
         if self.traceparent is None:
             return self.request_id
         return f"{self.request_id}\r\ntraceparent: {self.traceparent}"
 
 
 class Batch(NamedTuple):
-    """What arrived in one read of a stream.
+    """The result of one read of a stream.
 
-    `data` are whole SSE events in OpenAI's shape, as to be passed on: the fleet's model name in them,
-    without the usage-only event that the router asked for and without `[DONE]`. `tokens` counts events
-    that carry content, reasoning, refusal or tool calls (an engine may put several tokens in one; `usage`
-    is the truth). `usage` and `finish_reason` are set by the read that saw them; once one of several choices was cut at
-    its bound the reason is `length`, however others end.
+    `data` are complete SSE events in OpenAI's shape, ready to pass on: with the fleet's model name, without the
+    usage-only event that the router requested, and without `[DONE]`. `tokens` counts the events that carry content,
+    reasoning, a refusal or tool calls; an engine may put several tokens in one event, so only `usage` is exact. `usage`
+    and `finish_reason` are set by the read that contains them. If one of several choices was cut at its limit, the
+    reason is `length` for all.
     """
 
     data: bytes
@@ -253,36 +253,36 @@ class Batch(NamedTuple):
     finish_reason: str | None = None
 
 
-#: Takes each batch of a stream; True asks for a pause until `Stream.resume`.
+#: Receives each batch of a stream; returns True to pause the stream until `Stream.resume`.
 Sink = Callable[[Batch], bool]
 
 
 class Stream(Protocol):
-    """A streaming answer whose 2xx head has arrived. Use either `pump` or `read`."""
+    """A streaming answer whose 2xx status has arrived. Use either `pump` or `read`."""
 
     async def pump(self, sink: Sink) -> None:
-        """Hand every batch to `sink` in the moment it arrives, without a turn of the event loop in between
-        (a fifth of the cost of relaying a chunk); returns at a clean end. Raises what `read` would, and
-        whatever `sink` raises."""
+        """Call `sink` with every batch as soon as it arrives, without waiting for the next event loop iteration (which
+        would be a fifth of the cost of relaying a chunk). Returns at a clean end. Raises what `read` raises, and any
+        exception of `sink`."""
         ...
 
     def resume(self) -> None:
-        """Go on after `sink` asked for a pause. While paused the engine's silence is not counted."""
+        """Continue after `sink` paused the stream. The idle limit does not count the pause."""
         ...
 
     async def read(self) -> Batch | None:
-        """Whatever has arrived, at least one event; None at a clean end (`[DONE]` or the engine's own end
-        mark). Raises UpstreamError when the engine reports an error, breaks off, or is silent for longer
-        than the idle limit after its first byte."""
+        """All events that have arrived, at least one; None at a clean end (`[DONE]` or the engine's own end mark). Raises
+        UpstreamError if the engine reports an error, closes the connection early, or is silent after its first byte for
+        longer than the idle limit."""
         ...
 
     def abort(self) -> None:
-        """Give up: the connection is closed, so the engine stops working. Safe at any time, also while
-        another task is inside `read` (which then raises UpstreamError) and after the end."""
+        """Close the connection, so that the engine stops generating. Safe at any time: after the end, and while another
+        task waits in `read`, which then raises UpstreamError."""
         ...
 
 
-#: The members of a body that `Backend.count_tokens` counts: all that an engine's tokenizer endpoint takes.
+#: The body fields that `Backend.count_tokens` sends: all that an engine's tokenizer endpoint accepts.
 COUNTED_FIELDS = (
     "messages",
     "tools",
@@ -297,33 +297,34 @@ COUNTED_FIELDS = (
 
 
 class Backend(Protocol):
-    """The adapter for one instance of an engine kind. Raises UpstreamError and its subclasses only."""
+    """The adapter for one instance of an engine kind. Raises only UpstreamError and its subclasses."""
 
     kind: str
 
     @property
     def busy(self) -> int:
-        """Calls under way."""
+        """The number of open calls."""
         ...
 
     async def stream(self, call: Call) -> Stream:
-        """Send a generation request, streamed upstream; returns once the 2xx head is here."""
+        """Send a generation request as a stream. Returns when the 2xx status arrives."""
         ...
 
     async def complete(self, call: Call) -> dict[str, Any]:
-        """Send what is not streamed (embeddings, `prompt_logprobs`, beam search); the parsed JSON answer."""
+        """Send a request without streaming (embeddings, `prompt_logprobs`, beam search). Returns the parsed JSON answer."""
         ...
 
     async def count_tokens(self, call: Call) -> int | None:
-        """Tokens of a body's members in COUNTED_FIELDS by the engine's own tokenizer; None if it has no such endpoint."""
+        """The number of tokens in the body's COUNTED_FIELDS by the engine's own tokenizer; None if it has no endpoint for
+        that."""
         ...
 
     async def probe(self) -> bool:
-        """Whether the engine answers its health check."""
+        """True if the engine passes its health check."""
         ...
 
     async def load(self) -> LoadReport:
-        """The engine's own view of its load (an empty report if it tells nothing)."""
+        """The engine's load report; empty if the engine reports nothing."""
         ...
 
     async def aclose(self) -> None:

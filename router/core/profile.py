@@ -1,17 +1,17 @@
-"""What one engine step costs on one (model, hardware) pair.
+"""The duration of one engine step on one (model, hardware) pair.
 
-The model of a step is a roofline with attention beside it:
+A step is modelled as a roofline plus attention:
 
     step_s = overhead_s
-           + max(floor_s, tokens * per_token_s)         linear layers: read the weights or do the sums
+           + max(floor_s, tokens * per_token_s)         linear layers: memory-bound or compute-bound
            + decode_kv_tokens * per_kv_token_s          decode attention reads the KV cache
-           + prefill_pairs * per_pair_s                 prefill attention, new tokens x context tokens
-           + tokens * per_token_extra_s                 what grows with tokens beside the linear layers
-           + decode_seqs * per_seq_s                    what a server does for each answer: sampling,
-                                                        detokenising, a message to its client
+           + prefill_pairs * per_pair_s                 prefill attention: new tokens x context tokens
+           + tokens * per_token_extra_s                 other work for each token
+           + decode_seqs * per_seq_s                    server work for each sequence: sampling,
+                                                        detokenisation, a message to its client
 
-`tokens` are all tokens of the step: prefill tokens and one for each decoding sequence. The constants are
-fitted by `backends.engine` (see its sources); the predictors and the emulator use the same formula.
+`tokens` counts all tokens of the step: prefill tokens and one for each decoding sequence. `backends.engine` fits the
+constants and names their sources. The predictors and the emulator use the same formula.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class EngineProfile:
-    """Constants of one (model, hardware) pair; all times in seconds at real speed.
+    """Constants of one (model, hardware) pair. All times are seconds at real speed.
 
-    `kv_capacity_tokens` is how many tokens of context fit in KV memory, `max_batched_tokens` and `max_seqs`
-    the limits of a step, `block_tokens` the KV block size, `load_s` the time to load the weights,
-    `slots` the parallel slots of an engine that has a fixed number of them (Ollama). `chunked_prefill`: prompts are cut to what
-    a step has left beside its decoding sequences; else they go first, whole, in steps of their own, as in older
-    engines (`backends.engine.batching`). `source` says where constants come from.
+    `kv_capacity_tokens` is how many context tokens fit in KV memory. `max_batched_tokens` and `max_seqs` limit one step.
+    `block_tokens` is the KV block size, `load_s` the time to load the weights, and `slots` the number of parallel slots
+    of an engine with a fixed number (Ollama). With `chunked_prefill` a step first takes its decoding sequences and then
+    as much of a prompt as fits; without, whole prompts run in separate steps before decoding, as in older engines
+    (`backends.engine.batching`). `source` says where the constants come from.
     """
 
     name: str
@@ -48,13 +48,13 @@ class EngineProfile:
     source: str = ""
 
     def seats(self, fixed_slots: bool) -> int:
-        """The most sequences that decode together, in an engine with fixed slots or in one that batches."""
+        """The most sequences that decode at once: in an engine with fixed slots, or in one that batches."""
         return self.slots if fixed_slots else self.max_seqs
 
     def step_s(
         self, prefill_tokens: int, decode_seqs: int, decode_kv_tokens: float, prefill_pairs: float = 0.0
     ) -> float:
-        """Seconds for one step over the given batch."""
+        """Seconds for one step with the given batch."""
         tokens = prefill_tokens + decode_seqs
         return (
             self.overhead_s
@@ -66,7 +66,7 @@ class EngineProfile:
         )
 
     def prefill_s(self, prompt_tokens: int, cached_tokens: int = 0) -> float:
-        """Seconds to prefill a prompt alone in chunks of `max_batched_tokens`, `cached_tokens` of it found
+        """Seconds to prefill one prompt on an idle engine in chunks of `max_batched_tokens`. `cached_tokens` of it are
         in the prefix cache."""
         new = max(1, prompt_tokens - cached_tokens)
         chunks, rest = divmod(new, self.max_batched_tokens)

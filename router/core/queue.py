@@ -1,14 +1,14 @@
-"""The central queue: who waits for a slot, and in which order.
+"""The central queue: which requests wait for a slot, and in which order.
 
-1. Larger priority first.
-2. Then keys in turn, by the work that each was given while others waited too (start-time fair queueing, Goyal,
-   Vin and Cheng, SIGCOMM 1996): a key that sends much does not starve one that sends little.
-3. Inside a key those who can still make their targets, before those who cannot any more: earliest deadline first
-   alone collapses under overload, since it serves who is just about to be late (so the hopeless are moved back
-   before anything is sorted by deadline). They are late, not forgotten: one slot in eight is theirs.
-4. Then the least slack: the earliest moment at which the work must have begun; ties by arrival.
+1. Higher priority first.
+2. Then fair sharing between keys by the work each received (start-time fair queueing, Goyal, Vin and Cheng, SIGCOMM
+   1996): a key that sends many requests does not starve a key that sends few.
+3. Within a key, requests that can still meet their targets go before overdue ones. Earliest deadline first alone
+   collapses under overload, because it serves requests that are about to be late. Every eighth slot goes to an
+   overdue request.
+4. Then the earliest deadline for the first token (least slack); ties by arrival.
 
-Pure: no clock; work is in tokens.
+The queue reads no clock. Work is in tokens.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-#: After so many served that were in time it is the turn of one that is late.
+#: After this many requests that were in time, an overdue one is served.
 _LATE_TURN = 7
-#: Keys whose share of work is remembered beyond those that wait.
+#: Most keys whose received work is remembered; above it only keys with waiting requests are kept.
 _KEYS = 4096
 
 
 @dataclass(slots=True)
 class Waiting:
-    """One request in the queue. `due_at` is when its first token is due, `doomed_at` from when on it cannot be in
-    time any more, `work_tokens` what it will take."""
+    """One request in the queue. `due_at` is when its first token is due, `doomed_at` the time from which it can no longer
+    be in time, and `work_tokens` its expected work."""
 
     id: str
     key: str | None
@@ -42,24 +42,24 @@ class Waiting:
 
     @property
     def place(self) -> tuple[bool, float, int, str]:
-        """Its place inside its key."""
+        """The sort key among the requests of its key."""
         return self.late, self.due_at, self.seq, self.id
 
 
-#: Of one priority: by key, the places of those that wait, sorted.
+#: The waiting requests of one priority: their sorted places by key.
 _Lane = dict[str | None, list[tuple[bool, float, int, str]]]
 
 
 class Queue:
-    """Waiting requests by id, and the order in which they are to be tried."""
+    """The waiting requests, and the order in which the scheduler tries to place them."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, Waiting] = {}
         self._lanes: dict[int, _Lane] = {}  # by priority, negated
-        self._doomed: list[tuple[float, str]] = []  # a heap; entries of those that left are skipped
-        self._given: dict[str | None, float] = {}  # by key: work tokens, as virtual time
-        self._virtual = 0.0  # of the key served last
-        self._in_time_served = 0  # since one that was late
+        self._doomed: list[tuple[float, str]] = []  # a heap; entries of requests that left are skipped
+        self._given: dict[str | None, float] = {}  # by key: work tokens received, as virtual time
+        self._virtual = 0.0  # virtual time of the key served last
+        self._in_time_served = 0  # since the last overdue one
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -68,14 +68,14 @@ class Queue:
         return request_id in self._waiting
 
     def __iter__(self) -> Iterator[str]:
-        """Ids, in no order that matters."""
+        """Request ids, in no particular order."""
         return iter(self._waiting)
 
     def add(self, waiting: Waiting) -> None:
-        """Take one in."""
+        """Add a request."""
         lane = self._lanes.setdefault(-waiting.priority, {})
         if not any(waiting.key in each for each in self._lanes.values()):
-            # It begins now: a quiet hour is no credit for later.
+            # Its virtual time starts now: an idle time earns no credit.
             self._given[waiting.key] = max(self._given.get(waiting.key, 0.0), self._virtual)
         insort(lane.setdefault(waiting.key, []), waiting.place)
         self._waiting[waiting.id] = waiting
@@ -83,7 +83,8 @@ class Queue:
             heapq.heappush(self._doomed, (waiting.doomed_at, waiting.id))
 
     def remove(self, request_id: str, *, served: bool = False) -> Waiting:
-        """Take one out; `served`: it was given a slot, which counts as its key's turn. KeyError if it is not there."""
+        """Remove and return a request. `served`: it got a slot, so its work counts for its key. Raises KeyError for an
+        unknown id."""
         waiting = self._waiting.pop(request_id)
         lane = self._lanes[-waiting.priority]
         entries = lane[waiting.key]
@@ -105,7 +106,7 @@ class Queue:
         return waiting
 
     def shed(self, now: float) -> list[str]:
-        """Move back those that cannot be in time any more; their ids."""
+        """Mark the requests that can no longer be in time as overdue, and return their ids."""
         shed = []
         while self._doomed and self._doomed[0][0] <= now:
             doomed_at, request_id = heapq.heappop(self._doomed)
@@ -118,8 +119,7 @@ class Queue:
         return shed
 
     def in_order(self) -> Iterator[Waiting]:
-        """All of them, first those to be tried first, as if each were given a slot. Do not change the queue
-        while this is read."""
+        """All requests in scheduling order, as if each got a slot. The queue must not change during the iteration."""
         late_turn = self._in_time_served >= _LATE_TURN
         for _, lane in sorted(self._lanes.items()):
             given = []
@@ -136,16 +136,16 @@ class Queue:
                     heapq.heappush(given, (virtual + waiting.work_tokens, entries[at + 1], entries, at + 1))
 
     def used(self, key: str | None, more_tokens: float) -> None:
-        """What was given to a key took this many tokens more than it was counted for (or less: that is no credit
-        before those whose turn it is)."""
+        """Correct a key's received work by `more_tokens`: actual minus expected work. A negative correction does not put
+        the key ahead of keys whose turn it is."""
         if key in self._given:
             given = self._given[key]
             self._given[key] = max(given + more_tokens, min(given, self._virtual))
 
     def before(self, priority: int, due_at: float, key: str | None, models: tuple[str, ...]) -> int:
-        """How many that want one of these models would be tried before one of this priority, deadline and key, if all
-        took as much work: all of a higher priority, of its own key those that are due earlier, and of each other key
-        as many and one."""
+        """The number of requests for any of `models` that go before a request of this priority, deadline and key, if all
+        need equal work: all of a higher priority, those of its own key that are due earlier, and of each other key at
+        most one more than of its own."""
         wanted = set(models)
         higher = own = 0
         others: Counter[str | None] = Counter()
@@ -161,9 +161,9 @@ class Queue:
         return higher + own + sum(min(count, own + 1) for count in others.values())
 
     def gives_way(self, to: Waiting) -> Waiting | None:
-        """Who would leave a full queue for a newcomer: the last one of the key that holds most of the lowest priority,
-        if the newcomer's priority is higher, its key holds less, or that last one is late and the newcomer is not.
-        None: nobody."""
+        """The request that a full queue drops for a new one; None if it drops the new one. The candidate is the last
+        request of the key with the most requests of the lowest priority. It is dropped if the new request has a higher
+        priority, or its key has fewer requests, or the candidate is overdue and the new request is not."""
         if not self._lanes:
             return None
         lowest = max(self._lanes)

@@ -1,24 +1,24 @@
-"""How an error quotes a value: short, on one line, and in characters that every encoder takes."""
+"""Quotes a value in an error message: short, on one line, and valid UTF-8."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 
-#: Characters of a quoted text.
+#: Most characters of a quoted text.
 MAX_QUOTED_CHARS = 80
 _WORDS = {None: "null", True: "true", False: "false"}
 
 
 def cut(text: str, limit: int = MAX_QUOTED_CHARS) -> str:
-    """The text up to `limit` characters. Halves of surrogate pairs, which no encoder takes, are replaced."""
+    """The text, cut to `limit` characters. Lone surrogates, which UTF-8 cannot encode, are replaced."""
     if len(text) > limit:
         text = text[:limit] + "..."
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def quoted(value: object) -> str:
-    """A value of JSON or YAML: text in quotes, a number as it is, of a list or a mapping only what it is."""
+    """A JSON or YAML value as text: a string in quotes, a number as it is, only the type of a list or a mapping."""
     if isinstance(value, str):
         return repr(cut(value))
     if isinstance(value, bool) or value is None:

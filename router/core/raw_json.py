@@ -1,6 +1,6 @@
-"""Long strings and lists of a JSON document that keep the JSON they were read from, and the writer that uses it.
+"""Long strings and lists that keep the JSON bytes from which they were parsed, and a writer that copies these bytes.
 
-To write 30 MB of them anew takes longer than an event loop may be held; to copy the JSON that came takes a tenth.
+Encoding 30 MB again would block the event loop for too long; copying the received bytes takes a tenth of the time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ _EMPTY = orjson.Fragment(b'""')
 
 
 class Signs(NamedTuple):
-    """How often signs stand in JSON: `breaks` are commas, and twice each bracket that opens; `angles` are `<`, `>`, `&`."""
+    """Character counts of JSON text: `breaks` counts each comma once and each opening bracket twice; `angles` counts `<`,
+    `>` and `&`."""
 
     breaks: int = 0
     angles: int = 0
@@ -36,7 +37,7 @@ class Signs(NamedTuple):
 
 
 class LongText(str):
-    """A string read from JSON; `json` is how it stood there, quotes included, `signs` the signs in it."""
+    """A string parsed from JSON. `json` is its source with quotes; `signs` counts the characters in that."""
 
     __slots__ = ("json", "signs")
 
@@ -52,7 +53,7 @@ class LongText(str):
 
 
 class LongList(list[Any]):
-    """A list read from JSON; `json` is how it stood there. It must not be changed."""
+    """A list parsed from JSON. `json` is its source, so the list must not be changed."""
 
     __slots__ = ("json",)
 
@@ -66,8 +67,8 @@ class LongList(list[Any]):
 
 
 class Measured(NamedTuple):
-    """`short` is the JSON of a value in which each long string is empty, `long` are these strings, `size` the bytes of the
-    whole JSON."""
+    """`short` is a value's JSON with each long string replaced by an empty one, `long` has these strings in order, and
+    `size` is the number of bytes of the full JSON."""
 
     short: bytes
     long: list[LongText]
@@ -75,7 +76,7 @@ class Measured(NamedTuple):
 
 
 def measured(value: Any) -> Measured:
-    """How large a value is as JSON; its long strings are not written. Raises TypeError for what is no JSON."""
+    """Measure a value's JSON without encoding its long strings. Raises TypeError for a value that JSON cannot hold."""
     long: list[LongText] = []
 
     def shortened(part: Any) -> orjson.Fragment:
@@ -89,12 +90,13 @@ def measured(value: Any) -> Measured:
 
 
 def dumps(value: Any) -> bytes:
-    """A JSON value as bytes, its long strings and lists as they came. Raises TypeError for what is no JSON."""
+    """Encode a value as JSON; long strings and lists are copied from their source. Raises TypeError for a value that JSON
+    cannot hold."""
     return orjson.dumps(value, default=_raw, option=orjson.OPT_PASSTHROUGH_SUBCLASS)
 
 
 def json_bytes(value: Any) -> int:
-    """How many bytes `dumps` would give; long strings and lists are not written."""
+    """The number of bytes that `dumps` would return, without encoding long strings and lists."""
     apart = 0
 
     def left_out(value: Any) -> str:

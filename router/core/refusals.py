@@ -1,4 +1,4 @@
-"""The scheduler's refusals, and the Retry-After that they tell."""
+"""The scheduler's refusals and their Retry-After."""
 
 from __future__ import annotations
 
@@ -12,38 +12,40 @@ _LEAST_S, _MOST_S = 1.0, 60.0
 
 
 def bounded_s(seconds: float) -> float:
-    """A time as Retry-After may tell it."""
+    """A time, limited to the range that Retry-After may have (1 to 60 s)."""
     return min(_MOST_S, max(_LEAST_S, seconds))
 
 
 def until_met_s(request: Request, options: Iterable[Option], now: float) -> float:
-    """Predicted seconds until some option could keep the request's targets, were it sent again: what its first
-    token and its whole answer are expected late by. What is late by TPOT alone waits for the median answer there
-    to end."""
+    """Predicted seconds until a retry could meet its targets at the best option. Per option this is the longest of: the
+    lateness of the first token, the lateness of the whole answer, and, if TPOT is too high, a share of the median
+    answer time, because running answers must end first."""
     slo = request.slo
     if slo is None:
         return _LEAST_S
     waited_s = now - request.arrived_at
     excess = []
     for option in options:
-        told = option.prediction
-        if told is None:
+        predicted = option.prediction
+        if predicted is None:
             continue
         late_s = [0.0]
-        if slo.ttft_s is not None and told.ttft_s_p95 is not None:
-            late_s.append(told.ttft_s_p95 - waited_s - slo.ttft_s)
-        if slo.e2e_s is not None and told.e2e_s_p95 is not None:
-            late_s.append(told.e2e_s_p95 - waited_s - slo.e2e_s)
-        if slo.tpot_s is not None and told.tpot_s is not None and told.e2e_s_p50 is not None:
+        if slo.ttft_s is not None and predicted.ttft_s_p95 is not None:
+            late_s.append(predicted.ttft_s_p95 - waited_s - slo.ttft_s)
+        if slo.e2e_s is not None and predicted.e2e_s_p95 is not None:
+            late_s.append(predicted.e2e_s_p95 - waited_s - slo.e2e_s)
+        if slo.tpot_s is not None and predicted.tpot_s is not None and predicted.e2e_s_p50 is not None:
             late_s.append(
-                (1.0 - slo.tpot_s / told.tpot_s) * told.e2e_s_p50 if told.tpot_s > slo.tpot_s else 0.0
+                (1.0 - slo.tpot_s / predicted.tpot_s) * predicted.e2e_s_p50
+                if predicted.tpot_s > slo.tpot_s
+                else 0.0
             )
         excess.append(max(late_s))
     return bounded_s(min(excess, default=_LEAST_S))
 
 
 def unattainable(message: str, retry_after_s: float) -> Refusal:
-    """A hard SLO that cannot be met now."""
+    """A hard SLO cannot be met now."""
     return Refusal(
         429,
         "slo_unattainable",
@@ -56,12 +58,12 @@ def unattainable(message: str, retry_after_s: float) -> Refusal:
 
 
 def insufficient_quota(message: str) -> Refusal:
-    """A key's budget, or that of a key that made it, does not pay the request."""
+    """The budget of a key, or of a key that made it, cannot pay for the request."""
     return Refusal(429, "insufficient_quota", message, Outcome.REJECTED_BUDGET, should_retry=False)
 
 
 def overloaded(retry_after_s: float) -> Refusal:
-    """No place in the queue."""
+    """The queue is full."""
     return Refusal(
         503,
         "server_overloaded",
@@ -82,7 +84,7 @@ def failed(attempts: int) -> Refusal:
 
 
 def expired(after_s: float, outcome: Outcome, by_e2e: bool) -> Refusal:
-    """A time limit has passed; `by_e2e`: that of the whole answer."""
+    """A time limit has passed. `by_e2e`: the limit of the whole answer, not that of the first token."""
     whole = by_e2e or outcome is Outcome.EXPIRED_MID_DECODE
     code, what = ("deadline_exceeded", "answer") if whole else ("ttft_timeout", "first token")
     message = f"The time for the {what} passed after {after_s:.2f} s."
@@ -90,7 +92,7 @@ def expired(after_s: float, outcome: Outcome, by_e2e: bool) -> Refusal:
 
 
 def draining() -> Refusal:
-    """What a request is told when the gateway shuts down."""
+    """The gateway is shutting down."""
     return Refusal(
         503, "no_instance", "The gateway is shutting down.", Outcome.REJECTED_NO_INSTANCE, retry_after_s=5
     )

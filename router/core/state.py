@@ -1,8 +1,8 @@
-"""What the router knows of one instance: health, own work in flight, and the engine's last report.
+"""The router's state of one instance: health, work in flight, and the engine's last load report.
 
-Own work is counted up and down as attempts start and end, so between two reports of the engine the
-router's own dispatches are never missed (two decisions do not chase the same idle instance). Where several replicas
-of the router share a fleet, the counts hold what the others have told too (`Instance.elsewhere`).
+The counts change as attempts start and end, so they are current between two load reports, and two decisions in a row do
+not both see the same instance as idle. If several router replicas share a fleet, the counts include the work that the
+others reported (`Instance.elsewhere`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from router.core.profile import EngineProfile
 from router.core.types import Candidate, Capability, LoadReport
 
-#: Features of an instance at a decision, in this order, in `Decision.loads` and in the records.
+#: The load features of an instance at a decision, in the order of `Decision.loads` and of the records.
 LOAD_FEATURES = (
     "in_flight",
     "awaiting_first_token",
@@ -28,7 +28,7 @@ LOAD_FEATURES = (
 
 
 class Work(NamedTuple):
-    """What a replica of the router has at an instance, in the terms of `Instance`."""
+    """The work of one router replica at an instance, with the meanings of the `Instance` fields."""
 
     in_flight: int = 0
     awaiting_first_token: int = 0
@@ -36,22 +36,22 @@ class Work(NamedTuple):
     context_tokens: int = 0
 
     def __add__(self, other: object) -> Work:
-        """Both together."""
+        """The sum, field by field."""
         if not isinstance(other, Work):
             return NotImplemented
         return Work(*map(int.__add__, self, other))
 
 
-#: How fast the mean gap between ends follows.
+#: Step of the running mean of the gap between ends.
 _GAP_STEP = 0.05
 
 
 @dataclass(slots=True)
 class Instance:
-    """One running replica. `profile` maps a model's fleet name to its engine profile, where one is known;
-    `speed` is the time compression of an emulated instance (profile seconds / wall seconds). `unsupported` is what its engine
-    is known to refuse. `tokenizes`: it can count a prompt's tokens. `fixed_slots`: it decodes in a fixed number of
-    parallel slots; else it batches."""
+    """One running engine. `profiles` maps a model's fleet name to its engine profile, if known. `speed` is the time
+    compression of an emulated instance (profile seconds / wall seconds). `unsupported` has the capabilities that the
+    engine is known to lack. `tokenizes`: it can count a prompt's tokens. `fixed_slots`: it decodes in a fixed number of
+    parallel slots instead of batching."""
 
     name: str
     kind: str
@@ -71,37 +71,37 @@ class Instance:
     probe_failures: int = 0  # consecutive
     probe_successes: int = 0
     connect_failures: int = 0  # consecutive
-    #: Consecutive failures of requests by owner: the operator's key that they count for (None: there are no keys).
+    #: Consecutive failed requests by owner: the operator's key that they count for (None: the gateway has no keys).
     request_failures: dict[str | None, int] = field(default_factory=dict)
     ejected_for: dict[str, int] = field(
         default_factory=dict
-    )  # out for these owners only: good probes until it is back
-    returned_at: float | None = None  # when it came back after an ejection
+    )  # ejected for these owners only: successful probes until it returns
+    returned_at: float | None = None  # when it returned after an ejection
     ejections: int = 0  # by this replica
-    own_word_until: float = -inf  # until then no other replica's ejection counts
+    own_word_until: float = -inf  # until then no other replica's ejection is adopted
 
-    # the router's work in flight: of this replica, and of the others as far as they have told
+    # the router's work in flight: of this replica, and of the others as they reported it
     in_flight: int = 0
     awaiting_first_token: int = 0
     pending_prefill_tokens: int = 0  # prompt tokens of attempts without a first token
-    context_tokens: int = 0  # prompt and expected output tokens of attempts that decode
+    context_tokens: int = 0  # prompt and expected output tokens of decoding attempts
     dispatched_since_report: int = 0
     ended_since_report: int = 0
     release_gap_s: float | None = None  # running mean between the ends of our attempts
     released_at: float | None = None
-    promised_tpot_s: list[float] = field(default_factory=list)  # TPOT targets of our attempts there, sorted
+    promised_tpot_s: list[float] = field(default_factory=list)  # TPOT targets of our attempts, sorted
 
-    elsewhere: Work = Work()  # of these, what other replicas have there
-    replicas: int = 1  # how many share the instance, this one too
+    elsewhere: Work = Work()  # the other replicas' part of these counts
+    replicas: int = 1  # how many share the instance, including this one
 
-    # the engine's own view
+    # the engine's load report
     report: LoadReport = LoadReport()
     reported_at: float | None = None
 
     @property
     def running(self) -> int:
-        """Sequences at the engine now, our own and others': its last report corrected by our own dispatches
-        and completions since, never below our own in-flight count."""
+        """The number of sequences at the engine now: those of its last report, corrected by our dispatches and ends since
+        then, and at least our own attempts in flight."""
         report = self.report
         if report.running is None:
             return self.in_flight
@@ -111,25 +111,25 @@ class Instance:
         return max(known, self.in_flight)
 
     def seats(self, model: str) -> int | None:
-        """The most sequences of one model that the engine decodes together; None without a profile."""
+        """The most sequences of one model that the engine decodes at once; None without a profile."""
         profile = self.profiles.get(model)
         return None if profile is None else profile.seats(self.fixed_slots)
 
     def dispatched(self, prompt_tokens: int) -> None:
-        """An attempt of ours is on its way to it."""
+        """Count a dispatched attempt."""
         self.in_flight += 1
         self.awaiting_first_token += 1
         self.pending_prefill_tokens += prompt_tokens
         self.dispatched_since_report += 1
 
     def first_token(self, prompt_tokens: int, expected_output_tokens: int) -> None:
-        """One of our attempts decodes now."""
+        """Count the first token of an attempt."""
         self.awaiting_first_token -= 1
         self.pending_prefill_tokens -= prompt_tokens
         self.context_tokens += prompt_tokens + expected_output_tokens
 
     def released(self, prompt_tokens: int, expected_output_tokens: int, decoding: bool) -> None:
-        """One of our attempts has ended, `decoding` (after its first token) or not."""
+        """Count the end of an attempt. `decoding`: after its first token."""
         self.in_flight -= 1
         self.ended_since_report += 1
         if decoding:
@@ -140,19 +140,19 @@ class Instance:
 
     @property
     def own(self) -> Work:
-        """What this replica alone has there."""
+        """The work of this replica."""
         here, others = self.work, self.elsewhere
         return Work(*(all_ - other for all_, other in zip(here, others, strict=True)))
 
     @property
     def work(self) -> Work:
-        """What all replicas have there."""
+        """The work of all replicas."""
         return Work(
             self.in_flight, self.awaiting_first_token, self.pending_prefill_tokens, self.context_tokens
         )
 
     def shares(self, elsewhere: Work, replicas: int) -> None:
-        """The other replicas, of `replicas` in all, have so much there now."""
+        """Set the work of the other replicas; `replicas` counts all, including this one."""
         before = self.elsewhere
         more = elsewhere.in_flight - before.in_flight
         if more > 0:
@@ -166,7 +166,7 @@ class Instance:
         self.elsewhere, self.replicas = elsewhere, replicas
 
     def freed(self, now: float) -> None:
-        """A slot has come free at `now`."""
+        """Record that a slot became free at `now`."""
         if self.released_at is not None:
             gap_s = now - self.released_at
             mean_s = self.release_gap_s
@@ -174,13 +174,13 @@ class Instance:
         self.released_at = now
 
     def takes_report(self, report: LoadReport, now: float) -> None:
-        """The engine's own view has come; what we did since is counted from here."""
+        """Store a load report, and count dispatches and ends from now on."""
         self.report = report
         self.reported_at = now
         self.dispatched_since_report = self.ended_since_report = 0
 
     def load_features(self, now: float) -> tuple[float | None, ...]:
-        """One row of `LOAD_FEATURES`."""
+        """The values of `LOAD_FEATURES`."""
         report = self.report
         return (
             self.in_flight,

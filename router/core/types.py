@@ -1,4 +1,4 @@
-"""The shared vocabulary. Units stand in the names (`_s`, `_tokens`, `_usd`); unknown is None, never -1 or 0."""
+"""The shared types. Names carry units (`_s`, `_tokens`, `_usd`). An unknown value is None, never -1 or 0."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 
 class Outcome(StrEnum):
-    """How a request ended. Exactly one for each request that reached the router."""
+    """How a request ended. Each request that reached the router has exactly one."""
 
     OK = "ok"
     LATE = "late"
@@ -27,7 +27,7 @@ class Outcome(StrEnum):
     CLIENT_CANCELLED = "client_cancelled"
 
 
-#: Outcomes that do not count as offered when attainment is computed.
+#: Outcomes that attainment does not count as offered.
 OUTSIDE_ATTAINMENT = frozenset({Outcome.REJECTED_INVALID, Outcome.REJECTED_AUTH, Outcome.CLIENT_CANCELLED})
 
 
@@ -40,12 +40,12 @@ class EndedHow(StrEnum):
     HEDGE_LOST = "hedge_lost"
 
 
-_NO_BOUND_TOKENS = 1e12  # more is no bound in practice, nor one that JSON can carry
+_NO_BOUND_TOKENS = 1e12  # a larger limit has no effect in practice, and JSON cannot carry it exactly
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """The tariff of one attempt; input and output tokens are priced apart (USD per million tokens)."""
+    """The tariff of one attempt, with separate prices for input and output tokens (USD per million tokens)."""
 
     input_usd_per_mtok: float = 0.0
     output_usd_per_mtok: float = 0.0
@@ -54,29 +54,29 @@ class Price:
         return (prompt_tokens * self.input_usd_per_mtok + output_tokens * self.output_usd_per_mtok) * 1e-6
 
     def affordable_output_tokens(self, prompt_tokens: int, budget_usd: float) -> int | None:
-        """Most output tokens that `budget_usd` buys after the prompt; negative if the prompt alone is
-        too dear, None when it buys any answer."""
+        """The most output tokens that `budget_usd` pays for after the prompt. Negative if it cannot pay for the prompt,
+        None if it pays for any answer."""
         left_usd = budget_usd * 1e6 - prompt_tokens * self.input_usd_per_mtok
         if left_usd < 0:
             return -1
         if self.output_usd_per_mtok == 0:
             return None
-        # The small term keeps an exactly affordable token affordable in floating point.
+        # The small term keeps an exactly affordable token affordable despite rounding.
         tokens = left_usd / self.output_usd_per_mtok + 1e-9
         return int(tokens) if tokens < _NO_BOUND_TOKENS else None
 
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """The targets of one request in seconds; None where none was set."""
+    """The targets of one request in seconds; None for a target that is not set."""
 
     ttft_s: float | None = None
     tpot_s: float | None = None
     e2e_s: float | None = None
 
     def met(self, ttft_s: float | None, tpot_s: float | None, e2e_s: float | None) -> bool:
-        """Whether measured times keep every target that was set. A time that is unknown misses, except
-        TPOT, which an answer of fewer than two tokens does not have."""
+        """True if the measured times meet every target that is set. An unknown time misses its target, except TPOT,
+        which an answer of fewer than two tokens does not have."""
         return not (
             (self.ttft_s is not None and (ttft_s is None or ttft_s > self.ttft_s))
             or (self.tpot_s is not None and tpot_s is not None and tpot_s > self.tpot_s)
@@ -85,7 +85,7 @@ class Slo:
 
 
 class Capability(StrEnum):
-    """What a request may need of an engine that not every kind can do; the words follow "can" and "cannot"."""
+    """What a request may need and not every engine kind supports. Messages put the values after "can" and "cannot"."""
 
     SEVERAL_ANSWERS = "give several answers"
     SEVERAL_PROMPTS = "take several prompts"
@@ -96,7 +96,7 @@ class Capability(StrEnum):
 
 
 class Need(NamedTuple):
-    """An ability that a request needs, and the field of its body that asks for it."""
+    """A capability that a request needs, and the body field that requires it."""
 
     capability: Capability
     param: str
@@ -104,9 +104,9 @@ class Need(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One (instance, model) pair. Price, context, quantisation and quality belong to it.
+    """One (instance, model) pair, with its price, context length, quantisation and quality.
 
-    `model` is the fleet's name, `upstream_model` what the engine calls it, `quality` a prior in [0, 1].
+    `model` is the model's name in the fleet, `upstream_model` its name at the engine, and `quality` a prior in [0, 1].
     """
 
     instance: str
@@ -120,11 +120,11 @@ class Candidate:
 
 
 class PromptFeatures(NamedTuple):
-    """What predictors see of a prompt: hashed words of its beginning and end, and counts; never its text.
+    """The prompt's features for predictors: hashed words of its beginning and end, and counts; never its text.
 
-    `head` and `tail` are word ids in [0, 65536) in order (`predictors.learned.text`), the tail without what the head
-    holds. `counts` are whole numbers in the order of `predictors.learned.text.COUNTS`, over the whole prompt or, of
-    a long one, over the parts that were read.
+    `head` and `tail` are word ids in [0, 65536) in order (`predictors.learned.text`); the tail excludes the words of the
+    head. `counts` are integers in the order of `predictors.learned.text.COUNTS`, over the whole prompt or, for a long
+    one, over the parts that were read.
     """
 
     head: tuple[int, ...]
@@ -132,7 +132,7 @@ class PromptFeatures(NamedTuple):
     counts: tuple[int, ...]
 
 
-#: Leading tokens of a prompt that `Request.prefix` covers at most.
+#: `Request.prefix` covers at most this many leading tokens of a prompt.
 PREFIX_TOKENS = 16_384
 
 
@@ -156,7 +156,7 @@ class Request:
     fallbacks: tuple[str, ...] = ()
     prompt_tokens: int = 0
     prompt_tokens_bound: int = 0
-    counted: tuple[str, int] | None = None  # a model and the prompt's tokens by its own tokenizer
+    counted: tuple[str, int] | None = None  # a model, and the prompt's tokens by that model's tokenizer
     longest_prompt_tokens: int | None = None
     max_tokens: int | None = None
     slo: Slo | None = None
@@ -180,10 +180,10 @@ class Request:
     hedges: bool = True  # False where two attempts side by side cannot be told apart by their first token
     prefix: tuple[int, ...] = ()
     features: PromptFeatures | None = None  # None: the text is not known
-    outlook: Any = None  # what the predictor worked out of `features`, once a request; its own affair
+    forecast: Any = None  # computed from `features` once per request; only the predictor reads it
 
     def bound_tokens(self, model: str) -> int:
-        """Upper bound of the prompt's tokens for one model."""
+        """An upper bound of the prompt's tokens for one model."""
         if self.counted is not None and self.counted[0] == model:
             return self.counted[1]
         return self.prompt_tokens_bound
@@ -191,27 +191,26 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """What an engine said of itself at one moment; None is unknown, not zero."""
+    """An engine's report of its load at one moment; None means unknown, not zero."""
 
     running: int | None = None
     waiting: int | None = None
-    kv_usage: float | None = None  # share of KV blocks in use, 0..1
+    kv_usage: float | None = None  # share of KV blocks in use, 0 to 1
     prefix_hit_rate: float | None = None
     itl_avg_s: float | None = None
     preemptions_total: int | None = None
     kv_capacity_tokens: int | None = None
-    loaded_models: frozenset[str] | None = None  # Ollama: what is in memory now
+    loaded_models: frozenset[str] | None = None  # Ollama: the models in memory now
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What is expected of one candidate for one request.
+    """The prediction for one request at one candidate.
 
-    Times are from the request's arrival at the router (queue included). `p_miss` is the calibrated
-    probability that any target of its SLO is missed (None without an SLO). `cost_usd` is the expected
-    price of the attempt. `engine_ttft_s` and `tpot_s` are medians from the dispatch on. `quality_sd` is the
-    standard deviation of `quality` (None for a prior), `memory_ratio` the mean share of the instance's KV
-    memory in use over the request's life.
+    Times count from the request's arrival at the router, queue included. `p_miss` is the calibrated probability that any
+    target of its SLO is missed (None without an SLO). `cost_usd` is the expected price of the attempt. `engine_ttft_s`
+    and `tpot_s` are medians that count from the dispatch. `quality_sd` is the standard deviation of `quality` (None for
+    a prior). `memory_ratio` is the mean share of the instance's KV memory that is in use while the request runs.
     """
 
     output_tokens_p50: float | None = None

@@ -86,7 +86,7 @@ class Api:
             lines = b"content-type: application/json\r\nallow: POST\r\n"
             refusal = Refusal(405, "method_not_allowed", "Method Not Allowed", Outcome.REJECTED_INVALID)
             body = refusal_body(refusal, "") if scope["path"].startswith("/api/") else openai_error(refusal)
-            Responder(send).whole(405, lines, b"" if scope["method"] == "HEAD" else body)
+            Responder(send).respond(405, lines, b"" if scope["method"] == "HEAD" else body)
             return
         await self._other(scope, receive, send)
 
@@ -157,7 +157,7 @@ class Api:
                     rules.routing_rules.names_for(terms).resolve(body["model"])
                     self._ended(record, reservation, Outcome.OK)
                     lines = b"content-type: application/json\r\nx-request-id: %b\r\n" % record.id.encode()
-                    responder.whole(200, lines, load_answer(route, translated))
+                    responder.respond(200, lines, load_answer(route, translated))
                     return
             if large:  # what was translated and what follows need not be one turn of the event loop
                 await asyncio.sleep(0)

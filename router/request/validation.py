@@ -44,6 +44,9 @@ _SENTENCES = {
     "bool_type": "must be a boolean",
     "int_type": "must be an integer",
     "float_type": "must be a number",
+    "bool_parsing": "must be a boolean",
+    "int_parsing": "must be an integer",
+    "float_parsing": "must be a number",
     "finite_number": "must be a finite number",
     "string_type": "must be a string",
     "list_type": "must be a list",
@@ -54,6 +57,7 @@ _SENTENCES = {
     "less_than_equal": "must be at most {le}",
     "less_than": "must be less than {lt}",
     "literal_error": "must be {expected}",
+    "enum": "must be {expected}",
     "string_too_long": "must have at most {max_length} characters",
     "string_too_short": "must not be empty",
     "too_long": "must have at most {max_length} entries",
@@ -164,7 +168,14 @@ def sentence_of(problem: ErrorDetails) -> str:
     """What is wrong, as the rest of a sentence that begins with the field."""
     known = _SENTENCES.get(problem["type"])
     context: Mapping[str, Any] = problem.get("ctx", {})
-    return problem["msg"] if known is None else known.format(**context)
+    if known is not None:
+        return known.format(**context)
+    return (
+        problem["msg"]
+        .removeprefix("Value error, ")
+        .replace("Input should", "must")
+        .replace("String should", "must")
+    )
 
 
 def path_of(loc: Sequence[str | int], at: str = "") -> str:

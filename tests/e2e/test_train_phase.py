@@ -17,10 +17,10 @@ import openai
 import pytest
 
 from benchmarks.evaluate.figures import pinball
+from predictors.analytic.length_table import PRIOR_SHARES, LengthTable
 from predictors.learned import artifact
 from predictors.learned.artifact import path_of
 from predictors.learned.length_model import LENGTH_FEATURES, LengthModel
-from predictors.online.length import PRIOR_SHARES, LengthTable
 from predictors.training import dataset
 from predictors.training.dataset import Dataset, split_prompts
 from tests.e2e.world import MODELS, SEED, THINGS, headway, served, write_prompts

@@ -16,10 +16,11 @@ from pathlib import Path
 from random import Random
 
 from backends.engine import profile
-from benchmarks.calibrate.measured import CalibrationError, Level, Measured
+from benchmarks.calibrate.measured import Level, Measured
 from benchmarks.calibrate.profile import CHUNKED
-from benchmarks.calibrate.sources.tables import Row, rows
 from benchmarks.calibrate.study import Splitter, Study
+from benchmarks.published import Count, Number, Record, table
+from benchmarks.workloads.format import WorkloadError
 
 FOLDER = "aibrix_vllm_llama31_8b"
 REPLICAS = 8
@@ -35,9 +36,20 @@ KV_TOKENS = {
 }
 _APART_S = 10_000.0
 _SEED = 1
-_COLUMNS = (
-    "release", "config", "qps", "launch_s", "prompt_tokens", "generation_tokens", "ttft_s", "generation_s", "user_id",
-)  # fmt: skip
+
+
+class Request(Record):
+    """A row of the published requests."""
+
+    release: str
+    config: str
+    qps: Number
+    launch_s: Number
+    prompt_tokens: Count
+    generation_tokens: Count
+    ttft_s: Number
+    generation_s: Number
+    user_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +78,20 @@ CONFIGURATIONS = (
 def read(data: Path, split: Splitter) -> list[Study]:
     """A study for each configuration whose routing its name tells."""
     path = data / FOLDER / "requests.csv.gz"
-    runs: dict[tuple[str, str], dict[float, list[Row]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows(path, _COLUMNS):
-        runs[row.text("release"), row.text("config")][row.number("qps")].append(row)
+    runs: dict[tuple[str, str], dict[float, list[Request]]] = defaultdict(lambda: defaultdict(list))
+    for row in table(path, Request):
+        runs[row.release, row.config][row.qps].append(row)
     studies = [
         _study(each, runs[each.release, each.config], split)
         for each in CONFIGURATIONS
         if (each.release, each.config) in runs
     ]
     if not studies:
-        raise CalibrationError(f"{path}: none of the configurations that can be simulated")
+        raise WorkloadError(f"{path}: none of the configurations that can be simulated")
     return studies
 
 
-def _study(configuration: _Configuration, runs: dict[float, list[Row]], split: Splitter) -> Study:
+def _study(configuration: _Configuration, runs: dict[float, list[Request]], split: Splitter) -> Study:
     release = configuration.release
     route = _router(by_user=configuration.by_user)
     levels: list[Level] = []
@@ -120,16 +132,16 @@ def _router(*, by_user: bool) -> Callable[[str], int]:
     return route
 
 
-def _request(row: Row, route: Callable[[str], int]) -> Measured:
-    user, ttft_s = row.text("user_id"), row.number("ttft_s")
-    prompt = row.count("prompt_tokens")
+def _request(row: Request, route: Callable[[str], int]) -> Measured:
+    user, ttft_s = row.user_id, row.ttft_s
+    prompt = row.prompt_tokens
     blocks = tuple(int(user) << 16 | block for block in range(prompt // BLOCK_TOKENS))
     return Measured(
-        row.number("launch_s"),
+        row.launch_s,
         prompt,
-        max(1, row.count("generation_tokens")),
+        max(1, row.generation_tokens),
         ttft_s,
-        ttft_s + row.number("generation_s"),
+        ttft_s + row.generation_s,
         route(user),
         blocks,
     )

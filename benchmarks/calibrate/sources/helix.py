@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from benchmarks.calibrate.measured import CalibrationError, Level, Measured
+from benchmarks.calibrate.measured import Level, Measured
 from benchmarks.calibrate.profile import CHUNKED
-from benchmarks.calibrate.sources.tables import Row, rows
 from benchmarks.calibrate.study import Splitter, Study, by_load
 from benchmarks.measures import quantile
+from benchmarks.published import Count, Number, Record, table
+from benchmarks.workloads.format import WorkloadError
 
 FOLDER = "helix_llama_gpu"
 #: Limits are not published: the fit chooses. Each stage of a pipeline takes prompts whole (llm_sys/engine/
@@ -26,20 +27,31 @@ FOLDER = "helix_llama_gpu"
 LIMITS = {CHUNKED: (True,), "max_seqs": (32, 256), "kv_capacity_tokens": (16_000, 64_000, 1_000_000)}
 #: A level with fewer requests tells nothing.
 LEAST_REQUESTS = 20
-_COLUMNS = (
-    "model", "policy", "gpu", "mode", "query_id", "dispatch_s", "in_tokens", "out_tokens", "ttft_s", "e2e_s",
-)  # fmt: skip
+
+
+class Request(Record):
+    """A row of the published requests."""
+
+    setup: str
+    model: str
+    policy: str
+    gpu: str
+    mode: str
+    query_id: Count
+    dispatch_s: Number
+    in_tokens: Count
+    out_tokens: Count
+    ttft_s: Number
+    e2e_s: Number
 
 
 def read(data: Path, split: Splitter) -> list[Study]:
     """A study for each model and GPU kind that was measured at two levels or more."""
     path = data / FOLDER / "requests.csv.gz"
-    runs: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows(path, _COLUMNS):
-        if row.text("gpu") != "mixed":
-            runs[f"{row.text('model')}@{row.text('gpu')}"][f"{row.text('policy')}-{row.text('mode')}"].append(
-                row
-            )
+    runs: dict[str, dict[str, list[Request]]] = defaultdict(lambda: defaultdict(list))
+    for row in table(path, Request):
+        if row.gpu != "mixed":
+            runs[f"{row.model}@{row.gpu}"][f"{row.policy}-{row.mode}"].append(row)
     studies = []
     for engine, found in sorted(runs.items()):
         levels = by_load([_level(name, run) for name, run in found.items() if len(run) >= LEAST_REQUESTS])
@@ -51,32 +63,31 @@ def read(data: Path, split: Splitter) -> list[Study]:
                 Study(engine, {level.name: level for level in levels}, split(names), LIMITS, notes=(note,))
             )
     if not studies:
-        raise CalibrationError(f"{path}: no engine with two levels of {LEAST_REQUESTS} requests or more")
+        raise WorkloadError(f"{path}: no engine with two levels of {LEAST_REQUESTS} requests or more")
     return studies
 
 
-def _level(name: str, run: Sequence[Row]) -> Level:
-    run = sorted(run, key=lambda row: row.count("query_id"))
-    middle = {column: round(_median(run, column)) for column in ("in_tokens", "out_tokens")}
+def _level(name: str, run: Sequence[Request]) -> Level:
+    run = sorted(run, key=lambda row: row.query_id)
+    prompt_tokens, output_tokens = (
+        round(quantile(sorted(lengths), 0.5) or 1.0)
+        for lengths in ([row.in_tokens for row in run], [row.out_tokens for row in run])
+    )
     requests = [_request(row) for row in run]
     for before, after in pairwise(run):
-        missing = range(before.count("query_id") + 1, after.count("query_id"))
-        start_s, end_s = before.number("dispatch_s"), after.number("dispatch_s")
+        missing = range(before.query_id + 1, after.query_id)
+        start_s, end_s = before.dispatch_s, after.dispatch_s
         for place in range(1, len(missing) + 1):
             at_s = start_s + (end_s - start_s) * place / (len(missing) + 1)
-            requests.append(Measured(at_s, middle["in_tokens"], middle["out_tokens"], None, None))
+            requests.append(Measured(at_s, prompt_tokens, output_tokens))
     return Level(name, tuple(sorted(requests, key=lambda each: each.arrival_s)))
 
 
-def _median(run: Sequence[Row], column: str) -> float:
-    return quantile(sorted(row.number(column) for row in run), 0.5) or 1.0
-
-
-def _request(row: Row) -> Measured:
+def _request(row: Request) -> Measured:
     return Measured(
-        row.number("dispatch_s"),
-        row.count("in_tokens"),
-        max(1, row.count("out_tokens")),
-        row.number("ttft_s"),
-        row.number("e2e_s"),
+        row.dispatch_s,
+        row.in_tokens,
+        max(1, row.out_tokens),
+        row.ttft_s,
+        row.e2e_s,
     )

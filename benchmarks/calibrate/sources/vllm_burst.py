@@ -26,9 +26,9 @@ from pathlib import Path
 
 from benchmarks.calibrate.measured import Level, Measured, State
 from benchmarks.calibrate.profile import CHUNKED
-from benchmarks.calibrate.sources.tables import Row, rows
 from benchmarks.calibrate.study import Splitter, Study, by_load
 from benchmarks.measures import quantile
+from benchmarks.published import Count, Number, Record, table
 
 FOLDER = "vllm_burst_llama32_1b"
 MAX_TOKENS = 1024
@@ -36,22 +36,42 @@ MAX_TOKENS = 1024
 #: without options (example/start_vllm.sh), and vLLM chunks then for a context above 32,768 tokens.
 BUDGETS = (512, 2048)
 
-_REQUEST_COLUMNS = ("scale", "arrival_s", "in_tokens", "out_chars_with_prompt", "ttft_s", "e2e_s")
-_STATE_COLUMNS = (
-    "scale", "t_s", "prompt_tok_per_s", "gen_tok_per_s", "num_running", "num_pending", "kv_usage",
-)  # fmt: skip
 #: Prompt tokens and characters of prompt and answer.
 Text = tuple[int, int]
 
 
+class Request(Record):
+    """A row of the published requests. `scale` is the speed of the trace."""
+
+    scale: str
+    arrival_s: Number
+    in_tokens: Count
+    out_chars_with_prompt: Count
+    max_tokens: Count
+    ttft_s: Number
+    e2e_s: Number
+
+
+class EngineState(Record):
+    """A row of the published states of the engine."""
+
+    scale: str
+    t_s: Number
+    prompt_tok_per_s: Number
+    gen_tok_per_s: Number
+    num_running: Count
+    num_pending: Count
+    kv_usage: Number
+
+
 def read(data: Path, split: Splitter) -> list[Study]:
-    """One study. A CalibrationError for tables that are not as published."""
-    requests: dict[str, list[Row]] = defaultdict(list)
-    for row in rows(data / FOLDER / "requests.csv.gz", _REQUEST_COLUMNS):
-        requests[row.text("scale")].append(row)
+    """One study. A WorkloadError for tables that are not as published."""
+    requests: dict[str, list[Request]] = defaultdict(list)
+    for row in table(data / FOLDER / "requests.csv.gz", Request):
+        requests[row.scale].append(row)
     states: dict[str, list[State]] = defaultdict(list)
-    for row in rows(data / FOLDER / "engine_state.csv.gz", _STATE_COLUMNS):
-        states[row.text("scale")].append(_state(row))
+    for state in table(data / FOLDER / "engine_state.csv.gz", EngineState):
+        states[state.scale].append(_state(state))
     plain = by_load(
         [Level(name, tuple(map(_request, found)), tuple(states[name])) for name, found in requests.items()]
     )
@@ -98,20 +118,18 @@ def read(data: Path, split: Splitter) -> list[Study]:
     return [Study("vllm_burst", levels, parts, limits, notes=notes)]
 
 
-def _request(row: Row) -> Measured:
-    return Measured(
-        row.number("arrival_s"), row.count("in_tokens"), None, row.number("ttft_s"), row.number("e2e_s")
-    )
+def _request(row: Request) -> Measured:
+    return Measured(row.arrival_s, row.in_tokens, None, row.ttft_s, row.e2e_s)
 
 
-def _state(row: Row) -> State:
+def _state(row: EngineState) -> State:
     return State(
-        row.number("t_s"),
-        row.number("num_running"),
-        row.number("num_pending"),
-        row.number("gen_tok_per_s"),
-        row.number("prompt_tok_per_s"),
-        row.number("kv_usage") / 100,  # published in per cent
+        row.t_s,
+        row.num_running,
+        row.num_pending,
+        row.gen_tok_per_s,
+        row.prompt_tok_per_s,
+        row.kv_usage / 100,  # published in per cent
     )
 
 
@@ -126,8 +144,8 @@ def _prompt_share(levels: Sequence[Level]) -> float:
     return computed / published if computed else 1.0
 
 
-def _text(row: Row) -> Text:
-    return row.count("in_tokens"), row.count("out_chars_with_prompt")
+def _text(row: Request) -> Text:
+    return row.in_tokens, row.out_chars_with_prompt
 
 
 def _generated(states: Sequence[State]) -> tuple[list[float], list[float]]:
@@ -140,11 +158,11 @@ def _generated(states: Sequence[State]) -> tuple[list[float], list[float]]:
     return [state.t_s for state in states], [0.0, *accumulate(each)]
 
 
-def _tokens(row: Row, generated: tuple[list[float], list[float]]) -> float:
+def _tokens(row: Request, generated: tuple[list[float], list[float]]) -> float:
     """Output tokens of a request by the engine's rate while it decoded, between 1 and the limit."""
-    arrival_s = row.number("arrival_s")
-    at = [_interpolated(arrival_s + row.number(name), *generated) for name in ("ttft_s", "e2e_s")]
-    return min(float(MAX_TOKENS), 1 + at[1] - at[0])
+    arrival_s = row.arrival_s
+    first, last = (_interpolated(arrival_s + after_s, *generated) for after_s in (row.ttft_s, row.e2e_s))
+    return min(float(MAX_TOKENS), 1 + last - first)
 
 
 def _interpolated(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:

@@ -8,25 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
-from benchmarks.workloads.format import WorkloadError, WorkloadRequest
+from benchmarks.published import EMPTY, Count, Number, Record, json_list
+from benchmarks.workloads.format import WorkloadRequest
 from benchmarks.workloads.sources.prompt_sets import (
+    AnswerRow,
     Answers,
+    from_folder,
     names_for,
     prompt_id,
     to_requests,
     tokens_of_characters,
     wanted,
 )
-from benchmarks.workloads.sources.source import (
-    Choices,
-    ModelNames,
-    Source,
-    csv_rows,
-    json_lines,
-    json_list,
-    whole_number,
-)
+from benchmarks.workloads.sources.source import Choices, ModelNames, Source
 
 _COMMIT = "cd543a149df89434d8a54582c0151c0b945c3d20"
 _URL = f"https://raw.githubusercontent.com/tatsu-lab/alpaca_eval/{_COMMIT}/results/{{}}/model_outputs.json"
@@ -41,44 +37,43 @@ MODELS: ModelNames = {
 }
 
 
+class _Row(AnswerRow):
+    out_tokens: Count
+    out_chars: Count
+    #: One judge only, so that the models' values compare.
+    win_vs_gpt4t_weighted: Annotated[Number | None, EMPTY] = None
+
+
+class _Output(Record):
+    """An item of AlpacaEval's model_outputs.json."""
+
+    instruction: str
+    output: str
+    generator: str
+
+
 def _read_folder(paths: Sequence[Path], choices: Choices) -> list[WorkloadRequest]:
-    prompts, responses = paths
-    sets = {str(data["prompt_id"]): Answers(str(data["prompt"])) for _, data in json_lines(prompts)}
-    known: set[str] = set()
     keep = wanted(choices.models or MODELS)
-    for line, row in csv_rows(responses, ("prompt_id", "model", "out_tokens", "out_chars")):
-        model = row["model"]
-        known.add(model)
-        answers = sets.get(row["prompt_id"])
-        if answers is None or model not in keep:
-            continue
-        answers.tokens[model] = (
-            whole_number(row["out_tokens"], responses, line, "out_tokens", 1)
-            if choices.native_lengths
-            else tokens_of_characters(
-                whole_number(row["out_chars"], responses, line, "out_chars"), CHARACTERS_PER_TOKEN
-            )
-        )
-        # One judge only, so that the models' values compare.
-        judged = row.get("win_vs_gpt4t_weighted")
-        if choices.quality and judged:
-            answers.quality[model] = min(1.0, max(0.0, float(judged)))
-    return to_requests(_NAME, sets, names_for(choices.models, MODELS, known), choices)
+
+    def take(answers: Answers, row: _Row) -> None:
+        if row.model not in keep:
+            return
+        estimated = tokens_of_characters(row.out_chars, CHARACTERS_PER_TOKEN)
+        answers.tokens[row.model] = max(1, row.out_tokens) if choices.native_lengths else estimated
+        if row.win_vs_gpt4t_weighted is not None:
+            answers.quality[row.model] = min(1.0, max(0.0, row.win_vs_gpt4t_weighted))
+
+    return from_folder(_NAME, paths, _Row, take, MODELS, choices)
 
 
 def _read_original(paths: Sequence[Path], choices: Choices) -> list[WorkloadRequest]:
     sets: dict[str, Answers] = {}
     known: set[str] = set()
     for path in paths:
-        for number, item in enumerate(json_list(path), start=1):
-            prompt, output, model = (item.get(key) for key in ("instruction", "output", "generator"))
-            if not isinstance(prompt, str) or not isinstance(output, str) or not isinstance(model, str):
-                raise WorkloadError(
-                    f"{path}, item {number}: instruction, output and generator must be texts (AlpacaEval model_outputs.json)"
-                )
-            known.add(model)
-            answers = sets.setdefault(prompt_id(prompt), Answers(prompt))
-            answers.tokens[model] = tokens_of_characters(len(output), CHARACTERS_PER_TOKEN)
+        for item in json_list(path, _Output):
+            known.add(item.generator)
+            answers = sets.setdefault(prompt_id(item.instruction), Answers(item.instruction))
+            answers.tokens[item.generator] = tokens_of_characters(len(item.output), CHARACTERS_PER_TOKEN)
     return to_requests(_NAME, sets, names_for(choices.models, MODELS, known), choices)
 
 

@@ -8,28 +8,27 @@ model_judgment/MODEL.jsonl {"question_id", "model", "score": 1..10}. Answers end
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
+from pydantic import BeforeValidator, Field
+
+from benchmarks.published import EMPTY, Count, Number, Record, checked, json_lines
 from benchmarks.workloads.format import WorkloadError, WorkloadRequest
 from benchmarks.workloads.sources.prompt_sets import (
+    AnswerRow,
     Answers,
+    from_folder,
     names_for,
     prompt_id,
     to_requests,
     tokens_of_characters,
 )
-from benchmarks.workloads.sources.source import (
-    Choices,
-    ModelNames,
-    Source,
-    csv_rows,
-    json_lines,
-    number,
-    whole_number,
-)
+from benchmarks.workloads.sources.source import Choices, ModelNames, Source
 
+#: Of GPT-4.
+Grade = Annotated[Number, Field(ge=1, le=10)]
 _URL = "https://raw.githubusercontent.com/lmarena/arena-hard-auto/{}/data/arena-bench-v1/{}.jsonl"
 _NAME = "arena"
 #: Characters of an answer for one of its tokens, over 8,460 answers of 22 models by their own tokenizers.
@@ -69,28 +68,46 @@ def _quality(score: float) -> float:
     return (score - 1) / 9
 
 
+class _Row(AnswerRow):
+    out_tokens: Count
+    out_chars: Count
+    gpt4_score_1_10: Annotated[Grade | None, EMPTY]
+
+
+class _Said(Record):
+    """A question, or one choice of an answer, in turns; the first one counts."""
+
+    turns: Annotated[tuple[str, ...], Field(min_length=1)]
+
+
+class _Question(_Said):
+    question_id: str | int
+
+
+class _Answer(Record):
+    question_id: str | int
+    model_id: str
+    choices: Annotated[tuple[_Said, ...], Field(min_length=1)]
+
+
+class _Judgment(Record):
+    question_id: str | int
+    model: str
+    #: Published as -1 where it could not be read from the judge's words.
+    score: Annotated[Grade | None, BeforeValidator(lambda score: None if score == -1 else score)]
+
+
 def _read_folder(paths: Sequence[Path], choices: Choices) -> list[WorkloadRequest]:
-    prompts, responses = paths
-    sets = {str(data["prompt_id"]): Answers(str(data["prompt"])) for _, data in json_lines(prompts)}
-    known: set[str] = set()
-    for line, row in csv_rows(
-        responses, ("prompt_id", "model", "out_tokens", "out_chars", "gpt4_score_1_10")
-    ):
-        model, answers = row["model"], sets.get(row["prompt_id"])
-        known.add(model)
-        graded = row["gpt4_score_1_10"] != ""
+    def take(answers: Answers, row: _Row) -> None:
+        model, grade = row.model, row.gpt4_score_1_10
         # One answer of a model to a prompt: a graded one if there is one, else the first.
-        if answers is None or model in answers.quality or (model in answers.tokens and not graded):
-            continue
-        answers.tokens[model] = (
-            max(1, whole_number(row["out_tokens"], responses, line, "out_tokens"))
-            if choices.native_lengths
-            else _tokens(whole_number(row["out_chars"], responses, line, "out_chars"))
-        )
-        if graded:
-            score = number(row["gpt4_score_1_10"], responses, line, "gpt4_score_1_10", 1, 10)
-            answers.quality[model] = _quality(score)
-    return to_requests(_NAME, sets, names_for(choices.models, MODELS, known), choices)
+        if model in answers.quality or (model in answers.tokens and grade is None):
+            return
+        answers.tokens[model] = max(1, row.out_tokens) if choices.native_lengths else _tokens(row.out_chars)
+        if grade is not None:
+            answers.quality[model] = _quality(grade)
+
+    return from_folder(_NAME, paths, _Row, take, MODELS, choices)
 
 
 def _read_original(paths: Sequence[Path], choices: Choices) -> list[WorkloadRequest]:
@@ -99,37 +116,29 @@ def _read_original(paths: Sequence[Path], choices: Choices) -> list[WorkloadRequ
     grades: dict[tuple[str, str], float] = {}
     for path in paths:
         for line, data in json_lines(path):
-            question = str(data.get("question_id"))
+            where = f"{path}, line {line}"
             if isinstance(data.get("choices"), list):
-                text = _text(data["choices"][0] if data["choices"] else {}, path, line)
-                lengths.setdefault((question, str(data.get("model_id"))), _tokens(len(text)))
+                answer = checked(data, _Answer, where)
+                tokens = _tokens(len(answer.choices[0].turns[0]))
+                lengths.setdefault((str(answer.question_id), answer.model_id), tokens)
             elif "score" in data:
-                if data["score"] != -1:  # a grade that could not be read from the judge's words
-                    score = number(data["score"], path, line, "score", 1, 10)
-                    grades[question, str(data.get("model"))] = _quality(score)
+                judgment = checked(data, _Judgment, where)
+                if judgment.score is not None:
+                    grades[str(judgment.question_id), judgment.model] = _quality(judgment.score)
             else:
-                questions.setdefault(question, Answers(_text(data, path, line)))
+                question = checked(data, _Question, where)
+                questions.setdefault(str(question.question_id), Answers(question.turns[0]))
     sets: dict[str, Answers] = {}
     for answers in questions.values():
         sets.setdefault(prompt_id(answers.prompt), answers)
-    for (question, model), tokens in lengths.items():
-        if question in questions:
-            questions[question].tokens[model] = tokens
-    for (question, model), quality in grades.items():
-        if question in questions and (question, model) in lengths:
-            questions[question].quality[model] = quality
+    for (identity, model), tokens in lengths.items():
+        if identity in questions:
+            questions[identity].tokens[model] = tokens
+    for (identity, model), quality in grades.items():
+        if identity in questions and (identity, model) in lengths:
+            questions[identity].quality[model] = quality
     known = {model for _, model in lengths}
     return to_requests(_NAME, sets, names_for(choices.models, MODELS, known), choices)
-
-
-def _text(data: Mapping[str, Any], path: Path, line: int) -> str:
-    """The first turn of a question or an answer."""
-    turns = data.get("turns")
-    if not isinstance(turns, list) or not turns or not isinstance(turns[0], str):
-        raise WorkloadError(
-            f"{path}, line {line}: turns must be a list of texts (FastChat's llm_judge files)"
-        )
-    return turns[0]
 
 
 def _urls(choices: Choices) -> Sequence[str]:

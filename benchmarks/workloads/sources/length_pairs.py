@@ -6,54 +6,40 @@ Vidur itself (microsoft/vidur): num_prefill_tokens,num_decode_tokens,... A reque
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from pydantic import Field
 
+from benchmarks.published import AtLeastOne, Count, Record, table
 from benchmarks.workloads.format import WorkloadRequest
-from benchmarks.workloads.sources.source import Choices, Reader, Source, csv_rows, whole_number
+from benchmarks.workloads.sources.source import Reader, Source
 
 _HOST = "https://raw.githubusercontent.com"
 _SHAREGPT = "AKafakA/vidur_opt_scheduler/20bdc49d6c1d23de84c9d4e7a8626ea33fe498f4"
 _ARXIV = "microsoft/vidur/6d98aa8f71696520acc603d87439e77cc78160a7"
 
 
-def _request(name: str, row: int, in_tokens: int, out_tokens: int) -> WorkloadRequest:
-    return WorkloadRequest(
-        id=f"{name}-{row}", arrival_s=0.0, prompt_tokens=in_tokens, output_tokens=out_tokens, source=name
-    )
+class _Row(Record):
+    row: Count
+    in_tokens: AtLeastOne
+    out_tokens: AtLeastOne
+
+
+class _Original(Record):
+    in_tokens: AtLeastOne = Field(alias="num_prefill_tokens")
+    out_tokens: AtLeastOne = Field(alias="num_decode_tokens")
+
+
+def _request(name: str, number: int, row: _Row | _Original) -> WorkloadRequest:
+    return WorkloadRequest(f"{name}-{number}", 0.0, row.in_tokens, output_tokens=row.out_tokens, source=name)
 
 
 def _folder_reader(name: str) -> Reader:
-    def read(paths: Sequence[Path], _choices: Choices) -> list[WorkloadRequest]:
-        path = paths[0]
-        return [
-            _request(
-                name,
-                whole_number(row["row"], path, line, "row"),
-                whole_number(row["in_tokens"], path, line, "in_tokens", 1),
-                whole_number(row["out_tokens"], path, line, "out_tokens", 1),
-            )
-            for line, row in csv_rows(path, ("row", "in_tokens", "out_tokens"))
-        ]
-
-    return read
+    return lambda paths, _choices: [_request(name, row.row, row) for row in table(paths[0], _Row)]
 
 
 def _original_reader(name: str) -> Reader:
-    def read(paths: Sequence[Path], _choices: Choices) -> list[WorkloadRequest]:
-        path = paths[0]
-        rows = csv_rows(path, ("num_prefill_tokens", "num_decode_tokens"))
-        return [
-            _request(
-                name,
-                index,
-                whole_number(row["num_prefill_tokens"], path, line, "num_prefill_tokens", 1),
-                whole_number(row["num_decode_tokens"], path, line, "num_decode_tokens", 1),
-            )
-            for index, (line, row) in enumerate(rows)
-        ]
-
-    return read
+    return lambda paths, _choices: [
+        _request(name, number, row) for number, row in enumerate(table(paths[0], _Original))
+    ]
 
 
 def _source(name: str, title: str, folder_file: str, published: str) -> Source:

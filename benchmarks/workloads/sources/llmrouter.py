@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.workloads.format import WorkloadError, WorkloadRequest
-from benchmarks.workloads.sources.prompt_sets import Answers, names_for, prompt_id, to_requests
-from benchmarks.workloads.sources.source import (
-    Choices,
-    ModelNames,
-    Source,
-    csv_rows,
-    json_lines,
-    json_list,
-    number,
+from benchmarks.published import Record, Share, json_list
+from benchmarks.workloads.format import WorkloadRequest
+from benchmarks.workloads.sources.prompt_sets import (
+    AnswerRow,
+    Answers,
+    from_folder,
+    names_for,
+    prompt_id,
+    to_requests,
 )
+from benchmarks.workloads.sources.source import Choices, ModelNames, Source
 
 _COMMIT = "4e7a796942ce26e9d5f2b93191c7c2585c99c2e3"
 _URL = f"https://raw.githubusercontent.com/ulab-uiuc/LLMRouter/{_COMMIT}/data/dcrouter_preprocessed/{{}}.json"
@@ -37,30 +37,29 @@ MODELS: ModelNames = {
 }
 
 
+class _Row(AnswerRow):
+    score: Share
+
+
+class _Question(Record):
+    question: str
+    scores: dict[str, Share]
+
+
 def _read_folder(paths: Sequence[Path], choices: Choices) -> list[WorkloadRequest]:
-    prompts, responses = paths
-    sets = {str(data["prompt_id"]): Answers(str(data["prompt"])) for _, data in json_lines(prompts)}
-    known: set[str] = set()
-    for line, row in csv_rows(responses, ("prompt_id", "model", "score")):
-        known.add(row["model"])
-        if row["prompt_id"] in sets:
-            score = number(row["score"], responses, line, "score", 0, 1)
-            sets[row["prompt_id"]].quality[row["model"]] = score
-    return to_requests(_NAME, sets, names_for(choices.models, MODELS, known), choices)
+    def take(answers: Answers, row: _Row) -> None:
+        answers.quality[row.model] = row.score
+
+    return from_folder(_NAME, paths, _Row, take, MODELS, choices)
 
 
 def _read_original(paths: Sequence[Path], choices: Choices) -> list[WorkloadRequest]:
     sets: dict[str, Answers] = {}
     known: set[str] = set()
     for path in paths:
-        for place, item in enumerate(json_list(path), start=1):
-            prompt, scores = item.get("question"), item.get("scores")
-            if not isinstance(prompt, str) or not isinstance(scores, dict):
-                raise WorkloadError(f"{path}, item {place}: question must be a text and scores an object")
-            known.update(scores)
-            answers = sets.setdefault(prompt_id(prompt), Answers(prompt))
-            for model, score in scores.items():
-                answers.quality[model] = number(score, path, place, f"scores.{model}", 0, 1)
+        for item in json_list(path, _Question):
+            known.update(item.scores)
+            sets.setdefault(prompt_id(item.question), Answers(item.question)).quality.update(item.scores)
     return to_requests(_NAME, sets, names_for(choices.models, MODELS, known), choices)
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.workloads.format import WorkloadError, WorkloadRequest
-from benchmarks.workloads.sources.source import Choices, Reader, Source, json_lines, whole_number
+from benchmarks.published import Count, Record, json_records
+from benchmarks.workloads.format import WorkloadRequest
+from benchmarks.workloads.sources.source import Choices, Reader, Source
 
 _COMMIT = "3b5a594133958449a1feaf1c9e0fc1b553e34a28"
 _URL = (
@@ -18,28 +19,27 @@ _URL = (
 )
 
 
+class _Line(Record):
+    timestamp: Count
+    input_length: Count
+    output_length: Count
+    hash_ids: tuple[int, ...]
+
+
 def _reader(name: str) -> Reader:
     def read(paths: Sequence[Path], _choices: Choices) -> list[WorkloadRequest]:
-        path = paths[0]
-        requests: list[WorkloadRequest] = []
-        for line, data in json_lines(path):
-            hashes = data.get("hash_ids")
-            if not isinstance(hashes, list) or not all(isinstance(item, int) for item in hashes):
-                raise WorkloadError(f"{path}, line {line}: hash_ids must be a list of whole numbers")
-            requests.append(
-                WorkloadRequest(
-                    id=f"{name}-{len(requests)}",
-                    arrival_s=whole_number(data.get("timestamp"), path, line, "timestamp") / 1000,
-                    prompt_tokens=max(1, whole_number(data.get("input_length"), path, line, "input_length")),
-                    output_tokens=max(
-                        1, whole_number(data.get("output_length"), path, line, "output_length")
-                    ),
-                    prefix_hashes=tuple(hashes),
-                    source=name,
-                )
+        requests = [
+            WorkloadRequest(
+                id=f"{name}-{index}",
+                arrival_s=line.timestamp / 1000,
+                prompt_tokens=max(1, line.input_length),
+                output_tokens=max(1, line.output_length),
+                prefix_hashes=line.hash_ids,
+                source=name,
             )
-        requests.sort(key=lambda request: request.arrival_s)
-        return requests
+            for index, line in enumerate(json_records(paths[0], _Line))
+        ]
+        return sorted(requests, key=lambda request: request.arrival_s)
 
     return read
 

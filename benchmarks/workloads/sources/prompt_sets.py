@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from pathlib import Path
 from typing import TypeVar
 
+from pydantic import AliasChoices, Field
+
+from benchmarks.published import Record, json_records, table
 from benchmarks.workloads.format import WorkloadError, WorkloadRequest
 from benchmarks.workloads.sources.source import Choices, ModelNames
 from benchmarks.workloads.text import text_tokens
@@ -33,6 +37,45 @@ class Answers:
     prompt: str
     tokens: dict[str, int] = field(default_factory=dict)
     quality: dict[str, float] = field(default_factory=dict)
+    task: str = ""
+
+
+class PromptRow(Record):
+    """A line of a prepared folder's prompts."""
+
+    prompt_id: str
+    prompt: str
+    task: str = Field("", validation_alias=AliasChoices("task", "source"))
+
+
+class AnswerRow(Record):
+    """A row of a prepared folder's answers; the sets add columns."""
+
+    prompt_id: str
+    model: str
+
+
+Row = TypeVar("Row", bound=AnswerRow)
+
+
+def from_folder(
+    source: str,
+    paths: Sequence[Path],
+    row: type[Row],
+    take: Callable[[Answers, Row], None],
+    models: ModelNames,
+    choices: Choices,
+) -> list[WorkloadRequest]:
+    """The requests of a prepared folder's prompts and answers (`paths`); `take` notes a row of an answer. `models` is
+    the set's default choice."""
+    prompts, responses = paths
+    sets = {each.prompt_id: Answers(each.prompt, task=each.task) for each in json_records(prompts, PromptRow)}
+    known: set[str] = set()
+    for answer in table(responses, row):
+        known.add(answer.model)
+        if answer.prompt_id in sets:
+            take(sets[answer.prompt_id], answer)
+    return to_requests(source, sets, names_for(choices.models, models, known), choices)
 
 
 def to_requests(

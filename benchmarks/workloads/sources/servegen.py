@@ -17,21 +17,16 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal, Self
 
 import orjson
+from pydantic import create_model, model_validator
+from pydantic_core import PydanticCustomError
 
+from benchmarks.published import EMPTY, Count, NotNegative, Record, checked, open_text, table
 from benchmarks.workloads.clients import LEVELS, Client, ClientPool, Lengths, TokenQuantiles, Window
 from benchmarks.workloads.format import WorkloadError
-from benchmarks.workloads.sources.source import (
-    Choices,
-    Reader,
-    Source,
-    csv_rows,
-    number,
-    open_text,
-    whole_number,
-)
+from benchmarks.workloads.sources.source import Choices, Reader, Source
 
 _COMMIT = "f891d1189eb32b3868dfc443800c4150548c282a"
 _URL = f"https://raw.githubusercontent.com/alibaba/ServeGen/{_COMMIT}/data/{{}}/chunk-{{}}-{{}}"
@@ -39,19 +34,43 @@ _CHUNK = re.compile(r"chunk-(\d+)-(trace\.csv|dataset\.json)")
 _SIDES = ("input_tokens", "output_tokens")
 
 
-def _window(rate: str, pattern: str, shape: str, path: Path, line: int) -> Window | None:
-    """A window's arrivals; None where nothing arrived."""
-    rate_per_s = number(rate or 0, path, line, "rate")
-    if not rate_per_s or not pattern:
-        return None
-    family: Literal["Gamma", "Weibull"]
-    if pattern == "Gamma":
-        family = "Gamma"
-    elif pattern == "Weibull":
-        family = "Weibull"
-    else:
-        raise WorkloadError(f"{path}, line {line}: pattern must be Gamma or Weibull, not {pattern!r}")
-    return Window(rate_per_s, family, number(shape, path, line, "shape", 1e-6))
+class _Window(Record):
+    """A window's arrivals."""
+
+    t_s: Count
+    rate_per_s: Annotated[NotNegative | None, EMPTY]
+    pattern: Literal["Gamma", "Weibull", ""]
+    #: The shape of the gaps.
+    param1: Annotated[NotNegative | None, EMPTY]
+
+    @model_validator(mode="after")
+    def _has_a_shape(self) -> Self:
+        if self.rate_per_s and self.pattern and not self.param1:
+            raise PydanticCustomError("shape", "param1 must be above 0 where requests arrive")
+        return self
+
+    def add_to(self, client: Client) -> None:
+        """Note the window, unless nothing arrived in it."""
+        if self.rate_per_s and self.pattern and self.param1:
+            client.windows[self.t_s] = Window(self.rate_per_s, self.pattern, self.param1)
+
+
+class _Arrivals(_Window):
+    client: Count
+
+
+_COLUMNS = [[f"{side}_mean", *(f"{side}_p{level * 100:.0f}" for level in LEVELS)] for side in ("in", "out")]
+
+
+class _Place(Record):
+    client: Count
+    t_s: Count
+
+
+#: Mean and quantiles of the lengths of a client's prompts and answers, from a time on.
+_Lengths: type[_Place] = create_model(
+    "_Lengths", __base__=_Place, **dict[str, Any](dict.fromkeys(itertools.chain(*_COLUMNS), NotNegative))
+)
 
 
 def _pool(name: str, clients: Mapping[int, Client], path: Path) -> ClientPool:
@@ -66,21 +85,12 @@ def _folder_reader(name: str) -> Reader:
     def read(paths: Sequence[Path], _choices: Choices) -> ClientPool:
         arrivals, lengths = paths
         clients: dict[int, Client] = {}
-        for line, row in csv_rows(arrivals, ("client", "t_s", "rate_per_s", "pattern", "param1")):
-            window = _window(row["rate_per_s"], row["pattern"], row["param1"], arrivals, line)
-            if window is not None:
-                client = clients.setdefault(whole_number(row["client"], arrivals, line, "client"), Client())
-                client.windows[whole_number(row["t_s"], arrivals, line, "t_s")] = window
-        columns = [
-            [f"{side}_mean", *(f"{side}_p{level * 100:.0f}" for level in LEVELS)] for side in ("in", "out")
-        ]
-        for line, row in csv_rows(lengths, ("client", "t_s", *itertools.chain(*columns))):
-            client = clients.setdefault(whole_number(row["client"], lengths, line, "client"), Client())
-            sides = []
-            for names in columns:
-                mean, *quantiles = (number(row[each], lengths, line, each) for each in names)
-                sides.append(TokenQuantiles(mean, quantiles))
-            client.lengths[whole_number(row["t_s"], lengths, line, "t_s")] = Lengths(*sides)
+        for row in table(arrivals, _Arrivals):
+            row.add_to(clients.setdefault(row.client, Client()))
+        for place in table(lengths, _Lengths):
+            sides = ([getattr(place, column) for column in columns] for columns in _COLUMNS)
+            known = Lengths(*(TokenQuantiles(mean, quantiles) for mean, *quantiles in sides))
+            clients.setdefault(place.client, Client()).lengths[place.t_s] = known
         return _pool(name, clients, arrivals)
 
     return read
@@ -97,7 +107,7 @@ def _original_reader(name: str) -> Reader:
                 )
             client = clients.setdefault(int(match[1]), Client())
             if match[2] == "trace.csv":
-                client.windows.update(_trace(path))
+                _trace(path, client)
             else:
                 client.lengths.update(_dataset(path))
         return _pool(name, clients, paths[0])
@@ -105,17 +115,16 @@ def _original_reader(name: str) -> Reader:
     return read
 
 
-def _trace(path: Path) -> dict[int, Window]:
-    windows: dict[int, Window] = {}
+def _trace(path: Path, client: Client) -> None:
     with open_text(path) as text:
         for line, row in enumerate(text, start=1):
             fields = row.strip().split(",")
+            where = f"{path}, line {line}"
             if len(fields) != 6:
-                raise WorkloadError(f"{path}, line {line}: expected 6 values, not {len(fields)}")
-            window = _window(fields[1], fields[3], fields[4], path, line)
-            if window is not None:
-                windows[whole_number(fields[0], path, line, "start")] = window
-    return windows
+                raise WorkloadError(f"{where}: expected 6 values, not {len(fields)}")
+            start, rate, _, pattern, shape, _ = fields
+            data = {"t_s": start, "rate_per_s": rate, "pattern": pattern, "param1": shape}
+            checked(data, _Window, where).add_to(client)
 
 
 def _dataset(path: Path) -> dict[int, Lengths]:

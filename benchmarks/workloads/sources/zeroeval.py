@@ -9,27 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from benchmarks.workloads.format import WorkloadError, WorkloadRequest
+from pydantic import AliasChoices, BeforeValidator, Field
+
+from benchmarks.published import EMPTY, Count, Record, Share, json_list
+from benchmarks.workloads.format import WorkloadRequest
 from benchmarks.workloads.sources.prompt_sets import (
+    AnswerRow,
     Answers,
+    from_folder,
     names_for,
     prompt_id,
     to_requests,
     tokens_of_characters,
     wanted,
 )
-from benchmarks.workloads.sources.source import (
-    Choices,
-    ModelNames,
-    Source,
-    csv_rows,
-    json_lines,
-    json_list,
-    number,
-    whole_number,
-)
+from benchmarks.workloads.sources.source import Choices, ModelNames, Source
 from benchmarks.workloads.sources.zeroeval_scoring import is_right
 
 _COMMIT = "8c1485edf12c6efb5f69135a562927c5ad484059"
@@ -53,32 +49,38 @@ _TASKS_OF = {
 }
 
 
+def _listed(output: Any) -> Any:
+    return [output] if isinstance(output, str) else output
+
+
+class _Row(AnswerRow):
+    out_tokens: Count
+    out_chars: Count
+    correct: Annotated[Share | None, EMPTY]
+
+
+class _Output(Record):
+    """An item of a published file: a question or a problem, and the model's answer."""
+
+    dataset: Literal["gsm", "math-l5", "crux"]
+    prompt: str = Field(validation_alias=AliasChoices("question", "problem"))
+    output: Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(_listed)]
+    #: The right one.
+    answer: Any = None
+
+
 def _read_folder(paths: Sequence[Path], choices: Choices) -> list[WorkloadRequest]:
-    prompts, responses = paths
-    tasks: dict[str, str] = {}
-    sets: dict[str, Answers] = {}
-    for _, data in json_lines(prompts):
-        identity = str(data["prompt_id"])
-        tasks[identity] = str(data["task"])
-        sets[identity] = Answers(str(data["prompt"]))
-    known: set[str] = set()
     keep = wanted(choices.models or MODELS)
-    for line, row in csv_rows(
-        responses, ("prompt_id", "task", "model", "out_tokens", "out_chars", "correct")
-    ):
-        identity, model = row["prompt_id"], row["model"]
-        known.add(model)
-        if identity not in sets or model not in keep:
-            continue
-        answers = sets[identity]
-        answers.tokens[model] = (
-            whole_number(row["out_tokens"], responses, line, "out_tokens", 1)
-            if choices.native_lengths
-            else _tokens(whole_number(row["out_chars"], responses, line, "out_chars"), tasks[identity])
-        )
-        if choices.quality and row["correct"] != "":
-            answers.quality[model] = number(row["correct"], responses, line, "correct", 0, 1)
-    return to_requests(_NAME, sets, names_for(choices.models, MODELS, known), choices)
+
+    def take(answers: Answers, row: _Row) -> None:
+        if row.model not in keep:
+            return
+        estimated = _tokens(row.out_chars, answers.task)
+        answers.tokens[row.model] = max(1, row.out_tokens) if choices.native_lengths else estimated
+        if row.correct is not None:
+            answers.quality[row.model] = row.correct
+
+    return from_folder(_NAME, paths, _Row, take, MODELS, choices)
 
 
 def _read_original(paths: Sequence[Path], choices: Choices) -> list[WorkloadRequest]:
@@ -87,34 +89,17 @@ def _read_original(paths: Sequence[Path], choices: Choices) -> list[WorkloadRequ
     for path in paths:
         model = path.stem
         known.add(model)
-        for place, item in enumerate(json_list(path), start=1):
-            task = str(item.get("dataset"))
-            if task not in CHARACTERS_PER_TOKEN:
-                raise WorkloadError(
-                    f"{path}, item {place}: dataset {task!r} is none of {', '.join(CHARACTERS_PER_TOKEN)}"
-                )
-            prompt = _question(item)
-            output = item.get("output")
-            if isinstance(output, list):
-                output = output[0] if output else None
-            if prompt is None or not isinstance(output, str):
-                raise WorkloadError(f"{path}, item {place}: question or problem, and output, must be texts")
-            answers = sets.setdefault(prompt_id(prompt), Answers(prompt))
-            answers.tokens[model] = _tokens(len(output), task)
-            if choices.quality and item.get("answer") is not None:
-                answers.quality[model] = float(is_right(task, output, str(item["answer"])))
+        for item in json_list(path, _Output):
+            answers = sets.setdefault(prompt_id(item.prompt), Answers(item.prompt))
+            output = item.output[0]
+            answers.tokens[model] = _tokens(len(output), item.dataset)
+            if choices.quality and item.answer is not None:
+                answers.quality[model] = float(is_right(item.dataset, output, str(item.answer)))
     return to_requests(_NAME, sets, names_for(choices.models, MODELS, known), choices)
 
 
 def _tokens(characters: int, task: str) -> int:
     return min(MAX_OUTPUT_TOKENS, tokens_of_characters(characters, CHARACTERS_PER_TOKEN[task]))
-
-
-def _question(item: Mapping[str, Any]) -> str | None:
-    for key in ("question", "problem"):
-        if isinstance(item.get(key), str):
-            return str(item[key])
-    return None
 
 
 def _urls(choices: Choices) -> Sequence[str]:

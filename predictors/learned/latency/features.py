@@ -1,30 +1,25 @@
 """What the latency model sees: one row for each event of an instance, one for each request that may join it.
 
-A `Track` follows one instance, in training as in serving. Everything is relative to the instance's own scale:
-times to the corrected estimate of the request or to one engine step, so that an engine a hundred times slower
-gives the same rows. Tokens of a prompt are told in quarters of a factor of two, too coarse to tell a prompt by.
+Everything is relative to the instance's own scale: times are divided by the corrected estimate of the request or by one
+engine step. So an engine that is a hundred times slower gives the same rows. Prompt tokens are rounded to quarters of a
+factor of two, too coarse to recognise a prompt by.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import deque
 from collections.abc import Sequence
-from functools import lru_cache
-from math import log, log1p, log2
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from predictors.analytic.estimate import Estimate
 from router.core.state import Instance
 
 if TYPE_CHECKING:
-    from predictors.learned.latency.model import LatencyModel
+    from predictors.learned.latency.history import InstanceHistory
 
-#: Two moments closer than this are one: their difference is rounding.
+#: Two moments closer than this are the same moment: their difference is rounding.
 _LEAST_GAP_S = 1e-6
-#: Quantiles that the model tells of the log residual.
-TAUS = (0.1, 0.5, 0.9, 0.95, 0.99)
 
 EVENT_FEATURES = (
     "event.dispatched",
@@ -97,264 +92,26 @@ TARGET_FEATURES = (
 )
 LATENCY_FEATURES = EVENT_FEATURES + TARGET_FEATURES
 
-_KINDS = {
-    "dispatched": (1.0, 0.0, 0.0, 0.0, 0.0),
-    "first_token": (0.0, 1.0, 0.0, 0.0, 0.0),
-    "ended": (0.0, 0.0, 1.0, 0.0, 0.0),
-    "lost": (0.0, 0.0, 0.0, 1.0, 0.0),
-    "reported": (0.0, 0.0, 0.0, 0.0, 1.0),
-}
-
-
-class Estimate(NamedTuple):
-    """What is expected of a request at an instance without the model: the physical estimate and the log
-    median factors (`_bias`) that its online correction multiplies it with, from `_count` observations.
-    Tokens as the engine would count them; `step_s` is one decoding step of the engine as it is now."""
-
-    ttft_s: float
-    tpot_s: float
-    ttft_stratum: int
-    tpot_stratum: int
-    ttft_bias: float
-    tpot_bias: float
-    ttft_count: int
-    tpot_count: int
-    prompt_tokens: float
-    cached_tokens: float
-    output_tokens: float
-    pending_tokens: float
-    step_s: float
-
-
-@lru_cache(maxsize=4096)
-def _coarse(tokens: float) -> float:
-    """log2 of tokens, to a quarter."""
-    return 0.25 * round(4.0 * log2(tokens + 1.0))
-
-
-class _Recent:
-    """The last few values of one kind: their median, spread and newest, worked out when one is added."""
-
-    __slots__ = ("_recent", "values")
-
-    def __init__(self) -> None:
-        self._recent: deque[float] = deque(maxlen=9)
-        #: 1 if there are any, the newest, median, a low and a high one.
-        self.values = (0.0, 0.0, 0.0, 0.0, 0.0)
-
-    def add(self, value: float) -> None:
-        recent = self._recent
-        recent.append(value)
-        ordered = sorted(recent)
-        size = len(ordered)
-        self.values = (1.0, value, ordered[size // 2], ordered[size // 5], ordered[-1 - size // 5])
-
-
-class Track:
-    """The history of one instance, as its events tell it. With a model, `encoding` is its summary as the
-    model's head takes it; without one the rows are kept in `events`, for training.
-
-    Each method is told what has happened after the instance's own counters include it; rows take the counters as
-    they were when the first row after an event was asked for. What other replicas of the router tell of their attempts
-    (`own` false) counts but for how long requests have waited: that is known of our own only.
-    """
-
-    __slots__ = (
-        "_arrivals", "_cell", "_ended", "_event_at", "_first_8", "_first_32", "_hidden", "_history", "_model",
-        "_step_s", "_tpot", "_tpot_error", "_ttft", "_ttft_error", "_waiting", "encoding", "events",
-    )  # fmt: skip
-
-    encoding: np.ndarray
-
-    def __init__(self, model: LatencyModel | None) -> None:
-        self._model = model
-        self.events: list[tuple[float, ...]] = []
-        if model is not None:
-            self._hidden, self._cell, self.encoding = model.start()
-        self._step_s = 0.02
-        self._event_at: float | None = None
-        self._waiting: list[float] = []  # when those were dispatched that have no first token, in order
-        self._first_8: deque[float] = deque(maxlen=8)
-        self._first_32: deque[float] = deque(maxlen=32)
-        self._arrivals: deque[float] = deque(maxlen=16)
-        self._ended: deque[float] = deque(maxlen=16)
-        # Logs of seconds, of prompts that the prefix cache should not and should have held, and log errors.
-        self._ttft = (_Recent(), _Recent())
-        self._ttft_error = _Recent()
-        self._tpot = _Recent()
-        self._tpot_error = _Recent()
-        self._history: np.ndarray | None = None  # `history`, once it was asked for
-
-    # --- events ------------------------------------------------------------------------------------
-    def dispatched(self, instance: Instance, estimate: Estimate, now: float, *, own: bool = True) -> None:
-        """A request for which `estimate` was made is on its way to the instance."""
-        self._step_s = step_s = estimate.step_s
-        if own:
-            self._waiting.append(now)
-        self._arrivals.append(now)
-        corrected = log(estimate.ttft_s / step_s) + estimate.ttft_bias
-        self._event(
-            "dispatched", instance, now, _coarse(estimate.prompt_tokens), corrected, _cached(estimate)
-        )
-
-    def first_token(
-        self, instance: Instance, estimate: Estimate, waited_s: float, now: float, *, own: bool = True
-    ) -> None:
-        """The first token came, `waited_s` after the dispatch for which `estimate` was made."""
-        if own:
-            self._served(now - waited_s)
-        self._first_8.append(now)
-        self._first_32.append(now)
-        ttft = log(waited_s)
-        error = _bounded(ttft - log(estimate.ttft_s) - estimate.ttft_bias)
-        cached = _cached(estimate)
-        self._ttft[cached > 0.5].add(ttft)
-        self._ttft_error.add(error)
-        self._event(
-            "first_token",
-            instance,
-            now,
-            _coarse(estimate.prompt_tokens),
-            ttft - log(self._step_s),
-            cached,
-            error,
-        )
-
-    def ended(
-        self, instance: Instance, estimate: Estimate, output_tokens: int, tpot_s: float | None, now: float
-    ) -> None:
-        """A whole answer has come, to a request for which `estimate` was made."""
-        self._ended.append(now)
-        error = per_token = 0.0
-        if tpot_s is not None and tpot_s > 0.0:
-            tpot = log(tpot_s)
-            per_token = tpot - log(self._step_s)
-            error = _bounded(tpot - log(estimate.tpot_s) - estimate.tpot_bias)
-            self._tpot.add(tpot)
-            self._tpot_error.add(error)
-        self._event("ended", instance, now, _coarse(output_tokens), per_token, _cached(estimate), error)
-
-    def lost(
-        self, instance: Instance, waited_s: float, decoding: bool, now: float, *, own: bool = True
-    ) -> None:
-        """An attempt was given up `waited_s` after its dispatch, `decoding` or before its first token."""
-        waited = 0.0
-        if not decoding:
-            if own:
-                self._served(now - waited_s)
-            waited = log(waited_s / self._step_s + 1.0)
-        self._event("lost", instance, now, 0.0, waited)
-
-    def reported(self, instance: Instance, now: float) -> None:
-        """The engine has told its load."""
-        self._event("reported", instance, now, 0.0, 0.0)
-
-    def _served(self, dispatched_at: float) -> None:
-        """Take the one that was dispatched then off those that wait."""
-        waiting = self._waiting
-        if waiting:
-            at = bisect_left(waiting, dispatched_at - 1e-9)
-            del waiting[at if at < len(waiting) else -1]
-
-    def _event(
-        self,
-        kind: str,
-        instance: Instance,
-        now: float,
-        size: float,
-        estimate: float,
-        cached: float = 0.0,
-        error: float = 0.0,
-    ) -> None:
-        self._history = None
-        step_s = self._step_s
-        before = self._event_at
-        self._event_at = now
-        report = instance.report
-        waiting = self._waiting
-        row = (
-            *_KINDS[kind],
-            0.0 if before is None else log1p((now - before) / step_s),
-            size,
-            estimate,
-            cached,
-            error,
-            log1p(instance.in_flight),
-            log1p(instance.awaiting_first_token),
-            log1p(instance.pending_prefill_tokens),
-            log1p((now - waiting[0]) / step_s) if waiting else 0.0,
-            log1p(instance.context_tokens),
-            0.0 if report.running is None else log1p(report.running),
-            0.0 if report.waiting is None else log1p(report.waiting),
-            report.kv_usage or 0.0,
-        )
-        if self._model is None:
-            self.events.append(row)
-        else:
-            self._hidden, self._cell, self.encoding = self._model.step(row, self._hidden, self._cell)
-
-    # --- targets -----------------------------------------------------------------------------------
-    def target(self, instance: Instance, estimate: Estimate, now: float) -> tuple[float, ...]:
-        """One row of `TARGET_FEATURES` for a request that may join the instance."""
-        return tuple(target_rows([self], [instance], [estimate], now)[0].tolist())
-
-    def history(self, instance: Instance) -> np.ndarray:
-        """What rows take from the instance's counters and its history: the same until the next event."""
-        history = self._history
-        if history is None:
-            history = self._history = self._summary(instance)
-        return history
-
-    def _summary(self, instance: Instance) -> np.ndarray:
-        report, waiting, ahead = instance.report, self._waiting, instance.awaiting_first_token + 1.0
-        _, tpot_error_last, tpot_error_median, _, _ = self._tpot_error.values
-        moments = (
-            _once(instance.reported_at),
-            _once(waiting[0] if waiting else None),
-            _once(waiting[len(waiting) // 2] if waiting else None),
-            _once(self._first_8[-1] if self._first_8 else None),
-            _since(self._first_8),
-            _since(self._first_32),
-            _since(self._ended),
-            _since(self._arrivals),
-        )
-        return np.array(
-            (
-                *(moment for moment, _ in moments),
-                *(weight for _, weight in moments),
-                ahead,
-                log1p(instance.in_flight),
-                log(ahead),
-                log1p(instance.context_tokens),
-                0.0 if report.running is None else log1p(report.running),
-                0.0 if report.waiting is None else log1p(report.waiting),
-                report.kv_usage or 0.0,
-                *self._ttft[False].values,
-                *self._ttft[True].values,
-                *self._tpot.values,
-                *self._ttft_error.values[1:],
-                tpot_error_median,
-                tpot_error_last,
-            )
-        )
-
 
 def target_rows(
-    tracks: Sequence[Track], instances: Sequence[Instance], estimates: Sequence[Estimate], now: float
+    histories: Sequence[InstanceHistory],
+    instances: Sequence[Instance],
+    estimates: Sequence[Estimate],
+    now: float,
 ) -> np.ndarray:
     """(N, target features): a row for each of N instances that a request may join, with its estimate there."""
-    seen = np.array([track.history(instance) for track, instance in zip(tracks, instances, strict=True)]).T
+    seen = np.array([each.summary(of) for each, of in zip(histories, instances, strict=True)]).T
     moments, weights, ahead, counters = seen[:8], seen[8:16], seen[16], seen[17:23]
     not_cached, is_cached, of_tpot, errors = seen[23:28], seen[28:33], seen[33:38], seen[38:44]
-    told = np.array(estimates, float).T
-    ttft_stratum, tpot_stratum = told[2], told[3]
-    ttft_bias, tpot_bias, step_s = told[4], told[5], told[12]
-    prompt_tokens, cached_tokens, pending_tokens = told[8], told[9], told[11]
+    expected = np.array(estimates, float).T
+    ttft_stratum, tpot_stratum = expected[2], expected[3]
+    ttft_bias, tpot_bias, step_s = expected[4], expected[5], expected[12]
+    prompt_tokens, cached_tokens, pending_tokens = expected[8], expected[9], expected[11]
 
-    log_ttft, log_tpot, log_step = np.log(told[[0, 1, 12]])
+    log_ttft, log_tpot, log_step = np.log(expected[[0, 1, 12]])
     ttft = log_ttft + ttft_bias  # log seconds of the corrected estimate
     by_ttft = np.exp(-ttft)
-    # How long ago, and means between the last few, up to now; 0 where there are none.
+    # How long ago events were, and the mean gaps between the last few; 0 where there are none.
     gaps_s = np.maximum(now - moments, 0.0) * weights
     relative = np.empty_like(gaps_s)
     np.multiply(gaps_s[:4], by_ttft, out=relative[:4])
@@ -370,10 +127,10 @@ def target_rows(
     rows = np.empty((len(TARGET_FEATURES), len(estimates)))
     rows[0], rows[1] = log_ttft - log_step, log_tpot - log_step
     rows[2], rows[4] = ttft_bias, tpot_bias
-    rows[3], rows[5] = np.log1p(told[6:8])
+    rows[3], rows[5] = np.log1p(expected[6:8])
     rows[6], rows[7] = ttft_stratum == 1.0, ttft_stratum == 2.0
     rows[8], rows[9] = tpot_stratum == 1.0, tpot_stratum == 2.0
-    rows[10], rows[12] = 0.25 * np.rint(4.0 * np.log2(told[[8, 10]] + 1.0))
+    rows[10], rows[12] = 0.25 * np.rint(4.0 * np.log2(expected[[8, 10]] + 1.0))
     rows[11] = cached
     rows[13:15], rows[16:20] = counters[:2], counters[2:]
     rows[15] = np.log1p(pending_tokens)
@@ -386,23 +143,3 @@ def target_rows(
     rows[40], rows[41:45] = of_tpot[0], (of_tpot[1:] - log_tpot - tpot_bias) * of_tpot[0]
     rows[45:47] = errors[4:]
     return rows.T
-
-
-def _once(moment: float | None) -> tuple[float, float]:
-    """(moment, weight) of what may not have been."""
-    return (0.0, 0.0) if moment is None else (moment, 1.0)
-
-
-def _since(times: deque[float]) -> tuple[float, float]:
-    """(moment of the first, 1 / how many), which times what has passed since is the mean between them."""
-    return (times[0], 1.0 / len(times)) if times else (0.0, 0.0)
-
-
-def _bounded(error: float) -> float:
-    """A log error, cut at a factor of twenty."""
-    return 3.0 if error > 3.0 else (-3.0 if error < -3.0 else error)
-
-
-def _cached(estimate: Estimate) -> float:
-    """Share of the prompt that the prefix cache should hold."""
-    return estimate.cached_tokens / (estimate.prompt_tokens + 1.0)

@@ -4,9 +4,9 @@
     encoding = state's share of the head's first layer    once an event
     quantiles = head(encoding, target row)                for each candidate of each request
 
-What it tells are quantiles of the log residual ln(actual / corrected estimate), of TTFT and of TPOT. They never
-cross: the median is one output, each further quantile a positive step away from the one before. `widths` stretch
-their distances from the median: on runs that a network was not fitted to it is less sure than it believes.
+The outputs are quantiles of the log residual ln(actual / corrected estimate), of TTFT and of TPOT. They never cross: the
+median is one output, and each further quantile is a positive step away from the one before. `widths` stretch their
+distances from the median, since on runs outside its training data a network is less sure than it claims.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from predictors.analytic.quantiles import TAUS
 from predictors.learned.artifact import Artifact, ArtifactError, shaped
-from predictors.learned.latency.features import EVENT_FEATURES, LATENCY_FEATURES, TARGET_FEATURES, TAUS
+from predictors.learned.latency.features import EVENT_FEATURES, LATENCY_FEATURES, TARGET_FEATURES
 
 HIDDEN = 32
 WIDTH = 128
-#: Normalised features are cut at this many standard deviations: nothing unseen may run away.
+#: Normalised features are cut at this many standard deviations, so that an unseen input stays bounded.
 CLIP = 4.0
-#: The head's numbers for one time: the median and the logs of steps from it.
+#: Outputs of the head for one time: the median and the steps from it.
 _OUTPUTS = len(TAUS)
 
 #: Arrays of the artifact and their shapes.
@@ -46,7 +47,7 @@ SHAPES = {
 
 
 class LatencyModel:
-    """A trained model. One serves all instances; what differs between them is in their tracks."""
+    """A trained model. One serves all instances; the state of each is in its `InstanceHistory`."""
 
     def __init__(self, name: str, arrays: dict[str, np.ndarray]) -> None:
         self.name = name
@@ -59,7 +60,7 @@ class LatencyModel:
         self._by_hidden = np.ascontiguousarray(arrays["lstm"][len(EVENT_FEATURES) :] * half)
         self._gate_bias = arrays["lstm_bias"] * half
         self._join_encoding, self._join_bias = arrays["join_encoding"], arrays["join_bias"]
-        # The first layer and the skip of the last one read the same row: one product.
+        # The first layer and the skip to the last one read the same row, so they share one product.
         self._by_target = np.ascontiguousarray(np.hstack([arrays["join_target"], arrays["skip"]]))
         self._middle, self._middle_bias = arrays["middle"], arrays["middle_bias"]
         self._last, self._last_bias = arrays["last"], arrays["last_bias"]
@@ -76,14 +77,14 @@ class LatencyModel:
         return cls(artifact.name, arrays)
 
     def start(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(hidden state, cell, encoding) of an instance of which nothing was seen."""
+        """(hidden state, cell, encoding) of an instance without events."""
         hidden = np.zeros(HIDDEN, np.float32)
         return hidden, np.zeros(HIDDEN, np.float32), self._join_bias
 
     def step(
         self, row: Sequence[float], hidden: np.ndarray, cell: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(hidden state, cell, encoding) after one more event with this row of `EVENT_FEATURES`."""
+        """(hidden state, cell, encoding) after one more event, given its row of `EVENT_FEATURES`."""
         event = np.array(row, np.float32)
         event -= self._event_mean
         event *= self._event_by

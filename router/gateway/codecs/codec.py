@@ -9,8 +9,8 @@ from router.core.errors import Refusal
 
 
 class ApiCodec(Protocol):
-    """One request's way back to its client. `adjust` changes an answer in one piece before it is written, in steps where it
-    may be large."""
+    """Writes the answer of one request in the client's API. `adjust` changes a non-streaming answer before it is
+    written; the event loop runs in between where the answer may be large."""
 
     stream_type: bytes
     body_type: bytes
@@ -19,11 +19,11 @@ class ApiCodec(Protocol):
     def adjust(self) -> Callable[[dict[str, Any]], Awaitable[None]] | None: ...
 
     def first(self, data: bytes) -> bytes:
-        """The first bytes of a stream, from whole OpenAI events."""
+        """The first bytes of a stream, from complete OpenAI events."""
         ...
 
     def events(self, data: bytes) -> bytes:
-        """What to send for further whole OpenAI events."""
+        """The bytes for further complete OpenAI events."""
         ...
 
     def finish(
@@ -32,7 +32,7 @@ class ApiCodec(Protocol):
         """The end of a stream."""
         ...
 
-    def whole(self, answer: dict[str, Any], headway: Mapping[str, Any]) -> bytes:
+    def non_streaming(self, answer: dict[str, Any], headway: Mapping[str, Any]) -> bytes:
         """A non-streaming answer, from an OpenAI object with its usage."""
         ...
 

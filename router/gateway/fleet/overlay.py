@@ -11,7 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from pydantic import TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
 from router.config import ConfigError, FleetConfig, InstanceConfig, Problem, parse_instance, with_instances
+from router.request.validation import path_of, sentence_of
 
 #: The shared document's name.
 DOCUMENT = "fleet"
@@ -103,32 +107,43 @@ class Overlay:
         if not document:
             return cls()
         try:
-            targets: dict[str | None, Values] = {
-                key: _values(values) for key, values in document["targets"]["keys"].items()
-            }
-            if document["targets"]["fleet"]:
-                targets[None] = _values(document["targets"]["fleet"])
-            return cls(
-                int(document["revision"]),
-                int(document["reloads"]),
-                tuple(parse_instance(each, "the shared fleet") for each in document["added"]),
-                frozenset(map(str, document["removed"])),
-                frozenset(map(str, document["draining"])),
-                targets,
-            )
-        except ConfigError:
-            raise
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            known = _DOCUMENT.validate_python(document)
+        except ValidationError as error:
+            problem = error.errors(include_url=False, include_input=False)[0]
             raise OverlayError(
-                f"the shared fleet document cannot be read ({type(error).__name__})"
+                f"the shared fleet document cannot be read: {path_of(problem['loc'])} {sentence_of(problem)}"
             ) from error
+        targets = known["targets"]["keys"]
+        if known["targets"]["fleet"]:
+            targets[None] = known["targets"]["fleet"]
+        return cls(
+            known["revision"],
+            known["reloads"],
+            tuple(parse_instance(each, "the shared fleet") for each in known["added"]),
+            frozenset(known["removed"]),
+            frozenset(known["draining"]),
+            targets,
+        )
+
+
+class _Targets(TypedDict):
+    fleet: Values
+    keys: dict[str | None, Values]  # the fleet's own (None) is added when the document is read
+
+
+class _Document(TypedDict):
+    revision: int
+    reloads: int
+    added: list[dict[str, Any]]
+    removed: list[str]
+    draining: list[str]
+    targets: _Targets
+
+
+_DOCUMENT = TypeAdapter(_Document)
 
 
 def revision_of(document: Mapping[str, Any]) -> int:
-    """The revision of a document, 0 of one that is none."""
+    """The document's revision, or 0 if it is invalid."""
     revision = document.get("revision", 0)
     return revision if isinstance(revision, int) else 0
-
-
-def _values(values: Mapping[str, Any]) -> Values:
-    return {str(name): None if value is None else float(value) for name, value in values.items()}

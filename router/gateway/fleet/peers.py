@@ -58,7 +58,7 @@ class PeerLink:
     def view(self) -> View:
         """What this replica tells now."""
         scheduler = self._runner.scheduler
-        lessons = self._sharing.news(self._runner.clock(), self._state.health.replicas)
+        lessons = self._sharing.drain_outgoing(self._runner.clock(), self._state.health.replicas)
         if lessons is not None:
             self._state.tell(lessons)
         instances = scheduler.instances

@@ -48,7 +48,7 @@ class Responder:
         """Cut the connection."""
         self._cycle.transport.abort()
 
-    def whole(self, status: int, headers: bytes, body: bytes) -> None:
+    def respond(self, status: int, headers: bytes, body: bytes) -> None:
         """The whole response in one write."""
         head = self._head(status, headers)
         if not self._cycle.disconnected:

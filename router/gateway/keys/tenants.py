@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from router.config import KeyConfig
 from router.core.quoting import quoted
 from router.gateway.keys.accounts import Account, KeyBudget
+from router.request.validation import path_of, sentence_of
 from router.store.keys import StoredKey
 from router.store.state import TOTAL, Bucket, Budget
 
@@ -261,9 +262,8 @@ def key_of(name: object, sha256: str, given: Mapping[str, Any]) -> KeyConfig:
         return KeyConfig.model_validate({**given, "name": name, "sha256": sha256})
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
-        where = ".".join(map(str, first["loc"])) or None
-        reason = first["msg"].replace("Input should be", "must be").replace("String should", "should")
-        raise BadKey(where, reason) from None
+        where = path_of(first["loc"]) or None
+        raise BadKey(where, sentence_of(first)) from None
 
 
 def _read(row: StoredKey) -> KeyConfig | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from backends import sse_events
 from router.core.errors import Refusal
 from router.core.types import Prediction, Request
 from router.explain import PREDICTED
@@ -36,7 +37,7 @@ def length_event(api: str, model: str, request: Request) -> bytes:
         "model": model,
         "choices": choices,
     }
-    return b"data: " + orjson.dumps(chunk) + b"\n\n"
+    return sse_events.event(orjson.dumps(chunk))
 
 
 def headway_object(record: RequestRecord, prediction: Prediction) -> dict[str, Any]:
@@ -79,4 +80,4 @@ def respond_refusal(
         headers.append((b"www-authenticate", b"Bearer"))
     # A 413 keeps the connection: what is left of the body is read and dropped. To close now would reset the
     # connection, and the client, still sending, would lose the answer.
-    responder.whole(refusal.status, header_lines(headers), codec.error(refusal))
+    responder.respond(refusal.status, header_lines(headers), codec.error(refusal))

@@ -16,7 +16,7 @@ import orjson
 from backends.engine_numbers import counted, sound_usage
 from router.core.interfaces import Batch
 from router.core.money.meter import TokenMeter, Verdict
-from router.gateway.codecs.openai.events import event_payload, parse_event
+from router.gateway.codecs.openai.events import chunk_of
 from router.request.prompt import BYTES_PER_TOKEN
 
 #: The longest tokens of vocabularies in use are runs of this many spaces or dashes.
@@ -99,7 +99,7 @@ class MeteredStream:
         kept: list[bytes] = []
         before = self._passed
         for at, event in enumerate(events):
-            payload = _object(event)
+            payload = chunk_of(event)
             if payload is None:
                 if event:
                     kept.append(event)
@@ -162,12 +162,6 @@ class MeteredStream:
                 count = max(output, self._events.get(at, 0))
             self._by_choice[at] = count
         self.meter.count(sum(self._by_choice.values()), counted(usage, "prompt_tokens"))
-
-
-def _object(event: bytes) -> dict[str, Any] | None:
-    """The object of an event; None for a comment or nothing. Raises UpstreamError for what is no JSON object."""
-    payload = event_payload(event)
-    return None if payload is None else parse_event(payload)
 
 
 def tokens_of(answer: Mapping[str, Any]) -> int:

@@ -280,8 +280,8 @@ class Relay:
         attempt = self._attempts[settlement.answer.number]
         headway = headway_object(self._exchange.record, attempt.dispatch.prediction)
         if attempt.answer is not None:
-            body = codec.whole(attempt.answer, headway)
-            responder.whole(200, self._head(codec.body_type, attempt.dispatch), body)
+            body = codec.non_streaming(attempt.answer, headway)
+            responder.respond(200, self._head(codec.body_type, attempt.dispatch), body)
             return
         last = self._exchange.length_event(attempt.dispatch.candidate.model) if attempt.cut else b""
         if responder.started:

@@ -17,6 +17,7 @@ from router.gateway.codecs.openai.errors import openai_error
 from router.gateway.intake.callers import caller_terms, check_admin
 from router.gateway.service import Gateway
 from router.request.key_terms import KeyTerms
+from router.request.validation import path_of, sentence_of
 from router.store.database import StoreError
 
 #: A body of the control plane, which is parsed in one piece.
@@ -112,13 +113,17 @@ def add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
-        param = ".".join(str(part) for part in first["loc"][1:]) or None
-        if param is None and first["type"] in {"dict_type", "model_attributes_type"}:
+        if first["type"] == "json_invalid":
+            return respond(request, invalid_request("The body is not valid JSON."))
+        param = path_of(first["loc"][1:])
+        if not param and first["type"] in {"dict_type", "model_attributes_type"}:
             return respond(
                 request,
                 invalid_request("The body must be a JSON object, with content-type: application/json."),
             )
-        return respond(request, invalid_request(f"{param or 'body'}: {first['msg']}", param))
+        return respond(
+            request, invalid_request(f"{param or 'The body'} {sentence_of(first)}.", param or None)
+        )
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:

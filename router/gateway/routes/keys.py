@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypeVar
 
 import orjson
 from fastapi import APIRouter, Depends, Query, Request, Response
+from pydantic import BaseModel, ConfigDict
 
 from router.core.errors import Refusal, invalid_request
 from router.core.types import Outcome
@@ -39,6 +40,20 @@ _AT_A_TIME = 25
 _CLOSED = "The gateway was open; from now on every request needs a key."
 
 
+class NewKey(BaseModel):
+    """A key to make: `name`, and settings as in the fleet file."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    name: Any = None
+
+
+class NewKeyBelow(NewKey):
+    """The same for operators; `maker` is the key above it (null: none)."""
+
+    maker: str | None = None
+
+
 def key_routes(gateway: Gateway) -> APIRouter:
     """All of /admin/keys, /admin/spend, /v1/keys and /v1/spend."""
     router = APIRouter()
@@ -61,16 +76,13 @@ def _operators(gateway: Gateway) -> APIRouter:
         return await _listed(gateway, list(gateway.rules.tenants))
 
     @router.post("/keys", status_code=201, responses={409: {}, 422: {}})
-    async def make_key(body: dict[str, Any], response: Response) -> dict[str, Any]:
+    async def make_key(body: NewKeyBelow, response: Response) -> dict[str, Any]:
         """Make a key: `name`, the fleet file's settings of a key, and `maker` for one below another key. The key itself
         stands in this answer and nowhere else."""
         if gateway.admin_key is None:
             # The first key closes the gateway: whoever is on this machine could lock its owner out.
             raise Refusal(401, "invalid_api_key", "Keys need an admin key.", Outcome.REJECTED_AUTH)
-        maker = body.pop("maker", None)
-        if maker is not None and not isinstance(maker, str):
-            raise invalid_request("maker must be the name of a key", "maker")
-        return await _make(gateway, body, maker, response)
+        return await _make(gateway, body, body.maker, response)
 
     @router.delete("/keys/{name}", responses={404: {}, 409: {}})
     async def revoke_key(name: str) -> dict[str, Any]:
@@ -119,7 +131,7 @@ def _holders(gateway: Gateway) -> APIRouter:
         return await _listed(gateway, [tenant for tenant in made if tenant is not None])
 
     @router.post("/keys", status_code=201, responses={403: {}, 404: {}, 409: {}, 422: {}})
-    async def make_key(body: dict[str, Any], request: Request, response: Response) -> dict[str, Any]:
+    async def make_key(body: NewKey, request: Request, response: Response) -> dict[str, Any]:
         """Make a key that has no more than the caller's: `name` and the settings of a key. The key itself stands in
         this answer and nowhere else."""
         maker = caller(request).name
@@ -157,13 +169,13 @@ def _holders(gateway: Gateway) -> APIRouter:
 
 
 # --- what both do -------------------------------------------------------------------------------------
-async def _make(
-    gateway: Gateway, body: dict[str, Any], maker: str | None, response: Response
-) -> dict[str, Any]:
+async def _make(gateway: Gateway, body: NewKey, maker: str | None, response: Response) -> dict[str, Any]:
     was_open = gateway.rules.keys.open
-    name = body.pop("name", None)
+    settings = body.model_extra or {}
     try:
-        made = await gateway.keys.make(gateway.rules.tenants, gateway.fleet.policies, name, body, maker)
+        made = await gateway.keys.make(
+            gateway.rules.tenants, gateway.fleet.policies, body.name, settings, maker
+        )
     except NameUsed as error:
         raise Refusal(409, "name_taken", _sentence(error), Outcome.REJECTED_INVALID, param="name") from None
     except BadKey as error:

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 import backends
+from backends.sse_events import END, event, objects
 from router.core.interfaces import Backend, Batch, Call, Stream
 from router.core.types import Candidate
 
@@ -55,7 +56,7 @@ class Dialect:
 class OpenAIDialect(Dialect):
     def _chunk(self, payload: Mapping[str, Any]) -> bytes:
         head = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "engine-model"}
-        return b"data: " + orjson.dumps({**head, **payload}) + b"\n\n"
+        return event(orjson.dumps({**head, **payload}))
 
     def text(self, content: str) -> bytes:
         choice = {"index": 0, "delta": {"content": content}, "logprobs": None, "finish_reason": None}
@@ -64,15 +65,11 @@ class OpenAIDialect(Dialect):
     def end(self, output_tokens: int) -> bytes:
         usage = {"prompt_tokens": 9, "completion_tokens": output_tokens, "total_tokens": 9 + output_tokens}
         last = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop"}
-        return (
-            self._chunk({"choices": [last]})
-            + self._chunk({"choices": [], "usage": usage})
-            + b"data: [DONE]\n\n"
-        )
+        return self._chunk({"choices": [last]}) + self._chunk({"choices": [], "usage": usage}) + END
 
     def error_event(self) -> bytes:
         error = {"message": "secret", "type": "ServiceUnavailableError", "param": None, "code": 503}
-        return b"data: " + orjson.dumps({"error": error}) + b"\n\ndata: [DONE]\n\n"
+        return event(orjson.dumps({"error": error})) + END
 
     def error_body(self, message: str, status: int) -> bytes:
         return orjson.dumps({"error": {"message": message, "type": "E", "param": "p", "code": status}})
@@ -125,9 +122,7 @@ def answer_of(batches: list[Batch]) -> tuple[str, int, Any, str | None]:
         usage = batch.usage or usage
         finish = batch.finish_reason or finish
         assert batch.data == b"" or batch.data.endswith(b"\n\n")
-        for event in batch.data.split(b"\n\n")[:-1]:
-            assert event.startswith(b"data: ")
-            payload = orjson.loads(event[6:])
+        for payload in objects(batch.data):
             assert payload["model"] == "fleet-model"
             (choice,) = payload["choices"]
             delta = choice.get("delta", choice)

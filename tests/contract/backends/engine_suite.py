@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import orjson
 import pytest
 
 import backends
+from backends.sse_events import objects
 from router.core.errors import UpstreamError, UpstreamRejected
 from router.core.interfaces import Backend, Batch, Call
 from router.core.types import Candidate
@@ -209,5 +209,4 @@ async def check_two_choices(served: Served) -> None:
 
 
 def events_of(batches: Sequence[Batch]) -> list[Any]:
-    data = b"".join(batch.data for batch in batches)
-    return [orjson.loads(event[6:]) for event in data.split(b"\n\n")[:-1]]
+    return list(objects(b"".join(batch.data for batch in batches)))

@@ -38,12 +38,12 @@ async def test_load_turns_lessons_and_rows_are_one_truth(tmp_path, redis):
         first = "abc".index(taken[0])
         assert taken == ["abc"[(first + at) % 3] for at in range(9)]
 
-        # Lessons: the second hears of all that the first learns.
+        # Observations: the second receives all that the first makes.
         for _ in range(12):
             assert (await one.chat(model="small", max_tokens=8))[0] == 200
-        lessons = [gw.gateway.predictor.sharing for gw in fleet.gateways]
-        await fleet.until(lambda: lessons[1].counts.heard >= lessons[0].counts.told > 50)
-        assert lessons[1].counts.ignored == lessons[1].counts.unfit == 0
+        sharing = [gw.gateway.predictor.sharing for gw in fleet.gateways]
+        await fleet.until(lambda: sharing[1].counts.received >= sharing[0].counts.sent > 50)
+        assert sharing[1].counts.ignored == sharing[1].counts.unfit == 0
         _, mine = await one.post("/v1/routing/predict", {"model": "small", "messages": _HELLO})
         _, theirs = await two.post("/v1/routing/predict", {"model": "small", "messages": _HELLO})
         for ours, others in zip(mine["candidates"], theirs["candidates"], strict=True):

@@ -217,9 +217,9 @@ def test_a_published_histogram_becomes_its_quantiles(tmp_path: Path) -> None:
     ("name", "text", "reason"),
     [
         ("chunk-0-trace.csv", "0,0.5,2,Gamma,0.25\n", "line 1: expected 6 values"),
-        ("chunk-0-trace.csv", "0,0.5,2,Pareto,1,1\n", "pattern must be Gamma or Weibull"),
-        ("chunk-0-trace.csv", "0,x,2,Gamma,1,1\n", "line 1: rate must be a number"),
-        ("chunk-0-trace.csv", "0,1,2,Gamma,0,1\n", "line 1: shape must be a number"),
+        ("chunk-0-trace.csv", "0,0.5,2,Pareto,1,1\n", "line 1: pattern: must be 'Gamma', 'Weibull'"),
+        ("chunk-0-trace.csv", "0,x,2,Gamma,1,1\n", r"line 1: rate_per_s: must be a number \(given: 'x'\)"),
+        ("chunk-0-trace.csv", "0,1,2,Gamma,0,1\n", "line 1: param1 must be above 0"),
         ("chunk-0-trace.csv", "", "no client asks anything"),
         ("chunk-0-dataset.json", "{", "not a dataset of ServeGen"),
         ("chunk-0-dataset.json", '{"0": {"input_tokens": "{1: 1}"}}', "not a dataset of ServeGen"),

@@ -8,9 +8,10 @@ import pytest
 
 from benchmarks.calibrate.errors import level_errors, pairs, residuals
 from benchmarks.calibrate.fit import combinations, fit, guess
-from benchmarks.calibrate.measured import CalibrationError, Level, Measured
+from benchmarks.calibrate.measured import Level, Measured
 from benchmarks.calibrate.report import result_of, text
 from benchmarks.calibrate.study import Split, Study
+from benchmarks.workloads.format import WorkloadError
 from tests.unit.benchmarks_calibrate.made import LIMITS, TRUTH, level
 
 
@@ -128,13 +129,13 @@ def test_distributions_are_compared_where_requests_cannot_be() -> None:
 
 def test_limits_that_no_engine_can_have_are_refused() -> None:
     one = study(Split(("4",), ()), level(4))
-    with pytest.raises(CalibrationError, match="max_batched_tokens must be at least max_seqs"):
+    with pytest.raises(WorkloadError, match="max_batched_tokens must be at least max_seqs"):
         fit(one, TRUTH, {"max_batched_tokens": (8,), "max_seqs": (16,)}, evaluations=1)
-    with pytest.raises(CalibrationError, match="limit is 96"):
+    with pytest.raises(WorkloadError, match="limit is 96"):
         fit(one, TRUTH, {"kv_capacity_tokens": (96,)}, evaluations=1)
 
 
 def test_a_guess_needs_requests_that_tell_a_speed() -> None:
     silent = replace(level(4), requests=tuple(replace(each, output_tokens=1) for each in level(4).requests))
-    with pytest.raises(CalibrationError, match="5 output tokens or more"):
+    with pytest.raises(WorkloadError, match="5 output tokens or more"):
         guess(study(Split(("4",), ()), silent))

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from backends.engine import profile
-from benchmarks.calibrate.measured import CalibrationError
 from benchmarks.calibrate.profiles import read_profiles
+from benchmarks.workloads.format import WorkloadError
 
 KNOWN = profile("llama-3.1-8b@a100-80g")
 
@@ -40,7 +40,7 @@ def test_numbers_that_yaml_takes_for_texts_are_numbers(tmp_path: Path) -> None:
 def test_another_file_is_told_in_one_line(content: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "profile.yaml"
     path.write_bytes(content)
-    with pytest.raises(CalibrationError, match=message):
+    with pytest.raises(WorkloadError, match=message):
         read_profiles(path)
-    with pytest.raises(CalibrationError, match="cannot read"):
+    with pytest.raises(WorkloadError, match="cannot read"):
         read_profiles(tmp_path / "nothing.yaml")

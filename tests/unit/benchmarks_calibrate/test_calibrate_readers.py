@@ -11,13 +11,14 @@ from typing import Any
 import orjson
 import pytest
 
-from benchmarks.calibrate.measured import CalibrationError, Level, Measured, State, read_file, write_file
+from benchmarks.calibrate.measured import Level, Measured, State, read_file, write_file
 from benchmarks.calibrate.replayed import read_any
 from benchmarks.calibrate.simulate import simulate
 from benchmarks.calibrate.sources import SOURCES
 from benchmarks.calibrate.study import Split, by_load, splitter
 from benchmarks.replay.command import RESULTS_KEY
 from benchmarks.replay.row import Row
+from benchmarks.workloads.format import WorkloadError
 from tests.unit.benchmarks_calibrate.made import TRUTH
 
 ROW = {"level": "a", "arrival_s": 0.5, "prompt_tokens": 10, "output_tokens": 7, "ttft_s": 0.1, "e2e_s": 0.7}
@@ -73,12 +74,21 @@ def test_a_request_without_output_tokens_loads_the_engine_with_the_median(tmp_pa
         (({"headway_measurement": 1},), "holds no request"),
         (({"headway_measurement": 1}, b"{"), "line 2: not valid JSON"),
         (({"headway_measurement": 1}, ROW, b"[]"), "line 3: must be a JSON object"),
-        (({"headway_measurement": 1}, {**ROW, "level": 1}), "line 2: level must be a non-empty text"),
-        (({"headway_measurement": 1}, {**ROW, "arrival_s": None}), "line 2: arrival_s is missing"),
-        (({"headway_measurement": 1}, {**ROW, "ttft_s": "x"}), "line 2: ttft_s must be a number"),
+        (
+            ({"headway_measurement": 1}, {**ROW, "level": 1}),
+            "line 2: level: must be a text that is not empty",
+        ),
+        (
+            ({"headway_measurement": 1}, {**ROW, "arrival_s": None}),
+            r"line 2: arrival_s: must be a number \(given: null\)",
+        ),
+        (({"headway_measurement": 1}, {**ROW, "ttft_s": "x"}), "line 2: ttft_s: must be a number"),
         (({"headway_measurement": 1}, {**ROW, "e2e_s": 0.05}), "line 2: expected 0 < ttft_s <= e2e_s"),
-        (({"headway_measurement": 1}, {**ROW, "prompt_tokens": 0}), "line 2: prompt_tokens must be a whole"),
-        (({"headway_measurement": 1}, {"level": "a", "t_s": 1, "running": 2}), "line 2: waiting is missing"),
+        (
+            ({"headway_measurement": 1}, {**ROW, "prompt_tokens": 0}),
+            "line 2: prompt_tokens: must be at least 1",
+        ),
+        (({"headway_measurement": 1}, {"level": "a", "t_s": 1, "running": 2}), "line 2: waiting: is missing"),
         (
             ({"headway_measurement": 1}, {**ROW, "output_tokens": None}),
             "level a: output_tokens is null in every",
@@ -87,7 +97,7 @@ def test_a_request_without_output_tokens_loads_the_engine_with_the_median(tmp_pa
 )
 def test_a_wrong_line_is_named(tmp_path: Path, rows: Any, told: str) -> None:
     path = lines(tmp_path / "bad.jsonl", *rows)
-    with pytest.raises(CalibrationError, match=told) as caught:
+    with pytest.raises(WorkloadError, match=told) as caught:
         read_file(path)
     assert "\n" not in str(caught.value)
     assert "level a" in told or str(path) in str(caught.value)
@@ -110,11 +120,11 @@ def test_a_replay_s_row_file_is_one_level(tmp_path: Path) -> None:
 def test_rows_of_a_fleet_are_refused(tmp_path: Path) -> None:
     there, here = ({"x-headway-instance": name} for name in ("there", "here"))
     path = lines(tmp_path / "f.jsonl", {RESULTS_KEY: 1}, replayed(headers=there), replayed(headers=here))
-    with pytest.raises(CalibrationError, match="answered by 2 instances"):
+    with pytest.raises(WorkloadError, match="answered by 2 instances"):
         read_any(path)
-    with pytest.raises(CalibrationError, match="no request was answered"):
+    with pytest.raises(WorkloadError, match="no request was answered"):
         read_any(lines(tmp_path / "n.jsonl", {RESULTS_KEY: 1}, replayed(complete=False)))
-    with pytest.raises(CalibrationError, match="is empty"):
+    with pytest.raises(WorkloadError, match="is empty"):
         read_any(lines(tmp_path / "e.jsonl"))
 
 
@@ -137,7 +147,7 @@ def test_the_split_is_as_told_and_by_whole_levels() -> None:
         (("1",), ("1",), "cannot be fitted and held out"),
         (None, ("1", "2", "4"), "no level is left"),
     ):
-        with pytest.raises(CalibrationError, match=told):
+        with pytest.raises(WorkloadError, match=told):
             splitter(fit, test)(names)
 
 
@@ -145,7 +155,7 @@ def test_levels_are_in_order_of_load_and_their_names_differ() -> None:
     slow = Level("z", (Measured(0, 1, 1, 1, 1), Measured(9, 1, 1, 1, 1)))
     fast = Level("a", (Measured(0, 1, 1, 1, 1), Measured(1, 1, 1, 1, 1)))
     assert by_load([fast, slow]) == [slow, fast]
-    with pytest.raises(CalibrationError, match="'a' stands in more than one file"):
+    with pytest.raises(WorkloadError, match="'a' stands in more than one file"):
         by_load([fast, fast])
 
 
@@ -159,6 +169,7 @@ def burst(data: Path, *, chars: Mapping[int, int]) -> None:
         requests += [
             {
                 "scale": scale, "event_id": index, "arrival_s": index * 100 / scale, "in_tokens": 100 + index,
+                "max_tokens": 1024,
                 "out_chars_with_prompt": count + index, "ttft_s": 0.5, "e2e_s": 0.5 + 2 * (index + 1),
             }
             for index in range(3)
@@ -278,10 +289,10 @@ def test_a_table_that_is_not_there_or_not_such_a_table_is_named(tmp_path: Path, 
         "aibrix": "aibrix_vllm_llama31_8b",
     }[name]
     path = tmp_path / folder / "requests.csv.gz"
-    with pytest.raises(CalibrationError, match=f"cannot read .*{folder}"):
+    with pytest.raises(WorkloadError, match=f"cannot read .*{folder}"):
         SOURCES[name](tmp_path, splitter(None, None))
     table(path, [{"x": 1}])
-    with pytest.raises(CalibrationError, match=r"requests.csv.gz, line 1: no column"):
+    with pytest.raises(WorkloadError, match=r"requests.csv.gz, line 1: column"):
         SOURCES[name](tmp_path, splitter(None, None))
 
 
@@ -290,5 +301,5 @@ def test_a_wrong_number_in_a_table_is_named(tmp_path: Path) -> None:
         tmp_path / "aibrix_vllm_llama31_8b" / "requests.csv.gz",
         [*aibrix_rows("naive"), {**aibrix_rows("naive")[0], "ttft_s": "soon"}],
     )
-    with pytest.raises(CalibrationError, match=r"requests.csv.gz, line 8: ttft_s is no number"):
+    with pytest.raises(WorkloadError, match=r"requests.csv.gz, line 8: ttft_s: must be a number"):
         SOURCES["aibrix"](tmp_path, splitter(None, None))

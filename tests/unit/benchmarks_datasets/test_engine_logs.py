@@ -24,7 +24,7 @@ def burst(folder: Path) -> Dataset:
             requests | {"scale": "200", "arrival_s": 0.0, "in_tokens": 10, "ttft_s": 0.25, "e2e_s": 2.0},
         ],
     )
-    state = {"num_swapped": 0}
+    state = {"num_swapped": 0, "prompt_tok_per_s": 9.5, "gen_tok_per_s": 80.0}
     table(
         folder / "vllm_burst_llama32_1b" / "engine_state.csv.gz",
         [
@@ -145,5 +145,5 @@ def test_helix_clusters_of_one_kind(tmp_path: Path) -> None:
 
 
 def test_a_wrong_number_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="line 2: launch_s is no number"):
+    with pytest.raises(ValueError, match="line 2: launch_s: must be a number"):
         aibrix(tmp_path, [("naive", "0.1", "soon", "7", 20_000)])  # type: ignore[list-item]

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.training.kinds import KINDS
 from benchmarks.training.train import train_and_evaluate
 from predictors.learned.artifact import Artifact, load, save
+from predictors.learned.models import KINDS
 from predictors.training.dataset import Dataset, write
 from router import cli
 from tests.unit.benchmarks_training.made import answers, log
@@ -73,7 +73,7 @@ def test_a_folder_is_evaluated_by_what_the_data_tell(
 ) -> None:
     """Other prompts of the same kinds; a latency artifact beside it has no data to be asked about."""
     shutil.copytree(artifacts, tmp_path / "both")
-    save(Artifact("latency", KINDS["latency"].features(), {"a": np.ones(1)}), tmp_path / "both")
+    save(Artifact("latency", KINDS["latency"].feature_names(), {"a": np.ones(1)}), tmp_path / "both")
     write(answers(60, seed=2, source="later"), tmp_path / "later")
     assert (
         evaluate("--artifact", tmp_path / "both", "--data", tmp_path / "later", "--out", tmp_path / "report")

@@ -6,8 +6,8 @@ import pytest
 from benchmarks.evaluate import latency, latency_baselines
 from benchmarks.evaluate.latency import CALIBRATED, LSTM, Judged, _covered, evaluate
 from benchmarks.evaluate.latency_baselines import LINEAR, TREES, fit_linear, fit_trees
+from predictors.analytic.quantiles import TAUS
 from predictors.learned.artifact import Artifact
-from predictors.learned.latency import TAUS
 from predictors.training.dataset import Dataset, DatasetError
 from predictors.training.latency import train
 from predictors.training.latency_fit import Settings

@@ -5,6 +5,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
+from backends.sse_events import END
 from benchmarks.overhead import wire
 
 
@@ -34,4 +35,4 @@ def test_every_chunk_has_the_same_length_and_carries_its_stamp() -> None:
 def test_the_end_of_a_stream_has_usage_only_if_asked() -> None:
     assert b'"completion_tokens":9' in wire.closing(9, True)
     assert b"usage" not in wire.closing(9, False)
-    assert wire.closing(9, False).endswith(wire.chunk(wire.END_MARK) + wire.LAST_CHUNK)
+    assert wire.closing(9, False).endswith(wire.chunk(END) + wire.LAST_CHUNK)

@@ -6,7 +6,8 @@ else) heals; what bends predictions after it cannot, and shows as an error of pr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass
 from functools import cache
 from math import log
 from statistics import fmean
@@ -102,7 +103,9 @@ def test_constants_of_another_hardware_heal(policy: str, by: float | str) -> Non
 def test_a_latency_model_of_something_else_is_found_out(bent: dict[str, float]) -> None:
     shipped = load_models()
     assert shipped.latency is not None
-    predictor = OnlinePredictor(replace(shipped, latency=MistakenLatency(shipped.latency, **bent)))  # type: ignore[arg-type]
+    mistaken = copy(shipped)
+    mistaken.latency = MistakenLatency(shipped.latency, **bent)  # type: ignore[assignment]
+    predictor = OnlinePredictor(mistaken)
     found = reach("slo", predictor)
     trusts = [each for each in predictor.groups().values() if each.learned.ttfts >= 60]
     assert any(each.alarms for each in trusts)

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from predictors.learned.latency.features import TAUS
+from predictors.analytic.quantiles import TAUS
 from predictors.learned.latency.model import LatencyModel
 from predictors.learned.models import UNTRAINED, Models
-from predictors.online.prediction import PhysicalPrediction
+from predictors.online.prediction import OnlinePrediction
 from predictors.online.predictor import OnlinePredictor
 from router.core.interfaces import Option
 from router.core.state import Instance
@@ -20,7 +20,7 @@ from router.core.types import Candidate, Prediction, Request, Slo
 #: Place of the median among the latency model's quantiles.
 MEDIAN = TAUS.index(0.5)
 #: Bends the predictions of one request's options in place.
-Bend = Callable[[Sequence[PhysicalPrediction]], None]
+Bend = Callable[[Sequence[OnlinePrediction]], None]
 
 
 class Wrong(OnlinePredictor):
@@ -40,7 +40,7 @@ class Wrong(OnlinePredictor):
 
     def predict_all(self, request: Request, options: Sequence[Option], now: float) -> None:
         super().predict_all(self._asked(request, now), options, now)
-        found = [cast("PhysicalPrediction", option.prediction) for option in options]
+        found = [cast("OnlinePrediction", option.prediction) for option in options]
         for each in found:
             retell(each, ttft=self._times, tpot=self._times)
         if self._bend is not None:
@@ -61,7 +61,7 @@ class Wrong(OnlinePredictor):
         return replace(request, slo=bent)
 
 
-def retell(told: PhysicalPrediction, *, ttft: float = 1.0, tpot: float = 1.0, tokens: float = 1.0) -> None:
+def retell(told: OnlinePrediction, *, ttft: float = 1.0, tpot: float = 1.0, tokens: float = 1.0) -> None:
     """Multiply what a prediction says of its times and its answer's length."""
     answer = told.answer
     told.of_ttft = [factor * ttft for factor in told.of_ttft]
@@ -87,21 +87,21 @@ def retell(told: PhysicalPrediction, *, ttft: float = 1.0, tpot: float = 1.0, to
 def lengths(by: float) -> Bend:
     """Answers `by` times as long."""
 
-    def bend(found: Sequence[PhysicalPrediction]) -> None:
+    def bend(found: Sequence[OnlinePrediction]) -> None:
         for each in found:
             retell(each, tokens=by)
 
     return bend
 
 
-def overconfident(found: Sequence[PhysicalPrediction]) -> None:
+def overconfident(found: Sequence[OnlinePrediction]) -> None:
     """Nothing will be missed."""
     for each in found:
         if each.p_miss is not None:
             each.p_miss *= 0.02
 
 
-def constant(found: Sequence[PhysicalPrediction]) -> None:
+def constant(found: Sequence[OnlinePrediction]) -> None:
     """All options are told alike: a second, 30 ms a token, one miss in ten."""
     for each in found:
         retell(each, ttft=1.0 / each.engine_ttft_s)
@@ -110,7 +110,7 @@ def constant(found: Sequence[PhysicalPrediction]) -> None:
         each.p_miss = None if each.p_miss is None else 0.1
 
 
-def shuffled(found: Sequence[PhysicalPrediction]) -> None:
+def shuffled(found: Sequence[OnlinePrediction]) -> None:
     """What is true of an option is told of the next one."""
     told = [(each.engine_ttft_s, each.tpot_s, each.p_miss) for each in found]
     for each, (ttft_s, tpot_s, p_miss) in zip(found, told[1:] + told[:1], strict=True):
@@ -120,7 +120,7 @@ def shuffled(found: Sequence[PhysicalPrediction]) -> None:
         each.p_miss = p_miss
 
 
-def reversed_qualities(found: Sequence[PhysicalPrediction]) -> None:
+def reversed_qualities(found: Sequence[OnlinePrediction]) -> None:
     """The best is told as the worst."""
     for each in found:
         each.quality = None if each.quality is None else 1.0 - each.quality
@@ -159,7 +159,7 @@ class MistakenLatency:
         return bent
 
 
-def hasty(found: Sequence[PhysicalPrediction]) -> None:
+def hasty(found: Sequence[OnlinePrediction]) -> None:
     """First tokens are promised much too early, and targets are missed now and then: many attempts seem stuck."""
     for each in found:
         retell(each, ttft=0.3)

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from benchmarks.training.command import read_and_prepare
-from benchmarks.training.kinds import KINDS
 from benchmarks.training.splits import split
 from predictors.learned.artifact import load
+from predictors.learned.models import KINDS
 from predictors.training.dataset import Dataset, write
 from router import cli
 from tests.unit.benchmarks_datasets.test_records_as_data import keep, record
@@ -48,7 +48,7 @@ def told(collected: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 
 
 def test_the_artifact_tells_what_made_it(told: dict[str, Any]) -> None:
-    artifact = load(Path(told["path"]), "relevance", KINDS["relevance"].features())
+    artifact = load(Path(told["path"]), "relevance", KINDS["relevance"].feature_names())
     assert artifact.name == told["artifact"]
     about = artifact.about
     (source,) = about["data"]

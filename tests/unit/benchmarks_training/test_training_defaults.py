@@ -111,7 +111,9 @@ def test_routellm_originals_are_read(tmp_path: Path) -> None:
 def test_an_original_in_another_form_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "mmlu_anatomy.csv"
     path.write_text("prompt,mixtral-8x7b-instruct-v0.1\nWhat?,maybe\n", encoding="utf-8")
-    with pytest.raises(WorkloadError, match=r"line 2: mixtral-8x7b-instruct-v0\.1 must be True or False"):
+    with pytest.raises(
+        WorkloadError, match=r"line 2: mixtral-8x7b-instruct-v0\.1: must be 'True' or 'False'"
+    ):
         list(routellm_rows(path, "anatomy"))
     path.write_text("prompt,gpt-4\nWhat?,True\n", encoding="utf-8")
     with pytest.raises(WorkloadError, match=r"column mixtral-8x7b-instruct-v0\.1 is missing"):

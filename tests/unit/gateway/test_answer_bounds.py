@@ -12,7 +12,7 @@ import pytest
 
 from backends.sse import SseScanner
 from router.core.errors import UpstreamError
-from router.gateway.codecs.ollama.answer import NdjsonStream
+from router.gateway.codecs.ollama.stream import NdjsonStream
 from router.gateway.codecs.openai.assemble import Assembler
 from router.gateway.codecs.responses import stream as responses_stream
 from router.gateway.codecs.responses.stream import ResponsesStream

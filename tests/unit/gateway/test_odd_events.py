@@ -90,7 +90,7 @@ def events(chunk: dict[str, Any]) -> list[bytes]:
     return [b"data: %b\n\n" % text.replace('"@here@"', odd).encode() for text in texts for odd in ODD]
 
 
-def fronts() -> dict[str, ApiCodec]:
+def codecs() -> dict[str, ApiCodec]:
     response = responses_to_chat({"model": "m", "input": "x"})
     return {
         "openai": OpenAICodec(True),
@@ -105,7 +105,7 @@ def test_any_event_is_passed_on_or_fails_while_it_is_read(api: str) -> None:
     chunk = TEXT if api == "ollama generate" else CHUNK
     good = b"data: " + json.dumps(chunk).encode() + b"\n\n"
     for event in events(chunk):
-        codec = fronts()[api]
+        codec = codecs()[api]
         scanner = SseScanner("m")
         usage, reason = None, None
         try:
@@ -139,4 +139,4 @@ def test_any_event_makes_a_whole_answer_or_fails_while_it_is_read(api: str) -> N
         except UpstreamError:
             continue
         answer["usage"] = usage or {"prompt_tokens": 1, "completion_tokens": 1}
-        assert json.loads(fronts()[api].whole(answer, HEADWAY)), event
+        assert json.loads(codecs()[api].non_streaming(answer, HEADWAY)), event

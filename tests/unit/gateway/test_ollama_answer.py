@@ -16,16 +16,9 @@ from ollama import ChatResponse, EmbedResponse, GenerateResponse
 from ollama._types import EmbeddingsResponse
 
 from router.core.errors import UpstreamError
-from router.gateway.codecs.ollama.answer import (
-    NdjsonStream,
-    Timings,
-    at_length_1,
-    embed_from_openai,
-    embeddings_from_openai,
-    loaded,
-    rfc3339,
-    whole,
-)
+from router.gateway.codecs.ollama.answer import Timings, loaded, non_streaming, rfc3339
+from router.gateway.codecs.ollama.embeddings import at_length_1, embed_from_openai, embeddings_from_openai
+from router.gateway.codecs.ollama.stream import NdjsonStream
 from router.gateway.codecs.openai.assemble import Assembler
 
 AT_NS = 1_700_000_000_123_456_789
@@ -307,7 +300,7 @@ def test_lines_do_not_depend_on_how_events_arrive_and_agree_with_the_whole_answe
 
     assembler = Assembler("chat")
     assembler.feed(b"".join(events))
-    answer = ChatResponse.model_validate(whole("chat", "m", assembler.result(), Timings()))
+    answer = ChatResponse.model_validate(non_streaming("chat", "m", assembler.result(), Timings()))
     messages = [line["message"] for line in parsed(lines)]
     assert "".join(one["content"] for one in messages) == answer.message.content
     streamed = [call for one in messages for call in one.get("tool_calls", [])]
@@ -324,7 +317,7 @@ def test_a_whole_chat() -> None:
     ]
     message = {"role": "assistant", "content": "hi", "reasoning": "hm", "tool_calls": calls}
     answer = {"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}], "usage": USAGE}
-    found = whole("chat", "m:latest", answer, TIMINGS, {"request_id": "r"}, at_ns=AT_NS)
+    found = non_streaming("chat", "m:latest", answer, TIMINGS, {"request_id": "r"}, at_ns=AT_NS)
     assert found == {
         "model": "m:latest",
         "created_at": AT,
@@ -348,11 +341,11 @@ def test_a_whole_generation_from_either_api() -> None:
     chat = {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], "usage": USAGE}
     text = {"choices": [{"text": "hi", "finish_reason": "stop"}], "usage": USAGE}
     for answer in (chat, text):
-        found = GenerateResponse.model_validate(whole("generate", "m", answer, TIMINGS))
+        found = GenerateResponse.model_validate(non_streaming("generate", "m", answer, TIMINGS))
         assert (found.response, found.done, found.done_reason, found.eval_count) == ("hi", True, "stop", 5)
     empty = {"choices": [{"message": {"content": None, "tool_calls": None}, "finish_reason": "stop"}]}
-    assert whole("chat", "m", empty, Timings())["message"] == {"role": "assistant", "content": ""}
-    assert whole("generate", "m", {"choices": []}, Timings())["response"] == ""
+    assert non_streaming("chat", "m", empty, Timings())["message"] == {"role": "assistant", "content": ""}
+    assert non_streaming("generate", "m", {"choices": []}, Timings())["response"] == ""
 
 
 def test_a_whole_answers_logprobs() -> None:
@@ -360,7 +353,7 @@ def test_a_whole_answers_logprobs() -> None:
     answer = {
         "choices": [{"message": {"content": "a"}, "logprobs": {"content": items}, "finish_reason": "stop"}]
     }
-    found = ChatResponse.model_validate(whole("chat", "m", answer, Timings()))
+    found = ChatResponse.model_validate(non_streaming("chat", "m", answer, Timings()))
     assert found.logprobs is not None
     assert [one.token for one in found.logprobs] == ["a"]
 

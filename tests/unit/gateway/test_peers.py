@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from policies.round_robin import RoundRobin
-from predictors.online.lessons import Prompt, write
+from predictors.online.answer_lengths import AnswerCounted
+from predictors.online.observation import Codec
 from predictors.online.predictor import OnlinePredictor
 from router.core.events import (
     Arrived,
@@ -128,7 +129,7 @@ async def test_alone_nothing_is_kept_to_be_told() -> None:
     alone.runner.apply(FirstToken("r1", 1))
     alone.runner.apply(Ended("r1", 1, EndedHow.OK, output_tokens=9, prompt_tokens=55))
     assert alone.runner.on_work is None
-    assert alone.predictor.sharing.news(0.0, 2) is None
+    assert alone.predictor.sharing.drain_outgoing(0.0, 2) is None
     alone.runner.stop()
 
 
@@ -150,15 +151,16 @@ async def test_an_instance_that_comes_later_has_others_work_too(world: World) ->
     assert world.scheduler.instances["c"].elsewhere.in_flight == 3
 
 
-async def test_turns_and_lessons_and_documents_go_where_they_belong(world: World) -> None:
+async def test_turns_observations_and_documents_go_where_they_belong(world: World) -> None:
     world.link.hear(
         Peers(2, {}, turns={'round_robin:["m"]': ("a", "m"), "gone:x": ("a", "m"), "": ("a", "m")})
     )
     world.arrive("r1")
     assert world.link.view().work == {"b": Work(1, 1, 50, 0)}
-    world.link.hear_lessons([write("physical", [Prompt("a", "m", 100, 200)]), b"nonsense"])
+    counted = AnswerCounted(("a", "m"), 100, 200, None, None, 1, None)
+    world.link.hear_lessons([Codec([AnswerCounted]).encode("physical", [counted]), b"nonsense"])
     assert world.predictor.sharing.counts[2:4] == (1, 1)
-    assert world.predictor.lengths.of("m").prompt_ratio > 1.0
+    assert world.predictor.stats.lengths.of("m").prompt_ratio > 1.0
     heard: list[Mapping[str, Any]] = []
     world.link.followers["fleet"] = heard.append
     world.link.changed("fleet", {"revision": 1})

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from router.core.errors import Refusal
 from router.core.types import Outcome
 from router.gateway.codecs.openai.assemble import Assembler
-from router.gateway.codecs.responses.answer import whole_response
+from router.gateway.codecs.responses.answer import non_streaming_response
 from router.gateway.codecs.responses.codec import ResponsesCodec
 from router.gateway.codecs.responses.request import responses_to_chat
 from router.gateway.codecs.responses.stream import ResponsesStream
@@ -61,7 +61,7 @@ def whole(*batches: bytes) -> dict[str, Any]:
     for batch in batches:
         assembler.feed(batch)
     answer = assembler.result() | {"usage": USAGE}
-    response = whole_response(answer, "1", "llama", 100, 100, ECHO) | {"headway": HEADWAY}
+    response = non_streaming_response(answer, "1", "llama", 100, 100, ECHO) | {"headway": HEADWAY}
     Response.model_validate(json.loads(orjson.dumps(response)))
     return response
 

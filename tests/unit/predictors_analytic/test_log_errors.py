@@ -10,7 +10,7 @@ import pytest
 
 from predictors.analytic.log_errors import LogErrors
 from predictors.analytic.normal import beyond, scores
-from predictors.learned.latency.conformal import Distribution
+from predictors.analytic.quantiles import Distribution
 from predictors.online.residuals import ResidualWindow
 from predictors.online.sessions import SessionIndex
 

@@ -4,7 +4,9 @@ import math
 
 import pytest
 
-from predictors.learned.latency import EVENT_FEATURES, LATENCY_FEATURES, TARGET_FEATURES, Estimate, Track
+from predictors.analytic.estimate import Estimate
+from predictors.learned.latency.features import EVENT_FEATURES, LATENCY_FEATURES, TARGET_FEATURES
+from predictors.learned.latency.history import InstanceHistory
 from router.core.state import Instance
 from router.core.types import LoadReport
 
@@ -31,7 +33,7 @@ def slower(estimate: Estimate, by: float) -> Estimate:
     )
 
 
-class Asked(Track):
+class Asked(InstanceHistory):
     """Is asked for a row after each event."""
 
     def _event(self, kind: str, instance: Instance, now: float, *rest: float) -> None:
@@ -39,21 +41,25 @@ class Asked(Track):
         self.target(instance, ESTIMATE, now)
 
 
-def history(by: float = 1.0, kind: type[Track] = Track) -> tuple[Track, Instance]:
+def history(
+    by: float = 1.0, kind: type[InstanceHistory] = InstanceHistory
+) -> tuple[InstanceHistory, Instance]:
     """A few requests at an engine that is `by` times slower than another."""
-    track, instance = kind(None), Instance("a", "vllm", {})
+    events, instance = kind(None), Instance("a", "vllm", {})
     estimate = slower(ESTIMATE, by)
     for at in range(6):
         instance.dispatched(300)
-        track.dispatched(instance, estimate, by * at)
+        events.waits(by * at)
+        events.dispatched(instance, estimate, estimate.step_s, by * at)
     for at in range(4):
         instance.first_token(300, 200)
-        track.first_token(instance, estimate, by * (6.0 + 0.1 * at - at), by * (6.0 + 0.1 * at))
+        events.stops_waiting(by * at)
+        events.first_token(instance, estimate, by * (6.0 + 0.1 * at - at), by * (6.0 + 0.1 * at))
     instance.released(300, 200, True)
-    track.ended(instance, estimate, 50, by * 0.03, by * 7.0)
+    events.ended(instance, estimate, 50, by * 0.03, by * 7.0)
     instance.takes_report(LoadReport(running=5, waiting=0, kv_usage=0.25), by * 7.5)
-    track.reported(instance, by * 7.5)
-    return track, instance
+    events.reported(instance, by * 7.5)
+    return events, instance
 
 
 def named(row: tuple[float, ...], names: tuple[str, ...] = TARGET_FEATURES) -> dict[str, float]:
@@ -62,15 +68,15 @@ def named(row: tuple[float, ...], names: tuple[str, ...] = TARGET_FEATURES) -> d
 
 def test_names_are_unique_and_rows_have_one_value_each():
     assert len(set(LATENCY_FEATURES)) == len(LATENCY_FEATURES) == len(EVENT_FEATURES) + len(TARGET_FEATURES)
-    track, instance = history()
-    assert {len(row) for row in track.events} == {len(EVENT_FEATURES)}
-    row = track.target(instance, ESTIMATE, 8.0)
+    events, instance = history()
+    assert {len(row) for row in events.events} == {len(EVENT_FEATURES)}
+    row = events.target(instance, ESTIMATE, 8.0)
     assert len(row) == len(TARGET_FEATURES)
     assert all(map(math.isfinite, row))
 
 
 def test_an_instance_of_which_nothing_is_known_has_a_row():
-    row = named(Track(None).target(Instance("a", "vllm", {}), ESTIMATE, 3.0))
+    row = named(InstanceHistory(None).target(Instance("a", "vllm", {}), ESTIMATE, 3.0))
     assert row["ttft_seen"] == row["tpot_seen"] == row["oldest_age"] == row["wait_by_8"] == 0.0
     assert row["ttft_steps"] == pytest.approx(math.log(10.0))
 
@@ -86,68 +92,70 @@ def test_a_slower_engine_gives_the_same_rows():
 
 
 def test_a_row_does_not_depend_on_rows_before_it():
-    (track, instance), (asked, same) = history(), history(kind=Asked)
-    assert asked.target(same, ESTIMATE, 8.0) == track.target(instance, ESTIMATE, 8.0)
-    for each, of_each in ((track, instance), (asked, same)):
+    (events, instance), (asked, same) = history(), history(kind=Asked)
+    assert asked.target(same, ESTIMATE, 8.0) == events.target(instance, ESTIMATE, 8.0)
+    for each, of_each in ((events, instance), (asked, same)):
         of_each.released(300, 200, False)
+        each.stops_waiting(5.0)
         each.lost(of_each, 3.5, False, 8.5)
-    assert asked.target(same, ESTIMATE, 9.0) == track.target(instance, ESTIMATE, 9.0)
+    assert asked.target(same, ESTIMATE, 9.0) == events.target(instance, ESTIMATE, 9.0)
 
 
 def test_tokens_of_a_prompt_are_coarse():
-    track, instance = history()
-    row = track.target(instance, ESTIMATE._replace(prompt_tokens=300.0), 8.0)
-    assert track.target(instance, ESTIMATE._replace(prompt_tokens=303.0), 8.0) == row
-    assert track.target(instance, ESTIMATE._replace(prompt_tokens=600.0), 8.0) != row
+    events, instance = history()
+    row = events.target(instance, ESTIMATE._replace(prompt_tokens=300.0), 8.0)
+    assert events.target(instance, ESTIMATE._replace(prompt_tokens=303.0), 8.0) == row
+    assert events.target(instance, ESTIMATE._replace(prompt_tokens=600.0), 8.0) != row
 
 
 def test_who_waits_is_known_by_when_it_was_dispatched():
-    track, instance = history()
-    row = named(track.target(instance, ESTIMATE, 8.0))
+    events, instance = history()
+    row = named(events.target(instance, ESTIMATE, 8.0))
     # Those dispatched at 4 and 5 have no first token yet.
     corrected_s = 0.2 * math.exp(0.1)
     assert row["oldest_age"] == pytest.approx(math.log1p(4.0 / corrected_s))
     assert row["middle_age"] == pytest.approx(math.log1p(3.0 / corrected_s))
     instance.released(300, 200, False)
-    track.lost(instance, 3.5, False, 8.5)  # the one of 5
-    row = named(track.target(instance, ESTIMATE, 9.0))
+    events.stops_waiting(5.0)
+    events.lost(instance, 3.5, False, 8.5)
+    row = named(events.target(instance, ESTIMATE, 9.0))
     assert row["oldest_age"] == pytest.approx(math.log1p(5.0 / corrected_s))
 
 
 def test_a_lost_answer_that_had_begun_leaves_those_that_wait():
-    track, instance = history()
-    before = named(track.target(instance, ESTIMATE, 8.5))["oldest_age"]
-    track.lost(instance, 7.0, True, 8.5)
-    assert named(track.target(instance, ESTIMATE, 8.5))["oldest_age"] == before
+    events, instance = history()
+    before = named(events.target(instance, ESTIMATE, 8.5))["oldest_age"]
+    events.lost(instance, 7.0, True, 8.5)
+    assert named(events.target(instance, ESTIMATE, 8.5))["oldest_age"] == before
 
 
 def test_what_came_last_is_relative_to_this_request():
-    track, instance = history()
-    row = named(track.target(instance, ESTIMATE, 8.0))
+    events, instance = history()
+    row = named(events.target(instance, ESTIMATE, 8.0))
     assert row["ttft_last"] == pytest.approx(math.log(3.3) - math.log(0.2) - 0.1)
     assert row["tpot_last"] == pytest.approx(math.log(0.03 / 0.02) + 0.1)
     # Prompts in the prefix cache have a history of their own.
-    cached = named(track.target(instance, ESTIMATE._replace(cached_tokens=290.0), 8.0))
+    cached = named(events.target(instance, ESTIMATE._replace(cached_tokens=290.0), 8.0))
     assert cached["ttft_seen"] == 0.0
     assert cached["ttft_other"] == row["ttft_median"]
 
 
 def test_errors_are_bounded():
-    track, instance = Track(None), Instance("a", "vllm", {})
+    events, instance = InstanceHistory(None), Instance("a", "vllm", {})
     instance.dispatched(300)
-    track.dispatched(instance, ESTIMATE, 0.0)
+    events.dispatched(instance, ESTIMATE, ESTIMATE.step_s, 0.0)
     instance.first_token(300, 200)
-    track.first_token(instance, ESTIMATE, 1e6, 1e6)
-    assert named(track.events[-1], EVENT_FEATURES)["event.error"] == 3.0
+    events.first_token(instance, ESTIMATE, 1e6, 1e6)
+    assert named(events.events[-1], EVENT_FEATURES)["event.error"] == 3.0
 
 
 def test_events_tell_their_kind_and_the_queue():
-    track, _ = history()
-    kinds = [name for row in track.events for name, on in list(named(row, EVENT_FEATURES).items())[:5] if on]
+    events, _ = history()
+    kinds = [name for row in events.events for name, on in list(named(row, EVENT_FEATURES).items())[:5] if on]
     assert [kind.partition(".")[2] for kind in kinds] == ["dispatched"] * 6 + ["first_token"] * 4 + [
         "ended",
         "reported",
     ]
-    last = named(track.events[-1], EVENT_FEATURES)
+    last = named(events.events[-1], EVENT_FEATURES)
     assert last["event.awaiting"] == pytest.approx(math.log1p(2))
     assert last["event.kv_usage"] == 0.25

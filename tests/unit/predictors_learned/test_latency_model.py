@@ -3,16 +3,11 @@
 import numpy as np
 import pytest
 
+from predictors.analytic.quantiles import TAUS
 from predictors.learned.artifact import Artifact, ArtifactError
-from predictors.learned.latency import (
-    EVENT_FEATURES,
-    LATENCY_FEATURES,
-    TARGET_FEATURES,
-    TAUS,
-    LatencyModel,
-    Track,
-)
-from predictors.learned.latency.model import HIDDEN, SHAPES, WIDTH
+from predictors.learned.latency.features import EVENT_FEATURES, LATENCY_FEATURES, TARGET_FEATURES
+from predictors.learned.latency.history import InstanceHistory
+from predictors.learned.latency.model import HIDDEN, SHAPES, WIDTH, LatencyModel
 from router.core.state import Instance
 
 
@@ -93,19 +88,19 @@ def test_widths_stretch_from_the_median():
     assert other - other[:, 1:2] == pytest.approx((one - one[:, 1:2]) * [2, 1, 2, 2, 3], rel=1e-4)
 
 
-def test_a_track_with_a_model_keeps_its_encoding_up_to_date():
+def test_a_history_with_a_model_keeps_its_encoding_up_to_date():
     model = LatencyModel.load(artifact(drawn()))
-    track, recorded, instance = Track(model), Track(None), Instance("a", "vllm", {})
+    history, recorded, instance = InstanceHistory(model), InstanceHistory(None), Instance("a", "vllm", {})
     hidden, cell, encoding = model.start()
-    assert (track.encoding == encoding).all()
+    assert (history.encoding == encoding).all()
     for at in range(3):
-        track.reported(instance, float(at))
+        history.reported(instance, float(at))
         recorded.reported(instance, float(at))
     for row in recorded.events:
         hidden, cell, encoding = model.step(row, hidden, cell)
-    assert (track.encoding == encoding).all()
+    assert (history.encoding == encoding).all()
     assert hidden.shape == (HIDDEN,)
-    assert track.events == []
+    assert history.events == []
 
 
 @pytest.mark.parametrize(

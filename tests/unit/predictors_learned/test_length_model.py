@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from predictors.analytic.length_table import BINS, PRIOR_SHARES
 from predictors.learned.artifact import Artifact, ArtifactError
 from predictors.learned.length_model import (
     COMPONENTS,
@@ -18,7 +19,6 @@ from predictors.learned.length_model import (
     shares_of,
 )
 from predictors.learned.text import COUNTS, prompt_features
-from predictors.online.length import BINS, PRIOR_SHARES
 
 TEXT = "Write a short poem about the sea, please."
 FLEET: list[tuple[str, str | None]] = [

@@ -10,16 +10,10 @@ import pytest
 
 from predictors.learned.artifact import Artifact, ArtifactError
 from predictors.learned.models import Models
-from predictors.learned.trees import (
-    TAU,
-    TREE_FEATURES,
-    TreeGroup,
-    TreeModel,
-    TreeOffset,
-    tree_row,
-)
-from predictors.online.prediction import PhysicalPrediction
+from predictors.learned.trees import TAU, TREE_FEATURES, TreeModel, tree_row
+from predictors.online.prediction import OnlinePrediction
 from predictors.online.predictor import OnlinePredictor
+from predictors.online.tree_times import TreeGroup, TreeOffset
 from router.core.interfaces import Option
 from router.core.profile import EngineProfile
 from router.core.state import Instance
@@ -104,8 +98,8 @@ def test_rows_tell_load_and_hardware() -> None:
     predictor.predict_all(REQUEST, [one, slow], 0.0)
     rows = []
     for each in (one, slow):
-        assert isinstance(each.prediction, PhysicalPrediction)
-        costs = predictor._pair(each.candidate, each.instance).costs
+        assert isinstance(each.prediction, OnlinePrediction)
+        costs = predictor.stats.of(each.candidate, each.instance).costs
         rows.append(tree_row(each.instance, costs, each.prediction.estimate))
     busy, idle = (dict(zip(TREE_FEATURES, row.features, strict=True)) for row in rows)
     assert (busy["kv_usage"], busy["kv_reported"], idle["kv_reported"]) == (0.25, 1.0, 0.0)

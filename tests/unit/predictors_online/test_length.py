@@ -6,7 +6,8 @@ from statistics import mean, quantiles
 
 import pytest
 
-from predictors.online.length import PRIOR_LOG_MEDIAN, PRIOR_SHARES, LengthDistribution
+from predictors.analytic.length_table import PRIOR_LOG_MEDIAN, PRIOR_SHARES
+from predictors.online.length import LengthDistribution
 from predictors.online.model_lengths import Lengths
 
 

@@ -8,7 +8,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from predictors.online.length import BINS, EDGES, LengthDistribution, bin_of
+from predictors.analytic.length_table import BINS, EDGES, bin_of
+from predictors.online.length import LengthDistribution
 from predictors.online.model_lengths import LearnedLengths, Lengths
 
 MIDDLES = np.array([(a + b) / 2 for a, b in pairwise(EDGES)])

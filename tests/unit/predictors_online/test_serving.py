@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 import pytest
 
 from predictors.online.predictor import OnlinePredictor
+from predictors.online.prompt_caches import PromptCaches
 from router.core.interfaces import Predictor
 from router.core.profile import EngineProfile
 from router.core.state import Instance
@@ -236,7 +237,7 @@ def test_embeddings_end_with_their_first_answer() -> None:
     lost = predictor.predict(request, CANDIDATE, an_instance(), 101.0)
     assert lost.p_miss == 1.0
     predictor.observe_end(request, CANDIDATE, an_instance(), prediction, 0, 500, None, 101.0)
-    assert predictor.lengths.of("m", "f").output.observed == 0
+    assert predictor.stats.lengths.of("m", "f").output.observed == 0
 
 
 def test_a_model_not_in_memory_has_to_be_loaded() -> None:
@@ -256,7 +257,7 @@ def test_a_known_prefix_shortens_the_prefill() -> None:
     request = replace(REQUEST, prompt_tokens=4000, prefix=tuple(range(10)))
     cold = predictor.predict(request, CANDIDATE, instance, 100.0)
     assert predictor.cached_tokens(request, "i") == 0.0
-    predictor._seen.prefixes.add("i", request.prefix[:9])
+    predictor.learner(PromptCaches).prefixes.add("i", request.prefix[:9])
     assert predictor.cached_tokens(request, "i") == pytest.approx(3600)
     warm = predictor.predict(request, CANDIDATE, instance, 100.0)
     assert value(warm.ttft_s_p50) < 0.3 * value(cold.ttft_s_p50)
@@ -323,7 +324,7 @@ def test_observations_of_another_predictors_predictions_teach_lengths_only() -> 
     again = predictor.predict(REQUEST, CANDIDATE, instance, 100.0)
     assert again.ttft_s_p50 == mine.ttft_s_p50
     assert again.tpot_s == pytest.approx(value(mine.tpot_s), rel=0.01)
-    assert predictor.lengths.of("m", "f").output.observed == 1
+    assert predictor.stats.lengths.of("m", "f").output.observed == 1
 
 
 def test_coverage_counts_what_held() -> None:

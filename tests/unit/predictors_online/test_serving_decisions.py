@@ -10,6 +10,7 @@ import pytest
 from predictors.learned.models import Models
 from predictors.learned.text import prompt_features
 from predictors.online.predictor import OnlinePredictor
+from predictors.online.prompt_caches import PromptCaches
 from router.core.interfaces import Option
 from router.core.profile import EngineProfile
 from router.core.state import Instance
@@ -116,12 +117,12 @@ def test_all_at_once_is_as_one_by_one(models: Models, seed: int) -> None:
         request = a_request(rng, number, now)
         options = [Option(each, instance) for instance in fleet for each in instance.candidates.values()]
         predictor.predict_all(request, options, now)
-        again = replace(request, outlook=None)
+        again = replace(request, forecast=None)
         assert [value_of(each, "quality") for each in options] == predictor.qualities(
             again, [each.candidate for each in options]
         )
         for option in options:
-            alone = predictor.predict(replace(request, outlook=None), option.candidate, option.instance, now)
+            alone = predictor.predict(replace(request, forecast=None), option.candidate, option.instance, now)
             for each in fields(Prediction):
                 here, there = value_of(option, each.name), getattr(alone, each.name)
                 assert (here is None) == (there is None), each.name
@@ -180,7 +181,7 @@ def test_a_session_without_hashes_is_known_from_its_first_token_on_and_shortens_
     served(predictor, SESSION, 900, ended=False)
     assert predictor.cached_tokens(next_one, "i") == pytest.approx(30_000)
     warm = OnlinePredictor()
-    warm._seen.sessions.add("i", "talk", 30_000)
+    warm.learner(PromptCaches).sessions.add("i", "talk", 30_000)
     assert value(warm.predict(next_one, of, HERE, 200.0).engine_ttft_s) < 0.3 * cold
     assert warm.ttft_floor_s(next_one, of, HERE) < 0.3 * floor_s
 
@@ -211,8 +212,8 @@ def test_a_request_may_have_two_attempts_at_once() -> None:
     slow.released(500, 0, decoding=False)
     predictor.observe_loss(request, slow.candidates["m"], slow, predictions["slow"], 0.05, False, 100.05)
     predictor.observe_end(request, quick.candidates["m"], quick, predictions["quick"], 50, 500, 0.01, 100.6)
-    assert not predictor._seen.open
-    assert all(not pair.open for pair in predictor._seen.pairs.values())
-    assert all(not track._waiting for track in predictor._seen.tracks.values())
+    assert not predictor.stats.attempts
+    assert all(not each.pending for each in predictor.stats.candidates.values())
+    assert all(not each._waiting for each in predictor.stats.histories.values())
     told = predictor.coverage()
     assert told["quick"]["observed"] == 1

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from predictors.analytic.length_table import BINS, bin_of
 from predictors.learned.latency.model import SHAPES, LatencyModel
 from predictors.learned.models import Models
 from predictors.learned.text import prompt_features
-from predictors.online.length import BINS, bin_of
 from predictors.online.predictor import OnlinePredictor
 from router.core.interfaces import Option
 from router.core.profile import EngineProfile
@@ -171,7 +171,7 @@ def test_a_model_that_does_not_hold_gives_way_to_the_physical_estimate() -> None
     instance = an_instance()
     wild = [latency_model(2.0), latency_model(-2.0)]
     for number in range(200):
-        predictor._seen.models = Models(latency=wild[number % 2])
+        predictor.stats.models = Models(latency=wild[number % 2])
         serve(predictor, instance, 10.0 * number, 1.0, number)
     trust = predictor.groups()["m", "gpu"]
     assert not trust.believed
@@ -254,10 +254,10 @@ def test_a_prompt_tells_the_length_and_fleet_answers_correct_it() -> None:
     unknown = predictor.predict(REQUEST, of, instance, 100.0)
     assert value(unknown.output_tokens_p50) > 100  # the prior
     for number in range(100):
-        request = replace(short, id=str(number), outlook=None)
+        request = replace(short, id=str(number), forecast=None)
         prediction = predictor.predict(request, of, instance, 100.0)
         predictor.observe_end(request, of, instance, prediction, 60, 500, None, 101.0)
-    again = replace(short, outlook=None)
+    again = replace(short, forecast=None)
     assert value(predictor.predict(again, of, instance, 100.0).output_tokens_p50) == pytest.approx(
         60, rel=0.2
     )
@@ -294,9 +294,9 @@ def test_quality_is_the_models_with_its_uncertainty_and_moves_with_feedback() ->
     for _ in range(50):
         predictor.observe_quality("m", features, 0.2)
         predictor.observe_quality("n", features, 0.2)
-    again = predictor.predict(replace(request, outlook=None), candidate("i"), instance, 100.0)
+    again = predictor.predict(replace(request, forecast=None), candidate("i"), instance, 100.0)
     assert value(again.quality) == pytest.approx(0.2, abs=0.1)
-    told = predictor.predict(replace(request, outlook=None), candidate("i", "n"), instance, 100.0)
+    told = predictor.predict(replace(request, forecast=None), candidate("i", "n"), instance, 100.0)
     assert value(told.quality) == pytest.approx(0.3, abs=0.1)  # what the fleet file says is corrected, too
     assert told.quality_sd is None
     assert predictor.feedback_counts() == {"m": 50, "n": 50}
@@ -307,10 +307,10 @@ def test_the_fleet_files_quality_gives_way_as_far_as_the_prompt_is_like_those_le
     served = []
     for trust in (0.0, 0.25, 0.5, 1.0):
         predictor = predictor_with(relevance=Judge(trust))
-        told = predictor.predict(replace(request, outlook=None), candidate("i"), an_instance(), 100.0)
+        told = predictor.predict(replace(request, forecast=None), candidate("i"), an_instance(), 100.0)
         served.append((value(told.quality), told.quality_sd))
         bare = replace(candidate("i"), quality=None)
-        alone = predictor.predict(replace(request, outlook=None), bare, an_instance(), 100.0)
+        alone = predictor.predict(replace(request, forecast=None), bare, an_instance(), 100.0)
         assert (alone.quality, alone.quality_sd) == (0.8, 0.1)
     qualities = [quality for quality, _ in served]
     assert qualities[0] == 0.5
@@ -330,7 +330,7 @@ def test_instances_of_one_model_may_state_qualities_of_their_own() -> None:
     predictor.predict_all(request, options, 100.0)
     told = [value(each.prediction.quality) for each in options if each.prediction is not None]
     assert told[1] < told[0] - 0.05
-    assert list(predictor.qualities(replace(request, outlook=None), [full, quantised])) == told
+    assert list(predictor.qualities(replace(request, forecast=None), [full, quantised])) == told
 
 
 def test_feedback_from_the_records_is_learned_once_the_fleet_is_known() -> None:
@@ -345,7 +345,7 @@ def test_feedback_from_the_records_is_learned_once_the_fleet_is_known() -> None:
         predictor.observe_quality("nobody", features, 0.1)
     assert predictor.feedback_counts() == {"m": 30, "nobody": 30}
     told = [
-        each.predict(replace(request, outlook=None), candidate("i"), an_instance(), 100.0).quality
+        each.predict(replace(request, forecast=None), candidate("i"), an_instance(), 100.0).quality
         for each in (predictor, late)
     ]
     assert told[0] == told[1]
@@ -380,7 +380,7 @@ def test_of_many_candidates_the_model_is_asked_about_those_that_physics_ranks_fi
         known(plain, instance)
         instance.dispatched(200 * number)
     options = [Option(each.candidates["m"], each) for each in instances]
-    predictor._seen.models = Models(latency=latency_model(1.0))
+    predictor.stats.models = Models(latency=latency_model(1.0))
     predictor.predict_all(REQUEST, options, 100.0)
     for at, each in enumerate(options):
         assert each.prediction is not None
@@ -427,10 +427,10 @@ def test_answers_without_a_first_token_teach_no_times_and_leave_nothing() -> Non
         later = replace(REQUEST, arrived_at=5000.0)
         after = predictor.predict(later, of, instance, 5000.0)
         assert value(after.ttft_s_p95) == pytest.approx(value(before.ttft_s_p95), rel=0.05)
-        assert not predictor._seen.open
-        assert not predictor._seen.pairs["i", "m"].open
+        assert not predictor.stats.attempts
+        assert not predictor.stats.candidates["i", "m"].pending
         if models.latency is not None:
-            assert predictor._seen.tracks["i"]._waiting == []
+            assert predictor.stats.histories["i"]._waiting == []
 
 
 def test_what_was_given_up_is_late_by_as_long_as_it_was_waited_for() -> None:
@@ -444,6 +444,6 @@ def test_what_was_given_up_is_late_by_as_long_as_it_was_waited_for() -> None:
         if name == "lost":
             predictor.observe_loss(request, of, instance, prediction, 0.1, False, at_s + 0.1)
     predictor.observe_report(instance, 4000.0)
-    window = predictor._seen.pairs["i", "m"].ttft.pooled
+    window = predictor.stats.candidates["i", "m"].ttft.pooled
     assert window.count == 2
     assert window.bias < log(4000.0 / PROFILE.prefill_s(500)) / 1.5

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from predictors.analytic.quantiles import TAUS
 from predictors.learned.artifact import to_bytes
-from predictors.learned.latency import LATENCY_FEATURES, TAUS, LatencyModel
+from predictors.learned.latency.features import LATENCY_FEATURES
+from predictors.learned.latency.model import LatencyModel
 from predictors.training.dataset import Dataset, DatasetError
 from predictors.training.latency import train
 from predictors.training.latency_fit import Settings, fit

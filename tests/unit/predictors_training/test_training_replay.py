@@ -6,9 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from predictors.analytic.quantiles import TAUS
 from predictors.learned.artifact import Artifact
-from predictors.learned.latency import EVENT_FEATURES, LATENCY_FEATURES, TARGET_FEATURES, TAUS, LatencyModel
-from predictors.learned.latency.model import SHAPES
+from predictors.learned.latency.features import EVENT_FEATURES, LATENCY_FEATURES, TARGET_FEATURES
+from predictors.learned.latency.model import SHAPES, LatencyModel
 from predictors.training.dataset import Attempt, Dataset, DatasetError, Run, State
 from predictors.training.replay import MODEL, PHYSICAL, SERVED, episodes, replay
 from tests.unit.predictors_training.latency_runs import served

@@ -14,10 +14,10 @@ from router.core.errors import Refusal
 from router.core.quoting import cut
 from router.gateway.codecs.ollama.answer import rfc3339
 
-#: The release of Ollama whose API is spoken here; clients compare it to turn features on.
+#: The release of Ollama whose API this is. Clients compare it to turn features on.
 OLLAMA_VERSION = "0.12.11"
 
-_NEVER = "9999-12-31T23:59:59Z"  # a model of the fleet is not unloaded by the router
+_NEVER = "9999-12-31T23:59:59Z"  # the router never unloads a model
 _SIZE = re.compile(
     r"(?:^|[-_:/ ])([0-9]{1,9}x)?([0-9]{1,9}(?:\.[0-9]{1,9})?)([bm])(?=$|[-_:/. ])", re.IGNORECASE
 )
@@ -25,7 +25,7 @@ _SIZE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """What the catalogue tells of one model; None is unknown. `size_bytes` is that of its weights."""
+    """One model in the catalogue; None is unknown. `size_bytes` is the size of its weights."""
 
     name: str
     family: str | None = None
@@ -37,12 +37,12 @@ class ModelCard:
 
 
 def tagged(name: str) -> str:
-    """The name as Ollama lists it: with its tag, `latest` if it has none."""
+    """The name with its tag, as Ollama lists it; without a tag it gets `latest`."""
     return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
 
 
 def parameter_size(name: str) -> str | None:
-    """The parameter count that a model's name tells (`llama-3.1-8b` -> `8.0B`); None if it tells none."""
+    """The parameter count in a model's name (`llama-3.1-8b` -> `8.0B`); None if there is none."""
     match = _SIZE.search(name)
     if match is None:
         return None
@@ -51,7 +51,7 @@ def parameter_size(name: str) -> str | None:
 
 
 def _digest(name: str) -> str:
-    """A stable id in a digest's form. The weights are the engines'; the router knows the name only."""
+    """A stable id that looks like a digest. The router knows only the name: the weights are at the engines."""
     return hashlib.sha256(name.encode()).hexdigest()
 
 
@@ -74,7 +74,7 @@ def _entry(card: ModelCard) -> dict[str, Any]:
     return {
         "name": name,
         "model": name,
-        "size": card.size_bytes or 0,  # clients read a plain integer: 0 where it is unknown
+        "size": card.size_bytes or 0,  # clients expect an integer: 0 is unknown
         "digest": _digest(card.name),
         "details": _details(card),
     }
@@ -129,7 +129,7 @@ def show(card: ModelCard, modified_ns: int) -> dict[str, Any]:
 
 
 def version(headway: str) -> dict[str, str]:
-    """The answer of /api/version: the API's version, and the router's own beside it."""
+    """The answer of /api/version: the API's version and the router's own."""
     return {"version": OLLAMA_VERSION, "headway": headway}
 
 
@@ -139,7 +139,7 @@ def error_body(message: str) -> bytes:
 
 
 def refusal_body(refusal: Refusal, model: str) -> bytes:
-    """A refusal as Ollama words it, where it has words of its own; `model` is the name as asked."""
+    """A refusal in Ollama's own words, where it has some. `model` is the client's name of the model."""
     if refusal.code == "model_not_found":
         return error_body(f"model '{cut(model)}' not found")
     if refusal.code == "server_overloaded":

@@ -1,4 +1,4 @@
-"""Ollama's generating endpoints as the relay's front: which translation belongs to which path."""
+"""Ollama's generating endpoints: the translations of each path, and the codec of its answers."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ import orjson
 from router.core.errors import Refusal
 from router.core.raw_json import dumps
 from router.gateway.codecs.ollama.answer import (
-    NdjsonStream,
     Timings,
-    at_length_1,
-    embed_from_openai,
-    embeddings_from_openai,
     loaded,
-    whole,
+    non_streaming,
 )
 from router.gateway.codecs.ollama.catalog import refusal_body
+from router.gateway.codecs.ollama.embeddings import at_length_1, embed_from_openai, embeddings_from_openai
 from router.gateway.codecs.ollama.request import (
     Translated,
     chat_to_openai,
@@ -27,6 +24,7 @@ from router.gateway.codecs.ollama.request import (
     embeddings_to_openai,
     generate_to_openai,
 )
+from router.gateway.codecs.ollama.stream import NdjsonStream
 
 Kind = Literal["chat", "generate", "embed", "embeddings"]
 
@@ -49,7 +47,7 @@ OLLAMA_ROUTES = {
 
 
 class OllamaCodec:
-    """Newline-delimited JSON as Ollama's API has it, for one request."""
+    """Newline-delimited JSON of Ollama's API, for one request. `model` is the client's name of the model."""
 
     stream_type = b"application/x-ndjson"
     body_type = b"application/json; charset=utf-8"
@@ -71,13 +69,13 @@ class OllamaCodec:
     ) -> bytes:
         return self._lines.finish(usage, finish_reason, _timings(headway), headway)
 
-    def whole(self, answer: dict[str, Any], headway: Mapping[str, Any]) -> bytes:
+    def non_streaming(self, answer: dict[str, Any], headway: Mapping[str, Any]) -> bytes:
         timings = _timings(headway)
         if self._kind == "embed":
             return dumps(embed_from_openai(answer, self._model, timings, headway))
         if self._kind == "embeddings":
             return dumps(embeddings_from_openai(answer))
-        return orjson.dumps(whole(self._kind, self._model, answer, timings, headway))
+        return orjson.dumps(non_streaming(self._kind, self._model, answer, timings, headway))
 
     def error(self, refusal: Refusal) -> bytes:
         return refusal_body(refusal, self._model)

@@ -1,8 +1,7 @@
-"""Puts a streamed answer together to the one that was asked for without streaming.
+"""Assembles the events of a stream into the answer of a request that did not ask for streaming.
 
-Most events of a stream are alike but for one string. Such runs are not parsed: the bytes before and after
-the string are learned from one event (`Cut`), and the escaped strings between them are joined and decoded
-at once. Everything else is parsed and merged in full, so the result is the same either way.
+Runs of events that differ in one string only are not parsed (`EventTemplate`): their escaped strings are joined and
+decoded at once. All other events are parsed and merged in full, so the result is the same either way.
 """
 
 from __future__ import annotations
@@ -13,20 +12,20 @@ import orjson
 
 from backends.engine_numbers import finish_reason
 from router.core.errors import AnswerTooLarge, UpstreamError
-from router.gateway.codecs.openai.events import Cut, cut, event_payload, parse_event
+from router.gateway.codecs.openai.events import EventTemplate, chunk_of, event_template
 
 Api = Literal["chat", "completions"]
 
 MAX_TOOL_CALLS = 256
 MAX_ARGUMENTS_CHARS = 1 << 19
-#: Of all calls of an answer; they are parsed at once.
+#: Of all tool calls of an answer, which are parsed at once.
 MAX_ALL_ARGUMENTS_CHARS = 1 << 20
-#: Of an answer that is put together: its events, and its text (of events
-#: that are more than text one half), which stays in memory and is written at once.
+#: Of an answer: its events, and its text, which stays in memory and is written at once. Of events with more than text
+#: one half counts as text.
 MAX_ANSWER_BYTES = 1 << 26
 MAX_TEXT_BYTES = 1 << 24
-_FOLD_BYTES = 1 << 16  # raw events are kept up to this many bytes, then folded into text
-_FIRST_KEPT = frozenset({"id", "created", "model"})  # of the whole answer; of other fields the last wins
+_FOLD_BYTES = 1 << 16  # raw events are kept up to this size, then merged
+_FIRST_KEPT = frozenset({"id", "created", "model"})  # the first value wins; of other fields the last
 
 
 def _decoded(escaped: bytes) -> str:
@@ -44,21 +43,20 @@ def _object(value: Any) -> dict[str, Any]:
 
 
 class Assembler:
-    """Collects the events of one stream and gives the whole answer.
+    """Collects the events of one stream.
 
-    `feed` takes server-sent events in OpenAI's shape (`Batch.data`); `result` gives the `chat.completion` or
-    `text_completion` object without `usage`, which is the caller's to add. Raises UpstreamError when an
-    event is not JSON or is an error.
+    `feed` takes server-sent events in OpenAI's shape (`Batch.data`). `result` returns the `chat.completion` or
+    `text_completion` object; the caller adds `usage`. Raises UpstreamError for an event that is not JSON or is an error.
     """
 
     __slots__ = (
         "_bytes",
         "_chat",
         "_choices",
-        "_cut",
         "_parts",
         "_pending_bytes",
         "_sink",
+        "_template",
         "_text_bytes",
         "_top",
     )
@@ -69,11 +67,11 @@ class Assembler:
         self._pending_bytes = self._bytes = self._text_bytes = 0
         self._top: dict[str, Any] = {}
         self._choices: dict[int, _Choice] = {}
-        self._cut: Cut | None = None
+        self._template: EventTemplate | None = None
         self._sink: list[str] = []
 
     def feed(self, data: bytes) -> None:
-        """Take what was read. Cheap: the work is done in blocks, and in `result`."""
+        """Add events. Cheap: they are merged in blocks, and in `result`."""
         self._parts.append(data)
         self._pending_bytes += len(data)
         self._bytes += len(data)
@@ -83,7 +81,7 @@ class Assembler:
             self._fold(last=False)
 
     def result(self) -> dict[str, Any]:
-        """The answer so far, as an object to serialise."""
+        """The answer so far."""
         self._fold(last=True)
         top = self._top
         answer: dict[str, Any] = {
@@ -101,7 +99,7 @@ class Assembler:
         raw = b"".join(self._parts)
         if not raw:
             return
-        if b"\r" in raw:  # only ever a line end: JSON escapes it in strings
+        if b"\r" in raw:  # always a line end: JSON escapes it in strings
             raw = raw.replace(b"\r\n", b"\n")
         end = len(raw)
         if last:
@@ -114,8 +112,8 @@ class Assembler:
         self._pending_bytes = len(self._parts[0]) if self._parts else 0
         at = 0
         while at < end:
-            if self._cut is not None and raw.startswith(self._cut.head, at):
-                pieces, at, foreign = self._cut.run(raw, at)
+            if self._template is not None and raw.startswith(self._template.head, at):
+                pieces, at, foreign = self._template.read(raw, at)
                 if pieces:
                     self._add_text(b"".join(pieces))
                 if not foreign:
@@ -131,13 +129,12 @@ class Assembler:
         self._sink.append(_decoded(escaped))
 
     def _event(self, event: bytes) -> None:
-        payload = event_payload(event)
-        if payload is None:
-            return
-        self._text_bytes += len(payload) // 2
+        self._text_bytes += len(event) // 2
         if self._text_bytes > MAX_TEXT_BYTES:
             raise UpstreamError("the engine's answer is too large")
-        chunk = parse_event(payload)
+        chunk = chunk_of(event)
+        if chunk is None:
+            return
         choices = chunk.pop("choices", None) or []
         chunk.pop("usage", None)
         top = self._top
@@ -147,7 +144,7 @@ class Assembler:
             for name, value in chunk.items():
                 if value is not None and (name not in _FIRST_KEPT or name not in top):
                     top[name] = value
-        self._cut = None
+        self._template = None
         if not isinstance(choices, list):
             raise UpstreamError("the engine sent an event of an unknown shape")
         for one in choices:
@@ -160,14 +157,14 @@ class Assembler:
                 choice = self._choices[index] = _Choice(index)
             texts = _object(part.get("delta") or {}) if self._chat else part
             if len(choices) == 1:
-                self._cut = cut(event, part, texts)
-                if self._cut is not None:
-                    self._sink = choice.texts.setdefault(self._cut.field, [])
+                self._template = event_template(event, part, texts)
+                if self._template is not None:
+                    self._sink = choice.texts.setdefault(self._template.field, [])
             choice.take(part, texts, self._chat)
 
 
 class _Choice:
-    """One choice as it grows."""
+    """One choice of the answer, so far."""
 
     __slots__ = ("calls", "extra", "finish_reason", "function_call", "index", "logprobs", "message", "texts")
 
@@ -252,9 +249,9 @@ class _Choice:
 
 
 def _merged(old: Any, new: Any) -> Any:
-    """What two values of one field make: lists go on, objects merge member by member, else the last wins."""
+    """Two values of one field: lists are joined, objects merged member by member, otherwise the last wins."""
     if isinstance(old, list) and isinstance(new, list):
-        old += new  # in place: an answer of many events must not be copied with each of them
+        old += new  # in place: copying the list for each event would take quadratic time
         return old
     if isinstance(old, dict) and isinstance(new, dict):
         for name, value in new.items():
@@ -271,7 +268,7 @@ def _merge_strings(into: dict[str, Any], piece: dict[str, Any]) -> None:
             if not isinstance(before, str) or len(before) > MAX_ARGUMENTS_CHARS:
                 raise UpstreamError("the engine sent a tool call of an unknown shape, or without end")
             into[name] = before + value
-        elif isinstance(value, dict):  # some engines give arguments as an object
+        elif isinstance(value, dict):  # some engines send arguments as an object
             into[name] = orjson.dumps(value).decode()
         elif value is not None:
             into[name] = value

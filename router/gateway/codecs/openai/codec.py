@@ -7,16 +7,14 @@ from typing import Any
 
 import orjson
 
+from backends import sse_events
 from router.core.errors import Refusal
 from router.core.raw_json import dumps
 from router.gateway.codecs.openai.errors import openai_error
-from router.gateway.codecs.openai.events import event_payload, parse_event
-
-_DONE = b"data: [DONE]\n\n"
 
 
 class OpenAICodec:
-    """Server-sent events and JSON objects as OpenAI's API has them; upstream events pass unchanged."""
+    """Server-sent events and JSON objects of OpenAI's API. With `include_usage` a stream ends with a usage event."""
 
     stream_type = b"text/event-stream; charset=utf-8"
     body_type = b"application/json"
@@ -38,17 +36,17 @@ class OpenAICodec:
         self, usage: Mapping[str, Any] | None, finish_reason: str | None, headway: Mapping[str, Any]
     ) -> bytes:
         if not self._include_usage:
-            return _DONE
-        head = _first_json(self._first_event)
+            return sse_events.END
+        head = next(sse_events.objects(self._first_event), {})
         chunk: dict[str, Any] = {
             name: head[name]
             for name in ("id", "object", "created", "model", "system_fingerprint")
             if name in head
         }
         chunk |= {"choices": [], "usage": usage, "headway": headway}
-        return b"data: " + orjson.dumps(chunk) + b"\n\n" + _DONE
+        return sse_events.event(orjson.dumps(chunk)) + sse_events.END
 
-    def whole(self, answer: dict[str, Any], headway: Mapping[str, Any]) -> bytes:
+    def non_streaming(self, answer: dict[str, Any], headway: Mapping[str, Any]) -> bytes:
         answer["headway"] = headway
         return dumps(answer)
 
@@ -56,12 +54,4 @@ class OpenAICodec:
         return openai_error(refusal)
 
     def stream_error(self, refusal: Refusal) -> bytes:
-        return b"data: " + openai_error(refusal) + b"\n\n"
-
-
-def _first_json(events: bytes) -> dict[str, Any]:
-    for event in events.split(b"\n\n"):
-        payload = event_payload(event)
-        if payload is not None:
-            return parse_event(payload)
-    return {}
+        return sse_events.event(openai_error(refusal))

@@ -1,28 +1,37 @@
-"""Server-sent events of OpenAI's streams: what stands in one event, and runs of events that differ in one string only."""
+"""Server-sent events of OpenAI's streams: parsing one event, and reading runs of similar events without parsing.
+
+Most events of a stream differ from the one before in one string only. `event_template` splits such an event around its
+string; `EventTemplate.read` then takes the strings out of the events that follow.
+"""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from backends.bounded_json import loads_event
+from backends.sse_events import DONE, data_of, object_of
 from router.core.errors import UpstreamError
 
 _NESTED = (list, dict)
 
 
-class Cut(NamedTuple):
-    """An event cut at the value of one string field: `head` ends with the opening quote, `tail` begins with
-    the closing one and ends with the event. An event with this head and tail, and no quote between them, is
-    the same but for that string."""
+class EventTemplate(NamedTuple):
+    """An event split around the value of one string field.
+
+    `head` ends with the opening quote; `tail` begins with the closing quote and ends with the event. An event with this
+    head and tail, and no quote between them, differs in that string only.
+    """
 
     field: str
     head: bytes
     tail: bytes
-    seam: bytes  # tail + head: where one event of the kind ends and the next begins
+    seam: bytes  # tail + head: between two events of the same template
 
-    def run(self, raw: bytes, at: int) -> tuple[list[bytes], int, bool]:
-        """Read the events of this kind that begin at `at`, where `head` stands. Gives their strings as they
-        stand (JSON-escaped), where they end, and whether the head stands there again, of another kind."""
+    def read(self, raw: bytes, at: int) -> tuple[list[bytes], int, bool]:
+        """Read the events of this template from `at`, where `head` stands.
+
+        Returns their strings (JSON-escaped), where they end, and whether the next event has the same head but another
+        tail.
+        """
         seam, seam_bytes = self.seam, len(self.seam)
         start = at + len(self.head)
         find, startswith = raw.find, raw.startswith
@@ -38,11 +47,11 @@ class Cut(NamedTuple):
         return pieces, start - len(self.head), True
 
 
-def cut(event: bytes, choice: dict[str, Any], texts: dict[str, Any]) -> Cut | None:
-    """Cut an event that was parsed to `choice` (its only one), `texts` being the choice itself or its delta.
+def event_template(event: bytes, choice: dict[str, Any], texts: dict[str, Any]) -> EventTemplate | None:
+    """The template of an event that was parsed to `choice` (its only one). `texts` is the choice itself or its delta.
 
-    None unless the event says nothing but one non-empty string, so that to skip the rest of a like event
-    loses nothing.
+    None unless the event's only content is one non-empty string: then nothing is lost in similar events that are not
+    parsed.
     """
     field = None
     if texts is choice:
@@ -70,26 +79,16 @@ def cut(event: bytes, choice: dict[str, Any], texts: dict[str, Any]) -> Cut | No
     if closing < 0 or event[closing - 1] == 0x5C:  # a backslash: the quote belongs to the string
         return None
     head, tail = event[:opening], event[closing:]
-    return Cut(field, head, tail, tail + head)
+    return EventTemplate(field, head, tail, tail + head)
 
 
-def event_payload(event: bytes) -> bytes | None:
-    """The JSON text of one server-sent event; None for a comment, an event without data, and `[DONE]`."""
-    if event.startswith(b"data: {") and event.find(b"\n") >= len(event) - 2:
-        return event[6:]
-    lines = [line[5:].strip() for line in event.splitlines() if line.startswith(b"data:")]
-    payload = b"\n".join(lines)
-    return None if payload in {b"", b"[DONE]"} else payload
-
-
-def parse_event(payload: bytes) -> dict[str, Any]:
-    """The object of an event. Raises UpstreamError for what is no JSON object, and for an error event."""
-    try:
-        chunk = loads_event(payload)
-    except ValueError:
-        raise UpstreamError("the engine sent an event that is not JSON") from None
-    if not isinstance(chunk, dict):
-        raise UpstreamError("the engine sent an event that is not a JSON object")
+def chunk_of(event: bytes) -> dict[str, Any] | None:
+    """The object of one event; None for a comment, an event without data, and the end mark. Raises UpstreamError for
+    what is no JSON object, and for an error event."""
+    data = data_of(event)
+    if not data or data == DONE:
+        return None
+    chunk = object_of(data)
     if chunk.get("error"):
         raise UpstreamError("the engine sent an error in its stream")
     return chunk

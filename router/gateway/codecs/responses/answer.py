@@ -1,7 +1,7 @@
-"""Objects of OpenAI's Responses API: the response, its items, its usage; and whole answers, translated from chats.
+"""Objects of OpenAI's Responses API: the response, its items, its usage; and non-streaming answers, from chats.
 
-What a model thinks is an item of its own (`reasoning_text`, as OpenAI has it for open-weight models), its text and
-refusal are one message, each tool call is an item.
+A model's reasoning is one item (`reasoning_text`, as OpenAI has it for open-weight models), its text and refusal are one
+message, and each tool call is one item.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any
 
 import orjson
 
-#: Where engines put what a model thinks, the newer name first.
+#: Where engines put a model's reasoning, the newer name first.
 THINKING = ("reasoning", "reasoning_content")
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
 def ids_of(request_id: str) -> str:
-    """What the ids of a response and its items have in common, from the router's own request id."""
+    """The part that the ids of a response and its items share, from the router's request id."""
     return request_id.removeprefix("req_")
 
 
@@ -38,7 +38,7 @@ def response_object(
     usage: Mapping[str, Any] | None = None,
     completed_at: int | None = None,
 ) -> dict[str, Any]:
-    """A response; `usage` is a chat's. Times in s since the epoch."""
+    """A response. `usage` is that of a chat. Times are in s since the epoch."""
     reason = _INCOMPLETE.get(finish_reason or "") if status == "incomplete" else None
     return {
         "id": f"resp_{ids}",
@@ -56,13 +56,12 @@ def response_object(
 
 
 def status_of(finish_reason: str | None) -> str:
-    """How a response ended whose chat ended for this reason."""
+    """The status of a response whose chat ended for this reason."""
     return "incomplete" if finish_reason in _INCOMPLETE else "completed"
 
 
 def usage_object(usage: Mapping[str, Any]) -> dict[str, Any]:
-    """A chat's usage under the names of this API. Details that an engine does not tell are 0, as the API has no null
-    there."""
+    """A chat's usage under the names of this API. Unknown details are 0: the API has no null there."""
     prompt, output = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
     return {
         "input_tokens": prompt,
@@ -116,7 +115,7 @@ def call_item(item: str, status: str, call_id: str, name: str, arguments: str) -
 
 
 def logprobs_of(given: Any) -> list[dict[str, Any]]:
-    """A chat's log probabilities, each with every member that this API's types ask for."""
+    """A chat's log probabilities, with every member that this API requires."""
     listed = given.get("content") if isinstance(given, Mapping) else None
     return [
         {
@@ -145,8 +144,8 @@ def _logprob(given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-# --- a whole answer ----------------------------------------------------------------------------------
-def whole_response(
+# --- non-streaming answers ---------------------------------------------------------------------------
+def non_streaming_response(
     answer: Mapping[str, Any],
     ids: str,
     model: str,
@@ -154,14 +153,14 @@ def whole_response(
     completed_at: int,
     echo: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The response for a whole chat completion with its `usage`."""
+    """The response for a chat completion with its `usage`."""
     choices = answer.get("choices")
     choice: Mapping[str, Any] = choices[0] if choices else {}
     reason = choice.get("finish_reason")
     status = status_of(reason)
     output = _output(choice, ids)
     if output:
-        output[-1]["status"] = status  # what came before it was brought to its end
+        output[-1]["status"] = status  # all items before it are complete
     return response_object(
         ids,
         created_at,
@@ -194,7 +193,7 @@ def _output(choice: Mapping[str, Any], ids: str) -> list[dict[str, Any]]:
         index = len(output)
         call_id = call.get("id") or item_id("call", ids, index)
         arguments = function.get("arguments") or ""
-        if not isinstance(arguments, str):  # some engines give an object
+        if not isinstance(arguments, str):  # some engines send an object
             arguments = orjson.dumps(arguments).decode()
         item = item_id("fc", ids, index)
         output.append(call_item(item, "completed", call_id, function.get("name") or "", arguments))

@@ -1,4 +1,4 @@
-"""The Responses API as the relay's front."""
+"""The codec of the Responses API."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import orjson
 from router.core.errors import Refusal
 from router.core.raw_json import dumps
 from router.gateway.codecs.openai.errors import error_object
-from router.gateway.codecs.responses.answer import ids_of, whole_response
+from router.gateway.codecs.responses.answer import ids_of, non_streaming_response
 from router.gateway.codecs.responses.request import AskedResponse, renamed
 from router.gateway.codecs.responses.stream import ResponsesStream
 
 
 class ResponsesCodec:
-    """Responses and their events for one request, which goes to an engine as a chat; `router.gateway.codecs.codec.ApiCodec`."""
+    """Responses and their events, for one request that goes to an engine as a chat."""
 
     stream_type = b"text/event-stream; charset=utf-8"
     body_type = b"application/json"
@@ -32,7 +32,7 @@ class ResponsesCodec:
         self._stream = ResponsesStream(self._ids, self._model, self._echo)
 
     def first(self, data: bytes) -> bytes:
-        # Anew, as an attempt may have failed on its first events.
+        # A new stream: an earlier attempt may have failed on its first events.
         self._stream = ResponsesStream(self._ids, self._model, self._echo)
         return self._stream.start(data)
 
@@ -44,9 +44,11 @@ class ResponsesCodec:
     ) -> bytes:
         return self._stream.finish(usage, finish_reason, headway)
 
-    def whole(self, answer: dict[str, Any], headway: Mapping[str, Any]) -> bytes:
+    def non_streaming(self, answer: dict[str, Any], headway: Mapping[str, Any]) -> bytes:
         model = headway["model"]
-        response = whole_response(answer, self._ids, model, self._created_at, int(time.time()), self._echo)
+        response = non_streaming_response(
+            answer, self._ids, model, self._created_at, int(time.time()), self._echo
+        )
         return dumps(response | {"headway": headway})
 
     def error(self, refusal: Refusal) -> bytes:
@@ -57,6 +59,6 @@ class ResponsesCodec:
 
     @staticmethod
     def _error(refusal: Refusal) -> dict[str, Any]:
-        """The error, its `param` under the name that the field has in this API."""
+        """The error object, with this API's name of the field."""
         error = error_object(refusal)
         return error | {"param": renamed(error["param"])}

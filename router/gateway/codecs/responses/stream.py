@@ -1,8 +1,8 @@
 """A chat's stream translated to the events of OpenAI's Responses API.
 
 The events and their order are those of https://platform.openai.com/docs/api-reference/responses-streaming: one item is
-open at a time, and what its deltas said is said once more when it is done. Tool calls that an engine writes
-interleaved are put one after the other: a later one is held back until the one before is complete.
+open at a time, and its end repeats the text of its deltas. Tool calls that an engine interleaves are sent one after
+another: a later call waits until the call before it is complete.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import orjson
 from router.core.errors import UpstreamError
 from router.core.raw_json import dumps
 from router.gateway.codecs.openai.assemble import merge_tool_call
-from router.gateway.codecs.openai.events import Cut, cut, event_payload, parse_event
+from router.gateway.codecs.openai.events import EventTemplate, chunk_of, event_template
 from router.gateway.codecs.responses.answer import (
     THINKING,
     call_item,
@@ -31,18 +31,18 @@ from router.gateway.codecs.responses.answer import (
     text_part,
 )
 
-#: Field of a chat's delta -> what the events of its text are called.
+#: Field of a chat's delta -> kind of the events of its text.
 _TEXTS = {"content": "output_text", "refusal": "refusal", **dict.fromkeys(THINKING, "reasoning_text")}
 
-#: Of an answer, as its text stands in JSON (of logprobs a quarter): at the end all of it is written four times more, at
-#: once.
+#: Of an answer's text, escaped as in JSON; logprobs count a quarter. The end of the stream repeats all of it four times,
+#: at once.
 MAX_TEXT_BYTES = 2 * 1024 * 1024
-#: What each part counts beside its text: the events that open and close it, and its place in the answer.
+#: What each part counts beside its text: its events and its place in the answer.
 _PART_BYTES = 2048
 
 
 class _Part:
-    """One content part as it grows. Its text is kept as it stands in JSON."""
+    """One content part so far. Its text is kept escaped as in JSON."""
 
     __slots__ = ("after", "before", "index", "kind", "logprobs", "pieces")
 
@@ -67,7 +67,7 @@ class _Part:
 
 
 class _Open:
-    """The message or the reasoning that is being written."""
+    """The open message or reasoning item."""
 
     __slots__ = ("item", "kind", "parts")
 
@@ -82,10 +82,10 @@ class _Open:
 
 
 class ResponsesStream:
-    """Turns one stream's server-sent events of a chat into those of a response.
+    """Turns the server-sent events of one chat into those of a response.
 
-    `ids` is what its ids have in common, `model` the name until the engine's events tell one, `echo` what of the
-    request an answer repeats, `clock` the time in s since the epoch.
+    `ids` is the shared part of the ids, `model` the model's name until the engine's events name one, `echo` the part of
+    the request that the answer repeats, `clock` the time in s since the epoch.
     """
 
     def __init__(
@@ -97,22 +97,24 @@ class ResponsesStream:
         self._clock = clock
         self._created_at = int(clock())
         self._sequence = 0
-        self._output: list[dict[str, Any]] = []  # items that are done
+        self._output: list[dict[str, Any]] = []  # complete items
         self._open: _Open | None = None
         self._calls: list[dict[str, Any]] = []
-        self._call = 0  # which of them is being written
-        self._call_item: tuple[str, str] | None = None  # its item and call id, once it was announced
-        self._call_sent = 0  # characters of its arguments
-        self._later: list[tuple[str, bytes, list[dict[str, Any]] | None]] = []  # text that came inside a call
+        self._call = 0  # the open one
+        self._call_item: tuple[str, str] | None = None  # its item id and call id, once its item has begun
+        self._call_sent = 0  # characters of its arguments that were sent
+        self._later: list[
+            tuple[str, bytes, list[dict[str, Any]] | None]
+        ] = []  # text that arrived inside a call
         self._tried: dict[
             int, tuple[int, bool]
-        ] = {}  # calls: how long they were when tried, and whether complete
+        ] = {}  # by id of a call: its length when last parsed, and whether it was complete
         self._text_bytes = 0
-        self._cut: Cut | None = None
+        self._template: EventTemplate | None = None
         self._finish_reason: str | None = None
 
     def start(self, data: bytes) -> bytes:
-        """The first events, with what the engine's first events say."""
+        """The first events, with those for the engine's first events."""
         self._sequence = 2
         rest = self.feed(data)
         after, self._sequence = self._sequence, 0
@@ -124,18 +126,18 @@ class ResponsesStream:
         return head + rest
 
     def feed(self, data: bytes) -> bytes:
-        """The events for whole events of a chat. Raises UpstreamError for one that is not JSON."""
+        """The events for complete events of a chat. Raises UpstreamError for an event that is not JSON."""
         if b"\r" in data:
             data = data.replace(b"\r\n", b"\n")
         out: list[bytes] = []
         at, end = 0, len(data)
         while at < end:
-            like = self._cut
-            if like is not None and data.startswith(like.head, at):
-                pieces, at, foreign = like.run(data, at)
+            template = self._template
+            if template is not None and data.startswith(template.head, at):
+                pieces, at, foreign = template.read(data, at)
                 for piece in pieces:
                     if piece:
-                        self._say(_TEXTS[like.field], piece, out)
+                        self._say(_TEXTS[template.field], piece, out)
                 if not foreign:
                     continue
             stop = data.find(b"\n\n", at) + 2
@@ -147,7 +149,7 @@ class ResponsesStream:
     def finish(
         self, usage: Mapping[str, Any] | None, finish_reason: str | None, headway: Mapping[str, Any]
     ) -> bytes:
-        """The end: what is open is done, then the whole response. `finish_reason` falls back to the one seen."""
+        """The end: the open item ends, then comes the response. `finish_reason` falls back to the one in the stream."""
         reason = finish_reason or self._finish_reason
         status = status_of(reason)
         out: list[bytes] = []
@@ -160,17 +162,16 @@ class ResponsesStream:
         return b"".join(out)
 
     def error(self, error: Mapping[str, Any]) -> bytes:
-        """The event that ends a stream which failed. The error's members stand in it, as the API documents it, and
-        once more under `error`, by which clients of every version know it."""
+        """The event that ends a failed stream. It has the error's members, as documented, and once more under `error`,
+        where clients of other versions look."""
         members = {name: error[name] for name in ("code", "message", "param")}
         return self._event("error", **members, error=error)
 
     # --- what a chat's event says --------------------------------------------------------------------
     def _take(self, event: bytes, out: list[bytes]) -> None:
-        payload = event_payload(event)
-        if payload is None:
+        chunk = chunk_of(event)
+        if chunk is None:
             return
-        chunk = parse_event(payload)
         model = chunk.get("model")
         self._model = model if isinstance(model, str) else self._model
         choices = chunk.get("choices")
@@ -179,10 +180,10 @@ class ResponsesStream:
             return
         delta = choice.get("delta")
         delta = delta if isinstance(delta, dict) else {}
-        # Only text is passed on by itself: the rest must be seen.
-        self._cut = cut(event, choice, delta)
-        if self._cut is not None and self._cut.field not in _TEXTS:
-            self._cut = None
+        # Only text is passed on unparsed.
+        self._template = event_template(event, choice, delta)
+        if self._template is not None and self._template.field not in _TEXTS:
+            self._template = None
         thoughts = next((text for name in THINKING if (text := delta.get(name))), None)
         if isinstance(thoughts, str):
             self._say("reasoning_text", _escaped(thoughts), out)
@@ -204,7 +205,7 @@ class ResponsesStream:
     def _say(
         self, kind: str, escaped: bytes, out: list[bytes], logprobs: list[dict[str, Any]] | None = None
     ) -> None:
-        """A piece of text, JSON-escaped, of the part of this kind; opens its item and part where they are not."""
+        """Send a piece of JSON-escaped text of this kind; opens its item and part if needed."""
         self._text_bytes += len(escaped)
         if self._text_bytes > MAX_TEXT_BYTES:
             raise UpstreamError("the engine's answer is too large")
@@ -228,7 +229,7 @@ class ResponsesStream:
         self._sequence += 1
 
     def _begin(self, kind: str, out: list[bytes]) -> _Part:
-        """Open a part, in the open item if it belongs there."""
+        """Open a part, in the open item if it fits."""
         item_kind = "reasoning" if kind == "reasoning_text" else "message"
         self._text_bytes += _PART_BYTES
         self._write_calls(out, last=True)
@@ -252,12 +253,14 @@ class ResponsesStream:
         item = self._open.object(status)
         out.append(self._item_event("done", item))
         self._output.append(item)
-        self._open = self._cut = None
+        self._open = self._template = None
 
     # --- tool calls ----------------------------------------------------------------------------------
     def _write_calls(self, out: list[bytes], status: str = "completed", *, last: bool = False) -> None:
-        """Pass on what is new of the call that is being written, and go on to the next where it is complete; `last`:
-        nothing follows any of them, and the final one ends with `status`."""
+        """Send what is new of the open call, and go on to the next one if it is complete.
+
+        `last`: no more of any call follows, and the final one ends with `status`.
+        """
         while self._call < len(self._calls):
             call = self._calls[self._call]
             function = call.get("function") or {}
@@ -291,7 +294,7 @@ class ResponsesStream:
             self._call_item, self._call_sent = None, 0
 
     def _is_complete(self, call: Mapping[str, Any]) -> bool:
-        """`_is_complete`; a call that was not is parsed anew when it is twice as long."""
+        """`_is_complete`. An incomplete call is parsed again when it is twice as long."""
         size = len((call.get("function") or {}).get("arguments") or "")
         tried, complete = self._tried.get(id(call), (0, False))
         if size != tried and size >= 2 * tried:
@@ -341,7 +344,7 @@ def _escaped(text: str) -> bytes:
 
 
 def _is_complete(call: Mapping[str, Any]) -> bool:
-    """Whether nothing can follow of a call: its arguments are a JSON object, which has its end in it."""
+    """Whether a call has ended: its arguments are a complete JSON object."""
     arguments = (call.get("function") or {}).get("arguments") or ""
     if not arguments.rstrip().endswith("}"):
         return False

@@ -1,4 +1,4 @@
-"""What is expected of a request at one candidate before the latency model is asked: the physical estimate."""
+"""The analytic estimate of a request at one candidate: the physical estimate with its online corrections."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from math import exp
 from typing import NamedTuple
 
 from predictors.analytic.answer_length import AnswerLength
+from predictors.analytic.estimate import Estimate
 from predictors.analytic.physical import estimate, is_unloaded
-from predictors.learned.latency.features import Estimate
-from predictors.online.pair import Pair
+from predictors.online.candidate_stats import CandidateStats
 from predictors.online.residuals import ResidualWindow
 from router.core.state import Instance
 from router.core.types import Candidate, Request
 
 
-class Sketch(NamedTuple):
-    """`ttft_errors` and `tpot_errors` are the windows of the estimate's own log errors under such a load."""
+class AnalyticEstimate(NamedTuple):
+    """`ttft_errors` and `tpot_errors` are the windows of the estimate's own log errors under the present load."""
 
-    pair: Pair
+    stats: CandidateStats
     estimate: Estimate
     raw_tpot_s: float
     memory_ratio: float
@@ -27,24 +27,22 @@ class Sketch(NamedTuple):
 
     @property
     def e2e_s(self) -> float:
-        """What candidates are ranked by before the latency model is asked."""
-        known = self.estimate
-        return (
-            known.ttft_s * exp(known.ttft_bias) + known.tpot_s * exp(known.tpot_bias) * self.answer.long_mean
-        )
+        """The corrected E2E in seconds, by which candidates are ranked before the latency model predicts."""
+        ttft_s, tpot_s, _, _, ttft_bias, tpot_bias, *_ = self.estimate
+        return ttft_s * exp(ttft_bias) + tpot_s * exp(tpot_bias) * self.answer.long_mean
 
 
-def sketch(
-    pair: Pair,
+def analytic_estimate(
+    stats: CandidateStats,
     request: Request,
     candidate: Candidate,
     instance: Instance,
     cached_tokens: float,
     answer: AnswerLength,
     now: float,
-) -> Sketch:
-    """`cached_tokens` of the prompt, as the router estimates it, need no prefill there."""
-    costs, lengths = pair.costs, pair.lengths
+) -> AnalyticEstimate:
+    """`cached_tokens` of the prompt, in the router's estimate, need no prefill there."""
+    costs, lengths = stats.costs, stats.lengths
     ratio = lengths.prompt_ratio
     prompt_tokens = request.prompt_tokens * ratio
     cached_tokens *= ratio
@@ -58,17 +56,17 @@ def sketch(
         answer.mean,
         answer.usual_mean,
         lengths.mean_prompt_tokens,
-        pair.prefills.tokens_per_s(now),
+        stats.prefills.tokens_per_s(now),
     )
     if instance.report.loaded_models is not None and is_unloaded(instance, candidate.upstream_model):
         ttft_s += costs.load_s
         ttft_stratum = 2
-    ttft_errors, tpot_errors = pair.ttft.window(ttft_stratum), pair.tpot.window(tpot_stratum)
-    return Sketch(
-        pair,
+    ttft_errors, tpot_errors = stats.ttft.window(ttft_stratum), stats.tpot.window(tpot_stratum)
+    return AnalyticEstimate(
+        stats,
         Estimate(
             ttft_s,
-            pair.shrinkage.shrunk(raw_tpot_s),
+            stats.shrinkage.shrunk(raw_tpot_s),
             ttft_stratum,
             tpot_stratum,
             ttft_errors.median,

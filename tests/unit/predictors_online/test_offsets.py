@@ -6,8 +6,8 @@ import random
 import numpy as np
 import pytest
 
-from predictors.learned.latency import TAUS
-from predictors.learned.latency.conformal import Distribution, Offsets, calibrated, factors_of
+from predictors.analytic.quantiles import TAUS, Distribution, factors_of
+from predictors.online.offsets import Offsets, calibrated
 
 TOLD = [-0.2, 0.0, 0.2, 0.26, 0.4]
 

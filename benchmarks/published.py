@@ -1,0 +1,113 @@
+"""Files as they were published, plain or gzipped: CSV tables, JSON lines and JSON lists, read into typed records.
+
+A WorkloadError names file, line and field of what is not as it should be.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import orjson
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from benchmarks.checks import problem
+from benchmarks.workloads.format import WorkloadError
+
+# A CSV file has texts only, so numbers are read from texts too.
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Positive = Annotated[Number, Field(gt=0)]
+NotNegative = Annotated[Number, Field(ge=0)]
+Share = Annotated[Number, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=0)]
+AtLeastOne = Annotated[int, Field(ge=1)]
+#: `Annotated[Share | None, EMPTY]`: an empty cell is unknown.
+EMPTY = BeforeValidator(lambda cell: None if cell == "" else cell)
+
+
+class Record(BaseModel):
+    """What is read of one row; further columns or members are left alone."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+Read = TypeVar("Read", bound=Record)
+
+
+def open_text(path: Path) -> io.TextIOWrapper:
+    """A text file, plain or gzipped (its first bytes tell)."""
+    try:
+        with path.open("rb") as raw:
+            packed = raw.read(2) == b"\x1f\x8b"
+        if packed:
+            return io.TextIOWrapper(gzip.GzipFile(path), encoding="utf-8", newline="")
+        return path.open(encoding="utf-8-sig", newline="")
+    except OSError as error:
+        raise WorkloadError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def table(path: Path, kind: type[Read]) -> Iterator[Read]:
+    """The rows of a CSV file with a header."""
+    needed = [field.alias or name for name, field in kind.model_fields.items() if field.is_required()]
+    with open_text(path) as text:
+        try:
+            rows = csv.DictReader(text)
+            missing = [name for name in needed if name not in (rows.fieldnames or ())]
+            if missing:
+                raise WorkloadError(
+                    f"{path}, line 1: column {missing[0]} is missing (expected {','.join(needed)})"
+                )
+            row = None
+            for row in rows:
+                yield checked(row, kind, f"{path}, line {rows.line_num}")
+            if row is None:
+                raise WorkloadError(f"{path}: holds no row")
+        except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, csv.Error) as error:
+            raise WorkloadError(f"{path}: cannot be read as CSV ({error})") from error
+
+
+def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a JSON-lines file with their line numbers."""
+    with open_text(path) as text:
+        try:
+            for number, line in enumerate(text, start=1):
+                if not line.strip():
+                    continue
+                try:
+                    data = orjson.loads(line)
+                except orjson.JSONDecodeError as error:
+                    raise WorkloadError(f"{path}, line {number}: not valid JSON ({error.msg})") from None
+                if not isinstance(data, dict):
+                    raise WorkloadError(f"{path}, line {number}: must be a JSON object")
+                yield number, data
+        except (UnicodeDecodeError, gzip.BadGzipFile, EOFError) as error:
+            raise WorkloadError(f"{path}: cannot be read as JSON lines ({error})") from error
+
+
+def json_records(path: Path, kind: type[Read]) -> Iterator[Read]:
+    """The objects of a JSON-lines file."""
+    return (checked(data, kind, f"{path}, line {number}") for number, data in json_lines(path))
+
+
+def json_list(path: Path, kind: type[Read]) -> Iterable[Read]:
+    """The objects of a JSON file that holds a list of them."""
+    with open_text(path) as text:
+        try:
+            data = orjson.loads(text.read())
+        except (orjson.JSONDecodeError, UnicodeDecodeError) as error:
+            raise WorkloadError(f"{path}: not valid JSON ({error})") from None
+    if not isinstance(data, list):
+        raise WorkloadError(f"{path}: must be a list of JSON objects")
+    return (checked(item, kind, f"{path}, item {number}") for number, item in enumerate(data, start=1))
+
+
+def checked(data: Mapping[str, Any], kind: type[Read], where: str) -> Read:
+    """The record of a row; a WorkloadError that begins with `where`."""
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise WorkloadError(f"{where}: {problem(error)}") from None

@@ -1,0 +1,118 @@
+"""What is kept for one candidate, an (instance, model), and for each attempt there without a first token."""
+
+from __future__ import annotations
+
+from collections import deque
+from math import exp
+
+from predictors.analytic.estimate import Estimate
+from predictors.analytic.log_errors import LogError
+from predictors.analytic.physical import GENERIC_PROFILE, TPOT_STRATA, TTFT_STRATA, PrefillRate, StepCosts
+from predictors.analytic.quantiles import P95, Distribution
+from predictors.learned.latency.history import InstanceHistory
+from predictors.online.calibration import GroupCalibration
+from predictors.online.coverage import Coverage
+from predictors.online.model_lengths import ModelLengths
+from predictors.online.prediction import OnlinePrediction, Quantiles
+from predictors.online.residuals import Shrinkage, StratifiedResiduals
+from router.core.profile import EngineProfile
+from router.core.state import Instance
+
+#: Log standard deviations before anything is observed: of the bias with a profile, of the bias with the generic profile,
+#: and of single observations. They are chosen wide, so that P(miss) is not certain without data.
+_PROFILED_SD = 0.35
+_GENERIC_SD = 1.2
+_TTFT_NOISE_SD = 0.5
+_TPOT_NOISE_SD = 0.25
+#: Observations over which a bias averages. Errors of TPOT come in spells (answers that decode together see
+#: the same arrivals) and are known seconds late. To follow them closely would be to chase the last spell.
+_TTFT_MEMORY = 64
+_TPOT_MEMORY = 256
+#: Observations of an instance before the latency model serves there.
+_LEAST_OBSERVED = 2
+
+
+class PendingTtft:
+    """An attempt without a first token, with the prediction made at its dispatch. Log residuals are relative to the
+    physical TTFT. `taken` is the residual that was learned when the attempt was overdue."""
+
+    __slots__ = (
+        "actual", "dispatched_at", "lost", "overdue_at", "physical", "prediction", "stats", "taken", "void",
+    )  # fmt: skip
+
+    def __init__(self, stats: CandidateStats, prediction: OnlinePrediction, dispatched_at: float) -> None:
+        self.stats = stats
+        self.prediction = prediction
+        self.dispatched_at = dispatched_at
+        estimate = prediction.estimate
+        window = stats.ttft.window(estimate.ttft_stratum)
+        self.physical = window.median, window.p95  # residuals that the physical estimate predicted
+        late = window.p95
+        if prediction.quantiles is not None:
+            late = max(late, prediction.quantiles[0][P95])
+        self.overdue_at = dispatched_at + estimate.ttft_s * exp(min(late, 20.0))
+        self.actual: float | None = None
+        self.lost = False  # given up, at `overdue_at` at the latest
+        self.void = False  # it ended without a first token (embeddings), so it shows nothing
+        self.taken: float | None = None
+
+
+class CandidateStats:
+    """What is kept for one (instance, model). `history`, `prefills` and `coverage` are shared by the models of the
+    instance, `lengths` by the instances of the model, `group` by those of one model and hardware."""
+
+    __slots__ = (
+        "costs", "coverage", "group", "group_key", "history", "instance", "key", "lengths", "pending", "prefills", "profile",
+        "shrinkage", "tpot", "ttft",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        key: tuple[str, str],
+        instance: Instance,
+        profile: EngineProfile | None,
+        lengths: ModelLengths,
+        prefills: PrefillRate,
+        coverage: Coverage,
+        history: InstanceHistory | None,
+        group_key: tuple[str, str],
+        group: GroupCalibration,
+    ) -> None:
+        self.key = key  # instance and model
+        self.instance = instance  # with its counters, as of the last event
+        self.profile = profile
+        self.costs = StepCosts(profile or GENERIC_PROFILE, instance.fixed_slots, instance.speed)
+        self.lengths = lengths
+        self.prefills = prefills
+        self.coverage = coverage
+        self.history = history  # None without a latency model
+        bias_sd = _GENERIC_SD if profile is None else _PROFILED_SD
+        self.ttft = StratifiedResiduals(TTFT_STRATA, bias_sd, _TTFT_NOISE_SD, _TTFT_MEMORY)
+        self.tpot = StratifiedResiduals(TPOT_STRATA, bias_sd, _TPOT_NOISE_SD, _TPOT_MEMORY)
+        self.shrinkage = Shrinkage()
+        self.group_key = group_key  # model and hardware
+        self.group = group
+        self.pending: deque[PendingTtft] = deque()  # in order of dispatch
+
+    def models_ttft(self, estimate: Estimate) -> bool:
+        """Whether the latency model may predict TTFT: enough was observed here. Before that it cannot distinguish a
+        profile that fits from one that does not."""
+        return estimate.ttft_count >= _LEAST_OBSERVED
+
+    def models_tpot(self, estimate: Estimate) -> bool:
+        """Whether the latency model may predict TPOT: also only without a profile, which says how a step grows with its
+        batch. The logs that the model learned from include the requests that came later, while a decision needs what
+        this request adds."""
+        return self.profile is None and estimate.tpot_count >= _LEAST_OBSERVED
+
+    def ttft_error(self, estimate: Estimate, quantiles: Quantiles | None) -> LogError:
+        """The distribution of ln(actual / physical TTFT)."""
+        if quantiles is None or not self.models_ttft(estimate):
+            return self.ttft.window(estimate.ttft_stratum)
+        return Distribution(quantiles[0])
+
+    def tpot_error(self, estimate: Estimate, quantiles: Quantiles | None) -> LogError:
+        """The distribution of ln(actual / physical TPOT)."""
+        if quantiles is None or not self.models_tpot(estimate):
+            return self.tpot.window(estimate.tpot_stratum)
+        return Distribution(quantiles[1])

@@ -1,0 +1,56 @@
+"""How feedback moves one model's predicted quality: in log-odds, for the model and for the cluster of the prompt.
+
+Each is drawn towards 0 while there is little feedback, and bounded.
+"""
+
+from __future__ import annotations
+
+from predictors.online.forecast import logit, sigmoid
+
+_INERTIA = 20.0
+_MEMORY = 500.0
+#: Feedback moves a quality by at most so many logits, for a model and for a cluster each.
+_MOST_SHIFT = 2.5
+
+
+class QualityFeedback:
+    """The feedback on one model's answers."""
+
+    __slots__ = ("_clusters", "_count", "_shift", "count")
+
+    def __init__(self) -> None:
+        self.count = 0  # ever
+        self._count = 0.0
+        self._shift = 0.0
+        self._clusters: dict[int, tuple[float, float]] = {}  # count, and shift beyond the model's
+
+    def corrected(self, quality: float, cluster: int | None) -> float:
+        """The quality to serve. `cluster` is None where the prompt shows none."""
+        if not self._count:
+            return quality
+        moved = logit(quality) + self._shift
+        if cluster is not None and cluster in self._clusters:
+            moved += self._clusters[cluster][1]
+        return sigmoid(moved)
+
+    def observe(self, predicted: float, cluster: int | None, quality: float) -> None:
+        """An answer with the uncorrected prediction `predicted` was judged `quality`. One step of logistic regression on
+        an intercept for the model and, after that, on one for the cluster."""
+        self.count += 1
+        self._count = min(self._count + 1.0, _MEMORY)
+        base = logit(predicted)
+        self._shift = _bounded(self._shift + _step(quality, base + self._shift, self._count))
+        if cluster is not None:
+            count, shift = self._clusters.get(cluster, (0.0, 0.0))
+            count = min(count + 1.0, _MEMORY)
+            shift += _step(quality, base + self._shift + shift, count)
+            self._clusters[cluster] = (count, _bounded(shift))
+
+
+def _step(quality: float, logit: float, count: float) -> float:
+    expected = sigmoid(logit)
+    return (quality - expected) / (max(expected * (1.0 - expected), 0.05) * (count + _INERTIA))
+
+
+def _bounded(shift: float) -> float:
+    return min(max(shift, -_MOST_SHIFT), _MOST_SHIFT)

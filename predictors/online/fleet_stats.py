@@ -1,0 +1,111 @@
+"""What is kept for the candidates of a fleet, and what they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from predictors.analytic.physical import PrefillRate
+from predictors.learned.latency.history import InstanceHistory
+from predictors.learned.models import Models
+from predictors.online.calibration import GroupCalibration, Trust
+from predictors.online.candidate_stats import CandidateStats, PendingTtft
+from predictors.online.coverage import Coverage
+from predictors.online.model_lengths import LearnedLengths, Lengths
+from router.core.state import Instance
+from router.core.types import Candidate
+
+#: Prefill rates are averaged over about this long, in seconds at real speed.
+_PREFILL_HORIZON_S = 10.0
+
+
+class FleetStats:
+    """`CandidateStats` by (instance, model). Pure: no clock, no I/O."""
+
+    def __init__(self, models: Models) -> None:
+        self.models = models
+        #: Called with each new candidate.
+        self.on_new: Callable[[Candidate], None] = lambda _: None
+        self.lengths = Lengths()
+        self.candidates: dict[tuple[str, str], CandidateStats] = {}
+        #: Attempts without a first token, by request and instance: a hedged request has two.
+        self.attempts: dict[tuple[str, str], PendingTtft] = {}
+        self.histories: dict[str, InstanceHistory] = {}
+        self._prefills: dict[str, PrefillRate] = {}
+        self._coverage: dict[str, Coverage] = {}
+        self._groups: dict[tuple[str, str], GroupCalibration] = {}
+
+    def of(self, candidate: Candidate, instance: Instance) -> CandidateStats:
+        """The stats of a candidate. They start anew for a new candidate, and when its profile or speed changes."""
+        stats = self.candidates.get((instance.name, candidate.model))
+        profile = instance.profiles.get(candidate.model)
+        if stats is None or stats.profile is not profile or stats.costs.speed != instance.speed:
+            if stats is not None:
+                stats.pending.clear()  # attempts that were predicted with the other profile teach no TTFT
+            stats = self.candidates[instance.name, candidate.model] = self._new(candidate, instance)
+        return stats
+
+    def _new(self, candidate: Candidate, instance: Instance) -> CandidateStats:
+        self.on_new(candidate)
+        name, model = instance.name, candidate.model
+        group = model, instance.hardware or name
+        return CandidateStats(
+            (name, model),
+            instance,
+            instance.profiles.get(model),
+            self.lengths.of(model, candidate.family),
+            self._prefills.setdefault(name, PrefillRate(_PREFILL_HORIZON_S / instance.speed)),
+            self._coverage.setdefault(name, Coverage()),
+            None if self.models.latency is None else self.history(name),
+            group,
+            self._groups.setdefault(group, GroupCalibration()),
+        )
+
+    def history(self, instance: str) -> InstanceHistory:
+        """The history of an instance, for the latency model."""
+        history = self.histories.get(instance)
+        if history is None:
+            history = self.histories[instance] = InstanceHistory(self.models.latency)
+        return history
+
+    def coverage(self) -> dict[str, dict[str, float | None]]:
+        """By instance: the share of actual values within predicted quantiles, and mean absolute log errors."""
+        return {
+            instance: coverage.as_dict()
+            for instance, coverage in self._coverage.items()
+            if coverage.ttfts or coverage.outputs
+        }
+
+    def groups(self) -> dict[tuple[str, str], Trust]:
+        """By (model, hardware): how the latency model does beside the physical estimate."""
+        if self.models.latency is None:
+            return {}
+        return {group: calibration.trust for group, calibration in self._groups.items()}
+
+    def group_keys(self) -> set[tuple[str, str]]:
+        """Every (model, hardware) that a candidate has."""
+        return {stats.group_key for stats in self.candidates.values()}
+
+    def use(self, models: Models) -> None:
+        """Let these models serve. What was learned about the earlier ones is dropped. The physical estimate's errors and
+        the lengths stay."""
+        self.models = models
+        self.histories.clear()
+        self._groups.clear()
+        for (instance, _), stats in self.candidates.items():
+            stats.history = None if models.latency is None else self.history(instance)
+            stats.group = self._groups.setdefault(stats.group_key, GroupCalibration())
+        for lengths in self.lengths.all():
+            lengths.learned = LearnedLengths()
+
+    def forget(self, instance: str) -> None:
+        """Drop what was learned of an instance that left the fleet. Lengths belong to models and stay."""
+        self._prefills.pop(instance, None)
+        self._coverage.pop(instance, None)
+        self.histories.pop(instance, None)
+        for key in [key for key in self.candidates if key[0] == instance]:
+            del self.candidates[key]
+        for attempt in [attempt for attempt in self.attempts if attempt[1] == instance]:
+            del self.attempts[attempt]
+        used = self.group_keys()
+        for group in [group for group in self._groups if group not in used]:
+            del self._groups[group]

@@ -1,0 +1,110 @@
+"""What every learner has, and the events that it sees.
+
+A learner learns one thing while the router serves. It does so in two steps:
+
+- `observe_*` says what an event shows, as an observation (`predictors.online.observation`), or None. It changes nothing.
+- `apply` learns from an observation. Nothing else changes what the learner knows.
+
+So what is learned here and what other replicas send is learned in one place. `predictors.online.learning` calls both, and
+`predictors.online.learners` lists the learners.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Generic, TypeVar
+
+from predictors.learned.models import Models
+from predictors.online.candidate_stats import CandidateStats, PendingTtft
+from predictors.online.fleet_stats import FleetStats
+from predictors.online.prediction import OnlinePrediction
+from router.core.types import Candidate, Request
+
+O = TypeVar("O")  # noqa: E741 (the observations of one learner)
+
+
+@dataclass(slots=True)
+class DispatchEvent:
+    """An attempt was sent to its instance."""
+
+    stats: CandidateStats
+    prediction: OnlinePrediction
+
+
+@dataclass(slots=True)
+class FirstTokenEvent:
+    """The first token of an attempt came `ttft_s` after its dispatch."""
+
+    request: Request
+    stats: CandidateStats
+    pending: PendingTtft
+    ttft_s: float
+
+
+@dataclass(slots=True)
+class EndEvent:
+    """An attempt ended with a complete answer.
+
+    `stats` is None if the instance has left the fleet, `prediction` if another predictor made it, `pending` if the first
+    token came before. `output_tokens` are those of all choices. `prompt_tokens` are the engine's own count, `tpot_s` its
+    seconds a token after the first; None where unknown. `has_output`: there is an answer to learn a length from.
+    """
+
+    request: Request
+    candidate: Candidate
+    stats: CandidateStats | None
+    prediction: OnlinePrediction | None
+    pending: PendingTtft | None
+    output_tokens: int
+    prompt_tokens: int | None
+    tpot_s: float | None
+    has_output: bool
+    at_s: float
+
+
+@dataclass(slots=True)
+class LossEvent:
+    """An attempt ended without a complete answer, `waited_s` after its dispatch. `pending` is None if the first token came
+    before, `decoding` says the same of the engine."""
+
+    stats: CandidateStats
+    pending: PendingTtft | None
+    waited_s: float
+    decoding: bool
+
+
+class Learner(ABC, Generic[O]):
+    """One thing that is learned. A learner overrides the `observe_*` methods of the events that it learns from."""
+
+    #: The kinds of its observations. Each has the field `candidate`, or `model` if it is about a model only.
+    observations: ClassVar[tuple[type, ...]]
+
+    def __init__(self, stats: FleetStats) -> None:
+        self.stats = stats
+
+    def observe_dispatch(self, event: DispatchEvent) -> O | None:
+        return None
+
+    def observe_first_token(self, event: FirstTokenEvent) -> O | None:
+        return None
+
+    def observe_end(self, event: EndEvent) -> O | None:
+        return None
+
+    def observe_loss(self, event: LossEvent) -> O | None:
+        return None
+
+    @abstractmethod
+    def apply(self, observation: O, now: float) -> None:
+        """Learn from an observation that was made here or received from another replica. Its instance and model are in
+        the fleet, except that feedback may name a model that is not known yet."""
+
+    def joins(self, candidate: Candidate) -> None:
+        """The fleet has a new candidate."""
+
+    def forget(self, instance: str) -> None:
+        """The instance has left the fleet."""
+
+    def use(self, models: Models) -> None:
+        """Other trained models serve from now on. Drop what was learned about the earlier ones."""

@@ -1,0 +1,245 @@
+"""Turns what happens to attempts into observations, and lets the learners apply them.
+
+For each event, every learner says what it shows and applies that (`predictors.online.learner`), in the order of
+`predictors.online.learners`. The observation is also handed to `publish`, which sends it to the other replicas
+(`predictors.online.sharing`). What they send is applied in the same way.
+
+Two things are kept here that belong to this replica alone: its attempts without a first token, and how well its own
+predictions hold (`predictors.online.coverage`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from math import log
+from typing import Any, TypeVar
+
+from predictors.learned.models import Models
+from predictors.online.candidate_stats import CandidateStats, PendingTtft
+from predictors.online.fleet_stats import FleetStats
+from predictors.online.learner import DispatchEvent, EndEvent, FirstTokenEvent, Learner, LossEvent
+from predictors.online.learners import LEARNERS
+from predictors.online.observation import Observation
+from predictors.online.prediction import OnlinePrediction
+from predictors.online.qualities import Qualities
+from predictors.online.time_errors import LEAST_S, TtftErrors, served
+from router.core.state import Instance
+from router.core.types import Candidate, Prediction, PromptFeatures, Request
+
+L = TypeVar("L", bound=Learner[Any])
+#: `observe_*` for one event, and `apply`, of one learner.
+_Steps = tuple[Callable[[Any], Observation | None], Callable[[Any, float], None]]
+
+
+class Learning:
+    """All that is learned of a fleet. Pure: no clock, no I/O."""
+
+    def __init__(self, models: Models) -> None:
+        self.stats = FleetStats(models)
+        self._learners: dict[type[Learner[Any]], Any] = {kind: kind(self.stats) for kind in LEARNERS}
+        self.stats.on_new = self._joins
+        self._on_dispatch = self._steps("observe_dispatch")
+        self._on_first_token = self._steps("observe_first_token")
+        self._on_end = self._steps("observe_end")
+        self._on_loss = self._steps("observe_loss")
+        self._appliers: dict[type[Observation], Callable[[Any, float], None]] = {
+            kind: learner.apply for learner in self._learners.values() for kind in learner.observations
+        }
+        #: Takes each observation that is made here (None: nobody does).
+        self.publish: Callable[[Observation], None] | None = None
+        self._ttft = self.learner(TtftErrors)
+        self._qualities = self.learner(Qualities)
+
+    def _steps(self, event: str) -> list[_Steps]:
+        """The steps of every learner that learns from the event with this method."""
+        return [
+            (getattr(learner, event), learner.apply)
+            for kind, learner in self._learners.items()
+            if getattr(kind, event) is not getattr(Learner, event)
+        ]
+
+    def _joins(self, candidate: Candidate) -> None:
+        for learner in self._learners.values():
+            learner.joins(candidate)
+
+    def learner(self, kind: type[L]) -> L:
+        """The learner of this class."""
+        found: L = self._learners[kind]
+        return found
+
+    @property
+    def kinds(self) -> Iterable[type[Observation]]:
+        """Every kind of observation."""
+        return self._appliers.keys()
+
+    def use(self, models: Models) -> None:
+        """Let these models serve. What was learned about the earlier ones is dropped, feedback too. The physical
+        estimate's errors and the lengths stay."""
+        self.stats.use(models)
+        for learner in self._learners.values():
+            learner.use(models)
+
+    def forget(self, instance: str) -> None:
+        """Drop what was learned of an instance that left the fleet. Lengths belong to models and stay."""
+        self.stats.forget(instance)
+        for learner in self._learners.values():
+            learner.forget(instance)
+
+    # --- observations --------------------------------------------------------------------------------
+    def apply(self, observation: Observation, now: float) -> None:
+        """Learn from an observation."""
+        self._appliers[type(observation)](observation, now)
+
+    def locate(self, observation: Any, instances: Mapping[str, Instance]) -> bool:
+        """Whether the fleet has the instance and the model of a received observation. If so, it can be applied."""
+        if not hasattr(observation, "candidate"):
+            return any(observation.model in each.candidates for each in instances.values())
+        name, model = observation.candidate
+        instance = instances.get(name)
+        candidate = None if instance is None else instance.candidates.get(model)
+        if instance is None or candidate is None:
+            return False
+        self.stats.of(candidate, instance).instance = instance
+        return True
+
+    def _learn(self, event: Any, steps: list[_Steps], now: float) -> None:
+        """Let each learner observe the event and apply what it shows."""
+        publish = self.publish
+        for observe, apply in steps:
+            observation = observe(event)
+            if observation is not None:
+                apply(observation, now)
+                if publish is not None:
+                    publish(observation)
+
+    def _learn_due(self, stats: CandidateStats, now: float) -> None:
+        """Learn the TTFTs of a candidate that are known or overdue."""
+        while (error := self._ttft.observe_due(stats, now)) is not None:
+            p50, p95 = served(stats, error)
+            residual = error.residual
+            self._ttft.apply(error, now)
+            if self.publish is not None:
+                self.publish(error)
+            stats.coverage.observe_ttft(residual <= p50, residual <= p95, residual - p50)
+
+    # --- events ----------------------------------------------------------------------------------------
+    def observe_dispatch(
+        self, request: Request, candidate: Candidate, instance: Instance, prediction: Prediction, now: float
+    ) -> None:
+        """An attempt was sent. From here on it can be overdue."""
+        stats = self.stats.candidates.get((candidate.instance, candidate.model))
+        if stats is None or not isinstance(prediction, OnlinePrediction):
+            return
+        stats.instance = instance
+        pending = PendingTtft(stats, prediction, now)
+        self.stats.attempts[request.id, candidate.instance] = pending
+        stats.pending.append(pending)
+        if stats.history is not None:
+            stats.history.waits(now)
+        self._learn(DispatchEvent(stats, prediction), self._on_dispatch, now)
+        self._learn_due(stats, now)
+
+    def observe_ttft(
+        self,
+        request: Request,
+        candidate: Candidate,
+        instance: Instance,
+        prediction: Prediction,
+        engine_ttft_s: float,
+        now: float,
+    ) -> None:
+        """The first token came `engine_ttft_s` after the dispatch for which `prediction` was made."""
+        pending = self.stats.attempts.pop((request.id, candidate.instance), None)
+        if pending is None:  # the prediction is another predictor's, or the instance was forgotten
+            return
+        stats = pending.stats
+        stats.instance = instance
+        ttft_s = max(engine_ttft_s, LEAST_S)
+        pending.actual = log(ttft_s / pending.prediction.estimate.ttft_s)
+        if stats.history is not None:
+            stats.history.stops_waiting(now - ttft_s)
+        self._learn(FirstTokenEvent(request, stats, pending, ttft_s), self._on_first_token, now)
+        self._learn_due(stats, now)
+
+    def observe_end(
+        self,
+        request: Request,
+        candidate: Candidate,
+        instance: Instance,
+        prediction: Prediction,
+        output_tokens: int,
+        prompt_tokens: int | None,
+        tpot_s: float | None,
+        now: float,
+    ) -> None:
+        """The attempt ended with a complete answer. The counts are the engine's, TPOT its mean."""
+        pending = self.stats.attempts.pop((request.id, candidate.instance), None)
+        stats = self.stats.candidates.get((candidate.instance, candidate.model))
+        own = prediction if isinstance(prediction, OnlinePrediction) else None
+        if stats is None:  # the instance has left the fleet: only its model's lengths are learned
+            self.stats.lengths.of(candidate.model, candidate.family)
+        else:
+            stats.instance = instance
+            if pending is not None:
+                pending.void = True
+                if stats.history is not None:
+                    stats.history.stops_waiting(pending.dispatched_at)
+        has_output = request.decodes and output_tokens >= 1
+        event = EndEvent(
+            request, candidate, stats, own, pending, output_tokens, prompt_tokens, tpot_s, has_output, now
+        )
+        self._learn(event, self._on_end, now)
+        if stats is None:
+            return
+        if pending is not None:
+            self._learn_due(stats, now)
+        if has_output:
+            if prediction.output_tokens_p90 is not None:
+                stats.coverage.observe_output(output_tokens <= prediction.output_tokens_p90)
+            if own is not None and own.tpot_s is not None and tpot_s is not None and tpot_s > 0.0:
+                stats.coverage.observe_tpot(log(tpot_s / own.tpot_s))
+
+    def observe_loss(
+        self,
+        request: Request,
+        candidate: Candidate,
+        instance: Instance,
+        prediction: Prediction,
+        waited_s: float,
+        decoding: bool,
+        now: float,
+    ) -> None:
+        """The attempt ended without a complete answer. Without a first token after `waited_s` its TTFT would have been
+        longer, which is learned in its turn."""
+        pending = self.stats.attempts.pop((request.id, candidate.instance), None)
+        key = candidate.instance, candidate.model
+        stats = pending.stats if pending is not None else self.stats.candidates.get(key)
+        if stats is None:
+            return
+        stats.instance = instance
+        if stats.history is not None and not decoding:
+            stats.history.stops_waiting(now - waited_s)
+        self._learn(LossEvent(stats, pending, waited_s, decoding), self._on_loss, now)
+        if pending is not None:
+            pending.lost = True
+            pending.overdue_at = min(now, pending.overdue_at)
+            self._learn_due(stats, now)
+
+    def observe_report(self, instance: Instance, now: float) -> None:
+        """A load report of the engine came. Every replica reads its own, so this is no observation to exchange."""
+        if self.stats.models.latency is not None:
+            self.stats.history(instance.name).reported(instance, now)
+        for model in instance.candidates:
+            stats = self.stats.candidates.get((instance.name, model))
+            if stats is not None:
+                self._learn_due(stats, now)
+
+    def observe_quality(
+        self, model: str, features: PromptFeatures, quality: float, *, recorded: bool = False
+    ) -> None:
+        """An answer of `model` to such a prompt was judged `quality`, 0 to 1. `recorded`: it comes from the records, where
+        every replica finds it."""
+        observation = self._qualities.observe_judgement(model, features, quality)
+        self.apply(observation, 0.0)
+        if self.publish is not None and not recorded:
+            self.publish(observation)

@@ -1,0 +1,76 @@
+"""The learner of what each instance holds in its prefix cache: prompts that it prefilled, and conversations.
+
+This is a guess. The engine evicts by its own rule, and the learned error of TTFT covers the difference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from predictors.online.fleet_stats import FleetStats
+from predictors.online.learner import EndEvent, FirstTokenEvent, Learner
+from predictors.online.observation import CandidateKey, Hash, Tokens
+from predictors.online.prefix_index import PrefixIndex
+from predictors.online.sessions import SessionIndex
+from router.core.types import PREFIX_TOKENS, Request
+
+
+@dataclass(slots=True)
+class PromptCached:
+    """The instance holds a prompt with these leading blocks, and so many tokens of a session, in the router's estimate."""
+
+    candidate: CandidateKey
+    prefix: tuple[Hash, ...]
+    session: str | None
+    tokens: Tokens
+
+
+class PromptCaches(Learner[PromptCached]):
+    """A prompt counts as held from its first token on, its answer from its end on."""
+
+    observations = (PromptCached,)
+
+    def __init__(self, stats: FleetStats) -> None:
+        super().__init__(stats)
+        self.prefixes = PrefixIndex()
+        self.sessions = SessionIndex()
+
+    def cached_tokens(self, request: Request, instance: str) -> float:
+        """Prompt tokens, in the router's estimate, that the instance should hold: as far as the request's hashes match.
+        Where all of them match, or it has none, also what the instance holds of its session."""
+        prefix, hashed_tokens = request.prefix, 0.0
+        if prefix:
+            matched = self.prefixes.matched_blocks(instance, prefix)
+            if matched:
+                hashed_tokens = min(request.prompt_tokens, PREFIX_TOKENS) * matched / len(prefix)
+            if matched < len(prefix):
+                return hashed_tokens
+        if request.session is None:
+            return hashed_tokens
+        held_tokens = self.sessions.held_tokens(instance, request.session)
+        return max(hashed_tokens, min(held_tokens, request.prompt_tokens - 1.0))
+
+    def observe_first_token(self, event: FirstTokenEvent) -> PromptCached | None:
+        request = event.request
+        if not request.prefix and request.session is None:
+            return None
+        return PromptCached(event.stats.key, request.prefix, request.session, request.prompt_tokens)
+
+    def observe_end(self, event: EndEvent) -> PromptCached | None:
+        request, stats = event.request, event.stats
+        if stats is None or not request.decodes or not (request.prefix or request.session is not None):
+            return None
+        # Of several choices one goes on.
+        answer_tokens = event.output_tokens / max(request.choices, 1) / stats.lengths.prompt_ratio
+        return PromptCached(stats.key, request.prefix, request.session, request.prompt_tokens + answer_tokens)
+
+    def apply(self, observation: PromptCached, now: float) -> None:
+        instance = observation.candidate[0]
+        if observation.prefix:
+            self.prefixes.add(instance, observation.prefix)
+        if observation.session is not None:
+            self.sessions.add(instance, observation.session, observation.tokens)
+
+    def forget(self, instance: str) -> None:
+        self.prefixes.forget(instance)
+        self.sessions.forget(instance)

@@ -1,0 +1,161 @@
+"""Learners of the errors of predicted TTFT and TPOT, by candidate.
+
+An error is ln(actual / physical estimate). It corrects the physical estimate of the candidate (`residuals`). Where the
+latency model predicted, it also calibrates the model's quantiles (`offsets`) and decides whether the model may serve
+(`calibration.Trust`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import exp, log
+from typing import Annotated
+
+from predictors.analytic.physical import TPOT_STRATA, TTFT_STRATA
+from predictors.analytic.quantiles import P50, P95
+from predictors.online.candidate_stats import CandidateStats
+from predictors.online.learner import EndEvent, FirstTokenEvent, Learner
+from predictors.online.observation import CandidateKey, Log, Quantiles, Seconds, within
+
+#: Two events at the same moment count as this far apart.
+LEAST_S = 1e-6
+
+TtftStratum = Annotated[int, within(int, 0, TTFT_STRATA - 1)]
+TpotStratum = Annotated[int, within(int, 0, TPOT_STRATA - 1)]
+
+
+@dataclass(slots=True)
+class TtftError:
+    """A log error of the physical TTFT. `median` and `p95` are the physical estimate's predictions of it, `quantiles` the
+    latency model's."""
+
+    candidate: CandidateKey
+    stratum: TtftStratum
+    residual: Log
+    median: Log
+    p95: Log
+    quantiles: Quantiles
+
+    def for_other_models(self) -> TtftError:
+        return replace(self, quantiles=()) if self.quantiles else self
+
+
+@dataclass(slots=True)
+class TtftCorrection:
+    """A log error of TTFT that was learned as `taken`, while the attempt was overdue, turned out to be `residual`."""
+
+    candidate: CandidateKey
+    stratum: TtftStratum
+    taken: Log
+    residual: Log
+
+
+@dataclass(slots=True)
+class TpotError:
+    """A log error of the physical TPOT, whose estimate was `raw_s` before shrinking. `quantiles` as in `TtftError`."""
+
+    candidate: CandidateKey
+    stratum: TpotStratum
+    residual: Log
+    raw_s: Seconds
+    actual_s: Seconds
+    quantiles: Quantiles
+
+    def for_other_models(self) -> TpotError:
+        return replace(self, quantiles=()) if self.quantiles else self
+
+
+class TtftErrors(Learner[TtftError | TtftCorrection]):
+    """Learns TTFT in order of dispatch, each as soon as it is known or overdue: the first tokens that come first are the
+    quick ones. An overdue TTFT is learned as if the first token came now, and corrected when it comes."""
+
+    observations = (TtftError, TtftCorrection)
+
+    def observe_due(self, stats: CandidateStats, now: float) -> TtftError | None:
+        """The next attempt of a candidate, in order of dispatch, whose TTFT is known or overdue. It leaves the queue."""
+        pending = stats.pending
+        while pending:
+            entry = pending[0]
+            estimate = entry.prediction.estimate
+            if entry.void:
+                pending.popleft()
+                continue
+            if entry.actual is not None:
+                pending.popleft()
+                residual = entry.actual
+            elif now >= entry.overdue_at:
+                pending.popleft()
+                until = entry.overdue_at if entry.lost else now
+                waited_s = max(until - entry.dispatched_at, LEAST_S)
+                if entry.lost and waited_s < estimate.ttft_s * exp(entry.physical[0]):
+                    continue  # given up before a first token could be expected: it shows nothing
+                # The least that it can still become: to guess at more would feed on itself.
+                entry.taken = residual = log(waited_s / estimate.ttft_s)
+            else:
+                return None
+            quantiles = entry.prediction.quantiles
+            return TtftError(
+                stats.key,
+                estimate.ttft_stratum,
+                residual,
+                *entry.physical,
+                tuple(quantiles[0]) if quantiles is not None and stats.models_ttft(estimate) else (),
+            )
+        return None
+
+    def observe_first_token(self, event: FirstTokenEvent) -> TtftCorrection | None:
+        pending, stats = event.pending, event.stats
+        if (
+            pending.taken is None
+            or pending.actual is None
+            or self.stats.candidates.get(stats.key) is not stats
+        ):
+            return None
+        stratum = pending.prediction.estimate.ttft_stratum
+        return TtftCorrection(stats.key, stratum, pending.taken, pending.actual)
+
+    def apply(self, observation: TtftError | TtftCorrection, now: float) -> None:
+        stats = self.stats.candidates[observation.candidate]
+        if isinstance(observation, TtftCorrection):
+            stats.ttft.correct(observation.stratum, observation.taken, observation.residual)
+            return
+        residual, quantiles = observation.residual, observation.quantiles
+        stats.ttft.observe(observation.stratum, residual)
+        if quantiles:
+            group, physical = stats.group, (observation.median, observation.p95)
+            group.ttft.learn(quantiles, residual)
+            group.trust.observe(residual, (quantiles[P50], quantiles[P95]), physical)
+
+
+def served(stats: CandidateStats, error: TtftError) -> tuple[float, float]:
+    """The (median, 95 % quantile) of a log error that served when it was predicted."""
+    if error.quantiles and stats.group.trust.believed:
+        return error.quantiles[P50], error.quantiles[P95]
+    return error.median, error.p95
+
+
+class TpotErrors(Learner[TpotError]):
+    """Learns the TPOT of each answer when it ends."""
+
+    observations = (TpotError,)
+
+    def observe_end(self, event: EndEvent) -> TpotError | None:
+        stats, prediction, tpot_s = event.stats, event.prediction, event.tpot_s
+        if stats is None or prediction is None or not event.has_output or tpot_s is None or tpot_s <= 0.0:
+            return None
+        estimate, quantiles = prediction.estimate, prediction.quantiles
+        return TpotError(
+            stats.key,
+            estimate.tpot_stratum,
+            log(tpot_s / estimate.tpot_s),
+            prediction.raw_tpot_s,
+            tpot_s,
+            tuple(quantiles[1]) if quantiles is not None and stats.models_tpot(estimate) else (),
+        )
+
+    def apply(self, observation: TpotError, now: float) -> None:
+        stats = self.stats.candidates[observation.candidate]
+        if observation.quantiles:
+            stats.group.tpot.learn(observation.quantiles, observation.residual)
+        stats.tpot.observe(observation.stratum, observation.residual)
+        stats.shrinkage.observe(observation.raw_s, observation.actual_s)

@@ -1,0 +1,207 @@
+"""What serves `predicted_latency`: forests of boosted trees, corrected online by their errors.
+
+The forests stay as they were trained (`predictors.learned.trees`). The 90 % quantile of their log errors is learned for each
+(model, hardware), for an empty and for a full queue, and added to their predictions. So an engine that differs from its
+profile, or changes, is corrected.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, log
+from statistics import NormalDist
+from typing import Annotated, NamedTuple
+
+import numpy as np
+
+from predictors.analytic.physical import is_unloaded
+from predictors.learned.models import Models
+from predictors.learned.trees import TAU, tree_row
+from predictors.online.candidate_stats import CandidateStats
+from predictors.online.fleet_stats import FleetStats
+from predictors.online.learner import EndEvent, FirstTokenEvent, Learner, LossEvent
+from predictors.online.observation import CandidateKey, Log, within
+from predictors.online.prediction import OnlinePrediction
+from router.core.interfaces import Option
+from router.core.types import Request
+
+#: A larger log error is not the speed of any engine.
+_MOST_LOG = 20.0
+#: The times of `TreeError.time`.
+_TTFT, _TPOT = 0, 1
+
+
+class TreeForecast(NamedTuple):
+    """What the forests predicted at a decision: log p90 seconds, without the offsets of `group`. `queued`: requests
+    without a first token were ahead."""
+
+    ttft: float
+    tpot: float
+    group: TreeGroup
+    queued: bool
+
+
+@dataclass(slots=True)
+class TreeError:
+    """A log error of a forest: of TTFT (`time` 0) or of TPOT (1)."""
+
+    candidate: CandidateKey
+    time: Annotated[int, within(int, 0, 1)]
+    queued: bool
+    error: Log
+
+    def for_other_models(self) -> None:
+        return None
+
+
+class TreeOffset:
+    """The 90 % quantile of the last log errors (actual over predicted). Pseudo-errors whose quantile is 0 stand in until
+    there are errors; every observation replaces one."""
+
+    __slots__ = ("_pseudo", "_recent", "_sorted", "value")
+
+    WINDOW = 128
+    #: The pseudo-errors: their number, and their log standard deviation. A choice.
+    _PRIOR, _PRIOR_SD = 8, 0.2
+
+    def __init__(self) -> None:
+        normal = NormalDist(-NormalDist().inv_cdf(TAU) * self._PRIOR_SD, self._PRIOR_SD)
+        self._pseudo = [normal.inv_cdf((at + 0.5) / self._PRIOR) for at in (3, 4, 2, 5, 1, 6, 0, 7)]
+        self._sorted = sorted(self._pseudo)
+        self._recent: deque[float] = deque()
+        self.value = 0.0
+
+    @property
+    def count(self) -> int:
+        """The number of errors in the window."""
+        return len(self._recent)
+
+    def observe(self, error: float) -> None:
+        """Learn one ln(actual / predicted by the forest alone)."""
+        error = min(max(error, -_MOST_LOG), _MOST_LOG)
+        ordered = self._sorted
+        self._recent.append(error)
+        insort(ordered, error)
+        if self._pseudo:
+            ordered.remove(self._pseudo.pop(0))
+        elif len(self._recent) > self.WINDOW:
+            del ordered[bisect_left(ordered, self._recent.popleft())]
+        # With the (n + 1) of conformal prediction. Above the greatest error there is nothing.
+        at = TAU * (len(ordered) + 1) - 1
+        low = min(int(at), len(ordered) - 2)
+        self.value = ordered[low] + min(at - low, 1.0) * (ordered[low + 1] - ordered[low])
+
+
+class TreeGroup:
+    """Offsets of one (model, hardware): of TTFT and TPOT with an empty queue, with a queue, and of all."""
+
+    __slots__ = ("_all", "_by_queue")
+
+    #: Errors from which on the offset of a queue is used by itself.
+    _LEAST = 16
+
+    def __init__(self) -> None:
+        self._all = TreeOffset(), TreeOffset()
+        self._by_queue = (TreeOffset(), TreeOffset()), (TreeOffset(), TreeOffset())
+
+    def value(self, time: int, queued: bool) -> float:
+        """What to add to a log p90 of TTFT (`time` 0) or TPOT (1)."""
+        own = self._by_queue[queued][time]
+        return own.value if own.count >= self._LEAST else self._all[time].value
+
+    def observe(self, time: int, queued: bool, error: float) -> None:
+        """Learn one log error."""
+        self._by_queue[queued][time].observe(error)
+        self._all[time].observe(error)
+
+
+class TreeTimes(Learner[TreeError]):
+    """The forests, and the offsets of each (model, hardware)."""
+
+    observations = (TreeError,)
+
+    def __init__(self, stats: FleetStats) -> None:
+        super().__init__(stats)
+        self._groups: dict[tuple[str, str], TreeGroup] = {}
+
+    def times(self, request: Request, options: Sequence[Option]) -> list[tuple[float, float]] | None:
+        """By option the p90 of TTFT from the request's arrival and of TPOT, in seconds. None without the forests, and for
+        options without predictions of the serving predictor. Each prediction keeps its `TreeForecast`, from which its
+        outcome is learned."""
+        model = self.stats.models.trees
+        predictions = [
+            option.prediction for option in options if isinstance(option.prediction, OnlinePrediction)
+        ]
+        if model is None or len(predictions) < len(options):
+            return None
+        stats = [self.stats.of(option.candidate, option.instance) for option in options]
+        rows = [
+            tree_row(option.instance, of.costs, prediction.estimate)
+            for option, of, prediction in zip(options, stats, predictions, strict=True)
+        ]
+        predicted = model.predict(np.array([row.features for row in rows]))
+        logs = predicted + np.array([(row.ttft_base, row.tpot_base) for row in rows])
+        times = []
+        for option, prediction, of, (ttft, tpot) in zip(
+            options, predictions, stats, logs.tolist(), strict=True
+        ):
+            instance = option.instance
+            group = self._group(of.group_key)
+            queued = instance.awaiting_first_token > 0
+            ttft_s = exp(ttft + group.value(_TTFT, queued))
+            if is_unloaded(instance, option.candidate.upstream_model):
+                # The forests have not seen models being loaded, and this TTFT shows nothing about others.
+                ttft_s += of.costs.load_s
+            else:
+                prediction.trees = TreeForecast(ttft, tpot, group, queued)
+            waited_s = max(prediction.made_at - request.arrived_at, 0.0)
+            times.append((waited_s + ttft_s, exp(tpot + group.value(_TPOT, queued))))
+        return times
+
+    def observe_first_token(self, event: FirstTokenEvent) -> TreeError | None:
+        forecast = event.pending.prediction.trees
+        if forecast is None or self._is_stale(forecast, event.stats):
+            return None
+        error = log(event.ttft_s) - forecast.ttft
+        return TreeError(event.stats.key, _TTFT, forecast.queued, error)
+
+    def observe_loss(self, event: LossEvent) -> TreeError | None:
+        forecast = None if event.pending is None else event.pending.prediction.trees
+        if forecast is None or event.waited_s <= 0.0 or self._is_stale(forecast, event.stats):
+            return None
+        error = log(event.waited_s) - forecast.ttft
+        # That no first token came is news only if one was predicted by then.
+        return TreeError(event.stats.key, _TTFT, forecast.queued, error) if error > 0.0 else None
+
+    def observe_end(self, event: EndEvent) -> TreeError | None:
+        stats, tpot_s = event.stats, event.tpot_s
+        forecast = None if event.prediction is None else event.prediction.trees
+        if forecast is None or stats is None or not event.has_output or tpot_s is None or tpot_s <= 0.0:
+            return None
+        if self._is_stale(forecast, stats):
+            return None
+        return TreeError(stats.key, _TPOT, forecast.queued, log(tpot_s) - forecast.tpot)
+
+    def apply(self, observation: TreeError, now: float) -> None:
+        group = self._group(self.stats.candidates[observation.candidate].group_key)
+        group.observe(observation.time, observation.queued, observation.error)
+
+    def forget(self, instance: str) -> None:
+        used = self.stats.group_keys()
+        self._groups = {name: group for name, group in self._groups.items() if name in used}
+
+    def use(self, models: Models) -> None:
+        self._groups.clear()
+
+    def _group(self, key: tuple[str, str]) -> TreeGroup:
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = TreeGroup()
+        return group
+
+    def _is_stale(self, forecast: TreeForecast, stats: CandidateStats) -> bool:
+        """Whether earlier forests made it."""
+        return self._groups.get(stats.group_key) is not forecast.group

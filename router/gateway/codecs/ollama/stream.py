@@ -1,0 +1,152 @@
+"""OpenAI's streams as Ollama's: newline-delimited JSON."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+
+from backends.engine_numbers import finish_reason as finish_reason_of
+from router.gateway.codecs.ollama.answer import (
+    NS,
+    THINKING,
+    Kind,
+    Timings,
+    done,
+    logprobs_of,
+    rfc3339,
+    thinking_of,
+    tool_calls_of,
+)
+from router.gateway.codecs.openai.assemble import merge_tool_call
+from router.gateway.codecs.openai.events import EventTemplate, chunk_of, event_template
+
+
+class NdjsonStream:
+    """Turns a stream's server-sent events into lines of /api/chat or /api/generate.
+
+    `kind` is the endpoint, `model` the client's name of the model. Events may be chunks of chats or of completions.
+    `clock` gives ns since the epoch.
+    """
+
+    __slots__ = ("_calls", "_chat", "_clock", "_finish_reason", "_open", "_second", "_shown", "_template")
+
+    def __init__(self, kind: Kind, model: str, clock: Callable[[], int] = time.time_ns) -> None:
+        self._chat = kind == "chat"
+        self._clock = clock
+        self._open = b'{"model":' + orjson.dumps(model) + b',"created_at":"'
+        self._second = -1
+        self._shown = b""
+        self._template: EventTemplate | None = None
+        self._calls: list[dict[str, Any]] = []
+        self._finish_reason: str | None = None
+
+    def feed(self, data: bytes) -> bytes:
+        """The lines for complete events; empty for events without text (a role, a part of a tool call).
+
+        Tool calls follow when they are complete. Raises UpstreamError for an event that is not JSON.
+        """
+        if b"\r" in data:
+            data = data.replace(b"\r\n", b"\n")
+        start = self._start()
+        lines: list[bytes] = []
+        at, end = 0, len(data)
+        while at < end:
+            template = self._template
+            if template is not None and data.startswith(template.head, at):
+                pieces, at, foreign = template.read(data, at)
+                if pieces:
+                    before, after = self._frame(template.field)
+                    before = start + before
+                    lines += [before + piece + after for piece in pieces if piece]
+                if not foreign:
+                    continue
+            stop = data.find(b"\n\n", at) + 2
+            stop = end if stop < 2 else stop
+            line = self._event(data[at:stop], start)
+            if line:
+                lines.append(line)
+            at = stop
+        return b"".join(lines)
+
+    def finish(
+        self,
+        usage: Mapping[str, Any] | None,
+        finish_reason: str | None,
+        timings: Timings,
+        headway: Mapping[str, Any] | None = None,
+    ) -> bytes:
+        """The last line: `done`, the reason, the six metrics in ns (zeros left out), and our own account.
+
+        `finish_reason` falls back to the one in the stream.
+        """
+        start = self._start()
+        message = {"message": {"role": "assistant", "content": ""}} if self._chat else {"response": ""}
+        last = done(message, usage, finish_reason or self._finish_reason, timings, headway)
+        return self._take_calls(start) + start + b'",' + orjson.dumps(last)[1:] + b"\n"
+
+    def error(self, message: str) -> bytes:
+        """The line that ends a stream that failed after its first token. No `done` line follows."""
+        return orjson.dumps({"error": message}) + b"\n"
+
+    def _start(self) -> bytes:
+        """The beginning of a line, up to its time: made once for each read."""
+        second, rest_ns = divmod(self._clock(), NS)
+        if second != self._second:
+            self._second = second
+            self._shown = rfc3339(second * NS)[:-10].encode()
+        return self._open + self._shown + b"%09dZ" % rest_ns
+
+    def _frame(self, field: str) -> tuple[bytes, bytes]:
+        thinking = b'","thinking":"' if field in THINKING else b""
+        if self._chat:
+            return b'","message":{"role":"assistant","content":"' + thinking, b'"},"done":false}\n'
+        return b'","response":"' + thinking, b'","done":false}\n'
+
+    def _event(self, event: bytes, start: bytes) -> bytes:
+        chunk = chunk_of(event)
+        if chunk is None:
+            return b""
+        choices = chunk.get("choices")
+        choice = choices[0] if isinstance(choices, list) and choices else None
+        if not isinstance(choice, dict) or choice.get("index"):
+            return b""
+        texts = choice.get("delta")
+        if not isinstance(texts, dict):
+            texts = choice
+        # Only text is passed on unparsed.
+        self._template = event_template(event, choice, texts)
+        if self._template is not None and self._template.field not in ("content", "text", *THINKING):
+            self._template = None
+        content = texts.get("content") or texts.get("text") or texts.get("refusal") or ""
+        line = self._line(start, content, thinking_of(texts), logprobs_of(choice.get("logprobs")))
+        pieces = texts.get("tool_calls")
+        for piece in pieces if isinstance(pieces, list) else ():
+            merge_tool_call(self._calls, piece)
+        if choice.get("finish_reason") is not None:
+            self._finish_reason = finish_reason_of(choice["finish_reason"])
+            line += self._take_calls(start)
+        return line
+
+    def _line(self, start: bytes, content: str, thinking: str, logprobs: list[dict[str, Any]]) -> bytes:
+        if not (content or thinking or logprobs):
+            return b""
+        said: dict[str, Any] = (
+            {"role": "assistant", "content": content} if self._chat else {"response": content}
+        )
+        if thinking:
+            said["thinking"] = thinking
+        line: dict[str, Any] = {"message": said} if self._chat else said
+        if logprobs:
+            line["logprobs"] = logprobs
+        line["done"] = False
+        return start + b'",' + orjson.dumps(line)[1:] + b"\n"
+
+    def _take_calls(self, start: bytes) -> bytes:
+        calls, self._calls = tool_calls_of(self._calls), []
+        if not calls or not self._chat:
+            return b""
+        message = {"role": "assistant", "content": "", "tool_calls": calls}
+        return start + b'",' + orjson.dumps({"message": message, "done": False})[1:] + b"\n"
