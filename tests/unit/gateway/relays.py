@@ -120,7 +120,7 @@ class Client:
         self.write(data)
         self.ended = True
 
-    def whole(self, status: int, headers: bytes, body: bytes) -> None:
+    def respond(self, status: int, headers: bytes, body: bytes) -> None:
         self.begin(status, headers, body)
         self.ended = True
 

@@ -13,7 +13,6 @@ from predictors.online.answer_lengths import AnswerCounted
 from predictors.online.observation import Codec
 from predictors.online.predictor import OnlinePredictor
 from router.core.events import (
-    Arrived,
     Ended,
     FirstToken,
     FleetChanged,
@@ -29,6 +28,7 @@ from router.gateway.fleet.scaling import scaling
 from router.gateway.relay.runner import Runner
 from router.store.state import MemoryState, Peers, StateHealth, View
 from tests.unit.core.worlds import instance, request
+from tests.unit.gateway.test_runner import Handle
 
 
 class Shared(MemoryState):
@@ -77,7 +77,8 @@ class World:
     def arrive(self, *ids: str) -> None:
         now = self.runner.clock()
         for id_ in ids:
-            self.runner.apply(Arrived(request(id_, at=now, policy="round_robin", prompt_tokens=50)))
+            wanted = request(id_, at=now, policy="round_robin", prompt_tokens=50)
+            self.runner.submit(wanted, None, Handle(self.runner))
 
 
 @pytest.fixture
