@@ -1,7 +1,8 @@
-"""What runs beside requests: tasks, callbacks of the event loop, and the steps of a shutdown.
+"""Background work: tasks, callbacks of the event loop, and the steps of a shutdown.
 
-An exception in any of them is logged, at most once a minute for each kind, counted (`headway_background_failures_total`)
-and survived. `Tasks` holds an owner's tasks; `surviving` stands around one round of a loop, one callback, one step.
+An exception in any of them does not end the process. It is counted (`headway_background_failures_total`) and logged, at
+most once a minute for each kind. `Tasks` holds the tasks of one owner; `surviving` guards one iteration of a loop, one
+callback or one step.
 """
 
 from __future__ import annotations
@@ -17,19 +18,20 @@ from typing import Any
 logger = logging.getLogger("headway.background")
 
 LOG_INTERVAL_S = 60.0
-_MAX_KINDS = 1000  # of failures whose last line is remembered
+_MAX_KINDS = 1000  # kinds of failures whose last log time is remembered
 
 _failures: Counter[str] = Counter()
 _logged_at: dict[tuple[str, str], float] = {}
 
 
 def failures() -> Mapping[str, int]:
-    """How often each task of this process has failed and gone on."""
+    """The number of survived failures of each task in this process."""
     return _failures
 
 
 def failed(task: str, error: BaseException) -> None:
-    """Count a failure of `task` (a word of the code, never a client's), and log it unless its like was logged lately."""
+    """Count a failure of `task` (a name from the code, never a client's text). Log it unless the same kind was logged
+    within `LOG_INTERVAL_S`."""
     _failures[task] += 1
     kind, now = (task, type(error).__name__), time.monotonic()
     last = _logged_at.get(kind)
@@ -43,7 +45,7 @@ def failed(task: str, error: BaseException) -> None:
 
 @contextmanager
 def surviving(task: str) -> Iterator[None]:
-    """What is raised inside is told by `failed` and goes no further; a cancellation does."""
+    """Report an exception from the block by `failed` and continue after the block. A cancellation is not caught."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 (the root of what runs in the background)
@@ -51,20 +53,20 @@ def surviving(task: str) -> Iterator[None]:
 
 
 async def close_all(task: str, *steps: Callable[[], Awaitable[Any]]) -> None:
-    """Take all steps of a shutdown, one after another, whichever of them fails."""
+    """Run all steps of a shutdown in order, even if some of them fail."""
     for step in steps:
         with surviving(task):
             await step()
 
 
 class Tasks:
-    """The tasks of one owner: held until they end, their failures told."""
+    """The tasks of one owner. It keeps them referenced until they end, and reports their failures."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        """Run `work`; `name` up to its first space tells its failures."""
+        """Run `work`. Failures are reported under `name` up to its first space."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -76,12 +78,12 @@ class Tasks:
             failed(task.get_name().partition(" ")[0], error)
 
     async def finish(self) -> None:
-        """Wait until all have ended by themselves."""
+        """Wait until all tasks have ended."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     async def stop(self) -> None:
-        """Cancel all and wait until they have ended, however."""
+        """Cancel all tasks and wait until they have ended."""
         for task in self._tasks:
             task.cancel()
         await self.finish()

@@ -1,9 +1,9 @@
-"""`headway check`: read a fleet file as the gateway would, and say what it found.
+"""`headway check`: reads a fleet file as the gateway does, and reports errors and warnings.
 
-Errors (exit 2) are faults of the file, a secret of the gateway's own that this environment does not have, and a database or
-Redis that answers and refuses: a wrong password for example. Warnings are what may differ where the gateway will run: an
-engine's secret that is not set or a file that is not here (there a start would stop), a database or Redis that does not
-answer, a model that nothing serves.
+Errors (exit 2): the file is wrong, one of the gateway's own secrets is not set in this environment, or the database or
+Redis answers with a refusal, for example because of a wrong password. Warnings: conditions that may differ on the gateway's
+machine, such as an unset secret of an engine or a missing file (both stop a start), a database or Redis that does not
+answer, or a model that no instance serves.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from backends.engine import profiles
 from policies import POLICIES
 from router.config import ConfigError, FleetConfig, InstanceConfig, Problem, load, located
 
-#: How long Redis may take to answer.
+#: Time limit for Redis to answer.
 _STATE_TIMEOUT_S = 3.0
 
 
@@ -32,12 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `headway check`."""
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--config", metavar="FLEET", help="fleet file to check")
-    what.add_argument("--schema", action="store_true", help="print the fleet file's JSON schema and end")
+    what.add_argument("--schema", action="store_true", help="print the fleet file's JSON schema and exit")
     parser.add_argument("--json", action="store_true", help="machine-readable output")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the schema, or what the file holds. Raises ConfigError for a file that stops a start."""
+    """Print the schema, or the fleet and the warnings. Raises ConfigError for a file that stops a start."""
     if args.schema:
         schema = {
             "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         models = [each.name for each in config.models]
         print(json.dumps({"ok": True, "models": models, "instances": instances, "warnings": found}))
         return 0
-    # A file or a pipe has no width to fit.
+    # A file or a pipe has no terminal width.
     console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 240)
     console.print(_table(config))
     for warning in found:
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_secrets(config: FleetConfig, source: str) -> None:
-    """Raises ConfigError for secrets of the gateway itself that are not set."""
+    """Raise ConfigError for secrets of the gateway itself that are not set."""
     wanted = {
         ("auth", "admin_key_env"): config.auth.admin_key_env,
         ("store", "password_env"): config.store.password_env,
@@ -87,7 +87,7 @@ def _check_secrets(config: FleetConfig, source: str) -> None:
 
 
 def _check_artifacts(config: FleetConfig) -> None:
-    """Raises ConfigError for artifacts that are damaged or do not fit."""
+    """Raise ConfigError for artifacts that are damaged or incompatible."""
     if config.predictors.directory is not None and Path(config.predictors.directory).exists():
         from router.wiring import load_artifacts
 
@@ -95,11 +95,11 @@ def _check_artifacts(config: FleetConfig) -> None:
 
 
 def warnings(config: FleetConfig, environment: Mapping[str, str]) -> Iterator[str]:
-    """What a start survives but an operator wants to know."""
+    """Conditions that do not make the file wrong, but that an operator should know."""
     if config.predictors.directory is not None and not Path(config.predictors.directory).exists():
-        yield f"predictors.directory {config.predictors.directory} is not there: the shipped predictors serve"
+        yield f"predictors.directory {config.predictors.directory} does not exist: the shipped predictors are used"
     if config.ui.reports is not None and not Path(config.ui.reports).is_dir():
-        yield f"ui.reports {config.ui.reports} is not a directory here: the page offers no comparison"
+        yield f"ui.reports {config.ui.reports} is not a directory here: the page shows no comparison"
     for where, name in _engine_secrets(config):
         if not environment.get(name):
             yield f"{where}: environment variable {name} is not set"
@@ -112,7 +112,7 @@ def warnings(config: FleetConfig, environment: Mapping[str, str]) -> Iterator[st
             if profile is not None and profile not in profiles.names():
                 yield (
                     f"instance {instance.name}: there is no engine profile {profile}; predictions start from a generic"
-                    " machine, and the simulator cannot run it"
+                    " profile, and the simulator cannot run this instance"
                 )
     served = {model for instance in config.instances for model in instance.serves}
     for model in config.models:
@@ -121,11 +121,11 @@ def warnings(config: FleetConfig, environment: Mapping[str, str]) -> Iterator[st
         if model.price is None and any(
             model.name in each.serves and each.serves[model.name].price is None for each in config.instances
         ):
-            yield f"model {model.name}: has no price, so it counts as free"
+            yield f"model {model.name} has no price, so it counts as free"
 
 
 def _of_the_store(config: FleetConfig, source: str) -> Iterator[str]:
-    """What the database says, asked for a few seconds. Raises ConfigError for one that stops a start."""
+    """Warnings about the database, which has a few seconds to answer. Raises ConfigError for one that stops a start."""
     from router.database import upgrade_due
     from router.keys_command import known_keys, lost_keys
     from router.store.database import StoreError
@@ -147,9 +147,9 @@ def _of_the_store(config: FleetConfig, source: str) -> Iterator[str]:
     if config.auth.keys or (keys is not None and (keys.left_out or any(True for _ in keys))):
         return
     if (mark := lost_keys(config, url)) is not None:
-        yield f"the database had keys ({mark} says so): without one in it nobody is answered until one is made"
+        yield f"the database had keys before ({mark} records it): if it has none now, every request is refused"
     elif config.auth.required:
-        yield "there are no keys in the file and they are required: without one in the database nobody is answered"
+        yield "the file has no keys, and keys are required: if the database has none either, every request is refused"
     elif keys is None:
         yield "auth.keys is empty: anyone who reaches the gateway may use it, unless the database has keys"
     else:
@@ -157,7 +157,7 @@ def _of_the_store(config: FleetConfig, source: str) -> Iterator[str]:
 
 
 def _of_the_state(config: FleetConfig, source: str) -> Iterator[str]:
-    """Whether Redis answers and lets us in. Raises ConfigError where it refuses."""
+    """A warning if Redis does not answer. Raises ConfigError if it refuses the connection."""
     if config.state.url == "memory://":
         return
     from router.store.redis_link import Link, Script

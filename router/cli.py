@@ -1,6 +1,6 @@
-"""The command `headway`: one table of subcommands, each a module that is imported only when asked for.
+"""The command `headway`: a table of subcommands. The module of a subcommand is imported only when it is used.
 
-A command's module has `add_arguments(parser)` and `run(args) -> int` (the exit code). Exit codes: 0 done,
+A command's module has `add_arguments(parser)` and `run(args) -> int` (the exit code). Exit codes: 0 success,
 1 ran and failed, 2 bad input or usage (one clear line on stderr), 130 interrupted.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from router import __version__
 
-#: Packages that come with an extra, and the extra that brings them.
+#: Optional packages, and the extra that installs each.
 EXTRAS = {
     "asyncpg": "postgres",
     "httpx": "train",
@@ -37,7 +37,7 @@ EXTRAS = {
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Where a subcommand lives and what `headway --help` says of it."""
+    """A subcommand's module and its line in `headway --help`."""
 
     module: str
     help: str
@@ -45,27 +45,29 @@ class Command:
 
 COMMANDS = {
     "serve": Command("router.serve", "run the gateway over a fleet file"),
-    "demo": Command("router.demo", "run the gateway over an emulated fleet; nothing else is needed"),
+    "demo": Command("router.demo", "run the gateway over an emulated fleet, without any other requirement"),
     "emulate": Command("backends.emulator.command", "serve emulated engines over HTTP (no model is run)"),
     "check": Command("router.check", "check a fleet file, or print its JSON schema"),
     "workload": Command("benchmarks.workloads.command", "build or show a workload"),
-    "replay": Command("benchmarks.replay.command", "send a workload to a URL at its own times"),
+    "replay": Command("benchmarks.replay.command", "send a workload to a URL with its original timing"),
     "compare": Command("benchmarks.compare.command", "compare policies, in simulation or on a live gateway"),
-    "collect": Command("benchmarks.collect.command", "ask every candidate the same prompts at chosen loads"),
-    "train": Command("benchmarks.training.command", "train a predictor and tell how good it is"),
-    "evaluate": Command("benchmarks.evaluate.command", "evaluate trained predictors beside baselines"),
+    "collect": Command(
+        "benchmarks.collect.command", "send the same prompts to every candidate at chosen loads"
+    ),
+    "train": Command("benchmarks.training.command", "train a predictor and report its accuracy"),
+    "evaluate": Command("benchmarks.evaluate.command", "compare trained predictors with baselines"),
     "calibrate": Command("benchmarks.calibrate.command", "fit an engine profile to measured requests"),
     "keys": Command("router.keys_command", "make, list and revoke clients' keys"),
-    "spend": Command("router.spend_command", "show what was spent, by day, key, policy and model"),
-    "db": Command("router.database", "tell the version of the store's tables, or bring them to the newest"),
-    "export": Command("router.export", "write what was recorded to a Parquet or CSV file"),
+    "spend": Command("router.spend_command", "show the spending by day, key, policy and model"),
+    "db": Command("router.database", "show the version of the database's tables, or upgrade them"),
+    "export": Command("router.export", "export the records to a Parquet or CSV file"),
+    "explain": Command("router.explain", "show the decisions for a request and what happened to it"),
     "replay-decisions": Command("router.replay_decisions", "replay a gateway's decision log, and compare"),
-    "explain": Command("router.explain", "show what was decided for a request and what happened"),
 }
 
 
 class _Parser(argparse.ArgumentParser):
-    """Shows the value that an argument does not take, whatever the argument's type says of it."""
+    """Includes the invalid value in every error message, even if the argument's type does not."""
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         try:
@@ -78,7 +80,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
-    """The whole parser; only the chosen command's module is imported and asked for its arguments."""
+    """The parser of all commands. Only the chosen command's module is imported and adds its arguments."""
     parser = _Parser(
         prog="headway", description="SLA-aware router and scheduler for mixed fleets of LLM instances."
     )
@@ -93,8 +95,8 @@ def build_parser(chosen: str | None = None) -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the command line, run the command, and return its exit code."""
-    # Before NumPy is imported: its products are small here, and a thread of their own for each core only makes
-    # them wait for the relay's.
+    # Before NumPy is imported: its matrix products are small here, and one thread per core would only compete with the
+    # relay.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     arguments = list(sys.argv[1:] if argv is None else argv)
     chosen = next((each for each in arguments if not each.startswith("-")), None)
@@ -105,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader (`| head`) has gone; the interpreter must not fail once more on its last flush.
+        # The reader (`| head`) has closed the pipe; the interpreter's last flush must not fail too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except ModuleNotFoundError as error:
@@ -114,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         return _refuse(f"{chosen} needs {error.name}: pip install '.[{extra}]' in Headway's checkout")
     except OSError as error:
-        return _refuse(_told(error))
+        return _refuse(_described(error))
     except ValueError as error:
         from router.config.errors import ConfigError
 
@@ -129,8 +131,8 @@ def _refuse(message: str) -> int:
     return 2
 
 
-def _told(error: OSError) -> str:
-    """One line: what the system refused, and on which file or address."""
+def _described(error: OSError) -> str:
+    """One line: the system's error, and the file or address."""
     reason = error.strerror or str(error) or type(error).__name__
     return reason if error.filename is None else f"{error.filename}: {reason}"
 

@@ -1,6 +1,6 @@
-"""`headway db`: the version of the store's tables, and bringing them to the newest by hand.
+"""`headway db`: shows the version of the store's tables, or upgrades them.
 
-The gateway does so itself when it starts; doing it before a roll-out keeps the time that it takes out of the start."""
+The gateway upgrades them itself when it starts. An upgrade before a roll-out keeps that start short."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from router.wiring import store_url
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `headway db`."""
     parser.add_argument(
-        "action", choices=("version", "upgrade"), help="tell the version, or bring the tables to the newest"
+        "action", choices=("version", "upgrade"), help="show the tables' version, or upgrade the tables"
     )
-    parser.add_argument("--config", required=True, metavar="FLEET", help="fleet file whose store is meant")
+    parser.add_argument("--config", required=True, metavar="FLEET", help="fleet file that names the store")
     parser.add_argument("--json", action="store_true", help="machine-readable output")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it; 2 when the database cannot be used. Raises ConfigError for a bad fleet file."""
+    """Show or upgrade; the exit code is 2 if the database cannot be used. Raises ConfigError for a bad fleet file."""
     url = store_url(load(args.config), os.environ)
     try:
         before, now = asyncio.run(_versions(url, upgrade=args.action == "upgrade"))
@@ -46,20 +46,20 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"version": now, "before": before, "newest": schema.NEWEST}))
     elif args.action == "upgrade" and before != now:
-        print(f"the tables were brought from {_told(before)} to {_told(now)}")
+        print(f"the tables were upgraded from {_named(before)} to {_named(now)}")
     elif now == schema.NEWEST:
-        print(f"the tables are at {_told(now)}, the newest")
+        print(f"the tables are at {_named(now)}, the newest")
     else:
-        print(f"the tables are at {_told(now)}; the newest is {schema.NEWEST}: headway db upgrade")
+        print(f"the tables are at {_named(now)}; the newest is {schema.NEWEST}: run headway db upgrade")
     return 0
 
 
-def _told(version: str | None) -> str:
+def _named(version: str | None) -> str:
     return "no version" if version is None else f"version {version}"
 
 
 async def _versions(url: str, *, upgrade: bool) -> tuple[str | None, str | None]:
-    """The versions before and after."""
+    """The tables' version before and after."""
     parsed = parse_url(url)
     path = sqlite_path(parsed)
     if not upgrade and path is not None and not path.exists():
@@ -79,9 +79,9 @@ async def _versions(url: str, *, upgrade: bool) -> tuple[str | None, str | None]
 
 
 async def upgrade_due(url: str, timeout_s: float = 3.0) -> str | None:
-    """What to tell an operator: the tables are of an older version, or the database does not answer within `timeout_s`;
-    None if nothing. Raises StoreError for what stops a start: a database that refuses, or is of a newer program, a SQLite
-    file that cannot be written."""
+    """A warning for the operator if the tables are of an older version or the database does not answer within
+    `timeout_s`; else None. Raises StoreError for what stops a start: a database that refuses the connection or has
+    tables of a newer program, or a SQLite file that cannot be written."""
     parsed = parse_url(url)
     path = sqlite_path(parsed)
     if path is not None:
@@ -107,6 +107,6 @@ async def upgrade_due(url: str, timeout_s: float = 3.0) -> str | None:
     if found == schema.NEWEST:
         return None
     return (
-        f"the store's tables are at {_told(found)}, the newest is {schema.NEWEST}: the gateway brings them there when it"
-        " starts, or `headway db upgrade`"
+        f"the store's tables are at {_named(found)}, the newest is {schema.NEWEST}: the gateway upgrades them when it"
+        " starts, or run `headway db upgrade`"
     )

@@ -1,4 +1,4 @@
-"""`headway demo`: the gateway over an emulated fleet, with something to try; `--once` tries it itself."""
+"""`headway demo`: runs the gateway over an emulated fleet and prints examples. `--once` sends one request per policy."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ DEFAULT_PORT = 8080
 
 
 class Serve(Protocol):
-    """`router.serve.serve`: runs the gateway until SIGINT or SIGTERM and returns the exit code. `on_ready`
-    is called in the gateway's event loop with its base URL once it listens."""
+    """The type of `router.serve.serve`. It runs the gateway until SIGINT or SIGTERM and returns the exit code. It calls
+    `on_ready` with the base URL, in the gateway's event loop, when the gateway listens."""
 
     def __call__(self, config: FleetConfig, *, on_ready: Callable[[str], None]) -> int: ...
 
@@ -36,7 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port", type=int, help=f"port to listen on (default {DEFAULT_PORT}; with --once a free one)"
     )
-    parser.add_argument("--once", action="store_true", help="ask each policy once, print the rows, and end")
+    parser.add_argument(
+        "--once", action="store_true", help="send one request per policy, print the rows, and exit"
+    )
     parser.add_argument(
         "--speed", type=_positive, metavar="F", help="run the emulated engines at F times real speed"
     )
@@ -44,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve the demo fleet until interrupted (or until each policy was asked); the exit code."""
+    """Serve the demo fleet until interrupted, or with `--once` until each policy has answered. Returns the exit code."""
     from router.serve import serve  # here, so that `headway demo --help` need not import the gateway
 
     with ExitStack() as cleanup:
@@ -60,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 def fleet(
     *, port: int = DEFAULT_PORT, speed: float | None = None, database: Path | None = None
 ) -> FleetConfig:
-    """The demo's fleet file, which is part of the distribution, with what the command line changes."""
+    """The demo's fleet file (part of the distribution) with the changes of the command line."""
     text = files("router.config").joinpath("demo.yaml").read_text(encoding="utf-8")
     config = loads(text, "demo.yaml", policies=POLICIES, profiles=profiles.names())
     update: dict[str, object] = {"server": config.server.model_copy(update={"port": port})}
@@ -76,16 +78,16 @@ def fleet(
 
 
 def what_to_try(config: FleetConfig, url: str) -> str:
-    """What a newcomer does next, as text for a terminal."""
+    """The next steps for a new user, as text for a terminal."""
     kinds = sorted({each.hardware_name or "?" for each in config.instances})
     return f"""\
 Headway listens on {url} over {len(config.instances)} emulated instances on {", ".join(kinds)}.
-The engines keep the timing of real ones, but no model runs: the text they give is filler.
+The engines have the timing of real ones, but no model runs: their text is filler.
 
 Models:   auto (any), {", ".join(each.name for each in config.models)}
 Policies: {", ".join(sorted(POLICIES))}
 
-Ask, and choose a policy for this request:
+Send a request and choose its policy:
 
   curl -iN {url}/v1/chat/completions -H 'content-type: application/json' -d '{{"model": "auto", "stream": true, \
 "messages": [{{"role": "user", "content": "Hello"}}], "routing": {{"policy": "price"}}}}'
@@ -94,28 +96,28 @@ The same with the OpenAI SDK:
 
   from openai import OpenAI
   client = OpenAI(base_url="{url}/v1", api_key="none")
-  wish = {{"routing": {{"policy": "latency", "slo": {{"ttft_ms": 800}}}}}}
+  routing = {{"policy": "latency", "slo": {{"ttft_ms": 800}}}}
   answer = client.chat.completions.create(model="auto", messages=[{{"role": "user", "content": "Hello"}}], \
-extra_body=wish)
+extra_body={{"routing": routing}})
   print(answer.choices[0].message.content, answer.model_extra["headway"])
 
-What was decided and what happened (the id is the answer's x-request-id header):
+Show the decision and the result (the id is the answer's x-request-id header):
 
   curl {url}/v1/routing/REQUEST_ID
 
-Ctrl-C ends the gateway and the engines.
+Ctrl-C stops the gateway and the engines.
 """
 
 
 def serve_and_tell(config: FleetConfig, serve: Serve) -> int:
-    """Serve until interrupted, and print what to try once the gateway listens."""
+    """Serve until interrupted; print the next steps when the gateway listens."""
     return serve(config, on_ready=lambda url: print(what_to_try(config, url), flush=True))
 
 
 def serve_and_ask(config: FleetConfig, serve: Serve) -> int:
-    """Ask each policy from a thread beside the gateway, end the gateway as Ctrl-C would, print the rows.
+    """Send one request per policy from a second thread, stop the gateway as Ctrl-C does, and print the rows.
 
-    The exit code is 0 only if every policy answered and the gateway ended well.
+    The exit code is 0 only if every policy answered and the gateway ended without an error.
     """
     answers: list[Answer] = []
     ended = threading.Event()
@@ -133,8 +135,8 @@ def serve_and_ask(config: FleetConfig, serve: Serve) -> int:
     for answer in answers:
         if answer.error is not None:
             print(f"{answer.policy}: {answer.error}")
-    asked = {answer.policy for answer in answers if answer.error is None}
-    return code or int(asked != set(POLICIES))
+    answered = {answer.policy for answer in answers if answer.error is None}
+    return code or int(answered != set(POLICIES))
 
 
 def _positive(text: str) -> float:

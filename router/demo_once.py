@@ -1,4 +1,4 @@
-"""One question to each policy over the gateway's own HTTP API, and the rows that were recorded of it."""
+"""Sends one request per policy over the gateway's HTTP API and reads the recorded rows."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from backends.sse_events import DONE, carries_token, data_of
 QUESTION = "Name three things that make a good tool, in one sentence each."
 MAX_TOKENS = 24
 ANSWER_TIMEOUT_S = 120.0
-#: Finished rows are written in batches a fraction of a second apart.
+#: Time limit for a finished row to appear: rows are written in batches, a fraction of a second apart.
 ROW_TIMEOUT_S = 5.0
 ROW_POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one policy's request came to: its recorded row, and what went wrong (None: nothing)."""
+    """The result of one policy's request: its recorded row, and an error or None."""
 
     policy: str
     row: Mapping[str, Any] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class Answer:
 
 
 async def ask_each(url: str, policies: Sequence[str]) -> list[Answer]:
-    """Ask one policy after the other for a streamed answer of any model. A failure is told in its Answer."""
+    """Request a streamed answer from any model, one policy after the other. A failure is in its Answer."""
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ANSWER_TIMEOUT_S)) as session:
         return [await _ask(session, url, policy) for policy in policies]
 
@@ -64,7 +64,7 @@ async def _ask(session: aiohttp.ClientSession, url: str, policy: str) -> Answer:
 
 
 async def _read(response: aiohttp.ClientResponse) -> str | None:
-    """Read a stream of events to its end; what is wrong with it, or None."""
+    """Read a stream of events to its end; the error, or None."""
     tokens = 0
     async for line in response.content:
         data = data_of(line)
@@ -80,7 +80,7 @@ async def _read(response: aiohttp.ClientResponse) -> str | None:
 
 
 async def _recorded(session: aiohttp.ClientSession, url: str, request_id: str) -> Mapping[str, Any] | None:
-    """The finished row of a request, waited for; None if it does not come."""
+    """Wait for the finished row of a request; None if it does not appear in time."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + ROW_TIMEOUT_S
     while loop.time() < deadline:
@@ -94,7 +94,7 @@ async def _recorded(session: aiohttp.ClientSession, url: str, request_id: str) -
 
 
 def table(answers: Sequence[Answer]) -> Table:
-    """The recorded rows, one a policy, narrow enough for a terminal of 80 columns."""
+    """The recorded rows, one per policy, for a terminal of 80 columns."""
     found = Table(
         box=None, title="Recorded rows (tokens in and out, times in ms, cost in 1e-6 USD)", pad_edge=False
     )

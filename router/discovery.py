@@ -1,8 +1,9 @@
-"""Instances found by label: the ready pods of a Kubernetes cluster, followed as they come and go.
+"""Discovers instances by label: the ready pods of a Kubernetes cluster, kept current.
 
-One list, then a watch from where the list ended; a watch that ends or has fallen too far behind (410) begins again with a
-list (kubernetes.io/docs/reference/using-api/api-concepts, "Efficient detection of changes"). While the API server does
-not answer, what is known stays: an engine does not stop serving because nobody can ask about it.
+It lists the pods once and then watches for changes from the list's version. When the watch ends, it starts again from the
+last version; when it is too far behind (410), it lists again (kubernetes.io/docs/reference/using-api/api-concepts,
+"Efficient detection of changes"). While the API server does not answer, the known instances stay in use: their engines
+still serve.
 """
 
 from __future__ import annotations
@@ -24,32 +25,32 @@ from router.config import ConfigError, DiscoveryConfig, InstanceConfig, Problem,
 
 logger = logging.getLogger("headway")
 
-#: JSON of a pod that replaces parts of the template.
+#: A pod annotation with JSON that overrides fields of the template.
 ANNOTATION = "headway/instance"
-#: What no pod may say of itself: who it is, and which secrets and files of ours are used on it. Else whoever may
-#: annotate a pod could have any secret of the gateway's sent there.
+#: Fields that a pod must not set: its identity, and the gateway's secrets and files that are used for it. Otherwise anyone
+#: who may annotate a pod could make the gateway send a secret there.
 _NOT_ITS_OWN = frozenset({"name", "url", "api_key_env", "headers_env", "ca_file", "tokenizer"})
-#: Where a pod finds the token, the CA and the namespace of its service account.
+#: The directory with the token, the CA and the namespace of a pod's service account.
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 WATCH_S = 300
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
-#: Pods change in bursts: what comes within this time is told at once.
+#: Pods change in bursts: changes within this time are reported together.
 _GATHER_S = 0.2
 _MAX_LINE_BYTES = 8 * 1024 * 1024
 
-#: What reading an answer raises that is no list and no event of pods (a proxy's page, say).
+#: Exceptions from parsing an answer that is not a pod list or a pod event, for example a proxy's error page.
 _NO_LIST = (ValueError, LookupError, TypeError, AttributeError)
 
 Hears = Callable[[tuple[InstanceConfig, ...]], Awaitable[None]]
 
 
 class _Behind(Exception):
-    """The watch cannot go on from where it was: a list is due."""
+    """The watch cannot continue from its version: a new list is needed."""
 
 
 class KubernetesPods:
-    """Follows the pods of one entry of `discovery`. `environment` says where the API server is when the entry does not,
-    `account` where the service account's files are. Raises ConfigError if neither does."""
+    """Follows the pods of one `discovery` entry. If the entry names no API server or no namespace, they come from
+    `environment` and from the service account's directory `account`. Raises ConfigError if they are in neither."""
 
     def __init__(
         self,
@@ -66,12 +67,12 @@ class KubernetesPods:
         if server is None:
             host = environment.get("KUBERNETES_SERVICE_HOST")
             if not host:
-                raise _unknown("server", "is not given, and this is no pod of a cluster")
+                raise _unknown("server", "is not set, and the gateway does not run in a pod")
             host = f"[{host}]" if ":" in host else host
             server = f"https://{host}:{environment.get('KUBERNETES_SERVICE_PORT', '443')}"
         namespace = kubernetes.namespace or _text(account / "namespace")
         if namespace is None:
-            raise _unknown("namespace", "is not given, and this is no pod of a cluster")
+            raise _unknown("namespace", "is not set, and the gateway does not run in a pod")
         self._url = f"{server}/api/v1/namespaces/{namespace}/pods"
         authority = account / "ca.crt"
         self._ssl = ssl.create_default_context(cafile=authority if authority.is_file() else None)
@@ -79,7 +80,7 @@ class KubernetesPods:
         self._changed = asyncio.Event()
 
     async def follow(self, hear: Hears) -> None:
-        """Tell `hear` the instances there are now and whenever they change, until cancelled."""
+        """Call `hear` with the current instances, now and after each change, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._tell(hear))
             tasks.create_task(self._watch())
@@ -93,7 +94,7 @@ class KubernetesPods:
                 await hear(tuple(self._pods[name] for name in sorted(self._pods)))
             except ConfigError as error:
                 logger.error("discovered instances are not applied: %s", error)
-            except Exception as error:  # noqa: BLE001 (the task's root: they are told again)
+            except Exception as error:  # noqa: BLE001 (the task's root: it tries again)
                 failed("discovery", error)
                 self._changed.set()
                 await asyncio.sleep(_LONGEST_PAUSE_S)
@@ -106,7 +107,7 @@ class KubernetesPods:
                     version = await self._list()
                 began = time.monotonic()
                 version = await self._follow_from(version)
-                if time.monotonic() - began > _LONGEST_PAUSE_S:  # else the server may end each at once
+                if time.monotonic() - began > _LONGEST_PAUSE_S:  # a server may end every watch at once
                     pause_s = _FIRST_PAUSE_S
             except _Behind:
                 version = None
@@ -120,7 +121,7 @@ class KubernetesPods:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def _list(self) -> str:
-        """Take in all pods; the version of the list."""
+        """Load all pods; returns the version of the list."""
         async with self._get({}, aiohttp.ClientTimeout(total=30)) as answer:
             answer.raise_for_status()
             listed = orjson.loads(await answer.read())
@@ -133,7 +134,7 @@ class KubernetesPods:
         return str(listed["metadata"]["resourceVersion"])
 
     async def _follow_from(self, version: str) -> str:
-        """Take in changes until the server ends the watch; the last version seen."""
+        """Apply changes until the server ends the watch; returns the last version."""
         query = {
             "watch": "1",
             "resourceVersion": version,
@@ -155,7 +156,7 @@ class KubernetesPods:
         return version
 
     def _take(self, event: dict[str, Any]) -> str | None:
-        """Take in one event of a watch; its version."""
+        """Apply one event of a watch; returns its version."""
         kind, pod = event["type"], event["object"]
         if kind == "ERROR":
             raise _Behind
@@ -175,7 +176,7 @@ class KubernetesPods:
             self._changed.set()
 
     def _get(self, query: dict[str, str], timeout: aiohttp.ClientTimeout) -> Any:
-        token = _text(self._account / "token")  # read each time: the cluster renews it
+        token = _text(self._account / "token")  # read each time, because the cluster renews it
         headers = {"authorization": f"Bearer {token}"} if token else {}
         return self._session.get(
             self._url,
@@ -186,7 +187,7 @@ class KubernetesPods:
         )
 
     def _instance(self, pod: Mapping[str, Any]) -> InstanceConfig | None:
-        """The instance that a pod is; None while it is not ready, or when what it says of itself is wrong."""
+        """The instance of a pod; None if the pod is not ready or its annotation is invalid."""
         about, status = pod["metadata"], pod.get("status") or {}
         conditions = status.get("conditions") or ()
         ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
@@ -195,11 +196,11 @@ class KubernetesPods:
             return None
         kubernetes = self._config.kubernetes
         host = f"[{address}]" if ":" in address else address
-        told = (about.get("annotations") or {}).get(ANNOTATION)
+        annotation = (about.get("annotations") or {}).get(ANNOTATION)
         try:
-            own = {} if told is None else orjson.loads(told)
+            own = {} if annotation is None else orjson.loads(annotation)
             if not isinstance(own, dict) or _NOT_ITS_OWN & own.keys():
-                raise ValueError("an object without those is wanted")
+                raise ValueError("not an object, or it sets a field that pods must not set")
             template = self._config.instance.model_dump(mode="json", exclude_unset=True)
             url = f"{kubernetes.scheme}://{host}:{kubernetes.port}"
             return parse_instance({**template, **own, "name": about["name"], "url": url})
@@ -207,9 +208,9 @@ class KubernetesPods:
             reason = (
                 str(error)
                 if isinstance(error, ConfigError)
-                else f"{ANNOTATION} is no JSON object, or names one of {', '.join(sorted(_NOT_ITS_OWN))}"
+                else f"{ANNOTATION} is not a JSON object, or it sets one of {', '.join(sorted(_NOT_ITS_OWN))}"
             )
-            logger.warning("discovery: pod %s is left out: %s", about["name"], reason)
+            logger.warning("discovery: pod %s is ignored: %s", about["name"], reason)
             return None
 
 

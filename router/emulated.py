@@ -1,8 +1,8 @@
-"""The engines of `kind: emulated` instances: one child process for all that start together. Where a gateway has several
-workers their supervisor runs them, once for all.
+"""Runs the engines of `kind: emulated` instances. One child process runs all engines that start together. If a gateway has
+several workers, their supervisor runs the engines for all of them.
 
-The child is told its instances on standard input and answers with their URLs on standard output. It ends
-when its standard input closes, so it never outlives the gateway, however that ends.
+The child reads its instances from standard input and writes their URLs to standard output. It ends when its standard
+input closes, so it never outlives the gateway.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ STOP_TIMEOUT_S = 10.0
 
 
 class Engines(Protocol):
-    """Runs emulated engines: `EmulatedEngines` here, or those of a worker's supervisor."""
+    """Runs emulated engines: `EmulatedEngines`, or in a worker the supervisor's engines."""
 
     async def start(self, instances: Sequence[InstanceConfig]) -> None:
-        """Start these. Raises ConfigError if they do not start."""
+        """Start these instances. Raises ConfigError if they do not start."""
         ...
 
     async def url(self, instance: InstanceConfig) -> str:
-        """Where an instance listens; it is started if it does not run as configured. Raises ConfigError."""
+        """The URL of an instance, which is started if it does not run as configured. Raises ConfigError."""
         ...
 
 
 class EmulatedEngines:
-    """Starts emulated engines and ends them on exit."""
+    """Starts emulated engines, and stops them on exit."""
 
     def __init__(self) -> None:
-        self._lock = asyncio.Lock()  # of two that ask for the same engine at once the second finds it running
+        self._lock = asyncio.Lock()  # of two concurrent calls for the same engine, only the first starts it
         self._urls: dict[str, tuple[InstanceConfig, str, asyncio.subprocess.Process]] = {}
         self._children: list[asyncio.subprocess.Process] = []
 
@@ -63,7 +63,7 @@ class EmulatedEngines:
                 await child.wait()
 
     async def url(self, instance: InstanceConfig) -> str:
-        """Where an instance listens; it is started if it does not run as configured. Raises ConfigError."""
+        """The URL of an instance, which is started if it does not run as configured. Raises ConfigError."""
         async with self._lock:
             known = self._urls.get(instance.name)
             if known is None or _engine(known[0]) != _engine(instance) or known[2].returncode is not None:
@@ -71,7 +71,7 @@ class EmulatedEngines:
             return self._urls[instance.name][1]
 
     async def start(self, instances: Sequence[InstanceConfig]) -> None:
-        """Start these in one child process. Raises ConfigError if they do not start."""
+        """Start these instances in one child process. Raises ConfigError if they do not start."""
         if not instances:
             return
         child = await asyncio.create_subprocess_exec(
@@ -80,7 +80,7 @@ class EmulatedEngines:
             "router.emulated",
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for the gateway, which drains before it ends its engines
+            start_new_session=True,  # Ctrl-C must reach only the gateway, which drains before it stops the engines
         )
         self._children.append(child)
         assert child.stdin is not None  # noqa: S101 (both are pipes)
@@ -98,7 +98,7 @@ class EmulatedEngines:
 
 
 def _engine(instance: InstanceConfig) -> dict[str, Any]:
-    """What the child needs to know of one instance."""
+    """The settings of one instance for the child process."""
     return {
         "name": instance.name,
         "kind": KINDS[instance.emulates].emulator,

@@ -1,5 +1,4 @@
-"""What was decided for a request and what happened: as JSON for the API, as plain lines for a person, and as
-the command `headway explain`."""
+"""Explains a request: its decisions and its result, as JSON for the API and as text lines for `headway explain`."""
 
 from __future__ import annotations
 
@@ -19,10 +18,10 @@ from router.store.explanations import KeptCandidate, KeptDecision
 from router.store.queries import Store
 
 DEFAULT_URL = "sqlite+aiosqlite:///headway.db"
-#: Where the demo keeps its records: read when there is no other store.
+#: The demo's records, read if there is no other store.
 DEMO_URL = "sqlite+aiosqlite:///headway-demo.db"
 
-#: What `candidates` tell of a prediction, in this order.
+#: The fields of a prediction that `candidates` show, in this order.
 PREDICTED = (
     "output_tokens_p50",
     "output_tokens_p90",
@@ -37,8 +36,8 @@ PREDICTED = (
 
 
 def described_candidates(decision: KeptDecision) -> list[dict[str, Any]]:
-    """The candidates of one decision as the API tells them: `[{instance, model, score, chosen, reason,
-    predicted}]`, the predicted values null where the policy asked for none."""
+    """The candidates of one decision for the API: `[{instance, model, score, chosen, reason, predicted}]`. The predicted
+    values are null if the policy uses no predictions."""
     return [
         {
             "instance": candidate["instance"],
@@ -53,9 +52,8 @@ def described_candidates(decision: KeptDecision) -> list[dict[str, Any]]:
 
 
 async def describe(store: Store, row: Mapping[str, Any]) -> dict[str, Any]:
-    """All that is known of a request, given its row: `request_id` and the row's columns, `why` and `candidates` of
-    the last decision, every decision, `attempts` (here each attempt, not their number) and the feedback. Raises
-    StoreError."""
+    """Everything recorded about a request, given its row: `request_id` and the row's columns, `why` and `candidates` of
+    the last decision, all decisions, `attempts` (a list here, not their number) and the feedback. Raises StoreError."""
     request_id = row["id"]
     explanation = await store.explanation(request_id)
     decisions = [
@@ -84,37 +82,37 @@ async def describe(store: Store, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 # --- why ----------------------------------------------------------------------------------------------
-#: Reasons of the others that are told one by one; the rest is counted.
-_REASONS_TOLD = 3
+#: This many reasons of the other candidates are listed; the rest is counted.
+_REASONS_SHOWN = 3
 
 
 def why(decision: KeptDecision) -> list[str]:
-    """In a few lines: where it went and what was expected there, which one came next and why it was passed over,
-    and what was wrong with the rest."""
+    """A few lines: the chosen candidate and its prediction, the next best and why it was not chosen, and the reasons
+    against the others."""
     candidates = decision["candidates"]
     chosen = next((each for each in candidates if each["chosen"]), None)
     if chosen is None:
         return []
-    told = [f"sent to {_place(chosen)} by {decision['policy']}{_expected(chosen)}"]
+    shown = [f"sent to {_place(chosen)} by {decision['policy']}{_expected(chosen)}"]
     propensity = decision["propensity"]
     if propensity is not None and propensity < 1.0:
-        told.append(f"drawn with probability {propensity:.3g}")
+        shown.append(f"drawn with probability {propensity:.3g}")
     others = [each for each in candidates if not each["chosen"]]
     scored = [each for each in others if each["score"] is not None]
     following = min(scored, key=lambda each: each["score"] or 0.0, default=None)
     if following is not None:
         others.remove(following)
-        told.append(f"next {_place(following)}: {following['reason']}{_expected(following)}")
+        shown.append(f"next {_place(following)}: {following['reason']}{_expected(following)}")
     by_reason: dict[str, list[str]] = {}
     for each in others:
         by_reason.setdefault(each["reason"] or "not chosen", []).append(_place(each))
-    for reason, places in list(by_reason.items())[:_REASONS_TOLD]:
+    for reason, places in list(by_reason.items())[:_REASONS_SHOWN]:
         more = f" and {len(places) - 2} more" if len(places) > 2 else ""
-        told.append(f"not {', '.join(places[:2])}{more}: {reason}")
-    rest = sum(map(len, list(by_reason.values())[_REASONS_TOLD:])) + decision["candidates_left_out"]
+        shown.append(f"not {', '.join(places[:2])}{more}: {reason}")
+    rest = sum(map(len, list(by_reason.values())[_REASONS_SHOWN:])) + decision["candidates_left_out"]
     if rest:
-        told.append(f"and {rest} more")
-    return told
+        shown.append(f"and {rest} more")
+    return shown
 
 
 def _place(candidate: KeptCandidate) -> str:
@@ -124,19 +122,19 @@ def _place(candidate: KeptCandidate) -> str:
 def _expected(candidate: KeptCandidate) -> str:
     predicted = candidate["predicted"] or {}
     known = [
-        f"{label} {form(value)}" for label, name, form in _TOLD if (value := predicted.get(name)) is not None
+        f"{label} {form(value)}" for label, name, form in _SHOWN if (value := predicted.get(name)) is not None
     ]
     return f" [{', '.join(known)}]" if known else ""
 
 
 # --- for a person -------------------------------------------------------------------------------------
 def lines(described: Mapping[str, Any]) -> list[str]:
-    """What `describe` tells, as plain lines."""
+    """The result of `describe` as text lines."""
     row = described
     when = datetime.fromtimestamp(row["received_at"], UTC).isoformat(sep=" ", timespec="milliseconds")
-    told = [
+    shown = [
         f"request {row['request_id']}, received {when}",
-        f"asked for {_text(row['model_requested'])} by {_text(row['api'])}"
+        f"requested {_text(row['model_requested'])} over {_text(row['api'])}"
         + (f" with key {row['key_name']}" if row["key_name"] else "")
         + f", policy {_text(row['policy'])}",
     ]
@@ -147,20 +145,20 @@ def lines(described: Mapping[str, Any]) -> list[str]:
     ]
     if targets:
         met = {None: "unknown", True: "met", False: "missed"}[row["slo_met"]]
-        told.append(f"SLO: {', '.join(targets)}: {met}")
+        shown.append(f"SLO: {', '.join(targets)}: {met}")
     error = f" ({row['error_code']})" if row["error_code"] else ""
-    told.append(f"outcome: {row['outcome']}{error}")
-    told += _compared(row)
+    shown.append(f"outcome: {row['outcome']}{error}")
+    shown += _compared(row)
     for number, decision in enumerate(described["decisions"], 1):
-        told += _decision_lines(number, decision)
+        shown += _decision_lines(number, decision)
     for attempt in described["attempts"]:
-        told.append(_attempt_line(attempt))
-    told += [f"feedback: quality {given['quality']:g}" for given in described["feedback"]]
-    return told
+        shown.append(_attempt_line(attempt))
+    shown += [f"feedback: quality {given['quality']:g}" for given in described["feedback"]]
+    return shown
 
 
 def _compared(row: Mapping[str, Any]) -> list[str]:
-    """Measured beside predicted, for what is known."""
+    """The measured values with their predictions."""
     parts = []
     if row["ttft_s"] is not None:
         parts.append(f"TTFT {_ms(row['ttft_s'])} (predicted {_ms(row['predicted_ttft_s_p50'])})")
@@ -183,16 +181,16 @@ def _decision_lines(number: int, decision: Mapping[str, Any]) -> list[str]:
 
 
 def _attempt_line(attempt: Mapping[str, Any]) -> str:
-    told = f"attempt {attempt['number']}: {attempt['instance']}/{attempt['model']}"
+    line = f"attempt {attempt['number']}: {attempt['instance']}/{attempt['model']}"
     if attempt["first_token_at"] is not None:
-        told += f", first token after {_ms(attempt['first_token_at'] - attempt['started_at'])}"
+        line += f", first token after {_ms(attempt['first_token_at'] - attempt['started_at'])}"
     if attempt["ended_at"] is not None:
-        told += f", {_text(attempt['ended_how'])} after {_ms(attempt['ended_at'] - attempt['started_at'])}"
+        line += f", {_text(attempt['ended_how'])} after {_ms(attempt['ended_at'] - attempt['started_at'])}"
     if attempt["output_tokens"] is not None:
-        told += f", {attempt['output_tokens']} tokens"
+        line += f", {attempt['output_tokens']} tokens"
     if attempt["error"]:
-        told += f": {attempt['error']}"
-    return told
+        line += f": {attempt['error']}"
+    return line
 
 
 def _text(value: str | None) -> str:
@@ -211,8 +209,8 @@ def _share(value: float) -> str:
     return f"{value:.2f}"
 
 
-#: What is told of a prediction: its name for people, its name, its form.
-_TOLD: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+#: The shown fields of a prediction: label, field, format.
+_SHOWN: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("TTFT", "ttft_s_p50", _ms),
     ("E2E", "e2e_s_p50", _ms),
     ("P(miss)", "p_miss", _share),
@@ -229,14 +227,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--store",
         metavar="URL",
-        help=f"database of the records (default: {DEFAULT_URL}, without it the demo's)",
+        help=f"database of the records (default: {DEFAULT_URL}, or the demo's if that does not exist)",
     )
-    where.add_argument("--config", metavar="FLEET", help="fleet file whose store is meant")
+    where.add_argument("--config", metavar="FLEET", help="fleet file that names the store")
     parser.add_argument("--json", action="store_true", help="machine-readable output")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what is known of a request. 2 when there is no such request or the store cannot be read."""
+    """Print what is recorded about a request. The exit code is 2 if there is no such request or the store cannot be
+    read."""
     try:
         described = asyncio.run(_described(_store_url(args), args.id))
     except StoreError as error:
@@ -256,7 +255,7 @@ def _refused(reason: str) -> int:
 
 
 def _store_url(args: argparse.Namespace) -> str:
-    """The store asked for. Raises ConfigError for a bad fleet file."""
+    """The URL of the selected store. Raises ConfigError for a bad fleet file."""
     if args.config is None:
         there = [url for url in (DEFAULT_URL, DEMO_URL) if Path(url.rpartition("///")[2]).exists()]
         return str(args.store or (there or [DEFAULT_URL])[0])

@@ -1,7 +1,7 @@
-"""`headway export`: what was recorded, as Parquet or CSV, in the order of ids, for a notebook or a warehouse.
+"""`headway export`: writes recorded rows as Parquet or CSV, ordered by id, for a notebook or a data warehouse.
 
-Types are the tables'; unknown is null: in CSV an empty field, where an empty text is `""` (as PostgreSQL's COPY does).
-A file appears under its name when it is complete.
+Columns have the types of the tables. An unknown value is null: in CSV an empty field, while an empty text is `""` (as in
+PostgreSQL's COPY). The file gets its name when it is complete.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ class Format(Protocol):
         ...
 
     def close(self) -> None:
-        """Write what belongs at the end."""
+        """Write the end of the file."""
         ...
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `headway export`."""
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--config", metavar="FLEET", help="fleet file whose store is meant")
+    where.add_argument("--config", metavar="FLEET", help="fleet file that names the store")
     where.add_argument(
         "--url", help="database: sqlite+aiosqlite:///FILE or postgresql+asyncpg://USER@HOST/NAME"
     )
     parser.add_argument(
-        "--password-env", metavar="NAME", help="environment variable with the password that goes into --url"
+        "--password-env", metavar="NAME", help="environment variable with the password for --url"
     )
     parser.add_argument(
         "--table", choices=TABLES, default="requests", help="what to export (default: requests)"
@@ -68,21 +68,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--since",
         type=_time,
         metavar="TIME",
-        help="received from then on: 2026-11-22, 2026-11-22T10:30 (UTC)",
+        help="received at this time or later: 2026-11-22, 2026-11-22T10:30 (UTC)",
     )
-    parser.add_argument("--until", type=_time, metavar="TIME", help="received before then")
+    parser.add_argument("--until", type=_time, metavar="TIME", help="received before this time")
     parser.add_argument(
-        "--policy", action="append", default=[], metavar="NAME", help="only these (may be given again)"
+        "--policy", action="append", default=[], metavar="NAME", help="only this policy (may be repeated)"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Export; the exit code. Raises ConfigError for a bad fleet file."""
+    """Export; returns the exit code. Raises ConfigError for a bad fleet file."""
     try:
         extract = Extract(TABLES[args.table], args.since, args.until, args.policy)
         url = _store_url(args)
         if args.out == "-" and args.format == "parquet" and sys.stdout.isatty():
-            return _refused("Parquet is not for a terminal: give --out FILE")
+            return _refused("Parquet cannot be written to a terminal: use --out FILE")
         with _output(args.out) as out:
             rows = asyncio.run(_export(url, extract, _FORMATS[args.format], out))
     except StoreError as error:
@@ -98,12 +98,12 @@ def _refused(why: str) -> int:
 
 
 def _time(text: str) -> float:
-    """A time for people, in seconds since the epoch; without an offset it is UTC."""
+    """An ISO date or time as seconds since the epoch; UTC if it has no offset."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no time such as 2026-11-22 or 2026-11-22T10:30"
+            f"{text!r} is not a time such as 2026-11-22 or 2026-11-22T10:30"
         ) from None
     return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
 
@@ -124,7 +124,7 @@ def _store_url(args: argparse.Namespace) -> str:
 
 @contextlib.contextmanager
 def _output(path: str) -> Iterator[BinaryIO]:
-    """Standard output, or a file that takes its name at the end. A pipe or a device is written to as it is."""
+    """Standard output, or a file that gets its name at the end. A pipe or a device is written directly."""
     if path == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -156,7 +156,8 @@ async def _export(
 
 
 async def _read(url: URL, engine: AsyncEngine, extract: Extract) -> AsyncIterator[tuple[Rows, int | None]]:
-    """Rows, and how many there are in all (None where nobody looks). StoreError when the database does not answer."""
+    """Batches of rows, with the total number of rows (None if stderr is not a terminal). Raises StoreError if the database
+    does not answer."""
     try:
         total = await extract.count(engine) if sys.stderr.isatty() else None
         async for rows in extract.batches(engine):
@@ -198,7 +199,7 @@ class Parquet:
         self._waiting: Rows = []
 
     def write(self, rows: Rows) -> None:
-        """Write rows, as a row group when there are enough."""
+        """Add rows, and write a row group when there are enough."""
         self._waiting += rows
         if len(self._waiting) >= _ROW_GROUP:
             self._write_group()
@@ -222,7 +223,7 @@ _ROW_GROUP = 20_000
 
 
 class Csv:
-    """Comma-separated values, a header line first."""
+    """Comma-separated values with a header line."""
 
     def __init__(self, table: Table, out: BinaryIO) -> None:
         self._out = out
@@ -237,10 +238,10 @@ class Csv:
         self._out.write((",".join(map(_field, values)) + "\n").encode())
 
     def close(self) -> None:
-        """Nothing belongs at the end."""
+        """Nothing to write."""
 
 
-#: A spreadsheet takes a text that begins so for a formula. Clients choose some texts.
+#: A spreadsheet reads a text with such a beginning as a formula, and clients choose some of the texts.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 

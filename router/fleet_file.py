@@ -1,4 +1,4 @@
-"""Where a gateway has its fleet from: the file, and what its command line says in place of it."""
+"""The fleet file of a gateway, with the overrides of its command line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from router.config import FleetConfig, load
 
 @dataclass(frozen=True, slots=True)
 class FleetFile:
-    """What `headway serve` was told. `host` and `port` replace the file's."""
+    """The arguments of `headway serve`. `host` and `port` override the file's."""
 
     path: str
     host: str | None = None
@@ -23,20 +23,20 @@ class FleetFile:
     log_level: str = "info"
 
     def read(self) -> FleetConfig:
-        """The fleet as the file says it now. Raises ConfigError."""
+        """Read the file as it is now. Raises ConfigError."""
         config = load(self.path, policies=tuple(policies.POLICIES), profiles=profiles.names())
         update = {name: value for name in ("host", "port") if (value := getattr(self, name)) is not None}
         return config.model_copy(update={"server": config.server.model_copy(update=update)})
 
     def log(self, config: FleetConfig, worker: int | None = None) -> None:
-        """Begin to log as the fleet says; each line tells which worker wrote it, if there are several."""
+        """Start to log with the fleet's settings. If there are several workers, each line names its worker."""
         logs.configure(config.observability.logs, self.log_level)
         if worker is not None:
             for handler in logging.getLogger().handlers:
                 handler.addFilter(partial(_mark, worker))
 
     def as_dict(self) -> dict[str, Any]:
-        """For another process."""
+        """The fields, to send to another process."""
         return asdict(self)
 
 
@@ -46,5 +46,5 @@ def _mark(worker: int, record: logging.LogRecord) -> bool:
 
 
 def dump(config: FleetConfig) -> dict[str, Any]:
-    """A fleet as JSON for another process: what is unset stays unset. `FleetConfig.model_validate` reads it."""
+    """A fleet as JSON for another process. Unset fields stay unset. `FleetConfig.model_validate` reads it."""
     return config.model_dump(mode="json", exclude_unset=True)

@@ -1,4 +1,4 @@
-"""`headway keys`: make, list and revoke clients' keys in the fleet's database, while gateways run or before."""
+"""`headway keys`: creates, lists and revokes clients' keys in the fleet's database, whether gateways run or not."""
 
 from __future__ import annotations
 
@@ -36,41 +36,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     fleet = argparse.ArgumentParser(add_help=False)
     fleet.add_argument("--config", required=True, metavar="FLEET", help="the fleet file (YAML)")
 
-    about = "Make a key. It is printed once, alone on stdout; only its hash is kept."
+    about = "Make a key. It is printed once, alone on stdout; only its hash is stored."
     create = actions.add_parser("create", parents=[fleet], help="make a key", description=about)
-    create.add_argument("--name", required=True, help="what the key is called in records and reports")
+    create.add_argument("--name", required=True, help="the key's name in records and reports")
     create.add_argument(
-        "--maker", metavar="NAME", help="the key that it is below: it never has more than that one"
+        "--maker", metavar="NAME", help="the parent key: the new key never has more rights or budget"
     )
     create.add_argument("--policy", help="policy of requests that name none")
-    create.add_argument("--locked", action="store_true", help="its holder may not choose another policy")
-    create.add_argument("--models", metavar="A,B", help="the only models that there are for it")
+    create.add_argument("--locked", action="store_true", help="its requests may not choose another policy")
+    create.add_argument("--models", metavar="A,B", help="the only models that it may use")
     for option, kind, text in (
         ("--max-priority", int, "largest priority of its requests (default 0)"),
         ("--min-quality", float, "least predicted quality of each answer, 0 to 1"),
-        ("--quality", float, "wished mean quality, 0 to 1"),
-        ("--attainment", float, "wished share of SLOs kept, 0 to 1"),
+        ("--quality", float, "target mean quality, 0 to 1"),
+        ("--attainment", float, "target share of met SLOs, 0 to 1"),
         ("--budget-usd-per-day", float, "USD that it may spend in a day (UTC)"),
         ("--budget-usd", float, "USD that it may ever spend"),
         ("--requests-per-minute", int, "requests in a minute"),
         ("--tokens-per-minute", int, "tokens in a minute, prompts and answers"),
-        ("--max-concurrency", int, "requests under way at once"),
+        ("--max-concurrency", int, "open requests at once"),
         ("--max-cost-usd", float, "USD that one request may cost"),
     ):
         create.add_argument(option, type=kind, metavar="N", help=text)
     create.add_argument("--makes-keys", action="store_true", help="its holder may make keys below it")
 
-    about = "List all keys with their limits and what they and those below them have spent."
+    about = "List all keys with their limits and the spending of each key and the keys below it."
     listing = actions.add_parser("list", parents=[fleet], help="list keys", description=about)
     listing.add_argument("--json", action="store_true", help="machine-readable output")
 
-    about = "Revoke a key and all that it made, for good."
+    about = "Revoke a key and all keys below it, permanently."
     revoking = actions.add_parser("revoke", parents=[fleet], help="revoke a key", description=about)
     revoking.add_argument("name", metavar="NAME", help="the key's name")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Make, list or revoke; the exit code. Raises ConfigError for a bad fleet file."""
+    """Make, list or revoke; returns the exit code. Raises ConfigError for a bad fleet file."""
     config = load(args.config, policies=tuple(POLICIES))
     actions: Mapping[str, Callable[[FleetConfig, str, argparse.Namespace], Awaitable[int]]] = {
         "create": _create,
@@ -93,7 +93,7 @@ def _say(text: str) -> None:
 
 
 async def known_keys(config: FleetConfig, url: str, timeout_s: float) -> Tenants:
-    """The keys of the fleet file and the database; without a database those of the file. Raises StoreError, TimeoutError."""
+    """The keys of the fleet file and of the database, if there is one. Raises StoreError, TimeoutError."""
     path = sqlite_path(parse_url(url))
     if path is not None and not path.exists():
         return Tenants(config.auth.keys, (), lambda _: None)
@@ -106,7 +106,7 @@ async def known_keys(config: FleetConfig, url: str, timeout_s: float) -> Tenants
 
 
 def lost_keys(config: FleetConfig, url: str) -> Path | None:
-    """The file that says that the database had keys, if it is there."""
+    """The marker file of a database that had keys, if it exists."""
     mark = runs.keyed_path(runs.file_prefix(parse_url(url), _spool_directory(config)))
     return mark if mark is not None and mark.exists() else None
 
@@ -117,8 +117,8 @@ def _spool_directory(config: FleetConfig) -> Path | None:
 
 
 async def _known(config: FleetConfig, table: KeyTable) -> Tenants:
-    def model_name(asked: str) -> str | None:
-        model = config.model(asked)
+    def model_name(requested: str) -> str | None:
+        model = config.model(requested)
         return None if model is None else model.name
 
     return Tenants(config.auth.keys, await table.rows(), model_name)
@@ -132,7 +132,7 @@ async def _tenants(config: FleetConfig, table: KeyTable) -> Tenants:
 
 
 # --- create -------------------------------------------------------------------------------------------
-#: Options that are settings of a key as they stand.
+#: Options with the name and the value of a key's setting.
 _SETTINGS = (
     "policy",
     "max_priority",
@@ -156,14 +156,14 @@ def _given(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _is_new(config: FleetConfig, url: URL) -> bool:
-    """Whether the database has to be made. Raises StoreError where a gateway's was there."""
+    """True if the database must be created. Raises StoreError if a gateway had a database there."""
     path = sqlite_path(url)
     if path is None or path.exists():
         return False
     if left := runs.traces_of_gateway(url, _spool_directory(config)):
         raise StoreError(
-            f"no database at {location(url)}, but a gateway had one there ({left[0].name} is left of it): put it back, "
-            f"or remove {left[0].absolute()} to begin a new one"
+            f"no database at {location(url)}, but a gateway had one there ({left[0].name} still exists): restore it, "
+            f"or remove {left[0].absolute()} to create a new one"
         )
     return True
 
@@ -179,17 +179,17 @@ async def _create(config: FleetConfig, url: str, args: argparse.Namespace) -> in
     finally:
         await table.aclose()
     below = "" if args.maker is None else f", below {args.maker}"
-    _say(f"The key {made.stored.name} is made{below}. It is shown this once:")
+    _say(f"The key {made.stored.name} is made{below}. It is shown only once:")
     print(made.text, flush=True)
     where = location(parsed)
     if new:
-        _say(f"A new database was made, {where}: only gateways over this very file know the key.")
+        _say(f"A new database was created, {where}: only gateways with this file accept the key.")
         return 0
-    _say(f"Gateways over this database, {where}, know it within two seconds.")
+    _say(f"Gateways with this database, {where}, accept it within two seconds.")
     if first:
         closed = config.auth.required or lost_keys(config, url) is not None
-        before = "answered nobody" if closed else "were open to all"
-        _say(f"It is the first: they {before} until now, and need a key from now on.")
+        before = "refused every request" if closed else "were open to everyone"
+        _say(f"It is the first key: the gateways {before} until now, and require a key from now on.")
     return 0
 
 
@@ -203,18 +203,18 @@ async def _revoke(config: FleetConfig, url: str, args: argparse.Namespace) -> in
             raise BadKey(None, f"there is no key {args.name!r}")
         if tenant.stored is not None:
             made = [name for name in tenants.made_by(args.name) if tenants.alive(name)]
-            _say(f"Keys that it made, revoked with it: {', '.join(made) or 'none'}.")
+            _say(f"Keys below it, revoked with it: {', '.join(made) or 'none'}.")
         revoked = await revoke(table, tenants, tenant)
         tenants = await _tenants(config, table)
     finally:
         await table.aclose()
     if not revoked:
-        _say(f"{args.name} was revoked before.")
+        _say(f"{args.name} is already revoked.")
         return 0
     print("\n".join(revoked), flush=True)
-    _say("Gateways over this database refuse them within two seconds.")
+    _say("Gateways with this database refuse them within two seconds.")
     if not any(tenants.alive(each.name) for each in tenants):
-        _say("No key is left: gateways stay closed, and answer 401, until another one is made.")
+        _say("No key is left: gateways answer every request with 401 until a new key is made.")
     return 0
 
 
@@ -290,15 +290,15 @@ def _amount(value: float | None) -> str:
 
 
 def _other(row: Mapping[str, Any]) -> str:
-    told = []
+    terms = []
     if row["policy"] is not None:
-        told.append(f"{'locked to ' if row['locked'] else 'policy '}{row['policy']}")
+        terms.append(f"{'locked to ' if row['locked'] else 'policy '}{row['policy']}")
     if row["models"] is not None:
-        told.append(f"models {','.join(row['models']) or 'none'}")
+        terms.append(f"models {','.join(row['models']) or 'none'}")
     if row["max_concurrency"]:
-        told.append(f"{row['max_concurrency']} at once")
+        terms.append(f"{row['max_concurrency']} at once")
     if row["max_priority"]:
-        told.append(f"priority <= {row['max_priority']}")
+        terms.append(f"priority <= {row['max_priority']}")
     for name, words in (
         ("min_quality", "quality >="),
         ("quality", "mean quality"),
@@ -306,7 +306,7 @@ def _other(row: Mapping[str, Any]) -> str:
         ("max_cost_usd", "USD a request <="),
     ):
         if row[name] is not None:
-            told.append(f"{words} {row[name]:g}")
+            terms.append(f"{words} {row[name]:g}")
     if row["makes_keys"]:
-        told.append("makes keys")
-    return "; ".join(told)
+        terms.append("makes keys")
+    return "; ".join(terms)

@@ -1,8 +1,8 @@
-"""Two processes of one gateway that ask each other over a socket pair.
+"""Requests and answers between two processes of one gateway, over a socket pair.
 
-A frame is its length (4 bytes) and JSON: `{"id", "ask", "content"}` asks (without an id nobody waits for the answer),
-`{"id", "answer"}` and `{"id", "refusal"}` answer. Whoever ends closes its socket, however it ends, and the other
-one notices.
+A frame is its length (4 bytes) and JSON. `{"id", "ask", "content"}` is a request; without an id it expects no answer.
+`{"id", "answer"}` and `{"id", "refusal"}` are answers. When a process ends, its socket closes, and the other process
+notices.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ from router.background import Tasks, failed
 
 CLOSE_TIMEOUT_S = 1.0
 
-#: Answers what the other side asks: the name of the question and its content. What it raises as LinkError is told
-#: to who asked.
+#: Answers a request of the other side, given the request's name and content. A LinkError that it raises is sent back.
 Answer = Callable[[str, Any], Awaitable[Any]]
 
 
 class LinkError(Exception):
-    """The other side has gone, or refuses; the text says why."""
+    """The other process has ended or refuses; the text gives the reason."""
 
 
 class Link:
-    """One end. Made by `open`; `aclose` ends it."""
+    """One end of the connection. `open` creates it, `aclose` closes it."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: Answer) -> None:
         self._reader = reader
@@ -43,17 +42,17 @@ class Link:
 
     @classmethod
     async def open(cls, end: socket.socket, answer: Answer) -> Self:
-        """Take over one end of a socket pair."""
+        """Use one end of a socket pair."""
         end.setblocking(False)
         reader, writer = await asyncio.open_unix_connection(sock=end)
         return cls(reader, writer, answer)
 
     def tell(self, what: str, content: Any = None) -> None:
-        """Ask without waiting for an answer; lost if the other side has gone."""
+        """Send a request that expects no answer. It is lost if the other process has ended."""
         self._send({"ask": what, "content": content})
 
     async def ask(self, what: str, content: Any = None, *, timeout_s: float | None = None) -> Any:
-        """The other side's answer. Raises LinkError, and TimeoutError after `timeout_s`."""
+        """Send a request and return the answer. Raises LinkError, and TimeoutError after `timeout_s`."""
         if self._reading.done():
             raise LinkError("the other process has ended")
         number = next(self._numbers)
@@ -66,17 +65,17 @@ class Link:
             del self._asked[number]
 
     async def ended(self) -> None:
-        """Return when the other side has gone."""
+        """Wait until the other process has closed its end."""
         await asyncio.wait([self._reading])
 
     async def aclose(self) -> None:
-        """Let go of the socket; who still waits for an answer gets LinkError."""
+        """Close the socket. Pending requests raise LinkError."""
         self._reading.cancel()
         await asyncio.wait([self._reading])
         await self._answering.stop()
         self._writer.close()
         with suppress(OSError, TimeoutError):
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):  # what was told last is still sent
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):  # the last frames are still sent
                 await self._writer.wait_closed()
 
     def _send(self, frame: dict[str, Any]) -> None:
@@ -90,8 +89,8 @@ class Link:
                 size = int.from_bytes(await self._reader.readexactly(4), "big")
                 self._take(orjson.loads(await self._reader.readexactly(size)))
         except (asyncio.IncompleteReadError, OSError):
-            pass  # the other side has gone
-        except Exception as error:  # noqa: BLE001 (out of step: as if it had gone)
+            pass  # the other process has ended
+        except Exception as error:  # noqa: BLE001 (an invalid frame: the same as an end)
             failed("link", error)
         finally:
             for waiting in self._asked.values():
@@ -104,7 +103,7 @@ class Link:
             return
         waiting = self._asked.get(frame["id"])
         if waiting is None or waiting.done():
-            return  # it waits no longer
+            return  # the caller no longer waits
         if "refusal" in frame:
             waiting.set_exception(LinkError(frame["refusal"]))
         else:
@@ -116,7 +115,7 @@ class Link:
             reply = {"answer": await self._answer(frame["ask"], frame["content"])}
         except LinkError as error:
             reply = {"refusal": str(error)}
-        except Exception as error:  # noqa: BLE001 (the root of this task: a fault of ours ends neither process)
+        except Exception as error:  # noqa: BLE001 (the root of this task: an internal error ends neither process)
             failed("link", error)
             reply = {"refusal": "it failed"}
         if "id" in frame:

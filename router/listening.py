@@ -1,8 +1,8 @@
-"""Sockets to listen on: one of one process, or a port that the workers of one gateway share.
+"""Listening sockets: for one process, or for the workers of one gateway that share a port.
 
-Workers share with SO_REUSEPORT: the kernel spreads new connections over the sockets that listen (Linux). It lets any
-program of the same user join in, unasked, so the supervisor looks first whether somebody has the port, and then
-holds it by a socket that is bound and never listens.
+Workers share a port by SO_REUSEPORT: the kernel distributes new connections over the listening sockets (Linux). Any
+program of the same user could share it too. So the supervisor first checks that the port is free, and then holds it with
+a socket that is bound but never listens.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ BACKLOG = 2048
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket of this process alone. Raises ConfigError if the address cannot be had."""
+    """A listening socket for this process alone. Raises ConfigError if the address is not available."""
     listener = _bound(host, port, shared=False)
     try:
-        listener.listen(BACKLOG)  # who connects before the server runs waits for it
+        listener.listen(BACKLOG)  # early connections wait until the server runs
     except OSError as error:
         listener.close()
         raise _refused(host, port, error) from error
@@ -30,30 +30,30 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def hold(host: str, port: int) -> socket.socket:
-    """Take a port for workers to share; port 0 takes a free one. Raises ConfigError if somebody has it."""
+    """Reserve a port for workers to share; port 0 takes a free one. Raises ConfigError if the port is in use."""
     if not hasattr(socket, "SO_REUSEPORT"):
         raise ConfigError(
-            "server", [Problem(("workers",), "this system knows one worker only (no SO_REUSEPORT)")]
+            "server", [Problem(("workers",), "this system supports only one worker (no SO_REUSEPORT)")]
         )
     if port:
         listen(host, port).close()
     holder = _bound(host, port, shared=True)
-    # It may be bound over connections that are just ending, but nobody without SO_REUSEPORT may listen over it: so a
-    # second gateway finds the port taken although none of our workers listens yet.
+    # SO_REUSEADDR was needed to bind while old connections are closing. Without it now, no socket without SO_REUSEPORT
+    # can listen on the port: a second gateway sees it as in use before our workers listen.
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     return holder
 
 
 def share(host: str, port: int) -> socket.socket:
-    """A bound socket of one worker; connections come to it from when it listens. Raises ConfigError."""
+    """A bound socket of one worker. It gets connections once it listens. Raises ConfigError."""
     return _bound(host, port, shared=True)
 
 
 def raise_open_files() -> None:
-    """Let this process open as many files (and connections) as the system allows it: what it may at first is often 1024."""
+    """Raise this process's limit of open files and connections, often 1024, to the system's maximum."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        with suppress(ValueError, OSError):  # some systems tell of more than they give
+        with suppress(ValueError, OSError):  # some systems report a higher maximum than they allow
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
@@ -65,7 +65,7 @@ def url_of(listener: socket.socket) -> str:
 
 def _bound(host: str, port: int, *, shared: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol named asyncio sends each token at once (TCP_NODELAY on accepted connections).
+    # With an explicit protocol, asyncio sets TCP_NODELAY on accepted connections and sends each token at once.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -82,5 +82,5 @@ def _bound(host: str, port: int, *, shared: bool) -> socket.socket:
 def _refused(host: str, port: int, error: Exception) -> ConfigError:
     reason = getattr(error, "strerror", None) or str(error)
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-        reason = "Address already in use"  # by listen() the system says it in other words
+        reason = "Address already in use"  # the same words for bind() and listen()
     return ConfigError("server", [Problem((), f"cannot listen on {host}:{port}: {reason}")])

@@ -1,7 +1,6 @@
-"""What the service logs, as text or as one JSON object a line, and which request a line is about.
+"""The service's logs, as text or as one JSON object per line, with the id of the current request.
 
-Neither holds a prompt or a key: messages are written without them, and of a request's record only what `told` names is
-logged.
+Logs contain no prompt and no key: messages do not include them, and a request's line has only the columns in `_COLUMNS`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ current_request: ContextVar[str | None] = ContextVar("current_request", default=
 
 requests_logger = logging.getLogger("headway.requests")
 
-#: Columns of a request's record that its log line tells, in order.
+#: The columns of a request's record in its log line, in order.
 _COLUMNS = (
     *("api", "key_name", "policy", "model", "instance", "outcome", "error_code", "attempts", "hedged"),
     *("prompt_tokens", "output_tokens", "queue_wait_s", "ttft_s", "tpot_s", "e2e_s", "cost_usd", "slo_met"),
@@ -29,11 +28,11 @@ _COLUMNS = (
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: `time` (UTC), `level`, `logger`, `message`, `request_id` where there is one, what the
-    caller gave as `extra={"fields": {...}}`, and `exception` with the traceback."""
+    """One JSON object per line: `time` (UTC), `level`, `logger`, `message`, `request_id` if there is one, the caller's
+    `extra={"fields": {...}}`, and `exception` with the traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
-        told: dict[str, Any] = {
+        line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
@@ -41,14 +40,14 @@ class JsonLines(logging.Formatter):
         }
         request_id = current_request.get()
         if request_id is not None:
-            told["request_id"] = request_id
-        told.update(getattr(record, "fields", {}))
+            line["request_id"] = request_id
+        line.update(getattr(record, "fields", {}))
         if record.exc_info:
-            told["exception"] = self.formatException(record.exc_info)
-        return json.dumps(told, ensure_ascii=False, default=str)
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
 
 
-#: What would begin a line that nobody logged, or tell a terminal what to do.
+#: Characters that could forge a log line or control a terminal, with their replacements.
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code != ord("\t")} | {
     ord("\n"): "\n    ",
     **{code: f"\\u{code:04x}" for code in (*range(0x2028, 0x202F), *range(0x2066, 0x206A))},
@@ -56,8 +55,8 @@ _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0
 
 
 class TextLines(logging.Formatter):
-    """A line for people: time, level, logger, message, and the request's id where there is one. Further lines of a message
-    are indented and control characters shown as their codes, so that nobody's text passes for a line of the log."""
+    """A text line: time, level, logger, message, and the request's id if there is one. Further lines of a message are
+    indented and control characters are escaped, so that no foreign text looks like a log line."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -73,20 +72,20 @@ class TextLines(logging.Formatter):
 
 
 def configure(form: Literal["text", "json"], level: str) -> None:
-    """Send the log of the whole process to standard error, in this form and from this level on."""
+    """Send the process's log to standard error in this format, from this level up."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells of each of its plugins
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # it logs each of its plugins
 
 
 def log_request(record: RequestRecord) -> None:
-    """A line about a finished request."""
+    """Log a finished request."""
     if not requests_logger.isEnabledFor(logging.INFO):
         return
-    told = {name: value for name in _COLUMNS if (value := getattr(record, name)) is not None}
-    for name, value in told.items():
+    fields = {name: value for name in _COLUMNS if (value := getattr(record, name)) is not None}
+    for name, value in fields.items():
         if isinstance(value, float):
-            told[name] = float(f"{value:.6g}")
-    told["outcome"] = str(record.outcome.value)
-    requests_logger.info("request", extra={"fields": {"request_id": record.id, **told}})
+            fields[name] = float(f"{value:.6g}")
+    fields["outcome"] = str(record.outcome.value)
+    requests_logger.info("request", extra={"fields": {"request_id": record.id, **fields}})

@@ -1,4 +1,4 @@
-"""One process of the gateway, from opening the fleet to the end of its drain."""
+"""One process of the gateway, from its start to the end of its drain."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ from router.wiring import open_gateway
 
 logger = logging.getLogger("headway")
 
-#: After SIGTERM streams may go on for this long.
+#: After SIGTERM, open streams may continue for this long.
 DRAIN_S = 30.0
-#: glibc's numbers of two settings of malloc, and freed memory that is kept.
+#: The numbers of two mallopt settings of glibc, and the amount of freed memory to keep.
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 _KEPT_BYTES = 256 * 1024 * 1024
 
 
 class Place(Protocol):
-    """What a process has from its supervisor where it is one of several."""
+    """What a supervisor provides to each of several worker processes."""
 
     @property
     def engines(self) -> Engines:
-        """The emulated engines that all workers use."""
+        """The emulated engines of all workers."""
         ...
 
     async def scrape(self) -> Page:
-        """The metrics of all workers as one page."""
+        """The metrics of all workers on one page."""
         ...
 
     def opened(self, process: Process) -> None:
-        """The gateway is open, and about to serve."""
+        """Called when the gateway is open and about to serve."""
         ...
 
 
 class Process:
-    """A gateway that serves: what signals and a supervisor do to it."""
+    """A serving gateway, as signals and a supervisor control it."""
 
     def __init__(self, gateway: Gateway, server: GatewayServer) -> None:
         self.gateway = gateway
@@ -59,7 +59,7 @@ class Process:
         self._tasks = Tasks()
 
     def stop(self) -> None:
-        """Drain, then end; asked again, end at once."""
+        """Drain, then stop; a second call stops at once."""
         if self.gateway.draining:
             self._server.should_exit = self._server.force_exit = True
             for task in list(self._server.server_state.tasks):
@@ -76,7 +76,7 @@ class Process:
         self._tasks.start(reload(), "reload")
 
     async def reload(self) -> bool:
-        """Read the fleet file again and apply it; whether it was good."""
+        """Read the fleet file again and apply it. False if it is invalid."""
         try:
             await self.gateway.changes.reload()
         except (ConfigError, Refusal) as error:
@@ -85,7 +85,7 @@ class Process:
         return True
 
     async def _drain(self) -> None:
-        """Take nothing new, let what is under way end, then stop the server."""
+        """Accept no new requests, wait for the open ones, then stop the server."""
         self.gateway.draining = True
         loop = asyncio.get_running_loop()
         until = loop.time() + DRAIN_S
@@ -95,9 +95,9 @@ class Process:
 
 
 def keep_freed_memory() -> None:
-    """Have glibc keep what large bodies have used. It gives blocks of 32 MiB back to the system at once, and each copy
-    of a body then waits for 8192 pages to be made anew: 20 to 90 ms, in which the event loop is held. Kept ones take 5.
-    Another C library does as it does."""
+    """Make glibc keep the freed memory of large bodies. By default it returns blocks of 32 MiB to the system at once, and
+    each copy of a body then blocks the event loop for 20 to 90 ms while the system maps 8192 new pages. With kept memory
+    it takes 5 ms. Other C libraries are left unchanged."""
     with suppress(OSError, AttributeError, TypeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_MAX, 0)
@@ -112,10 +112,10 @@ async def run_gateway(
     on_ready: Callable[[str], None] | None = None,
     place: Place | None = None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM, draining then. `reload` reads the fleet file again (SIGHUP); `on_ready` is called
-    with the base URL once connections are accepted. `place` is None for a gateway of one process.
+    """Serve until SIGINT or SIGTERM, then drain. `reload` reads the fleet file again (SIGHUP). `on_ready` is called with
+    the base URL when the gateway accepts connections. `place` is None for a gateway of one process.
 
-    Raises ConfigError, StoreError when the fleet cannot be served.
+    Raises ConfigError or StoreError if the fleet cannot be served.
     """
     loop = asyncio.get_running_loop()
     keep_freed_memory()
@@ -128,7 +128,7 @@ async def run_gateway(
                 on_ready(url_of(listener))
 
         async def started() -> None:
-            # Reported once uvicorn accepts connections, which is right after the lifespan's start.
+            # uvicorn accepts connections right after the lifespan's start.
             loop.call_soon(ready)
 
         scrape: Callable[[], Awaitable[Page]] | None = None if place is None else place.scrape
@@ -145,7 +145,7 @@ async def run_gateway(
         if place is not None:
             place.opened(process)
         gc.collect()
-        gc.freeze()  # what is here now stays; the collector need not look at it again
-        gc.set_threshold(50_000, 20, 100)  # requests leave few cycles behind: looking rarely is cheaper
+        gc.freeze()  # the objects so far stay, so the collector skips them
+        gc.set_threshold(50_000, 20, 100)  # requests leave few cycles, so rare collections are cheaper
         await server.serve(sockets=[listener])
         gateway.draining = True

@@ -1,4 +1,4 @@
-"""`headway serve`: run the gateway over a fleet file until it is told to stop."""
+"""`headway serve`: runs the gateway over a fleet file until a signal stops it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["add_arguments", "listen", "run", "serve"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `headway serve`."""
     parser.add_argument("--config", required=True, metavar="FLEET", help="the fleet file (YAML)")
-    parser.add_argument("--host", help="address to listen on, in place of the file's")
-    parser.add_argument("--port", type=int, help="port to listen on, in place of the file's")
+    parser.add_argument("--host", help="address to listen on, instead of the file's")
+    parser.add_argument("--port", type=int, help="port to listen on, instead of the file's")
     parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve a fleet file; the exit code."""
+    """Serve a fleet file; returns the exit code."""
     file = FleetFile(args.config, args.host, args.port, args.log_level)
     config = file.read()
     file.log(config)
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         if config.server.workers == 1:
             return serve(config, reload=file.read, on_ready=on_ready)
-        from router.supervisor import supervise  # here, so that one process need not have it
+        from router.supervisor import supervise  # here, because a single process does not need it
 
         return supervise(config, file, on_ready=on_ready)
     except ConfigError as error:
@@ -45,11 +45,11 @@ def serve(
     reload: Callable[[], FleetConfig] | None = None,
     on_ready: Callable[[str], None] | None = None,
 ) -> int:
-    """Serve in this process until SIGINT or SIGTERM; the exit code. `reload` reads the fleet file again (SIGHUP).
+    """Serve in this process until SIGINT or SIGTERM; returns the exit code. `reload` reads the fleet file again (SIGHUP).
 
-    Raises ConfigError when the fleet cannot be served (a port taken, a store that cannot be written).
+    Raises ConfigError if the fleet cannot be served (for example: the port is in use, the store cannot be written).
     """
-    # Here, so that a supervisor, which serves nothing itself, need not load all that.
+    # Here, because a supervisor serves nothing itself and does not need these imports.
     import uvloop
 
     from router.process import run_gateway

@@ -1,4 +1,4 @@
-"""`headway spend`: what was spent, by day, key, policy and model, with totals."""
+"""`headway spend`: shows the spending by day, key, policy and model, with totals."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--by", default="day,key", metavar="A,B", help=f"any of {', '.join(DIMENSIONS)} (default: day,key)"
     )
     parser.add_argument(
-        "--since", metavar="DAY", help="first day (UTC): 2026-11-22, today, or 7d: the last seven"
+        "--since", metavar="DAY", help="first day (UTC): 2026-11-22, today, or 7d for the last seven days"
     )
     parser.add_argument("--until", metavar="DAY", help="last day (UTC)")
-    parser.add_argument("--key", action="append", metavar="NAME", help="this key only (may be given again)")
+    parser.add_argument("--key", action="append", metavar="NAME", help="only this key (may be repeated)")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="machine-readable output")
     form.add_argument("--csv", action="store_true", help="comma-separated values, without totals")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the report; the exit code. Raises ConfigError for a bad fleet file."""
+    """Print the report; returns the exit code. Raises ConfigError for a bad fleet file."""
     config = load(args.config)
     now = time.time()
     try:
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.csv:
         _write_csv(report)
     else:
-        # A file or a pipe has no width to fit.
+        # A file or a pipe has no terminal width.
         width = None if sys.stdout.isatty() else 240
         Console(highlight=False, soft_wrap=True, width=width).print(_table(report))
     return 0

@@ -1,8 +1,8 @@
-"""Several workers of one gateway on one port: they are started, watched, told and ended together.
+"""The supervisor of a gateway with several workers on one port.
 
-The supervisor serves nothing itself. It holds the port, runs the emulated engines of the fleet, starts each worker as
-a fresh process (`router.worker`) with a link to it, starts one that dies again, and passes on what concerns all: signals,
-changed fleets, questions for metrics.
+It serves no requests itself. It holds the port, runs the fleet's emulated engines, and starts each worker as a new process
+(`router.worker`) with a link to it. It restarts a worker that dies, and forwards what concerns all workers: signals,
+changes of the fleet, and requests for metrics.
 """
 
 from __future__ import annotations
@@ -26,23 +26,24 @@ from router.listening import hold, url_of
 
 logger = logging.getLogger("headway")
 
-#: A worker that died is started again after the first pause, then after twice that, and so on; one that had lived
-#: for `STEADY_S` counts as well again.
+#: Back-off of restarts: the pause starts at the first value and doubles up to the longest. After `STEADY_S` of uptime the
+#: back-off resets.
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
 STEADY_S = 60.0
-#: Workers that do not end are killed: their drain takes 30 s at most, an end at once no more than this.
+#: Workers that have not ended after this time are killed: after the start of a drain (which takes at most 30 s), and after
+#: a second stop signal.
 DRAIN_LIMIT_S = 45.0
 END_LIMIT_S = 5.0
-#: For what a worker has at hand.
+#: Time limit for an answer that a worker can give at once.
 ANSWER_TIMEOUT_S = 2.0
 
 
 def supervise(config: FleetConfig, file: FleetFile, *, on_ready: Callable[[str], None]) -> int:
-    """Serve with `config.server.workers` processes until SIGINT or SIGTERM; the exit code. `on_ready` is called with the
-    base URL once all of them accept connections.
+    """Serve with `config.server.workers` processes until SIGINT or SIGTERM; returns the exit code. `on_ready` is called
+    with the base URL when all of them accept connections.
 
-    Raises ConfigError when the fleet cannot be served.
+    Raises ConfigError if the fleet cannot be served.
     """
     import uvloop
 
@@ -57,14 +58,14 @@ def supervise(config: FleetConfig, file: FleetFile, *, on_ready: Callable[[str],
 
 
 class _Slot:
-    """The place of one worker, whichever process holds it."""
+    """The slot of one worker, kept across its restarts."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.process: asyncio.subprocess.Process | None = None
         self.link: Link | None = None
         self.ready = False
-        self.failure: ConfigError | None = None  # what stopped the last start
+        self.failure: ConfigError | None = None  # why the last start failed
         self.restarts = 0
 
     def signal(self, number: int) -> None:
@@ -77,7 +78,7 @@ class Supervisor:
     """Runs the workers of one gateway."""
 
     def __init__(self, config: FleetConfig, file: FleetFile, on_ready: Callable[[], None]) -> None:
-        self._fleet = config  # as last known: what a worker begins with
+        self._fleet = config  # the last known fleet, with which a worker starts
         self._file = file
         self._on_ready = on_ready
         self._slots = [_Slot(number) for number in range(config.server.workers)]
@@ -85,10 +86,10 @@ class Supervisor:
         self._tasks = Tasks()
         self._stopping = asyncio.Event()
         self._serving = False  # all workers have accepted connections once
-        self._failed: int | None = None  # what the start failed with
+        self._failed: int | None = None  # the exit code of a failed start
 
     async def run(self) -> int:
-        """Until all workers have ended; the exit code. Raises ConfigError when they cannot start."""
+        """Run until all workers have ended; returns the exit code. Raises ConfigError if they cannot start."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.stop)
@@ -106,7 +107,7 @@ class Supervisor:
         return 1
 
     def stop(self) -> None:
-        """Have all workers drain and end; asked again, end at once."""
+        """Make all workers drain and stop; a second call stops them at once."""
         limit_s = END_LIMIT_S if self._stopping.is_set() else DRAIN_LIMIT_S
         self._stopping.set()
         for slot in self._slots:
@@ -116,28 +117,29 @@ class Supervisor:
     def _kill(self) -> None:
         for slot in self._slots:
             if slot.process is not None and slot.process.returncode is None:
-                logger.error("worker %d does not end: it is killed", slot.number)
+                logger.error("worker %d does not stop: it is killed", slot.number)
                 slot.signal(signal.SIGKILL)
 
     def hang_up(self) -> None:
-        """Have all workers read the fleet file again."""
+        """Make all workers read the fleet file again."""
         self._tasks.start(self._reload(), "reload")
 
     async def _reload(self) -> None:
-        """One worker is enough, since it tells the others through the shared state, unless that does not answer."""
+        """Make one worker reload: it sends the fleet to the others through the shared state. If the shared state does not
+        answer, every worker must reload."""
         for slot in sorted(self._slots, key=lambda each: not each.ready):
             if slot.link is None:
                 continue
             try:
                 reloaded = await slot.link.ask("reload")
             except LinkError:
-                continue  # the next one then
+                continue  # try the next one
             if not reloaded["good"] or not reloaded["alone"]:
                 return
 
     async def _newest_fleet(self) -> dict[str, Any]:
-        """The fleet file as the others serve by it: it may have been read again since the start, and may have been
-        changed since it was read."""
+        """The fleet that the other workers use. They may have reloaded it since the start, and the file may have changed
+        since then."""
         for slot in self._slots:
             if slot.link is not None and slot.ready:
                 with suppress(LinkError, TimeoutError):
@@ -149,7 +151,7 @@ class Supervisor:
 
     # --- one worker ----------------------------------------------------------------------------------
     async def _keep(self, slot: _Slot) -> None:
-        """Run one worker, again and again until the gateway stops."""
+        """Run one worker, and restart it until the gateway stops."""
         loop = asyncio.get_running_loop()
         pause_s = FIRST_PAUSE_S
         while not self._stopping.is_set():
@@ -160,7 +162,7 @@ class Supervisor:
             if self._stopping.is_set():
                 return
             how = f"exit code {code}" if slot.failure is None else str(slot.failure)
-            if not self._serving:  # the start is all or nothing
+            if not self._serving:  # if one worker fails to start, the gateway does not start
                 if slot.failure is None:
                     logger.error("worker %d did not start: %s", slot.number, how)
                 self._failed = code
@@ -168,7 +170,7 @@ class Supervisor:
                 return
             if loop.time() - began > STEADY_S:
                 pause_s = FIRST_PAUSE_S
-            logger.error("worker %d has ended (%s): it is started again in %g s", slot.number, how, pause_s)
+            logger.error("worker %d has ended (%s): it restarts in %g s", slot.number, how, pause_s)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._stopping.wait()
@@ -176,7 +178,7 @@ class Supervisor:
             slot.restarts += 1
 
     async def _run(self, slot: _Slot) -> int:
-        """One life of a worker; its exit code, negative for a signal."""
+        """Run one worker process until it ends. Returns its exit code, negative for a signal."""
         ours, theirs = socket.socketpair()
         slot.failure = None
         with theirs:
@@ -189,7 +191,7 @@ class Supervisor:
                     str(theirs.fileno()),
                     stdin=asyncio.subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
-                    start_new_session=True,  # Ctrl-C is for the supervisor, which has all of them drain
+                    start_new_session=True,  # Ctrl-C must reach only the supervisor, which makes the workers drain
                 )
             except OSError as error:
                 logger.error("no process can be started: %s", error.strerror)
@@ -200,7 +202,7 @@ class Supervisor:
             if self._stopping.is_set():
                 slot.signal(signal.SIGTERM)
             code = await slot.process.wait()
-            await link.ended()  # what it said last has been read then
+            await link.ended()  # its last messages have been read
             return code
         finally:
             slot.ready = False
@@ -208,7 +210,7 @@ class Supervisor:
             await link.aclose()
 
     async def _answer(self, slot: _Slot, what: str, content: Any) -> Any:
-        """What a worker asks or tells."""
+        """Handle a worker's request."""
         match what:
             case "begin":
                 fleet = await self._newest_fleet()
@@ -238,7 +240,7 @@ class Supervisor:
             self._on_ready()
 
     async def _scrape(self, asking: _Slot) -> dict[str, Any]:
-        """The pages of the other workers, as far as they answer in time, and the supervisor's own."""
+        """The metrics pages of the other workers that answer in time, and the supervisor's own."""
 
         async def page(slot: _Slot) -> tuple[int, Any] | None:
             if slot.link is None or not slot.ready:
@@ -261,7 +263,7 @@ class Supervisor:
                         f'headway_worker_up{{worker="{slot.number}"}} {int(slot.number in answering)}\n'
                         for slot in self._slots
                     ),
-                    "# HELP headway_worker_restarts_total Times that a worker which had ended was started again.\n",
+                    "# HELP headway_worker_restarts_total Restarts of a worker after it had ended.\n",
                     "# TYPE headway_worker_restarts_total counter\n",
                     *(
                         f'headway_worker_restarts_total{{worker="{slot.number}"}} {slot.restarts}\n'

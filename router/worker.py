@@ -1,10 +1,9 @@
-"""One worker of a gateway that has several: `python -m router.worker FD`, started by `router.supervisor`.
+"""One of several workers of a gateway: `python -m router.worker FD`, started by `router.supervisor`.
 
-FD is its end of a socket pair. Over it the worker asks what to serve (`begin`), says that it accepts connections
-(`ready`) or why it cannot (`failed`), and asks for the URLs of emulated engines (`url`) and for the metrics of the
-others (`scrape`). The supervisor asks it for its own metrics (`scrape`), for the fleet file that it serves by (`fleet`)
-and to have the file read again (`reload`). When the link ends, so has the supervisor, and the worker drains as on
-SIGTERM.
+FD is the worker's end of a socket pair. The worker requests its fleet (`begin`), reports that it accepts connections
+(`ready`) or why it cannot (`failed`), and requests the URLs of emulated engines (`url`) and the metrics of the other
+workers (`scrape`). The supervisor requests the worker's metrics (`scrape`) and its fleet (`fleet`), and makes it reload the
+fleet file (`reload`). If the link ends, the supervisor has ended too, and the worker drains as on SIGTERM.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from router.listening import BACKLOG, share
 from router.process import Process, run_gateway
 from router.store.database import StoreError
 
-#: For the supervisor's answers: it starts an engine, or asks all other workers.
+#: Time limits for the supervisor's answers: it may have to start an engine, or to query all other workers.
 ENGINE_TIMEOUT_S = 40.0
 SCRAPE_TIMEOUT_S = 4.0
 
@@ -39,7 +38,7 @@ class SupervisorsEngines:
         self._link = link
 
     async def start(self, instances: Sequence[InstanceConfig]) -> None:
-        """Nothing: the supervisor started those of the fleet file, and starts others when it is asked for their URL."""
+        """Does nothing: the supervisor has started those of the fleet file, and `url` starts others."""
 
     async def url(self, instance: InstanceConfig) -> str:
         content = instance.model_dump(mode="json", exclude_unset=True)
@@ -51,7 +50,7 @@ class SupervisorsEngines:
 
 
 class Worker:
-    """What a process of the gateway has from its supervisor (`router.process.Place`)."""
+    """A worker's connection to its supervisor (`router.process.Place`)."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -61,7 +60,7 @@ class Worker:
 
     @property
     def link(self) -> Link:
-        assert self._link is not None  # noqa: S101 (it is there from the first line of `work` on)
+        assert self._link is not None  # noqa: S101 (`work` sets it first)
         return self._link
 
     @property
@@ -72,7 +71,7 @@ class Worker:
         self._process.set_result(process)
 
     async def work(self, end: socket.socket) -> int:
-        """Serve until told to stop; the exit code."""
+        """Serve until stopped; returns the exit code."""
         self._link = await Link.open(end, self._answer)
         serving = asyncio.create_task(self._serve(), name="serve")
         ended = asyncio.create_task(self.link.ended(), name="supervisor")
@@ -82,7 +81,7 @@ class Worker:
                 self._orphaned(serving)
             await serving
         except asyncio.CancelledError:
-            return 1  # nobody is left to serve for
+            return 1  # the supervisor has gone before the worker served
         except (ConfigError, StoreError, OSError) as error:
             self.link.tell("failed", _failure(error))
             return 2
@@ -92,7 +91,7 @@ class Worker:
         return 0
 
     def _orphaned(self, serving: asyncio.Task[None]) -> None:
-        """The supervisor has gone."""
+        """Stop, because the supervisor has ended."""
         if not self._process.done():
             serving.cancel()
         elif not self._process.result().gateway.draining:
@@ -102,7 +101,7 @@ class Worker:
         try:
             orders = await self.link.ask("begin")
         except LinkError:
-            return  # it has gone before we began
+            return  # the supervisor has ended already
         self.number = orders["number"]
         self._file = FleetFile(**orders["file"])
         config = FleetConfig.model_validate(orders["fleet"])
@@ -110,7 +109,7 @@ class Worker:
         listener = share(config.server.host, config.server.port)
 
         def ready(_: str) -> None:
-            listener.listen(BACKLOG)  # not before: from here on the kernel sends it its share of connections
+            listener.listen(BACKLOG)  # only now: from here on the kernel sends connections to this worker
             self.link.tell("ready")
 
         try:
@@ -122,7 +121,7 @@ class Worker:
         try:
             others = await self.link.ask("scrape", timeout_s=SCRAPE_TIMEOUT_S)
         except (LinkError, TimeoutError):
-            others = {"pages": [], "supervisor": ""}  # better our own than none
+            others = {"pages": [], "supervisor": ""}  # this worker's metrics alone are better than none
         supervisor = Page()
         add_text(supervisor, others["supervisor"])
         return merge([await self._page(), *[await unpack(page) for page in others["pages"]], supervisor])
@@ -138,13 +137,13 @@ class Worker:
         if what == "fleet":
             return dump(process.gateway.changes.file)
         if what == "reload":
-            # The others, here and on other machines, hear of it through the shared state.
+            # The other workers and replicas get the change through the shared state.
             return {"good": await process.reload(), "alone": not process.gateway.state.health.connected}
         raise LinkError(f"a worker does not know {what!r}")
 
 
 def _failure(error: Exception) -> list[Any]:
-    """What stops the start, as `Problem`s: source and problems."""
+    """The reason of a failed start: a source, and its problems as lists of `Problem` fields."""
     if isinstance(error, ConfigError):
         return [error.source, [[each.path, each.reason, each.line] for each in error.problems]]
     if isinstance(error, StoreError):

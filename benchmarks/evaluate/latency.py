@@ -31,7 +31,7 @@ from predictors.training.replay import MODEL, PHYSICAL, SERVED, Episode, episode
 
 TIMES = ("TTFT", "TPOT")
 LSTM, CALIBRATED = "LSTM", "LSTM, calibrated"
-#: By name in `Episode.told`, what it is called here.
+#: By name in `Episode.predicted`, what it is called here.
 _OURS = {PHYSICAL: "physical estimate", MODEL: LSTM, SERVED: CALIBRATED}
 _MEDIAN = TAUS.index(0.5)
 _COVERED = (0.5, 0.9, 0.95)
@@ -97,7 +97,7 @@ def _judge(found: Sequence[Episode], baselines: dict[str, Baseline]) -> Judged:
     def named(of: Callable[[Episode], str]) -> np.ndarray:
         return np.repeat([of(each) for each in found], [len(each.actual) for each in found])
 
-    told = {title: joined(lambda each, name=name: each.told[name]) for name, title in _OURS.items()}  # type: ignore[misc]
+    told = {title: joined(lambda each, name=name: each.predicted[name]) for name, title in _OURS.items()}  # type: ignore[misc]
     return Judged(
         named(lambda each: each.run.source),
         named(lambda each: each.run.level or ""),

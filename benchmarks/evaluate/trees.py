@@ -45,8 +45,8 @@ def _figures(part: str, found: Sequence[Episode], model: TreeModel, seed: int) -
     )
     told = {
         ALONE: np.concatenate([model.predict(each.tree_rows) + each.tree_bases for each in found]),
-        OFFSET: np.concatenate([each.told[FORESTS] for each in found]),
-        ESTIMATE: np.concatenate([each.told[PHYSICAL][:, :, _AT] for each in found]),
+        OFFSET: np.concatenate([each.predicted[FORESTS] for each in found]),
+        ESTIMATE: np.concatenate([each.predicted[PHYSICAL][:, :, _AT] for each in found]),
     }
     for time, name in enumerate(("TTFT", "TPOT")):
         known = np.flatnonzero(np.isfinite(actual[:, time]))

@@ -1,9 +1,9 @@
-"""What training leaves for serving: one file of named arrays and a description, without pickle.
+"""The form in which training hands a model to serving: one file of named arrays and a description, without pickle.
 
-The file is a zip of NumPy's `.npy` members and `about.json`; the same content gives the same bytes. Whoever
-loads one names the kind and the features that the code has: an artifact made with others is refused. Reading
-takes only the form that is written here, byte order and header included, so that a foreign or damaged file ends
-in an ArtifactError and never in code or memory of its choosing.
+The file is a zip of NumPy's `.npy` members and `about.json`. The same content gives the same bytes. A reader names the
+kind and the features that the code has, and refuses an artifact with others. It accepts only the form that is written
+here, byte order and header included. So a foreign or damaged file ends in an ArtifactError, and never runs code or
+allocates memory of its choosing.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _MOST_BYTES = 256 * 2**20
 
 
 class ArtifactError(ValueError):
-    """An artifact that cannot be read, or that does not fit this code; the message is one line."""
+    """An artifact that cannot be read, or that does not fit this code. The message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A trained predictor. `kind` is "length", "latency", "memory", "relevance", "text" or "trees"; `features` names,
-    in order, what the code must give it. `about` holds what people ask: `data` (a list of what it was trained on, with
-    rows and licence), `commit`, `metrics`, `settings`. `digest` are 12 hex digits of the file."""
+    """A trained model. `kind` is a key of `predictors.learned.models.KINDS`. `features` names its inputs, in order.
+    `about` holds what people want to know: `data` (a list of what it was trained on, with rows and licence), `commit`,
+    `metrics`, `settings`. `digest` is 12 hex digits of the file."""
 
     kind: str
     features: tuple[str, ...]
@@ -54,18 +54,18 @@ class Artifact:
 
     @property
     def name(self) -> str:
-        """How records and metrics name it."""
+        """The artifact's name in records and metrics."""
         return f"{self.kind}-{self.digest}"
 
 
 def path_of(directory: Path, kind: str) -> Path:
-    """Where the artifact of a kind lies in a directory."""
+    """The path of a kind's artifact in a directory."""
     return directory / f"{kind}{SUFFIX}"
 
 
 def to_bytes(artifact: Artifact) -> bytes:
-    """The file's content; equal for equal content, whenever it is made. Raises ArtifactError for an array that
-    `load` would refuse, and for what JSON cannot hold in `about`, so that it is told where it was made."""
+    """The file's content. Equal content gives equal bytes, whenever it is made. Raises ArtifactError for an array that
+    `load` would refuse and for an `about` that JSON cannot hold, so that the fault shows where it was made."""
     about = {
         "format": FORMAT,
         "kind": artifact.kind,
@@ -101,7 +101,7 @@ def _member(file: zipfile.ZipFile, name: str, data: bytes) -> None:
 
 
 def save(artifact: Artifact, directory: Path) -> Path:
-    """Write `directory/KIND.headway.npz`, whole or not at all; returns the path."""
+    """Write `directory/KIND.headway.npz`, completely or not at all. Returns the path."""
     data = to_bytes(artifact)
     directory.mkdir(parents=True, exist_ok=True)
     path = path_of(directory, artifact.kind)
@@ -115,8 +115,8 @@ def save(artifact: Artifact, directory: Path) -> Path:
 
 
 def load(path: Path, kind: str | None = None, features: tuple[str, ...] | None = None) -> Artifact:
-    """Read an artifact. Raises ArtifactError for a file that is not whole, of another kind than `kind`, or
-    made with other features than `features`; OSError if the file is not there."""
+    """Read an artifact. Raises ArtifactError for a file that is damaged, of another kind than `kind`, or made with
+    other features than `features`; OSError if the file does not exist."""
     if path.stat().st_size > _MOST_BYTES:
         raise ArtifactError(f"{path}: larger than any artifact")
     data = path.read_bytes()
@@ -156,7 +156,7 @@ def load(path: Path, kind: str | None = None, features: tuple[str, ...] | None =
 def shaped(
     artifact: Artifact, kind: str, features: tuple[str, ...], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, np.ndarray]:
-    """Its arrays of these names as float32, each of the shape told. Raises ArtifactError for an artifact of another
+    """The artifact's arrays of these names as float32, in these shapes. Raises ArtifactError for an artifact of another
     kind, with other features, or with an array that is missing or has another shape."""
     if artifact.kind != kind:
         raise ArtifactError(f"a {artifact.kind} artifact, not a {kind} one")
@@ -193,8 +193,8 @@ def _foreign(member: zipfile.ZipInfo) -> bool:
 
 
 def _array(data: bytes) -> np.ndarray:
-    """An array from NumPy's format 1.0, as `to_bytes` writes it. NumPy's own reader would evaluate a header of
-    any form and make room for whatever shape that tells."""
+    """An array in NumPy's format 1.0, as `to_bytes` writes it. NumPy's own reader would evaluate a header of any form,
+    and allocate memory for any shape that it claims."""
     start = 10 + int.from_bytes(data[8:10], "little")
     header = _HEADER.fullmatch(data[10:start])
     if data[:8] != b"\x93NUMPY\x01\x00" or header is None:
@@ -203,7 +203,7 @@ def _array(data: bytes) -> np.ndarray:
     shape = tuple(int(size) for size in header[2].replace(b",", b" ").split())
     if len(data) - start != math.prod(shape) * dtype.itemsize:
         raise ValueError("not as many values as the shape says")
-    # Counted above, since frombuffer refuses to read no values at all.
+    # Counted above, since frombuffer refuses to read zero values.
     array = np.frombuffer(data, dtype, offset=start) if len(data) > start else np.empty(0, dtype)
     fault = _fault(array)
     if fault is not None:
@@ -220,7 +220,7 @@ def _fault(array: np.ndarray) -> str | None:
 
 
 def _content(file: zipfile.ZipFile, name: str) -> bytes:
-    """What a member holds, no more than it says that it does."""
+    """The content of a member, no more than its stated size."""
     info = file.getinfo(name)
     with file.open(info) as member:
         return member.read(info.file_size)

@@ -1,16 +1,17 @@
-"""How long each model's answer to a prompt will get: a distribution over the bins of `predictors.online.length`.
+"""The length of each model's answer to a prompt: a distribution over the bins of `predictors.analytic.length_table`.
 
-What a network of four parts sees of a prompt:
+The network sees three parts of a prompt:
 
 - *words in order*: an LSTM over patches of `PATCH` words, over the prompt's head and tail as two sequences;
 - *factors*: a few linear functions of which words and pairs of words occur (TF-IDF), fitted in closed form to
   what the answers of all models have in common (reduced-rank ridge, `predictors.training.length_factors`);
 - *counts*: sizes of the prompt, and how often each of the most frequent words occurs.
 
-A model is an embedding: its own + its family's + one that all share, so a model never seen is served as a
-member of its family, and a family never seen as a model. Prompt and model give a mixture of logistic
-distributions of log length (log-logistic lengths: a tail that falls as a power), of which `WIDE_SHARE` is wide.
-`predictors.training.length` trains it with PyTorch; here it is NumPy, once a request for all models of a fleet.
+The embedding of a model is the sum of its own, its family's and one that all models share. So an unknown model is
+served as a member of its family, and an unknown family as a model. Prompt and model give a mixture of logistic
+distributions of log length (log-logistic lengths: the tail falls as a power), of which `WIDE_SHARE` is wide.
+`predictors.training.length` trains the network with PyTorch. Here it runs in NumPy, once a request for all models of a
+fleet.
 
 A prompt with few pairs of words that are known from training is drawn towards the untrained prior of all lengths.
 """
@@ -32,18 +33,18 @@ from router.core.types import PromptFeatures
 #: What an artifact must have been made with.
 LENGTH_FEATURES: tuple[str, ...] = (TEXT_FEATURES, "word-pairs-18bit-1", *COUNTS)
 
-#: Words that the LSTM takes in one step.
+#: Words in one step of the LSTM.
 PATCH = 8
 #: Frequent words whose counts the network sees.
 FREQUENT = 64
 COMPONENTS = 3
-#: Of every distribution, so much is a log-logistic of this scale: beyond ten times the median it leaves 2 in
-#: 10,000 of its own, falling with the power 1 / scale.
+#: This share of every distribution is a log-logistic of this scale: beyond ten times the median it leaves 2 in 10,000
+#: of its own, falling with the power 1 / scale.
 WIDE_SHARE = 0.01
 WIDE_SCALE = 0.6
 LOG_SCALE_RANGE = (-4.0, 1.5)
 LOG_MEDIAN_RANGE = (0.0, 12.0)
-#: Standardised inputs are cut here, so that a strange prompt is not more than very unusual.
+#: Standardised inputs are cut here, so that a strange prompt counts as very unusual at most.
 MOST_DEVIATION = 3.0
 
 WORDS = 1 << 16
@@ -52,7 +53,7 @@ _LOG_EDGES = np.log(np.array(EDGES))
 _PRIOR = np.array(PRIOR_SHARES)
 _FLEETS = 256
 
-#: Arrays of an artifact by name: how many dimensions each has.
+#: The number of dimensions of each array of an artifact.
 _ARRAYS = {
     "grams": 1, "gram_table": 2, "words": 1, "word_table": 2, "input_mean": 1, "input_scale": 1,
     "patch_weight": 2, "patch_bias": 1, "lstm_input": 2, "lstm_state": 2, "lstm_bias": 1,
@@ -63,7 +64,7 @@ _ARRAYS = {
     "families": 1, "family_table": 2, "family_spread": 1, "familiar": 1,
 }  # fmt: skip
 
-#: Tables with a row for each of some names or ids, and so many more.
+#: Tables with a row for each of some names or ids, and the number of further rows.
 _TABLES = {"grams": ("gram_table", 1), "words": ("word_table", 1), "models": ("model_table", 0), "families": ("family_table", 1)}  # fmt: skip
 
 
@@ -80,30 +81,30 @@ def grams_of(features: PromptFeatures) -> np.ndarray:
 
 
 def familiarity(known: np.ndarray) -> float:
-    """Share of a prompt's pairs of words that are known, of its word where it has no more; 0 without words. `known`
-    is in the order of `grams_of`. Pairs tell other kinds of text from unusual ones better than words do."""
+    """The share of a prompt's pairs of words that are known; of its single word if it has one; 0 without words. `known`
+    is in the order of `grams_of`. Pairs distinguish other kinds of text better than words do."""
     pairs = known[(len(known) + 1) // 2 :] if len(known) > 1 else known
     return np.count_nonzero(pairs) / len(pairs) if len(pairs) else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """What of prompts is known from training. `gram_rows` (GRAMS,) and `word_rows` (WORDS,) give the row of an id
-    in the tables, 0 for one not known; words are numbered from the most frequent one."""
+    """The words and pairs known from training. `gram_rows` (GRAMS,) and `word_rows` (WORDS,) give the row of an id in
+    the tables, 0 for an unknown one. Words are numbered from the most frequent one."""
 
     gram_rows: np.ndarray
     word_rows: np.ndarray
 
     @classmethod
     def of(cls, grams: np.ndarray, words: np.ndarray) -> Vocabulary:
-        """From the ids known, in the order of their rows (from 1)."""
+        """From the known ids, in the order of their rows (from 1)."""
         gram_rows, word_rows = np.zeros(GRAMS, np.int32), np.zeros(WORDS, np.int32)
         gram_rows[grams] = np.arange(1, len(grams) + 1)
         word_rows[words] = np.arange(1, len(words) + 1)
         return cls(gram_rows, word_rows)
 
     def known(self, features: PromptFeatures) -> tuple[np.ndarray, float]:
-        """(rows of the words and pairs that occur and are known, each once; `familiarity`)."""
+        """(rows of the known words and pairs that occur, each once; `familiarity`)."""
         rows = self.gram_rows[grams_of(features)]
         share = familiarity(rows > 0)
         rows.sort()
@@ -113,8 +114,8 @@ class Vocabulary:
         return rows, share
 
     def sequences(self, features: PromptFeatures) -> np.ndarray:
-        """(sequences, patches, PATCH) rows of words, 0 for a word not known and for padding: the head, and the
-        tail if there is one."""
+        """(sequences, patches, PATCH) rows of words, 0 for an unknown word and for padding: the head, and the tail if
+        there is one."""
         parts = (features.head, features.tail) if features.tail else (features.head,)
         patches = max(1, -(-max(map(len, parts)) // PATCH))
         ids = np.zeros((len(parts), patches * PATCH), np.int32)
@@ -131,7 +132,7 @@ class Vocabulary:
 
 
 def last_patches(features: PromptFeatures) -> list[int]:
-    """Where head and tail (if there is one) end in `Vocabulary.sequences`."""
+    """The positions in `Vocabulary.sequences` where the head and the tail (if there is one) end."""
     parts = (features.head, features.tail) if features.tail else (features.head,)
     return [max(0, -(-len(part) // PATCH) - 1) for part in parts]
 
@@ -157,11 +158,11 @@ class LengthModel:
         }
         self._vocabulary = Vocabulary.of(values["grams"], values["words"])
         self._models = {str(key): row for row, key in enumerate(values["models"])}
-        # The last row of a family's table is that of a family never seen.
+        # The last row of the family table is that of an unknown family.
         self._families = {str(key): row for row, key in enumerate(values["families"])}
         self._strange, self._familiar = map(float, values["familiar"])
         self._fleets: dict[tuple[tuple[str, str | None], ...], _Fleet] = {}
-        # sigmoid(x) = tanh(x / 2) / 2 + 1 / 2: with halved gates, one tanh does for all four.
+        # sigmoid(x) = tanh(x / 2) / 2 + 1 / 2: with halved gates, one tanh serves all four.
         hidden = len(values["lstm_state"])
         half = np.repeat(np.array([0.5, 0.5, 1.0, 0.5], np.float32), hidden)  # input, forget, cell, output
         self._step_input, self._step_bias = values["lstm_input"] * half, values["lstm_bias"] * half
@@ -198,12 +199,12 @@ class LengthModel:
         return model
 
     def knows(self, model: str, family: str | None) -> bool:
-        """Whether the model or its family was trained on."""
+        """Whether the model or its family was in the training data."""
         return model_key(model) in self._models or family in self._families
 
     def shares(self, features: PromptFeatures, models: Sequence[tuple[str, str | None]]) -> np.ndarray:
-        """(len(models), bins) shares of the bins of `predictors.online.length` for each (model, family); rows sum to 1,
-        all are above 0."""
+        """(len(models), bins) shares of the length bins for each (model, family). Rows sum to 1, and all shares are
+        above 0."""
         fleet = self._fleet(tuple(models))
         prompt, familiar = self._prompt(features)
         shares = shares_of(*self._mixtures(prompt, fleet), fleet.spread)
@@ -215,7 +216,7 @@ class LengthModel:
     def mixtures(
         self, features: PromptFeatures, models: Sequence[tuple[str, str | None]]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """What `shares_of` makes distributions of, before they are widened or drawn to the prior."""
+        """The mixtures from which `shares_of` makes distributions, before they are widened or drawn to the prior."""
         return self._mixtures(self._prompt(features)[0], self._fleet(tuple(models)))
 
     def _mixtures(self, prompt: np.ndarray, fleet: _Fleet) -> tuple[np.ndarray, np.ndarray]:
@@ -294,8 +295,8 @@ class LengthModel:
 
 
 def shares_of(centre: np.ndarray, out: np.ndarray, spread: np.ndarray) -> np.ndarray:
-    """(M, bins) of mixtures of logistics of log length, from `LengthModel.mixtures`; `spread` (M, 1) widens each
-    about its mean."""
+    """(M, bins) of mixtures of logistics of log length, from `LengthModel.mixtures`. `spread` (M, 1) widens each about
+    its mean."""
     out = out.astype(np.float64)
     weights = np.exp(out[:, :COMPONENTS] - out[:, :COMPONENTS].max(axis=1, keepdims=True))
     weights /= weights.sum(axis=1, keepdims=True)
@@ -315,8 +316,8 @@ def shares_of(centre: np.ndarray, out: np.ndarray, spread: np.ndarray) -> np.nda
 
 
 def quantiles(shares: np.ndarray, probability: float) -> np.ndarray:
-    """(rows,) lengths in tokens that stay below with the given probability; `shares` is (rows, bins). Within a
-    bin as `predictors.online.length.LengthTable.quantile`."""
+    """(rows,) lengths in tokens that are not exceeded with the given probability, for `shares` (rows, bins). Within a
+    bin as `predictors.analytic.length_table.LengthTable.quantile`."""
     below = np.concatenate((np.zeros((len(shares), 1)), np.cumsum(shares, axis=1)), axis=1)
     at = np.clip((below <= probability).sum(axis=1) - 1, 0, shares.shape[1] - 1)
     row = np.arange(len(shares))

@@ -1,10 +1,10 @@
-"""How full an instance's KV memory will be, on average, while it serves a request.
+"""The mean share of an instance's KV memory in use while it serves a request.
 
     memory ratio = sigmoid(logit(closed form) + correction)
 
-The closed form (`predictors.analytic.physical.estimate`) is what is held and will be held by the requests known now, over
-the capacity. The correction is a small network over what the latency model sees of the instance and the
-request: more requests will come, answers will be longer than the mean, engines keep more than they need.
+The closed form (`predictors.analytic.physical.estimate`) is what the known requests hold and will hold, over the
+capacity. The correction is a small network over what the latency model sees of the instance and the request: more
+requests will come, answers will be longer than the mean, engines keep more than they need.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import numpy as np
 from predictors.learned.artifact import Artifact, ArtifactError, shaped
 from predictors.learned.latency.features import TARGET_FEATURES
 
-#: The closed form and the engine's last report of its KV use, both as logits (the closed form twice where the
-#: engine tells nothing), whether it tells, and the latency model's target row.
+#: The closed form and the engine's last report of its KV use, both as logits (the closed form twice where the engine
+#: reports none), whether it reports, and the latency model's target row.
 MEMORY_FEATURES = ("closed_form", "reported", "kv_known", *TARGET_FEATURES)
 
 WIDTH = 16
-#: Ratios nearer than this to 0 and 1 are told apart no further.
+#: Ratios nearer than this to 0 and 1 are not distinguished.
 LEAST_RATIO = 0.005
-#: Normalised features are cut at this many standard deviations: nothing unseen may run away.
+#: Normalised features are cut at this many standard deviations, so that an unseen input stays bounded.
 CLIP = 4.0
-#: Arrays of the artifact and their shapes. `skip` goes past the hidden layer.
+#: The arrays of the artifact and their shapes. `skip` bypasses the hidden layer.
 SHAPES = {
     "mean": (len(MEMORY_FEATURES),),
     "scale": (len(MEMORY_FEATURES),),
@@ -38,8 +38,8 @@ SHAPES = {
 
 
 def feature_rows(held: Sequence[float], kv_usage: Sequence[float | None], targets: np.ndarray) -> np.ndarray:
-    """(N, memory features) rows of N candidates: the closed forms in [0, 1], what their engines last reported
-    (`LoadReport.kv_usage`, None where an engine tells nothing), their rows of `TARGET_FEATURES` (`Track.target`)."""
+    """(N, memory features) rows of N candidates, from the closed forms in [0, 1], what their engines last reported
+    (`LoadReport.kv_usage`, None where an engine reports none) and their rows of `TARGET_FEATURES`."""
     rows = np.empty((len(targets), len(MEMORY_FEATURES)), np.float32)
     rows[:, 3:] = targets
     rows[:, 0] = held
@@ -59,7 +59,7 @@ class MemoryModel:
     def __init__(self, name: str, arrays: dict[str, np.ndarray]) -> None:
         self.name = name
         self._mean, self._by = arrays["mean"], 1.0 / arrays["scale"]
-        # The hidden layer and the skip read the same row: one product.
+        # The hidden layer and the skip read the same row, so they share one product.
         self._first = np.ascontiguousarray(np.column_stack([arrays["hidden"], arrays["skip"]]))
         self._first_bias = np.concatenate([arrays["hidden_bias"], arrays["bias"]])
         self._last = arrays["last"]

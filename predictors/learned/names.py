@@ -1,4 +1,4 @@
-"""Names of models across fleets, engines and data sets: one key for one model, and its family.
+"""Names of models across fleets, engines and data sets: one key for each model, and its family.
 
 `meta-llama/Meta-Llama-3.1-8B-Instruct`, `llama3.1:8b` and a fleet's `llama-3.1-8b` are the same model.
 """
@@ -24,7 +24,7 @@ _FAMILIES = (
     "deepseek",
     "yi",
 )
-#: Tuned forms that have names of their own.
+#: Tuned models with names of their own.
 _TUNED = {
     "llama": ("vicuna", "wizardlm", "alpaca", "athene", "nemotron", "guanaco", "koala", "tulu", "chatqa"),
     "mistral": ("zephyr", "starling", "openchat"),
@@ -46,16 +46,16 @@ def model_key(name: str) -> str:
     key = re.sub(r"^qwen-(\d(\.\d)?)(?=-|$)", r"qwen\1", key)  # a version, not a size as in qwen-14b
     key = re.sub(r"^gpt(\d)", r"gpt-\1", key)
     key = _QUANTISED.sub("", _DATE.sub("", key))
-    # gpt-4-turbo is another model than gpt-4, llama-3.1-70b-turbo the same one on faster engines
+    # gpt-4-turbo is another model than gpt-4, but llama-3.1-70b-turbo is llama-3.1-70b on faster engines
     dropped = _DROPPED.sub("", key.replace("gpt-4-turbo", "gpt-4turbo"))
     return dropped.replace("gpt-4turbo", "gpt-4-turbo").strip("-")
 
 
 def family_of(name: str) -> str | None:
-    """The family that a model's name tells; None where it tells none."""
+    """The family that a model's name shows, or None."""
     key = model_key(name)
     for family in _FAMILIES:
-        # at a word's end too, as in codellama and chatgpt, but phi and yi only as words: not in dolphin
+        # also at the end of a word, as in codellama and chatgpt; but phi and yi only as words, not in dolphin
         if re.search(rf"(^|[^a-z]){family}" if len(family) <= 3 and family != "gpt" else family, key):
             return family
     for family, words in _TUNED.items():

@@ -1,17 +1,21 @@
-"""How good each model's answer to a prompt is expected to be, from the prompt's hashed words alone.
+"""The expected quality of each model's answer to a prompt, from the prompt's hashed words alone.
 
-A prompt's words and pairs of words are weighed by how telling they are (TF-IDF) and projected to a short vector
-(latent semantic analysis). Four experts speak: a small network on that vector, shared by all models; prototypes,
-centres of prompts that were alike, with what the models reached there; a lexicon, what single words and pairs
-say; and tasks, how likely the prompt is of which one, with what the models reached there. All only say how far
-a model's quality *departs* from its overall mean, in log-odds; training weighs their departures by what held on
-prompts that they had not seen (`predictors.training.relevance`), and they fade out where a prompt is unlike all
-that was learned from.
+A prompt's words and pairs of words are weighed by how telling they are (TF-IDF) and projected to a short vector (latent
+semantic analysis). Four experts predict from it:
 
-Qualities are comparable only where they were measured alike: a win rate of 0.5 is no half of correct answers.
-Each source and kind of quality is a scale with an estimate (head) of its own for each model. A fleet is judged
-on the scale that knows most of its models; a model that only another scale knows is moved over by the
-difference of the two scales.
+- a small network on that vector, shared by all models;
+- prototypes: centres of similar prompts, with the quality that the models reached there;
+- a lexicon: what single words and pairs show;
+- tasks: how likely the prompt belongs to each, with the quality that the models reached there.
+
+Each expert predicts only how far a model's quality *departs* from its overall mean, in log-odds. Training weighs these
+departures by what held on prompts that the experts had not seen (`predictors.training.relevance`). They fade out where
+a prompt is unlike all training data.
+
+Qualities are comparable only where they were measured alike: a win rate of 0.5 does not mean that half of the answers
+were correct. Each source and kind of quality is a scale, with an estimate (head) of its own for each model. A fleet is
+judged on the scale that knows most of its models. A model that only another scale knows is moved over by the difference
+of the two scales.
 """
 
 from __future__ import annotations
@@ -34,18 +38,18 @@ RELEVANCE_FEATURES: tuple[str, ...] = (
     *COUNTS,
 )
 
-#: Weight of prototypes falls by this for each unit of cosine less than the nearest one's.
+#: The weight of a prototype falls by this for each unit of cosine below the nearest one's.
 SHARPNESS = 20.0
-#: Prompts near a prototype that make its word count half.
+#: With this many prompts near it, a prototype's departure counts half.
 HALF_EVIDENCE = 5.0
 _WORDS = 1 << 16
 _PAIRS = 1 << 20
-#: Sets of models whose parts are kept at hand.
+#: Sets of models whose parts are cached.
 _FLEETS = 64
 
 
 def grams(features: PromptFeatures) -> np.ndarray:
-    """Ids of the words and of the pairs of neighbours of a prompt, with repeats; int64 in [0, 2**16 + 2**20)."""
+    """Ids of a prompt's words and of its pairs of neighbouring words, with repeats; int64 in [0, 2**16 + 2**20)."""
     words = features.head + features.tail
     count = len(words)
     found = np.empty(max(2 * count - 1, 0), dtype=np.int64)
@@ -61,7 +65,7 @@ def grams(features: PromptFeatures) -> np.ndarray:
 
 
 def count_features(counts: Sequence[int]) -> list[float]:
-    """`PromptFeatures.counts` as numbers of like size: logarithms of lengths, shares of kinds of signs."""
+    """`PromptFeatures.counts` as numbers of similar size: logarithms of lengths, shares of kinds of characters."""
     size, lines, words, digits, signs, capitals, not_ascii, questions = counts
     read = min(max(size, 1), 3072) / 10
     return [
@@ -77,9 +81,9 @@ def count_features(counts: Sequence[int]) -> list[float]:
 
 
 class Encoder:
-    """`ids` (G,): the grams that it knows; `idf` (G,): how telling each is; `table` (G, D): what each adds to the
-    vector, in whole numbers of `step` (G,); `lexicon` (G, L) and `lexicon_step` (G,): the same for what single
-    grams say of quality; `unknown_idf`: of a gram that it does not know."""
+    """`ids` (G,) are the known grams, and `idf` (G,) how telling each is. `table` (G, D) is what each adds to the
+    vector, in whole numbers of `step` (G,); `lexicon` (G, L) and `lexicon_step` (G,) are the same for its effect on
+    quality. `unknown_idf` is that of an unknown gram."""
 
     def __init__(
         self,
@@ -92,7 +96,7 @@ class Encoder:
         unknown_idf: float,
     ) -> None:
         self.ids, self.idf, self.table, self.step, self.unknown_idf = ids, idf, table, step, unknown_idf
-        # In memory real numbers, and one row more: the unknown gram, which adds nothing.
+        # Real numbers in memory, and one more row: the unknown gram, which adds nothing.
         self._unknown = len(ids)
         adds = np.concatenate([table * step[:, None], lexicon * lexicon_step[:, None]], axis=1)
         self._adds = np.concatenate([adds, np.zeros_like(adds[:1])]).astype(np.float32)
@@ -101,8 +105,8 @@ class Encoder:
         self._row[ids] = np.arange(len(ids))
 
     def vector(self, features: PromptFeatures) -> np.ndarray:
-        """(D + counts + 1 + L,) float32: a direction of length 1 (zeros where nothing is known), counts, how much
-        of the prompt's weight the direction stands for, in [0, 1], and the lexicon's scores."""
+        """(D + counts + 1 + L,) float32: a direction of length 1 (zeros where nothing is known), the counts, the share
+        of the prompt's weight that the direction stands for, in [0, 1], and the lexicon's scores."""
         size = self.table.shape[1]
         first_score = size + len(COUNTS) + 1
         out = np.zeros(len(COUNTS) + 1 + self._adds.shape[1], dtype=np.float32)
@@ -122,7 +126,7 @@ class Encoder:
         return out
 
     def _counted(self, found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(row of each different gram, float32 how often it is there): np.unique, in half its time."""
+        """(row of each different gram, float32 count of it): np.unique in half its time."""
         found.sort()
         changes = np.empty(len(found) + 1, dtype=np.bool_)
         changes[0] = changes[-1] = True
@@ -133,15 +137,15 @@ class Encoder:
 
 @dataclass(frozen=True, slots=True)
 class Prototypes:
-    """Centres of alike prompts. `counts` are prompts near each, by scale."""
+    """Centres of similar prompts. `counts` are the prompts near each, by scale."""
 
     centres: np.ndarray  # (K, D) float32, of length 1
     counts: np.ndarray  # (K, scales) float32
-    near: tuple[float, float]  # nearness at which a prompt is trusted not at all, and wholly
+    near: tuple[float, float]  # nearness at which a prompt is not trusted at all, and fully trusted
 
     def nearness(self, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray, float, int]:
-        """(weight of each prototype, at most 1, (K,); prompts of each scale near by, (scales,); trust that the
-        prompt is like those learned from, in [0, 1]; index of the nearest prototype)."""
+        """(weight of each prototype, at most 1, (K,); nearby prompts of each scale, (scales,); trust that the prompt is
+        like the training data, in [0, 1]; index of the nearest prototype)."""
         size = self.centres.shape[1]
         likeness = self.centres @ vector[:size]
         nearest = int(likeness.argmax())
@@ -154,7 +158,7 @@ class Prototypes:
 
 @dataclass(frozen=True, slots=True)
 class _Option:
-    """One scale on which a fleet may be judged, with what a decision needs of the M known models side by side."""
+    """One scale on which a fleet may be judged, with the arrays of the M known models that a decision needs."""
 
     scale: int
     places: np.ndarray  # of known models within the fleet
@@ -167,7 +171,7 @@ class _Option:
 
 
 class RelevanceModel:
-    """A trained relevance predictor; safe to ask from several threads."""
+    """A trained relevance model. Several threads may use it at once."""
 
     def __init__(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         self.name = name
@@ -184,7 +188,7 @@ class RelevanceModel:
         low, high = real["near"].tolist()
         self.prototypes = Prototypes(real["centres"], real["centre_counts"], (low, high))
         self._clusters = arrays["centre_clusters"]
-        # The network and the tasks side by side: one product each way.
+        # The network and the tasks side by side share one product each way.
         self._units = len(real["hidden_bias"])
         self._given = np.concatenate([real["hidden"], real["task_weights"]], axis=1)
         self._given_bias = np.concatenate([real["hidden_bias"], real["task_bias"]])
@@ -215,8 +219,8 @@ class RelevanceModel:
         self, features: PromptFeatures, models: Sequence[str]
     ) -> tuple[np.ndarray, np.ndarray, int, float]:
         """(mean quality in [0, 1] by model, its standard deviation, index of the prompt's cluster, trust in [0, 1] that
-        the prompt is like those learned from); NaN for models that it does not know. The deviation is of the mean, not
-        of the single answer."""
+        the prompt is like the training data); NaN for unknown models. The deviation is of the mean, not of a single
+        answer."""
         vector = self.encoder.vector(features)
         weights, near_by, trust, nearest = self.prototypes.nearness(vector)
         cluster = int(self._clusters[nearest])
@@ -279,8 +283,8 @@ class RelevanceModel:
         return options
 
     def _chosen(self, model: str, heads: list[int], scale: int, by_scale: list[int]) -> int:
-        """Of a model's heads: on this scale, else on that which knows most of the fleet; of several versions
-        the one of the very name, else the one with most answers."""
+        """One of a model's heads: on this scale, else on the scale that knows most of the fleet. Of several versions,
+        the one with exactly this name, else the one with most answers."""
         name = exact_name(model)
 
         def fits(head: int) -> tuple[bool, int, bool, int]:
@@ -291,17 +295,17 @@ class RelevanceModel:
 
 
 def exact_name(model: str) -> str:
-    """A model's name as heads have it: lower case, without its organisation. Versions keep their dates."""
+    """A model's name in the form of the heads: lower case, without its organisation. Versions keep their dates."""
     return model.rsplit("/", 1)[-1].lower()
 
 
 def _floats(array: np.ndarray) -> np.ndarray:
-    """Halves of floats are for the file; other kinds stay."""
+    """Half floats are only for the file; other types stay."""
     return array.astype(np.float32) if array.dtype.kind == "f" else array
 
 
-#: Arrays of an artifact: kind of numbers and dimensions (G grams, D directions, L scores, X = D + counts + 1,
-#: N hidden units, O = N + L, H heads, K prototypes, S scales, T tasks).
+#: Arrays of an artifact: type of numbers and dimensions (G grams, D directions, L scores, X = D + counts + 1, N hidden
+#: units, O = N + L, H heads, K prototypes, S scales, T tasks).
 _ARRAYS = {
     "gram_ids": ("iu", "G"),
     "gram_idf": ("f", "G"),

@@ -1,9 +1,9 @@
 """What predictors see of a prompt: the one feature function of text, in training and in serving.
 
-A prompt is cut into words, numbers, single signs and line breaks, in lower case; each becomes a 16-bit hash.
-Numbers become their count of digits: whether 17 or 23 apples were sold says nothing of an answer's length.
-Only the first `HEAD_CHARS` and last `TAIL_CHARS` characters are read, so a prompt of a megabyte costs no more
-than one of a page. Needs no tokenizer, so it is the same for every model and engine.
+A prompt is cut into words, numbers, single signs and line breaks, in lower case. Each becomes a 16-bit hash. Numbers
+become their count of digits: whether 17 or 23 apples were sold says nothing about an answer's length. Only the first
+`HEAD_CHARS` and last `TAIL_CHARS` characters are read, so a prompt of a megabyte costs no more than one of a page. No
+tokenizer is needed, so the features are the same for every model and engine.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from zlib import crc32
 
 from router.core.types import PromptFeatures
 
-#: Changes whenever the same text would give other features; an artifact names the one that it was made with.
+#: Changes whenever the same text would give other features. An artifact names the version that it was made with.
 TEXT_FEATURES = "words-16bit-1"
 
 HEAD_TOKENS = 128
 TAIL_TOKENS = 64
 HEAD_CHARS = 2048
 TAIL_CHARS = 1024
-#: Characters up to which bytes and lines are counted; no prompt that anything was trained on is longer.
+#: Bytes and lines are counted exactly up to so many characters. No prompt in the training data is longer.
 WHOLE_CHARS = 1 << 20
 SAMPLES = 16
-#: What `PromptFeatures.counts` holds.
+#: The members of `PromptFeatures.counts`.
 COUNTS = ("bytes", "lines", "words", "digits", "signs", "capitals", "not_ascii", "question_marks")
 
 _TOKEN = re.compile(r"[^\W\d_]+|\d+|\n|[^\w\s]|_")
-#: The same of ASCII alone, which is most of what is asked, in two thirds of the time.
+#: The same for ASCII alone, which most prompts are, in two thirds of the time.
 _ASCII_TOKEN = re.compile(r"[A-Za-z]+|[0-9]+|[^A-Za-z0-9 \t\r\f\v\x1c-\x1f]")
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 _DIGITS = b"0123456789"
@@ -38,7 +38,7 @@ _CACHE_WORDS = 50_000
 
 
 class _Ids(dict[str, int]):
-    """Ids of tokens as written; one that is not there is worked out, and kept while there is room."""
+    """Ids of tokens as written. An unknown token is hashed, and kept while there is room."""
 
     def __missing__(self, token: str) -> int:
         word = token.lower()[:_MAX_WORD_CHARS]
@@ -76,8 +76,8 @@ def _hashed(tokens: list[str]) -> tuple[int, ...]:
 
 
 def _size_and_lines(text: str) -> tuple[int, int]:
-    """Bytes and lines; of very long texts as far as `SAMPLES` pieces of them tell, since to read all of 30 MB would hold
-    the event loop."""
+    """Bytes and lines. For very long texts they are estimated from `SAMPLES` pieces, since reading all of 30 MB would
+    block the event loop."""
     length = len(text)
     if length <= WHOLE_CHARS:
         return length if text.isascii() else len(text.encode("utf-8", "replace")), text.count("\n") + 1
@@ -103,7 +103,7 @@ def _counts(text: str, read: str, tokens: int) -> tuple[int, ...]:
         size,
         lines,
         tokens,
-        # bytes.translate drops what it is told to: several times quicker than to count each sign
+        # bytes.translate removes the given characters: several times faster than counting each of them
         length - len(plain.translate(None, _DIGITS)),
         length - len(plain.translate(None, _SIGNS)),
         capitals,

@@ -1,14 +1,15 @@
-"""What is known of each model's answers: lengths seen, how far a trained model's lengths are to be believed,
-and how the engine counts prompts.
+"""What is known of each model's answers: their lengths, the weight of a trained length model, and how the engine counts
+prompts.
 
-A trained model knows prompts, the fleet's own answers know the fleet. Both are joined:
+A trained model knows prompts, the fleet's own answers know the fleet. They are combined:
 
     p(y | prompt) ~ w * learned(y / s | prompt) * seen(y) / expected(y) + (1 - w) * online(y)
 
-`s` is how much longer this fleet's answers are than the learned model thinks (a forgetting mean of logs). `seen` and `expected` are how often lengths came and how often the learned model expected them, so that its
-distribution over all prompts becomes the fleet's (a correction for prior shift: Saerens et al., Neural
-Computation 14, 2002). `w` is the posterior weight of the learned model against the fleet's histogram, from
-their forgetting log-likelihoods: where prompts tell nothing (an emulated engine), the histogram takes over.
+`s` is how much longer this fleet's answers are than the learned model predicts (an exponential mean of logs). `seen`
+and `expected` are how often lengths came and how often the learned model expected them. They turn its distribution over
+all prompts into the fleet's (a correction for prior shift: Saerens et al., Neural Computation 14, 2002). `w` is the
+posterior weight of the learned model against the fleet's histogram, from their fading log-likelihoods. Where prompts
+show nothing (an emulated engine), the histogram takes over.
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ import numpy as np
 from predictors.analytic.length_table import BINS, EDGES, LengthTable, bin_of
 from predictors.online.length import LengthDistribution
 
-#: Prior mean prompt, tokens: the mean of the same trace (1,180) and ShareGPT (250), between the two.
+#: Prior mean prompt in tokens: between the means of the Azure trace (1,180) and of ShareGPT (250).
 PRIOR_PROMPT_TOKENS = 500.0
 _PROMPT_MEMORY = 64
 
-#: Pseudo-observations that the learned model's own marginal weighs.
+#: The weight of the learned model's own marginal, in pseudo-observations.
 _INERTIA = 16.0
 _MAX_WEIGHT = 2048.0
-#: Log odds of the learned model before anything is seen, and how quickly evidence fades.
+#: Log odds of the learned model before any observation, and how quickly evidence fades.
 _PRIOR_LOG_ODDS = 2.2
 _EVIDENCE_MEMORY = 0.98
 _MOST_EVIDENCE = 30.0
-#: Shares are compared over neighbouring bins: single ones are seen too rarely.
+#: Shares are compared over neighbouring bins: single bins have too few observations.
 _KERNEL = np.array([1.0, 2.0, 3.0, 4.0, 3.0, 2.0, 1.0]) / 16.0
 
 _SCALE_MEMORY = 256
 _LEAST_SHARE = 1e-9
-#: Less than this is no difference of scale.
+#: A smaller difference of scale is ignored.
 _LEAST_LOG_SCALE = 0.02
 _EDGES = np.array(EDGES)
 
@@ -51,7 +52,7 @@ def _median(shares: Shares) -> float:
 
 
 class LearnedLengths:
-    """How a learned length distribution is to be taken for one model of the fleet."""
+    """The correction of a learned length distribution for one model of the fleet."""
 
     __slots__ = ("_expected", "_observed", "_seen", "_weight", "evidence", "log_scale", "ratio")
 
@@ -59,7 +60,7 @@ class LearnedLengths:
         self._seen = np.zeros(BINS)
         self._expected = np.zeros(BINS)
         self._weight = 0.0
-        self.ratio: Shares = np.ones(BINS)  # how much more often lengths came than was expected
+        self.ratio: Shares = np.ones(BINS)  # how much more often lengths came than expected
         self.evidence = 0.0
         self.log_scale = 0.0
         self._observed = 0
@@ -74,7 +75,7 @@ class LearnedLengths:
         return served_tables([self], predicted[None], [online])[0]
 
     def observe(self, predicted: Shares, online: LengthTable, tokens: int, censored: bool) -> None:
-        """An answer of `tokens` came (cut there, if `censored`) for which the model had said `predicted`."""
+        """An answer of `tokens` came, for which the model had predicted `predicted`. `censored`: it stopped at its cap."""
         at = bin_of(tokens)
         ((scaled,), (corrected,)) = _corrected([self], predicted[None])
         if censored:
@@ -106,14 +107,14 @@ class LearnedLengths:
 def served_tables(
     learned: Sequence[LearnedLengths], predicted: np.ndarray, online: Sequence[LengthTable]
 ) -> list[LengthTable]:
-    """The distributions to serve, of M models for which a trained model said `predicted` (M, BINS)."""
+    """The distributions to serve, of M models for which a trained model predicted `predicted` (M, BINS)."""
     weights = np.array([[each.weight] for each in learned])
     seen = np.array([each.shares for each in online])
     return LengthTable.of_each(weights * _corrected(learned, predicted)[1] + (1.0 - weights) * seen)
 
 
 def _corrected(learned: Sequence[LearnedLengths], predicted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(M, BINS) twice: lengths that are all longer by the scale, and these as often as they came here."""
+    """(M, BINS) twice: the prediction stretched by the scale, and that corrected by how often lengths came here."""
     scaled = predicted
     if any(abs(each.log_scale) >= _LEAST_LOG_SCALE for each in learned):
         scaled = predicted.copy()
@@ -131,8 +132,8 @@ def _corrected(learned: Sequence[LearnedLengths], predicted: np.ndarray) -> tupl
 
 
 class ModelLengths:
-    """What is learned of one model: output lengths, mean prompt, and how the engine's count of prompt
-    tokens compares with the router's estimate."""
+    """What is learned of one model: output lengths, mean prompt, and the ratio of the engine's count of prompt tokens
+    to the router's."""
 
     __slots__ = ("_prompts", "learned", "mean_prompt_tokens", "output", "prompt_log_ratio", "prompt_ratio")
 
@@ -160,8 +161,8 @@ class ModelLengths:
     def observe_output(
         self, output_tokens: int, max_tokens: int | None, choices: int, predicted: Shares | None = None
     ) -> None:
-        """Learn from an ended answer; `output_tokens` are those of all choices, `max_tokens` caps each,
-        `predicted` what a trained model had said of it."""
+        """Learn from a complete answer. `output_tokens` are those of all choices, `max_tokens` caps each, `predicted`
+        is what a trained model had predicted."""
         each = output_tokens if choices <= 1 else round(output_tokens / choices)
         each = max(each, 1)
         censored = max_tokens is not None and each >= max_tokens
@@ -175,14 +176,14 @@ class ModelLengths:
 
 
 class Lengths:
-    """`ModelLengths` by model name, sharing inside families."""
+    """`ModelLengths` by model name. Models of one family share."""
 
     def __init__(self) -> None:
         self._models: dict[str, ModelLengths] = {}
         self._families: dict[str, LengthDistribution] = {}
 
     def of(self, model: str, family: str | None = None) -> ModelLengths:
-        """The entry of a model, made when first asked for."""
+        """The entry of a model, created on first use."""
         entry = self._models.get(model)
         if entry is None:
             shared = None
@@ -209,6 +210,6 @@ class Lengths:
         max_tokens: int | None = None,
         choices: int = 1,
     ) -> None:
-        """Learn from an ended answer; `output_tokens` are those of all choices, `max_tokens` caps each."""
+        """Learn from a complete answer. `output_tokens` are those of all choices, `max_tokens` caps each."""
         entry = self.of(model, family)
         entry.observe_output(output_tokens, max_tokens, choices)

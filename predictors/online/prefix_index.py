@@ -1,7 +1,7 @@
-"""Which prompt prefixes an instance has lately prefilled, so may still hold in its prefix cache.
+"""The prompt prefixes that an instance prefilled lately, so may still hold in its prefix cache.
 
-One bounded least-recently-used map of block hashes per instance. It guesses: the engine evicts by its own
-rule, which the learned error distribution then takes up.
+Each instance has one bounded least-recently-used map of block hashes. It is a guess: the engine evicts by its own rule.
+The learned error of TTFT covers the difference.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 
 class PrefixIndex:
-    """Recently seen prefixes by instance, at most `max_blocks` hashes each."""
+    """Recent prefixes by instance, at most `max_blocks` hashes each."""
 
     def __init__(self, max_blocks: int = 8192) -> None:
         if max_blocks < 1:
@@ -20,7 +20,7 @@ class PrefixIndex:
         self._seen: dict[str, OrderedDict[int, None]] = {}
 
     def matched_blocks(self, instance: str, prefix: Sequence[int]) -> int:
-        """How many leading hashes of `prefix` the instance has seen. Changes nothing."""
+        """How many leading hashes of `prefix` the instance has prefilled. Changes nothing."""
         seen = self._seen.get(instance)
         if not seen:
             return 0
@@ -44,5 +44,5 @@ class PrefixIndex:
             seen.popitem(last=False)
 
     def forget(self, instance: str) -> None:
-        """The instance is gone or restarted."""
+        """The instance has left the fleet or restarted."""
         self._seen.pop(instance, None)

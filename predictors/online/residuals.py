@@ -4,15 +4,14 @@ With r = ln(actual / physical) for one instance and model:
 
     r = bias + innovation
 
-`bias` is an exponentially forgetting mean (first quickly, later over about `memory` observations), so that
-an unknown scale or a drift is taken up. `innovation` is r less the bias known just before it was observed: how
-wrong the corrected estimate was. A sliding window of innovations, kept sorted, is the empirical
-distribution from which quantiles and P(actual > target) are read, with the (n + 1) of conformal prediction
-in place of n, and beyond what was seen a tail that falls as the square: hiccups are rare, not impossible.
+`bias` is an exponential mean (quick at first, later over about `memory` observations). It follows an unknown scale or a
+drift. `innovation` is r minus the bias known just before it was observed: the error of the corrected estimate. A sorted
+sliding window of innovations is the empirical distribution from which quantiles and P(actual > target) are read, with
+the (n + 1) of conformal prediction in place of n. Beyond the observed values the tail falls as the square: hiccups are
+rare, not impossible.
 
-Until there is data the window holds `PRIOR_SIZE` normal pseudo-observations, wide when nothing is known
-(`prior_sd`), narrower once the bias has three observations (`noise_sd`); every second observation takes
-the place of one of them.
+Until there is data, the window holds `PRIOR_SIZE` normal pseudo-observations: wide while nothing is known (`prior_sd`),
+narrower once the bias has three observations (`noise_sd`). Every second observation replaces one of them.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from statistics import NormalDist
 PRIOR_SIZE = 16
 #: Observations after which the bias is known well enough for innovations to count.
 _BIAS_KNOWN = 3
-#: Pseudo-observations leave in this order: spread out, so that the rest keeps its width.
+#: The order in which pseudo-observations leave: spread out, so that the rest keeps its width.
 _LEAVING = (7, 2, 12, 5, 10, 0, 15, 8, 3, 13, 6, 9, 1, 14, 4, 11)
 #: Factors may lag behind by this share of the observations, and by at most this share of the memory.
 _LAG, _MOST_LAG = 1 / 32, 1 / 8
@@ -34,12 +33,12 @@ _NORMAL = [NormalDist().inv_cdf((index + 0.5) / PRIOR_SIZE) for index in range(P
 
 
 class ResidualWindow:
-    """Distribution of log residuals; `median` and `p95` are quantiles, and `median_factor`, `p95_factor`,
-    `mean_factor`, together `factors`, multiply a physical estimate. They are refreshed at each of the first observations, later now
-    and then (`_LAG`).
+    """The distribution of log residuals. `median` and `p95` are quantiles. `median_factor`, `p95_factor` and
+    `mean_factor`, together `factors`, multiply a physical estimate. They are refreshed at each of the first
+    observations, later now and then (`_LAG`).
 
-    `prior_sd` is the log standard deviation of the estimate's unknown bias, `noise_sd` that around it,
-    `memory` over how many observations the bias averages; the window holds four times as many.
+    `prior_sd` is the log standard deviation of the estimate's unknown bias, `noise_sd` that around the bias. The bias
+    averages over `memory` observations; the window holds four times as many.
     """
 
     __slots__ = (
@@ -71,7 +70,7 @@ class ResidualWindow:
         self._most_lag = memory * _MOST_LAG
         self.bias = 0.0
         self._noise_sd = noise_sd
-        # The weight of the prior against one observation: variance of the noise over that of the bias.
+        # The weight of the prior against one observation: variance of the noise over variance of the bias.
         self._bias_inertia = (noise_sd / prior_sd) ** 2
         self._recent: deque[float] = deque()
         self._pseudo = self._prior((prior_sd**2 + noise_sd**2) ** 0.5)
@@ -90,7 +89,7 @@ class ResidualWindow:
         rate = 1.0 / (count + self._bias_inertia)
         self.bias += innovation * (rate if rate > self._least_rate else self._least_rate)
         if count < _BIAS_KNOWN:
-            # What the bias still has to learn is no noise; the prior stands for it.
+            # While the bias is still being learned, its errors are not noise. The prior stands for the noise.
             self._summarise()
             return
         values = self._sorted
@@ -119,7 +118,7 @@ class ResidualWindow:
         recent = self._recent
         if not recent:
             return
-        # Its innovation is the one nearest to what it was then; biases have moved little since.
+        # Its innovation is the one nearest to its value then; the bias has moved little since.
         wanted = taken - self.bias
         at = min(range(len(recent)), key=lambda index: abs(recent[index] - wanted))
         before = recent[at]
@@ -129,11 +128,11 @@ class ResidualWindow:
         self._summarise()
 
     def quantile(self, probability: float) -> float:
-        """The log residual (bias included) not exceeded with the given probability."""
+        """The log residual (bias included) not exceeded with this probability."""
         return self.quantiles((probability,))[0]
 
     def quantiles(self, probabilities: Sequence[float]) -> list[float]:
-        """The log residuals (bias included) not exceeded with the given probabilities."""
+        """The log residuals (bias included) not exceeded with these probabilities."""
         values, bias = self._sorted, self.bias
         last = len(values) - 1
         found = []
@@ -164,7 +163,7 @@ class ResidualWindow:
         return 1.0 - (at + (innovation - low) / (values[at] - low)) / (size + 1)
 
     def least_factor(self) -> float:
-        """The least actual / physical that is to be expected (the 1 % quantile, tail included)."""
+        """The least actual / physical to be expected (the 1 % quantile, tail included)."""
         values = self._sorted
         return exp(self.bias + values[0] - (self._tail if len(values) < 2 * PRIOR_SIZE else 0.0))
 
@@ -177,16 +176,16 @@ class ResidualWindow:
         self.median, self.p95 = median, p95 = self.quantiles((0.5, 0.95))
         self.median_factor = exp(median)
         self.p95_factor = exp(p95)
-        self.p95_excess = exp(p95 - median) - 1.0  # of the 95 % quantile over the median, as a share of it
-        # The mean of a log-normal with these two quantiles; bounded, since a wide prior would explode.
+        self.p95_excess = exp(p95 - median) - 1.0  # the 95 % quantile over the median, less 1
+        # The mean of a log-normal with these two quantiles. It is bounded, since a wide prior would explode.
         sd = min((p95 - median) / 1.645, 1.0)
         self.mean_factor = exp(median + 0.5 * sd * sd)
         self.factors = self.median_factor, self.p95_factor, self.mean_factor
 
 
 class StratifiedResiduals:
-    """One pooled window and one for each stratum of load: errors of an idle instance say little of a full
-    one. A stratum speaks for itself after `OWN_AFTER` observations; before, the pool does."""
+    """One pooled window, and one for each stratum of load: errors of an idle instance say little about a full one. A
+    stratum is read after `OWN_AFTER` observations, the pool before."""
 
     __slots__ = ("_observed", "pooled", "strata")
 
@@ -194,7 +193,7 @@ class StratifiedResiduals:
 
     def __init__(self, strata: int, prior_sd: float, noise_sd: float, memory: int = 64) -> None:
         self.pooled = ResidualWindow(prior_sd, noise_sd, memory)
-        # A stratum is only heard once its bias is learned, so it starts knowing nothing.
+        # A stratum is read only once its bias is learned, so its prior does not matter.
         self.strata = [ResidualWindow(prior_sd, noise_sd, memory) for _ in range(strata)]
         self._observed = 0
 
@@ -214,25 +213,24 @@ class StratifiedResiduals:
         own = self.strata[stratum]
         own.observe(residual)
         self._observed += 1
-        # Once strata speak for themselves the pool only has to stay roughly right.
+        # Once the strata are read, the pool only has to stay roughly right.
         if self._observed % 4 == 0 or own.count <= self.OWN_AFTER:
             self.pooled.observe(residual)
 
 
 class Shrinkage:
-    """How far an estimate that looks at the present moment is to be believed about a whole answer.
+    """How much of an estimate from the present moment holds for a complete answer.
 
-    TPOT is an average over seconds to come, in which the load moves back towards its mean; an estimate
-    from the load of this moment swings too widely. The slope of ln(actual) on ln(estimate) is learned
-    (exponentially forgetting over about `_MEMORY` answers, slope 1 a priori) and the estimate is drawn in towards
-    its own mean by it. Beyond two standard deviations of what was seen, nothing is drawn in: an overload
-    that was never seen has to show in full.
+    TPOT is an average over seconds to come, in which the load moves back towards its mean. An estimate from the present
+    load swings too widely. The slope of ln(actual) on ln(estimate) is learned (an exponential average over about
+    `_MEMORY` answers, slope 1 a priori), and the estimate is drawn in towards its own mean by it. Beyond two standard
+    deviations of the observed estimates nothing is drawn in: an overload that was never seen must show in full.
     """
 
     __slots__ = ("_count", "_covariance", "_mean", "_mean_actual", "_reach", "_variance", "slope")
 
     _MEMORY = 512
-    #: Weight of the prior slope, as log variance of the estimate (0.1 squared).
+    #: The weight of the prior slope, as log variance of the estimate (0.1 squared).
     _PRIOR_VARIANCE = 0.01
 
     def __init__(self) -> None:
@@ -245,7 +243,7 @@ class Shrinkage:
         self._reach = 0.0  # two standard deviations
 
     def observe(self, estimate_s: float, actual_s: float) -> None:
-        """An answer for which `estimate_s` (before shrinking) was made took `actual_s`."""
+        """An answer took `actual_s`. Its estimate before shrinking was `estimate_s`."""
         self._count += 1
         rate = 1.0 / (self._count if self._count < self._MEMORY else self._MEMORY)
         by = log(estimate_s) - self._mean

@@ -1,7 +1,7 @@
 """How far an instance's prefix cache should reach into a conversation, beyond what prefix hashes cover.
 
-Hashes tell a prompt's first PREFIX_TOKENS tokens only. Of a session's earlier request an instance holds the prompt
-and the answer, with which the next prompt of that session begins. One bounded least-recently-used map per instance.
+Hashes cover only a prompt's first PREFIX_TOKENS tokens. An instance holds the prompt and the answer of a session's
+earlier request, with which the session's next prompt begins. Each instance has one bounded least-recently-used map.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import OrderedDict
 
 
 class SessionIndex:
-    """Tokens of each session's last request by instance, of at most `max_sessions` sessions each."""
+    """Tokens of each session's last request by instance, for at most `max_sessions` sessions each."""
 
     def __init__(self, max_sessions: int = 4096) -> None:
         if max_sessions < 1:
@@ -24,7 +24,7 @@ class SessionIndex:
         return 0.0 if held is None else held.get(session, 0.0)
 
     def add(self, instance: str, session: str, tokens: float) -> None:
-        """The instance has worked on a request of the session, so many tokens of prompt and answer by now."""
+        """The instance has served a request of the session, with so many tokens of prompt and answer."""
         held = self._held.setdefault(instance, OrderedDict())
         held[session] = tokens
         held.move_to_end(session)
@@ -32,5 +32,5 @@ class SessionIndex:
             held.popitem(last=False)
 
     def forget(self, instance: str) -> None:
-        """The instance is gone or restarted."""
+        """The instance has left the fleet or restarted."""
         self._held.pop(instance, None)

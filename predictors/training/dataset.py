@@ -1,17 +1,17 @@
-"""The one form of training data, wherever it comes from: live engines, the gateway's records, published sets,
-emulated fleets.
+"""The one form of training data: live engines, the gateway's records, published sets and emulated fleets are all read
+into it.
 
 A data set is a folder:
 
     dataset.json         {"format": 1, "sources": [{"name", "licence", "rows", ...}], ...}
     prompts.jsonl.gz     `Prompt`: one a line, its members by name
-    answers.jsonl.gz     `Answer`: a model's answer to a prompt: how long, how good
+    answers.jsonl.gz     `Answer`: a model's answer to a prompt: its length and its quality
     runs.jsonl.gz        `Run`: one instance over one stretch of time under one load
     attempts.jsonl.gz    `Attempt`: a request at an instance, in order of dispatch within a run
-    states.jsonl.gz      `State`: what an engine said of itself, in order of time within a run
+    states.jsonl.gz      `State`: a load report of an engine, in order of time within a run
 
-Length and relevance are learned from prompts and answers, latency and memory from runs, attempts and states.
-A table that a set does not have is empty. Times within a run are seconds on one clock. Unknown is null.
+Length and relevance are learned from prompts and answers, latency and memory from runs, attempts and states. A table
+that a set does not have is empty. Times within a run are seconds on one clock. Unknown is null.
 
 Splits are by group of prompts (near copies share one; `split_prompts`), and by whole load levels or by time
 (`benchmarks.training.splits`), never by row.
@@ -36,14 +36,14 @@ FORMAT = 1
 
 
 class DatasetError(ValueError):
-    """A data set that cannot be read or used; the message is one line."""
+    """A data set that cannot be read or used. The message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """`id` is unique in the set. `group` is shared by near copies. `source` names the published set or where
-    else it came from; `task` is the source's own label, known to baselines and reports, never to a predictor.
-    `text` is None where only features were kept."""
+    """`id` is unique in the set. Near copies share a `group`. `source` names the published set or other origin. `task`
+    is the source's own label, known to baselines and reports, never to a predictor. `text` is None where only features
+    were kept."""
 
     id: str
     group: str
@@ -55,10 +55,9 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`model` is the name in its source, `family` as a fleet file has it. `capped`: the answer was cut at
-    `output_tokens`, so its length would have been at least that. `quality` in [0, 1]; `quality_kind` says what
-    it is ("correct", "score", "judged", "win", "feedback"). `at_s` is the time since the epoch where the log
-    has one."""
+    """`model` is the name in its source, `family` as in a fleet file. `capped`: the answer was cut at `output_tokens`,
+    so its length would have been at least that. `quality` is in [0, 1]; `quality_kind` is "correct", "score", "judged",
+    "win" or "feedback". `at_s` is the time since the epoch where the log has one."""
 
     prompt: str
     model: str
@@ -72,11 +71,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One instance over one stretch of time. `level` names its load (whole levels are held out together);
-    `replicas` is larger than 1 when what is logged is a cluster whose members cannot be told apart. `profile`
-    names the engine profile to predict with, None for the generic one; `profile_values` overrides or gives its
-    constants. `kind` is the engine's ("vllm", "ollama", "openai");
-    `fixed_slots` says that the engine decodes in its profile's slots (None: the data do not say)."""
+    """One instance over one stretch of time. `level` names its load (whole levels are held out together). `replicas` is
+    larger than 1 for the log of a cluster that does not identify its members. `profile` names the engine profile to
+    predict with, None for the generic one; `profile_values` overrides or gives its constants. `kind` is the engine's
+    ("vllm", "ollama", "openai"). `fixed_slots`: the engine decodes in its profile's slots (None: unknown)."""
 
     id: str
     source: str
@@ -96,10 +94,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One request at an instance. `prompt_tokens` is the engine's count where known; `cached_tokens` what its
-    prefix cache should have held of them. `ended_how` as in the records ("ok", "failed", "cancelled",
-    "hedge_lost"); a request without `first_token_s` that ended otherwise than "ok" only tells that its TTFT
-    would have been longer. `prompt` is the id of its prompt, `session` of its conversation or user."""
+    """One request at an instance. `prompt_tokens` is the engine's count where known; `cached_tokens` is how many of
+    them its prefix cache should have held. `ended_how` as in the records ("ok", "failed", "cancelled", "hedge_lost"). A
+    request without `first_token_s` that did not end "ok" shows only that its TTFT would have been longer. `prompt` is
+    the id of its prompt, `session` of its conversation or user."""
 
     run: str
     model: str
@@ -117,7 +115,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What an engine said of itself at one moment (`router.core.types.LoadReport`)."""
+    """A load report of an engine at one moment (`router.core.types.LoadReport`)."""
 
     run: str
     at_s: float
@@ -139,7 +137,7 @@ class Dataset:
 
     @property
     def sources(self) -> list[str]:
-        """Names of what it was made of, in order."""
+        """Names of its sources, in order."""
         found = {each.source for each in self.prompts} | {each.source for each in self.runs}
         return sorted(found)
 
@@ -148,7 +146,7 @@ class Dataset:
         prompt: Callable[[Prompt], bool] | None = None,
         run: Callable[[Run], bool] | None = None,
     ) -> Dataset:
-        """The part whose prompts and runs are wanted (None: all), with what belongs to them."""
+        """The part with the wanted prompts and runs (None: all), and what belongs to them."""
         prompts = self.prompts if prompt is None else tuple(filter(prompt, self.prompts))
         runs = self.runs if run is None else tuple(filter(run, self.runs))
         prompt_ids = {each.id for each in prompts}
@@ -185,12 +183,12 @@ def joined(parts: Iterable[Dataset]) -> Dataset:
 
 # --- splits -------------------------------------------------------------------------------------------
 def fraction_of(name: str, seed: int = 0) -> float:
-    """A number in [0, 1) that a name alone decides, so that a split is the same wherever it is made."""
+    """A number in [0, 1) that depends only on a name, so that a split is the same wherever it is made."""
     return int.from_bytes(sha256(f"{seed}:{name}".encode()).digest()[:8], "big") / 2**64
 
 
 def split_prompts(data: Dataset, held_out: float = 0.2, seed: int = 0) -> tuple[Dataset, Dataset]:
-    """(training part, held-out part) by group of prompts; runs go with the training part."""
+    """(training part, held-out part) by group of prompts. Runs go with the training part."""
 
     def is_out(prompt: Prompt) -> bool:
         return fraction_of(prompt.group, seed) < held_out
@@ -209,7 +207,7 @@ _TABLES: tuple[tuple[str, type[Any]], ...] = (
 
 
 def write(data: Dataset, folder: Path) -> None:
-    """Write a data set; the same content gives the same bytes."""
+    """Write a data set. The same content gives the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, _ in _TABLES:
         path = folder / f"{name}.jsonl.gz"
@@ -224,7 +222,7 @@ def write(data: Dataset, folder: Path) -> None:
 
 
 def read(folder: Path) -> Dataset:
-    """Read a data set. Raises DatasetError naming file, line and member for what is missing or wrong."""
+    """Read a data set. Raises DatasetError naming file, line and member of what is missing or wrong."""
     path = folder / "dataset.json"
     if not path.is_file():
         raise DatasetError(f"{folder}: no data set (it has no dataset.json)")
@@ -266,7 +264,7 @@ def _rows(path: Path, row: type[Any]) -> Iterable[Any]:
 
 
 def _members(row: type[Any]) -> dict[str, tuple[tuple[type, ...], bool]]:
-    """By member: the types that it may have, and whether it must be there."""
+    """By member: the types that it may have, and whether it is required."""
     hints = get_type_hints(row)
     found = {}
     for each in fields(row):

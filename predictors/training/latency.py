@@ -1,13 +1,13 @@
-"""Training of the latency model: replay, normalise, LSTM and head by gradient descent, export.
+"""Training of the latency model: replay, normalise, fit LSTM and head by gradient descent, export.
 
-In two stages. First all of it, by truncated backpropagation along the events of many runs at once. Then the head
-alone on all requests in random order: neighbours in a run are alike, so the batches of the first stage are poor
-ones, and a head has most of the weights. Before, the same is done without every fourth load level, and how much too
-narrow the quantiles are there is what the model's `widths` make up for (half of it).
+There are two stages. The first fits everything, by truncated backpropagation along the events of many runs at once. The
+second fits the head alone on all requests in random order: neighbours in a run are alike, so the batches of the first
+stage are poor, and the head has most of the weights. Before that, both stages run without every fourth load level. The
+quantiles are too narrow there, and the model's `widths` compensate for half of it.
 
-The loss is the pinball loss of the log residual at `TAUS`, of TTFT and TPOT together. A request that never had a
-first token is right-censored: only a quantile below the time that it was waited for is wrong. Every source
-weighs as the square root of its requests, so that a small log of a real engine is heard beside a large emulation.
+The loss is the pinball loss of the log residual at `TAUS`, of TTFT and TPOT together. A request that never had a first
+token is right-censored: only a quantile below the time that it waited is wrong. Every source weighs as the square root
+of its requests, so that a small log of a real engine counts beside a large emulation.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _LEAST_REQUESTS = 64
 def train(
     data: Dataset, *, seed: int = 1, settings: Settings | None = None, progress: Progress | None = None
 ) -> Artifact:
-    """The same data, seed and settings give the same artifact. Raises DatasetError for data with too few requests
-    or first tokens, with one TTFT throughout, or with times that are no times."""
-    tell = progress or (lambda _: None)
+    """The same data, seed and settings give the same artifact. Raises DatasetError for data with too few requests or
+    first tokens, with one TTFT throughout, or with invalid times."""
+    report = progress or (lambda _: None)
     settings = settings or Settings()
-    tell("replay")
+    report("replay")
     found = list(episodes(data))
     _check(found)
-    widths = _widths(found, settings, seed, tell)
-    network, scales = fit(found, settings, seed, tell)
+    widths = _widths(found, settings, seed, report)
+    network, scales = fit(found, settings, seed, report)
     sources = Counter[str]()
     for each in found:
         sources[each.run.source] += len(each.targets)
@@ -69,10 +69,10 @@ def _check(found: Sequence[Episode]) -> None:
         )
 
 
-def _widths(found: Sequence[Episode], settings: Settings, seed: int, tell: Progress) -> np.ndarray:
-    """(2, 5) factors of the quantiles' distances from the median, at least 1: half way (of the logarithm) to those with
-    which they hold on load levels that were left out, every fourth of each source, the sources weighing the same.
-    Half way, since a network that has seen all levels is less far from what it is asked."""
+def _widths(found: Sequence[Episode], settings: Settings, seed: int, report: Progress) -> np.ndarray:
+    """(2, 5) factors of the quantiles' distances from the median, at least 1. They are half way (in logarithms) to the
+    factors with which the quantiles hold on load levels that were left out: every fourth of each source, all sources
+    weighing the same. Half way, since a network that has seen all levels is nearer to what it will serve."""
     levels: dict[str, list[str]] = {}
     for source in sorted({each.run.source for each in found}):
         of_source = {each.run.level or "" for each in found if each.run.source == source}
@@ -82,8 +82,8 @@ def _widths(found: Sequence[Episode], settings: Settings, seed: int, tell: Progr
     widths = np.ones((2, len(TAUS)), np.float32)
     if sum(len(each.targets) for each in out) < _LEAST_REQUESTS or not rest:
         return widths
-    network, scales = fit(rest, settings, seed, lambda told: tell(f"without every fourth level: {told}"))
-    told = np.concatenate([predict(network, scales, each) for each in out])
+    network, scales = fit(rest, settings, seed, lambda line: report(f"without every fourth level: {line}"))
+    predicted = np.concatenate([predict(network, scales, each) for each in out])
     residual = np.concatenate([each.residual for each in out])
     sources = np.concatenate([np.repeat(each.run.source, len(each.targets)) for each in out])
     median = TAUS.index(0.5)
@@ -93,9 +93,9 @@ def _widths(found: Sequence[Episode], settings: Settings, seed: int, tell: Progr
             continue
         _, of, counts = np.unique(sources[known], return_inverse=True, return_counts=True)
         for at, tau in enumerate(TAUS):
-            by = told[known, time, at] - told[known, time, median]
+            by = predicted[known, time, at] - predicted[known, time, median]
             if at != median:
-                ratio = (residual[known, time] - told[known, time, median]) / by
+                ratio = (residual[known, time] - predicted[known, time, median]) / by
                 share = tau if at > median else 1.0 - tau
                 widths[time, at] = math.sqrt(max(1.0, _weighted_quantile(ratio, 1.0 / counts[of], share)))
         widths[time, median + 1 :] = np.maximum.accumulate(widths[time, median + 1 :])
@@ -109,7 +109,7 @@ def _weighted_quantile(values: np.ndarray, weights: np.ndarray, probability: flo
 
 
 def _arrays(network: Network, scales: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The network's weights as `predictors.learned.latency.model` names them."""
+    """The network's weights by the names of `predictors.learned.latency.model`."""
     state = {name: value.detach().numpy().astype(np.float32) for name, value in network.state_dict().items()}
     return {
         **scales,

@@ -1,4 +1,4 @@
-"""Fitting of the latency model's network: all of it along the events of many runs at once, then the head alone on
+"""Fitting of the latency model's network: everything along the events of many runs at once, then the head alone on
 requests in random order (see `latency`)."""
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`epochs` of the first stage, in steps of `chunk` events of each of `lanes` runs; `head_epochs` of the second,
-    in batches of `batch` requests. `noise` is added to what the LSTM reads and gives, in standard deviations."""
+    """`epochs` of the first stage, in steps of `chunk` events of each of `lanes` runs; `head_epochs` of the second, in
+    batches of `batch` requests. `noise` is added to the inputs and outputs of the LSTM, in standard deviations."""
 
     epochs: int = 12
     rate: float = 3e-3
@@ -38,9 +38,9 @@ class Settings:
 
 
 def fit(
-    found: Sequence[Episode], settings: Settings, seed: int, tell: Progress
+    found: Sequence[Episode], settings: Settings, seed: int, report: Progress
 ) -> tuple[Network, dict[str, np.ndarray]]:
-    """Both stages; the network, and the scales that its rows are normalised with."""
+    """Both stages. Returns the network, and the scales that normalise its rows."""
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     torch.manual_seed(seed)
@@ -48,14 +48,18 @@ def fit(
     scales = _scales(found, weights)
     streams = [Stream(each, scales, weight) for each, weight in zip(found, weights, strict=True)]
     network = Network(settings.dropout)
-    _fit_all(network, streams, settings, np.random.default_rng(seed), tell)
-    _fit_head(network, streams, settings, tell)
+    _fit_all(network, streams, settings, np.random.default_rng(seed), report)
+    _fit_head(network, streams, settings, report)
     network.eval()
     return network, scales
 
 
 def _fit_all(
-    network: Network, streams: Sequence[Stream], settings: Settings, rng: np.random.Generator, tell: Progress
+    network: Network,
+    streams: Sequence[Stream],
+    settings: Settings,
+    rng: np.random.Generator,
+    report: Progress,
 ) -> None:
     optimizer = torch.optim.AdamW(network.parameters(), lr=settings.rate, weight_decay=settings.decay)
     network.train()
@@ -69,14 +73,14 @@ def _fit_all(
             nn.utils.clip_grad_norm_(network.parameters(), 1.0)
             optimizer.step()
             losses.append(loss.item())
-        tell(f"LSTM, epoch {epoch + 1} of {settings.epochs}: loss {np.mean(losses):.4f}")
+        report(f"LSTM, epoch {epoch + 1} of {settings.epochs}: loss {np.mean(losses):.4f}")
 
 
 def _batches(
     network: Network, streams: Sequence[Stream], settings: Settings, rng: np.random.Generator
 ) -> Iterator[tuple[float, torch.Tensor, Rows]]:
-    """(part of the epoch that is done, states, requests that met them) over all streams once, in lanes: in each
-    one run after another, whose state is carried on from chunk to chunk."""
+    """(finished part of the epoch, states, requests that met them) over all streams once, in lanes. A lane runs one run
+    after another, and carries the state of a run from chunk to chunk."""
     chunk = settings.chunk
     waiting = [streams[index] for index in rng.permutation(len(streams))]
     chunks, done = sum(len(each.events) // chunk + 1 for each in streams), 0
@@ -115,7 +119,7 @@ def _batches(
         hidden, cell = carried_hidden, carried_cell
 
 
-def _fit_head(network: Network, streams: Sequence[Stream], settings: Settings, tell: Progress) -> None:
+def _fit_head(network: Network, streams: Sequence[Stream], settings: Settings, report: Progress) -> None:
     network.eval()
     with torch.no_grad():
         states = torch.cat([network.states(each)[each.seen] for each in streams])
@@ -138,17 +142,17 @@ def _fit_head(network: Network, streams: Sequence[Stream], settings: Settings, t
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             losses.append(loss.item())
-        tell(f"head, epoch {epoch + 1} of {settings.head_epochs}: loss {np.mean(losses):.4f}")
+        report(f"head, epoch {epoch + 1} of {settings.head_epochs}: loss {np.mean(losses):.4f}")
 
 
 def _set_rate(optimizer: torch.optim.Optimizer, rate: float, part: float) -> None:
-    """Warm up over the first twentieth, then fall to nothing along a cosine."""
+    """Warm up over the first twentieth, then fall to zero along a cosine."""
     for group in optimizer.param_groups:
         group["lr"] = rate * min(1.0, 20.0 * part + 0.01) * 0.5 * (1.0 + math.cos(math.pi * part))
 
 
 def _weights(found: Sequence[Episode]) -> list[float]:
-    """What a request of each episode weighs; their mean is 1."""
+    """The weight of a request of each episode; their mean is 1."""
     requests = Counter[str]()
     for each in found:
         requests[each.run.source] += len(each.targets)
@@ -159,7 +163,7 @@ def _weights(found: Sequence[Episode]) -> list[float]:
 
 
 def _scales(found: Sequence[Episode], weights: Sequence[float]) -> dict[str, np.ndarray]:
-    """Mean and standard deviation of every feature; 1 for one that does not vary."""
+    """Mean and standard deviation of every feature; 1 for a feature that does not vary."""
     scales: dict[str, np.ndarray] = {}
     for name, parts in (
         ("event", [each.events for each in found]),

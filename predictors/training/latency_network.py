@@ -1,4 +1,4 @@
-"""The latency model's network for training, and the rows that it is trained on."""
+"""The latency model's network for training, and its training rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from predictors.learned.latency.features import EVENT_FEATURES, TARGET_FEATURES
 from predictors.learned.latency.model import CLIP, HIDDEN, WIDTH
 from predictors.training.replay import Episode
 
-#: Log residuals beyond this are cut: a factor of 50 off is as wrong as any.
+#: Log residuals beyond this are cut: an error of a factor of 50 is as wrong as any larger one.
 _MOST_RESIDUAL = 4.0
 
 
@@ -30,13 +30,13 @@ class Network(nn.Module):
         self.last = nn.Linear(WIDTH, 2 * len(TAUS))
         self.skip = nn.Linear(len(TARGET_FEATURES), 2 * len(TAUS), bias=False)
         self.dropout = nn.Dropout(dropout)
-        with torch.no_grad():  # it begins as the corrected estimate
+        with torch.no_grad():  # it starts as the corrected estimate
             self.last.weight.mul_(0.1)
             self.last.bias.zero_()
             self.skip.weight.zero_()
 
     def states(self, stream: Stream) -> torch.Tensor:
-        """(E + 1, HIDDEN): the state before the first event of a run and after each."""
+        """(E + 1, HIDDEN): the state before the first event of a run and after each event."""
         start = torch.zeros(1, HIDDEN)
         if not len(stream.events):
             return start
@@ -53,7 +53,7 @@ class Network(nn.Module):
 
 
 def pinball_loss(quantiles: torch.Tensor, rows: Rows) -> torch.Tensor:
-    """Weighted mean over requests, of what is known of each."""
+    """The weighted mean over requests, of what is known of each."""
     taus = quantiles.new_tensor(TAUS)
     error = torch.nan_to_num(rows.residual)[:, :, None] - quantiles
     loss = (torch.maximum(taus * error, (taus - 1.0) * error).mean(2) * ~torch.isnan(rows.residual)).sum(1)
@@ -64,8 +64,8 @@ def pinball_loss(quantiles: torch.Tensor, rows: Rows) -> torch.Tensor:
 # --- rows ---------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Requests: normalised `target` rows, log `residual` of TTFT and TPOT (N, 2) with NaN for unknown, the least that
-    a censored one of TTFT can be (`longer_than`, else -inf), and how much each weighs."""
+    """Requests: normalised `target` rows, log `residual` of TTFT and TPOT (N, 2) with NaN for unknown, the lower bound
+    of a censored TTFT residual (`longer_than`, else -inf), and the weight of each."""
 
     target: torch.Tensor
     residual: torch.Tensor
@@ -86,7 +86,7 @@ class Rows:
 
 
 class Stream:
-    """One run: its normalised `events`, its requests, and how many events each of these has `seen`."""
+    """One run: its normalised `events`, its requests, and the number of events before each request (`seen`)."""
 
     def __init__(self, episode: Episode, scales: dict[str, np.ndarray], weight: float = 1.0) -> None:
         self.events = _tensor(_normal(episode.events, scales["event_mean"], scales["event_scale"]))
@@ -108,7 +108,7 @@ def _normal(rows: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> np.ndarray
 
 
 def predict(network: Network, scales: dict[str, np.ndarray], episode: Episode) -> np.ndarray:
-    """(N, 2, 5) quantiles of the log residual for a whole episode, as serving gives them one by one."""
+    """(N, 2, 5) quantiles of the log residual for a complete episode, as serving gives them one by one."""
     stream = Stream(episode, scales)
     network.eval()
     with torch.no_grad():

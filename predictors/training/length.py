@@ -1,9 +1,8 @@
-"""Training of the length predictor: data set to artifact. What it consists of is told in
-`predictors.learned.length_model`.
+"""Training of the length model: data set to artifact. `predictors.learned.length_model` describes the model.
 
-Cross-calibration: each quarter of the prompts (whole groups of near copies) is set aside in turn and the rest
-trained on; what was set aside tells how much too narrow or wide the distributions of each family are. Then the
-network is trained once more, on everything, and gets those corrections.
+Cross-calibration: each quarter of the prompts (whole groups of near copies) is set aside in turn, and the model is
+trained on the rest. The part that was set aside shows how much too narrow or wide the distributions of each family are.
+Then the network is trained once more, on everything, with those corrections.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ from predictors.training.length_net import Batch, LengthNet, LengthSettings, neg
 
 LEAST_PROMPTS = 40
 _PARTS = 4
-#: From so many groups of prompts on, a family has a correction of its own.
+#: A family with at least so many groups of prompts has a correction of its own.
 _LEAST_FAMILY_GROUPS = 100
-#: Share of the prompts trained on that are less familiar than what counts as familiar, and how much of that
-#: familiarity is too little to say anything. On prompts of the same kind it cost between nothing and 0.8 % of the MAE.
+#: The share of the training prompts that are less familiar than what counts as familiar, and the share of that
+#: familiarity below which the prior serves. On prompts of the same kind this cost between nothing and 0.8 % of the MAE.
 _UNFAMILIAR, _STRANGE = 0.01, 0.6
 _SPREADS = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0)
 _INTERVAL = (0.1, 0.9)
@@ -53,7 +52,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class _Table:
-    """What is trained on. Of answers: `prompt`, `model`, `family` (index + 1, 0: none), `tokens`, `capped`."""
+    """The training data. Of answers: `prompt`, `model`, `family` (index + 1, 0: none), `tokens`, `capped`."""
 
     prompts: tuple[Prompt, ...]
     models: tuple[str, ...]
@@ -70,7 +69,7 @@ class _Table:
         return found
 
     def part(self, keep: np.ndarray) -> _Table:
-        """The part with the prompts that `keep` marks; all models stay."""
+        """The part with the prompts that `keep` marks. All models stay."""
         rows = keep[self.prompt]
         return replace(
             self,
@@ -89,10 +88,10 @@ def train(
     settings: LengthSettings | None = None,
     progress: Progress | None = None,
 ) -> Artifact:
-    """An artifact of kind "length" from the answers that have a length. Raises DatasetError for data that cannot
-    be learned from. The same data, seed and settings give the same artifact."""
+    """An artifact of kind "length" from the answers that have a length. Raises DatasetError for data that it cannot
+    learn from. The same data, seed and settings give the same artifact."""
     settings = settings or LengthSettings()
-    tell = progress or (lambda _: None)
+    report = progress or (lambda _: None)
     table = _table(data)
 
     part = {each.group: int(fraction_of(each.group, seed + 1000) * _PARTS) for each in table.prompts}
@@ -100,11 +99,11 @@ def train(
     aside = []
     with _deterministic(seed):
         for number in np.unique(in_part) if len(set(part.values())) > 1 else ():
-            tell(f"calibration {number + 1} of {_PARTS}")
+            report(f"calibration {number + 1} of {_PARTS}")
             kept, out = table.part(in_part != number), table.part(in_part == number)
-            aside.append((out, *_mixtures(_fit(kept, seed, settings, tell), out)))
+            aside.append((out, *_mixtures(_fit(kept, seed, settings, report), out)))
         spreads, figures = _calibrated(aside, len(table.families))
-        arrays = _fit(table, seed, settings, tell)
+        arrays = _fit(table, seed, settings, report)
     _set_spreads(arrays, table, spreads)
     about: dict[str, Any] = {"settings": asdict(settings), "inner": figures}
     return Artifact("length", LENGTH_FEATURES, _compact(arrays), about)
@@ -173,7 +172,7 @@ def _families(answers: Sequence[Answer], keys: dict[str, str]) -> dict[str, str]
 # --- one fit ------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class _Inputs:
-    """All prompts as the network takes them."""
+    """All prompts in the form that the network takes."""
 
     words: torch.Tensor
     last: torch.Tensor
@@ -184,10 +183,10 @@ class _Inputs:
         return Batch(self.words[rows, :, : int(last.max()) + 1], last, self.inputs[rows])
 
 
-def _fit(table: _Table, seed: int, settings: LengthSettings, tell: Progress) -> dict[str, np.ndarray]:
-    """Arrays of an artifact, with all spreads 1."""
+def _fit(table: _Table, seed: int, settings: LengthSettings, report: Progress) -> dict[str, np.ndarray]:
+    """The arrays of an artifact, with all spreads 1."""
     features = [each.features for each in table.prompts]
-    tell(f"factors of {len(features)} prompts")
+    report(f"factors of {len(features)} prompts")
     lengths = (table.prompt, table.model, np.log(table.tokens))
     groups = [each.group for each in table.prompts]
     factors = fit_factors(features, groups, lengths, len(table.models), settings.factors)
@@ -196,7 +195,7 @@ def _fit(table: _Table, seed: int, settings: LengthSettings, tell: Progress) -> 
     inputs, mean, scale = _inputs(table.prompts, vocabulary, factors)
     level = float(np.median(np.log(table.tokens)))
     net = LengthNet(settings, len(words), len(table.models), len(table.families), level)
-    _train(net, table, inputs, seed, tell)
+    _train(net, table, inputs, seed, report)
     arrays = _weights(net)
     models, families = _embeddings(net, table)
     return arrays | {
@@ -216,7 +215,7 @@ def _fit(table: _Table, seed: int, settings: LengthSettings, tell: Progress) -> 
 
 
 def _frequent_words(prompts: Sequence[Prompt], settings: LengthSettings) -> np.ndarray:
-    """Ids of words that occur in enough prompts, the most frequent first."""
+    """Ids of the words that occur in enough prompts, the most frequent first."""
     each = [np.unique(np.array(p.features.head + p.features.tail, np.int64)) for p in prompts]
     count = np.bincount(np.concatenate(each), minlength=1)
     least = min(settings.least_word_prompts, max(2, len(prompts) // 20))
@@ -244,8 +243,8 @@ def _inputs(
 
 
 def _familiar(prompts: Sequence[Prompt], factors: Factors) -> np.ndarray:
-    """(up to which familiarity a prompt is given the prior, from which on it is as trained), from what the prompts
-    trained on would have had if each had not been."""
+    """(the familiarity up to which a prompt gets the prior, the familiarity from which on it counts fully), from the
+    familiarity that each training prompt would have had if it had been left out."""
     elsewhere = np.zeros(GRAMS, bool)
     elsewhere[factors.grams] = factors.prompts_with > LEAST_PROMPTS_WITH
     found = [familiarity(elsewhere[grams_of(each.features)]) for each in prompts]
@@ -253,8 +252,8 @@ def _familiar(prompts: Sequence[Prompt], factors: Factors) -> np.ndarray:
     return np.array([_STRANGE * low, low])
 
 
-def _train(net: LengthNet, table: _Table, inputs: _Inputs, seed: int, tell: Progress) -> None:
-    """Fit in place; ends with the moving average of the weights."""
+def _train(net: LengthNet, table: _Table, inputs: _Inputs, seed: int, report: Progress) -> None:
+    """Fits in place, and ends with the moving average of the weights."""
     settings = net.settings
     order = np.argsort(table.prompt, kind="stable")
     starts = np.searchsorted(table.prompt[order], np.arange(len(table.prompts) + 1))
@@ -295,7 +294,7 @@ def _train(net: LengthNet, table: _Table, inputs: _Inputs, seed: int, tell: Prog
                 share = 1.0 - min(settings.averaging, step / (step + 10))
                 for mean, parameter in zip(average, net.parameters(), strict=True):
                     mean.lerp_(parameter, share)
-        tell(f"epoch {epoch + 1} of {epochs}: loss {total / batches:.3f}")
+        report(f"epoch {epoch + 1} of {epochs}: loss {total / batches:.3f}")
     with torch.no_grad():
         for mean, parameter in zip(average, net.parameters(), strict=True):
             parameter.copy_(mean)
@@ -303,7 +302,7 @@ def _train(net: LengthNet, table: _Table, inputs: _Inputs, seed: int, tell: Prog
 
 
 def _log_edges(table: _Table) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logarithms of the edges of each answer's bin; of a capped one the lower is that of its cap."""
+    """Logarithms of the edges of each answer's bin. For a capped answer the lower edge is that of its cap."""
     edges = np.array(EDGES)
     at = np.clip(np.searchsorted(edges, table.tokens, side="right") - 1, 0, len(edges) - 2)
     low = np.where(table.capped, np.log(table.tokens - 0.5), np.log(edges[at]))
@@ -329,7 +328,7 @@ def _weights(net: LengthNet) -> dict[str, np.ndarray]:
 
 
 def _embeddings(net: LengthNet, table: _Table) -> tuple[np.ndarray, np.ndarray]:
-    """(of models, of families and last of a family never seen)."""
+    """(embeddings of models, embeddings of families, with an unknown family last)."""
     with torch.no_grad():
         models = net.embedding(
             torch.arange(1, len(table.models) + 1), torch.from_numpy(table.family_of_model)
@@ -343,8 +342,8 @@ def _embeddings(net: LengthNet, table: _Table) -> tuple[np.ndarray, np.ndarray]:
 def _calibrated(
     aside: Sequence[tuple[_Table, np.ndarray, np.ndarray]], families: int
 ) -> tuple[np.ndarray, dict[str, float]]:
-    """(spread of each family and last of all, figures) with which 80 % intervals hold 80 % of what was set aside:
-    parts with what `shares_of` takes of them."""
+    """(spread of each family and last of all answers, figures) with which 80 % intervals hold 80 % of the prompts that
+    were set aside. Each part comes with the arguments of `shares_of`."""
     if not aside:
         return np.ones(families + 1), {}
     tokens, capped, family = (
@@ -388,7 +387,7 @@ def _calibrated(
 
 
 def _mixtures(arrays: dict[str, np.ndarray], table: _Table) -> tuple[np.ndarray, np.ndarray]:
-    """What `shares_of` takes, a row an answer."""
+    """The arguments of `shares_of`, with a row for each answer."""
     model = LengthModel("", arrays)
     fleet = [(key, None) for key in table.models]
     order = np.argsort(table.prompt, kind="stable")
@@ -401,7 +400,7 @@ def _mixtures(arrays: dict[str, np.ndarray], table: _Table) -> tuple[np.ndarray,
 
 
 def _set_spreads(arrays: dict[str, np.ndarray], table: _Table, spreads: np.ndarray) -> None:
-    """`spreads` are by family, the last of a family never seen."""
+    """`spreads` are by family, the last that of an unknown family."""
     arrays["family_spread"] = spreads
     arrays["model_spread"] = spreads[table.family_of_model - 1]
 

@@ -1,13 +1,13 @@
 """Factors of prompts: linear functions of the words and pairs that occur, fitted in closed form.
 
-Reduced-rank ridge regression (Mukherjee and Zhu, 2011). Prompts by models is a table of log lengths with holes;
-an additive fit (model + prompt) fills them. Ridge from TF-IDF to all models at once, and the directions in which
-its fitted values vary most, are what the prompt's text tells of lengths: the first is how long answers get at
-all, the others how models differ. Lengths of different models are strongly correlated, so a few are enough, and
-a model with few answers gains from all others.
+Reduced-rank ridge regression (Mukherjee and Zhu, 2011). The log lengths form a table of prompts by models with holes.
+An additive fit (model + prompt) fills the holes. Ridge regression from TF-IDF to all models at once gives fitted
+values. The directions in which those vary most are what a prompt's text shows about lengths: the first is how long
+answers are at all, the others how models differ. Lengths of different models are strongly correlated. So a few
+directions are enough, and a model with few answers gains from all others.
 
-What a network learns to rely on must be as wrong in training as in serving: for the prompts trained on,
-factors come from fits without their own part of the data.
+A network must see factors with the same errors in training as in serving. So for the training prompts, the factors come
+from fits without their own part of the data.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _SOLVER_RESIDUAL = 1e-5
 
 @dataclass(frozen=True)
 class Factors:
-    """`grams` (G,) are the ids known, `prompts_with` (G,) in how many prompts each occurs; `table` (G + 1, rank + 1) by row: what an occurrence adds to each factor,
-    and to the squared norm; row 0 is zero. `of_prompts` (prompts, rank) of those trained on, each from a fit
-    without it."""
+    """`grams` (G,) are the known ids, `prompts_with` (G,) the number of prompts in which each occurs. `table` (G + 1,
+    rank + 1) by row is what an occurrence adds to each factor, and to the squared norm; row 0 is zero. `of_prompts`
+    (prompts, rank) are the factors of the training prompts, each from a fit without it."""
 
     grams: np.ndarray
     prompts_with: np.ndarray
@@ -50,8 +50,8 @@ def fit_factors(
     models: int,
     rank: int,
 ) -> Factors:
-    """`lengths` are (prompt, model, log tokens) of each answer; near copies share a group. The last columns are 0
-    where there is too little for so many factors."""
+    """`lengths` are (prompt, model, log tokens) of each answer; near copies share a group. The last columns are 0 where
+    the data are too few for so many factors."""
     grams, prompts_with, inputs = _tf_idf(prompts)
     weights = _inverse_frequencies(prompts_with, len(prompts))
     target = _filled(*lengths, len(prompts), models)
@@ -79,7 +79,7 @@ def _inverse_frequencies(prompts_with: np.ndarray, prompts: int) -> np.ndarray:
 
 
 def _tf_idf(prompts: Sequence[PromptFeatures]) -> tuple[np.ndarray, np.ndarray, sparse.csr_array]:
-    """(ids known, how many prompts have each, prompts x ids with rows of norm 1)."""
+    """(known ids, number of prompts with each, prompts x ids with rows of norm 1)."""
     occurring = [np.unique(grams_of(each)) for each in prompts]
     prompts_with = np.bincount(np.concatenate(occurring), minlength=GRAMS)
     grams = np.flatnonzero(prompts_with >= LEAST_PROMPTS_WITH)
@@ -95,7 +95,7 @@ def _tf_idf(prompts: Sequence[PromptFeatures]) -> tuple[np.ndarray, np.ndarray, 
 
 
 def _filled(prompt: np.ndarray, model: np.ndarray, value: np.ndarray, rows: int, columns: int) -> np.ndarray:
-    """(rows, columns) means of the values less the model's level; holes get the prompt's."""
+    """(rows, columns) means of the values minus the model's level. Holes get the prompt's level."""
     count, total = np.zeros((rows, columns)), np.zeros((rows, columns))
     np.add.at(count, (prompt, model), 1.0)
     np.add.at(total, (prompt, model), value)

@@ -22,8 +22,8 @@ from predictors.learned.text import COUNTS
 
 @dataclass(frozen=True, slots=True)
 class LengthSettings:
-    """Sizes of the network and how it is trained. Chosen on inner splits by prompt group of ZeroEval, AlpacaEval
-    and Arena prompts; words in order learn slowly and with much dropout, or they learn prompts by heart."""
+    """Sizes of the network and how it is trained. Chosen on inner splits by prompt group of ZeroEval, AlpacaEval and
+    Arena prompts. Words in order learn slowly and with much dropout, since they would memorise prompts."""
 
     epochs: int = 15
     least_steps: int = 400
@@ -53,7 +53,7 @@ class LengthSettings:
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Prompts: `words` (prompts, 2, patches, PATCH) rows of words, `last` (prompts, 2) where head and tail end, -1
-    for none; `inputs` (prompts, counts + factors) standardised."""
+    without one; `inputs` (prompts, counts + factors) standardised."""
 
     words: Tensor
     last: Tensor
@@ -70,7 +70,7 @@ class Mixture:
 
 
 class LengthNet(nn.Module):
-    """Prompts and models to mixtures. Model and family 0 are "not known": embeddings that stay 0."""
+    """Prompts and models to mixtures. Model 0 and family 0 are unknown: embeddings that stay 0."""
 
     def __init__(
         self, settings: LengthSettings, words: int, models: int, families: int, level: float
@@ -124,8 +124,8 @@ class LengthNet(nn.Module):
         return found
 
     def embedding(self, model: Tensor, family: Tensor) -> Tensor:
-        """(rows, model_size); while training, models and families are forgotten now and then, so that what stands
-        for a model never seen is trained too."""
+        """(rows, model_size). In training, models and families are dropped now and then, so that the embedding of an
+        unknown model is trained too."""
         own, kin = self.models(model), self.families(family)
         if self.training:
             own = own * (torch.rand(len(model)) >= self.settings.model_dropout)[:, None]
@@ -152,8 +152,8 @@ class LengthNet(nn.Module):
 
 
 def negative_log_likelihood(mixture: Mixture, low: Tensor, high: Tensor, capped: Tensor) -> Tensor:
-    """(answers,) -log P(length in its bin), of a capped one -log P(length > cap); `low` and `high` are the
-    logarithms of the bin's edges, `low` of a capped one that of its cap."""
+    """(answers,) -log P(length in its bin), and -log P(length > cap) for a capped answer. `low` and `high` are the
+    logarithms of the bin's edges; for a capped answer `low` is that of its cap."""
     per_scale = torch.exp(-mixture.log_scales)
     left = (low[:, None] - mixture.middles) * per_scale
     right = (high[:, None] - mixture.middles) * per_scale

@@ -1,4 +1,4 @@
-"""Training of the memory model: replay, normalise, a small network on the logit of the mean KV use, export."""
+"""Training of the memory model: replay, normalise, fit a small network on the logit of the mean KV use, export."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from predictors.learned.memory import CLIP, LEAST_RATIO, MEMORY_FEATURES, WIDTH,
 from predictors.training.dataset import Dataset, DatasetError, fraction_of
 from predictors.training.memory_rows import MemoryRows, usable
 
-#: The closed form serves unless the model's mean absolute error is lower by this part on runs left out.
+#: The model must have a mean absolute error lower by this share than the closed form, on runs left out. Else the closed
+#: form serves.
 LEAST_GAIN = 0.15
 _LEFT_OUT = 0.2
 _LEAST_ROWS = 256
@@ -22,8 +23,8 @@ _LEAST_ROWS = 256
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`steps` of `batch` rows and how fast it learns; `noise` on normalised features, in standard deviations.
-    Dropout, noise and `decay` (of the hidden layer) are much, since whole runs are few."""
+    """`steps` of `batch` rows at this learning `rate`; `noise` on normalised features, in standard deviations. Dropout,
+    noise and `decay` (of the hidden layer) are strong, since there are few runs."""
 
     steps: int = 3000
     rate: float = 3e-3
@@ -59,9 +60,9 @@ def train(
     progress: Callable[[str], None] | None = None,
     settings: Settings | None = None,
 ) -> Artifact:
-    """A memory artifact. `about` tells how much better than the closed form it is on a fifth of the runs that
-    were left out of a first fit; the second is on all. Raises DatasetError where that is too little, or where
-    the data tell nothing."""
+    """A memory artifact. `about` says how much better than the closed form it is on a fifth of the runs, which the
+    first fit left out. The second fit is on all runs. Raises DatasetError where it is not better enough, or where the
+    data show nothing."""
     settings = settings or Settings()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
@@ -74,11 +75,11 @@ def train(
     rows = sum(len(each.actual) for each in inner)
     if rows < _LEAST_ROWS or not left_out:
         raise DatasetError(f"{rows} requests of {len(found) // 2} runs are too few to learn memory use from")
-    tell = progress or (lambda _: None)
-    tell(f"memory: {rows:,} rows of {len(inner) // 2} runs")
+    report = progress or (lambda _: None)
+    report(f"memory: {rows:,} rows of {len(inner) // 2} runs")
     first = _model(_fit(inner, settings, seed))
     learned, closed = errors(first, left_out)
-    tell(f"memory: mean absolute error {learned:.4f} on runs left out, closed form {closed:.4f}")
+    report(f"memory: mean absolute error {learned:.4f} on runs left out, closed form {closed:.4f}")
     if learned > (1 - LEAST_GAIN) * closed:
         raise DatasetError(
             f"the memory model learns too little from these data (mean absolute error {learned:.4f} on runs left "
@@ -103,8 +104,8 @@ def _model(arrays: dict[str, np.ndarray]) -> MemoryModel:
 
 
 def _fit(found: Sequence[MemoryRows], settings: Settings, seed: int) -> dict[str, np.ndarray]:
-    """The arrays of a model of these rows. The loss is the absolute error of the logit; a run weighs as the root
-    of its rows, since the rows of one are much alike."""
+    """The arrays of a model of these rows. The loss is the absolute error of the logit. A run weighs as the root of its
+    rows, since the rows of one run are much alike."""
     torch.manual_seed(seed)
     features = np.concatenate([each.features for each in found]).astype(np.float64)
     mean, scale = features.mean(0), features.std(0)
@@ -115,7 +116,7 @@ def _fit(found: Sequence[MemoryRows], settings: Settings, seed: int) -> dict[str
     weights = np.concatenate([np.full(len(each.actual), len(each.actual) ** -0.5) for each in found])
     weight = _tensor(weights / weights.mean())
     network = Network(settings.dropout)
-    with torch.no_grad():  # what is wrong with all need not be learned step by step
+    with torch.no_grad():  # a constant error need not be learned step by step
         network.last.bias.fill_(correction.median())
     free = [*network.skip.parameters()]
     kept_small = [*network.hidden.parameters(), *network.last.parameters()]

@@ -1,4 +1,4 @@
-"""Runs whose engines told their KV use, as rows for the memory model: what was seen at each dispatch, and the mean
+"""Runs whose engines reported their KV use, as rows for the memory model: the features at each dispatch, and the mean
 KV use over that request's life, from the reports that came in it."""
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from predictors.training.dataset import Attempt, Dataset, DatasetError, Run, Sta
 from predictors.training.replay import replay
 
 _KV_USAGE = TARGET_FEATURES.index("kv_usage")
-#: Part of a request's life that the reports must cover.
+#: The part of a request's life that the reports must cover.
 _LEAST_COVERED = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryRows:
-    """The usable requests of one run. `features` (N, memory features), `held` (N,) the closed form, `reported`
-    (N,) the last report's KV use, `actual` (N,) the mean use over each life. `kv_known`: whether the model was
-    told of reports; else it had to do without, as with an engine that tells nothing."""
+    """The usable requests of one run. `features` (N, memory features), `held` (N,) the closed form, `reported` (N,) the
+    last report's KV use, `actual` (N,) the mean use over each life. `kv_known`: whether the model saw the reports; else
+    it saw none, as with an engine that reports nothing."""
 
     run: Run
     kv_known: bool
@@ -34,7 +34,7 @@ class MemoryRows:
 
 
 def rows_of_runs(data: Dataset, *, kv_known: bool = True) -> Iterator[MemoryRows]:
-    """Rows of every run that has what it takes."""
+    """The rows of every run that has usable requests."""
     attempts: dict[str, list[Attempt]] = defaultdict(list)
     states: dict[str, list[State]] = defaultdict(list)
     for attempt in data.attempts:
@@ -43,7 +43,7 @@ def rows_of_runs(data: Dataset, *, kv_known: bool = True) -> Iterator[MemoryRows
         if state.kv_usage is not None:
             states[state.run].append(state)
     for run in data.runs:
-        # Of a cluster, a mean over its members' reports would be needed.
+        # For a cluster, the members' reports would have to be averaged.
         if run.replicas == 1 and attempts[run.id] and len(states[run.id]) > 1:
             found = _rows(run, attempts[run.id], states[run.id], kv_known)
             if len(found.actual):
@@ -55,10 +55,10 @@ def _rows(run: Run, attempts: Sequence[Attempt], states: Sequence[State], kv_kno
     states = sorted(states, key=lambda each: each.at_s)
     actual = mean_use(attempts, states)
     known = np.isfinite(actual)
-    told = (
+    seen_states = (
         states if kv_known else [replace(each, running=None, waiting=None, kv_usage=None) for each in states]
     )
-    episode = replay(run, attempts, told)
+    episode = replay(run, attempts, seen_states)
     reported = episode.targets[:, _KV_USAGE]
     features = feature_rows(
         episode.held.tolist(), reported.tolist() if kv_known else [None] * len(attempts), episode.targets
@@ -74,8 +74,8 @@ def _rows(run: Run, attempts: Sequence[Attempt], states: Sequence[State], kv_kno
 
 
 def mean_use(attempts: Sequence[Attempt], states: Sequence[State]) -> np.ndarray:
-    """(N,) mean KV use from each request's dispatch to its end, between reports (in order of time) in straight
-    lines; NaN for a request without a whole answer, or of whose life the reports tell too little."""
+    """(N,) mean KV use from each request's dispatch to its end, linear between reports (in order of time). NaN for a
+    request without a complete answer, and where the reports cover too little of its life."""
     at_s = np.array([each.at_s for each in states])
     use = np.array([each.kv_usage for each in states], float)
     integral = np.concatenate([[0.0], np.cumsum(np.diff(at_s) * (use[1:] + use[:-1]) / 2)])
@@ -91,7 +91,7 @@ def mean_use(attempts: Sequence[Attempt], states: Sequence[State]) -> np.ndarray
 
 
 def _integrated(to_s: np.ndarray, at_s: np.ndarray, use: np.ndarray, integral: np.ndarray) -> np.ndarray:
-    """The integral of the broken line through (at_s, use) up to each moment, which is `integral` at its corners."""
+    """The integral of the broken line through (at_s, use) up to each moment. It is `integral` at the corners."""
     left = np.clip(np.searchsorted(at_s, to_s, side="right") - 1, 0, len(at_s) - 2)
     since_s = np.clip(to_s, at_s[0], at_s[-1]) - at_s[left]
     slope = (use[left + 1] - use[left]) / np.maximum(at_s[left + 1] - at_s[left], 1e-9)

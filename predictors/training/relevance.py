@@ -1,12 +1,12 @@
-"""Training of the relevance predictor: expected quality of (prompt, model) from the prompt's text.
+"""Training of the relevance model: the expected quality of (prompt, model) from the prompt's text.
 
 1. An encoder of prompts, without labels (`relevance_experts`).
 2. Four experts (`EXPERTS`). They are fitted several times on all but one part of the groups of prompts, so that
    each prompt is judged by experts that saw no near copy of it.
-3. From those judgements: how far to believe which expert (`relevance_stack`).
-4. The experts once more on everything, with these weights worked into their last layers.
+3. From those judgements: how much each expert counts (`relevance_stack`).
+4. The experts once more on everything, with these weights folded into their last layers.
 
-A prompt's task, where the data has one, is what the last expert learns to tell; nobody is told it afterwards.
+Where the data has tasks, the last expert learns to recognise a prompt's task. Serving does not need the task.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ EXPERTS = ("network", "prototypes", "lexicon", "tasks")
 
 
 def train(data: Dataset, *, seed: int = 1, progress: Callable[[str], None] | None = None) -> Artifact:
-    """The same data and seed give the same artifact. Raises DatasetError for data without quality, with too
-    few rated prompts or groups of them, or with one quality throughout."""
-    tell = progress or (lambda _: None)
+    """The same data and seed give the same artifact. Raises DatasetError for data without quality, with too few rated
+    prompts or groups of them, or with one quality throughout."""
+    report = progress or (lambda _: None)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     labels = labels_of(data)
-    tell(f"encoder of {len(labels.prompts)} prompts")
+    report(f"encoder of {len(labels.prompts)} prompts")
     encoder, weights = fit_encoder(labels.prompts, seed)
     vectors = np.stack([encoder.vector(prompt.features) for prompt in labels.prompts])
-    trust = fit_trust(labels, _judged(labels, vectors, weights, seed, tell))
-    tell("experts on all prompts")
+    trust = fit_trust(labels, _judged(labels, vectors, weights, seed, report))
+    report("experts on all prompts")
     everything = np.arange(len(labels.prompts))
     network = fit_network(vectors, labels, everything, seed)
     lexicon = fit_lexicon(weights, labels, everything)
@@ -65,13 +65,13 @@ def _judged(
     vectors: np.ndarray,
     weights: scipy.sparse.csr_matrix,
     seed: int,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> Seen:
     part = np.array([int(fraction_of(group, seed) * _PARTS) for group in labels.groups])
     prior = np.zeros(labels.quality.shape)
     departures = np.zeros((len(EXPERTS), *labels.quality.shape))
     for out in np.unique(part):
-        tell(f"experts without part {out + 1} of {_PARTS}")
+        report(f"experts without part {out + 1} of {_PARTS}")
         rows, judged = np.flatnonzero(part != out), np.flatnonzero(part == out)
         prototypes, there = fit_prototypes(vectors, labels, rows, seed)
         near, faded = _near(prototypes, there, vectors[judged], labels)
@@ -79,7 +79,7 @@ def _judged(
             "network": fit_network(vectors, labels, rows, seed).departures(vectors[judged]),
             "prototypes": near,
             "lexicon": fit_lexicon(weights, labels, rows).departures(weights[judged]),
-            "tasks": fit_tasks(vectors, labels, rows).said(vectors[judged]),
+            "tasks": fit_tasks(vectors, labels, rows).predicted(vectors[judged]),
         }
         prior[judged] = priors(labels.quality[rows])
         for expert, name in enumerate(EXPERTS):
@@ -90,7 +90,7 @@ def _judged(
 def _near(
     prototypes: Prototypes, there: np.ndarray, vectors: np.ndarray, labels: Labels
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(what prototypes say, of departures (K, H) there; how far departures are faded in); both (P, H)."""
+    """(departures (K, H) of the nearby prototypes, how far departures are faded in); both (P, H)."""
     counted = there * prototypes.counts[:, labels.head_scale]
     said, faded = [], []
     for vector in vectors:

@@ -1,4 +1,4 @@
-"""What relevance is made of, each fitted on its own: the encoder of prompts and the experts."""
+"""The parts of relevance, each fitted on its own: the encoder of prompts and the experts."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _MIN_PROMPTS_OF_GRAM = 3
 
 
 def fit_encoder(prompts: tuple[Prompt, ...], seed: int) -> tuple[Encoder, scipy.sparse.csr_matrix]:
-    """(an encoder without a lexicon, weights of the known grams in each prompt, rows of length 1). TF-IDF over the words and pairs that several prompts have, cut to its main directions (latent semantic
-    analysis, Deerwester et al. 1990) and to whole numbers of 8 bits. Raises DatasetError for prompts without
-    words in common."""
+    """(an encoder without a lexicon, weights of the known grams in each prompt, rows of length 1). TF-IDF over the
+    words and pairs that several prompts have, cut to its main directions (latent semantic analysis, Deerwester et al.
+    1990) and to whole numbers of 8 bits. Raises DatasetError for prompts without words in common."""
     found = [np.unique(grams(prompt.features), return_counts=True) for prompt in prompts]
     every = np.concatenate([ids for ids, _ in found])
     ids, seen = np.unique(every, return_counts=True)
@@ -36,7 +36,7 @@ def fit_encoder(prompts: tuple[Prompt, ...], seed: int) -> tuple[Encoder, scipy.
     most_seen = np.sort(np.argsort(-seen, kind="stable")[:_MOST_GRAMS])
     most_seen = most_seen[seen[most_seen] >= enough]
     if len(most_seen) < 2:
-        raise DatasetError("the prompts have no words in common: there is nothing to tell them by")
+        raise DatasetError("the prompts have no words in common: nothing distinguishes them")
     ids, seen = ids[most_seen], seen[most_seen]
     idf = (np.log((1.0 + len(prompts)) / (1.0 + seen)) + 1.0).astype(np.float32)
     unknown_idf = float(np.log(1.0 + len(prompts)) + 1.0)
@@ -78,8 +78,8 @@ _DROPPED = 0.5
 
 @dataclass(frozen=True)
 class Network:
-    """Departures in log-odds: max(x @ hidden + hidden_bias, 0) @ out + out_bias. Members of the ensemble lie
-    side by side in the hidden layer."""
+    """Departures in log-odds: max(x @ hidden + hidden_bias, 0) @ out + out_bias. Members of the ensemble lie side by
+    side in the hidden layer."""
 
     hidden: np.ndarray  # (X, N)
     hidden_bias: np.ndarray  # (N,)
@@ -94,8 +94,8 @@ class Network:
 
 
 def fit_network(vectors: np.ndarray, labels: Labels, rows: np.ndarray, seed: int) -> Network:
-    """An ensemble of networks of one hidden layer that all heads share, fitted on some rows with soft labels.
-    A prompt weighs by the root of its number of answers, since those of one prompt are much alike."""
+    """An ensemble of networks with one hidden layer that all heads share, fitted on some rows with soft labels. A
+    prompt weighs as the root of its number of answers, since the answers to one prompt are much alike."""
     members = [_fit_member(vectors[rows], labels.quality[rows], seed + member) for member in range(_MEMBERS)]
     return Network(
         np.concatenate([member.hidden for member in members], axis=1),
@@ -107,7 +107,7 @@ def fit_network(vectors: np.ndarray, labels: Labels, rows: np.ndarray, seed: int
 
 def _fit_member(vectors: np.ndarray, quality: np.ndarray, seed: int) -> Network:
     torch.manual_seed(seed)
-    # A floor: of few or uniform prompts some directions have no spread, and a half float ends at 65,504.
+    # A floor: with few or uniform prompts some directions have no spread, and a half float ends at 65,504.
     mean, spread = vectors.mean(axis=0), np.maximum(vectors.std(axis=0), 1e-3)
     given = torch.from_numpy((vectors - mean) / spread)
     there = torch.from_numpy((~np.isnan(quality)).astype(np.float32))
@@ -133,19 +133,19 @@ def _fit_member(vectors: np.ndarray, quality: np.ndarray, seed: int) -> Network:
             (loss / weight[batch].sum()).backward()
             optimizer.step()
             schedule.step()
-    # Standardisation goes into the first layer, so that serving need not do it.
+    # Standardisation is folded into the first layer, so that serving does not need it.
     first = hidden.weight.detach().numpy().T / spread[:, None]
     bias = hidden.bias.detach().numpy() - mean @ first
     return Network(first, bias, out.weight.detach().numpy().T, out.bias.detach().numpy())
 
 
 # --- means of parts --------------------------------------------------------------------------------------
-#: Answers of the head's own mean that its mean in a part leans on.
+#: The mean in a part is drawn towards the head's own mean, which counts as so many answers.
 _LEANING = 5.0
 
 
 def _departures(quality: np.ndarray, part: np.ndarray, count: int) -> np.ndarray:
-    """(parts, H) log-odds of the mean quality (P, H) in each part of the prompts, less those of the head's mean;
+    """(parts, H) log-odds of the mean quality (P, H) in each part of the prompts, minus those of the head's mean.
     `part` (P,) is each prompt's, below `count`."""
     prior = priors(quality)
     total = np.tile(_LEANING / (1.0 + np.exp(-prior)), (count, 1))
@@ -159,7 +159,7 @@ def _departures(quality: np.ndarray, part: np.ndarray, count: int) -> np.ndarray
 # --- the lexicon ----------------------------------------------------------------------------------------
 _SCORES_A_SCALE = 3
 _RIDGE = 4.0
-#: Of a mean near 0 or 1: log-odds there change by 1 / this at most for each unit of quality.
+#: A floor for means near 0 or 1: log-odds there change by at most 1 / this for each unit of quality.
 _LEAST_SLOPE = 0.02
 
 
@@ -176,8 +176,8 @@ class Lexicon:
 
 
 def fit_lexicon(weights: scipy.sparse.csr_matrix, labels: Labels, rows: np.ndarray) -> Lexicon:
-    """By scale: the main patterns over models in which quality departs from the models' means, and ridge
-    regressions of how much of each a prompt has on the weights of its grams."""
+    """By scale: the main patterns over models in which quality departs from the models' means, and ridge regressions of
+    the amount of each pattern on the weights of a prompt's grams."""
     quality = labels.quality[rows]
     mean = 1.0 / (1.0 + np.exp(-priors(quality)))
     coefficients, outs = [], []
@@ -188,7 +188,7 @@ def fit_lexicon(weights: scipy.sparse.csr_matrix, labels: Labels, rows: np.ndarr
         if not rated.any():
             continue
         departed = np.nan_to_num(quality[:, heads] - mean[heads])[rated]
-        # Unanswered counts as no departure; scaled up by how few answered.
+        # A missing answer counts as no departure. The rest is scaled up, by how few answered.
         answered = there[rated].mean(axis=1)
         _, _, patterns = np.linalg.svd(departed, full_matrices=False)
         patterns = patterns[:_SCORES_A_SCALE]
@@ -196,7 +196,7 @@ def fit_lexicon(weights: scipy.sparse.csr_matrix, labels: Labels, rows: np.ndarr
         ridge = Ridge(alpha=_RIDGE, solver="sparse_cg", fit_intercept=True)
         ridge.fit(weights[rows[rated]], amounts, sample_weight=answered / answered.mean())
         coefficients.append(np.atleast_2d(ridge.coef_).T)
-        # A small step in quality as one in log-odds.
+        # A small step in quality as a step in log-odds.
         out = np.zeros((len(patterns), quality.shape[1]))
         out[:, heads] = patterns / np.maximum(mean[heads] * (1.0 - mean[heads]), _LEAST_SLOPE)
         outs.append(out)
@@ -206,7 +206,7 @@ def fit_lexicon(weights: scipy.sparse.csr_matrix, labels: Labels, rows: np.ndarr
 # --- the prototypes -------------------------------------------------------------------------------------
 _PROMPTS_A_PROTOTYPE = 40
 _MOST_PROTOTYPES = 384
-#: Quantiles of how near prompts are to their prototype: trusted not at all at half the first.
+#: Quantiles of the nearness of prompts to their prototype. Half of the first means no trust, the second full trust.
 _NEAR = (0.01, 0.05)
 
 
@@ -240,20 +240,20 @@ _TASK_STEPS = 60
 
 @dataclass(frozen=True)
 class Tasks:
-    """Departures in log-odds: softmax(x @ weights + bias) @ departures, the first being how likely each task is."""
+    """Departures in log-odds: softmax(x @ weights + bias) @ departures. The softmax is the probability of each task."""
 
     weights: np.ndarray  # (X, T)
     bias: np.ndarray  # (T,)
     departures: np.ndarray  # (T, H)
 
-    def said(self, vectors: np.ndarray) -> np.ndarray:
+    def predicted(self, vectors: np.ndarray) -> np.ndarray:
         """(P, H) of vectors (P, X)."""
         return np.asarray(softmax(vectors @ self.weights + self.bias, axis=1) @ self.departures)
 
 
 def fit_tasks(vectors: np.ndarray, labels: Labels, rows: np.ndarray) -> Tasks:
-    """A logistic regression that tells tasks from prompts, and how models did at each task. Rare tasks and prompts
-    of none are one task for each source."""
+    """A logistic regression from prompts to tasks, and the quality of the models at each task. Rare tasks, and prompts
+    without one, form one task for each source."""
     prompts = [labels.prompts[row] for row in rows]
     often = Counter((prompt.source, prompt.task) for prompt in prompts)
     names = [

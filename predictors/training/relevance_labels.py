@@ -14,16 +14,16 @@ from predictors.training.dataset import Dataset, DatasetError, Prompt
 
 #: Groups of near copies with rated answers that training needs.
 MIN_GROUPS = 40
-#: Answers of nobody in particular that every mean leans on.
+#: Every mean is drawn towards the mean of all, which counts as so many answers.
 _PRIOR_ROWS = 2.0
-#: Kinds of quality that are shares of correct answers: common ground that the others are moved to.
+#: Kinds of quality that are shares of correct answers. The others are moved to this common scale.
 _CORRECTNESS = ("correct", "score")
 
 
 @dataclass(frozen=True)
 class Labels:
-    """`quality` (P, H) is NaN where a model did not answer; several answers of one head are their mean.
-    `scales` are "source/kind", `head_scale` the index of each head's."""
+    """`quality` (P, H) is NaN where a model did not answer; several answers of one head are averaged. `scales` are
+    "source/kind", `head_scale` is the index of each head's scale."""
 
     prompts: tuple[Prompt, ...]
     quality: np.ndarray
@@ -91,8 +91,8 @@ def priors(quality: np.ndarray) -> np.ndarray:
 
 
 def scale_shifts(labels: Labels, prior: np.ndarray) -> np.ndarray:
-    """(S,) log-odds to add to a scale's to have them on that of correct answers: by models measured on both,
-    leaning on the difference of the means of all."""
+    """(S,) log-odds to add to each scale, to convert it to that of correct answers: from models measured on both, drawn
+    towards the difference of the means of all."""
     correct = np.array([scale.rsplit("/", 1)[1] in _CORRECTNESS for scale in labels.scales])
     shifts = np.zeros(len(labels.scales), dtype=np.float32)
     if not correct.any():

@@ -1,10 +1,10 @@
-"""How much of what the experts say is to be believed: weights fitted on prompts that they had not seen.
+"""The weights of the experts, fitted on prompts that they had not seen.
 
-On each scale an expert's departures are parted into what all models have in common (how hard the prompt is) and
-what is particular to a model. The common part decides how good an answer will be, the particular one which model
-to pick. A model's particular estimate is the noisier one, and a picker that follows noise is worse than one that
-always picks the best model. So each part of each expert has its own weight, by likelihood, and the
-particular ones are cut further where picks were worse for them.
+On each scale an expert's departures are split into what all models have in common (how hard the prompt is) and what is
+particular to a model. The common part decides how good an answer will be, the particular part which model to pick. The
+particular part is noisier, and a picker that follows noise is worse than one that always picks the best model. So each
+part of each expert has its own weight, by likelihood. The particular parts are cut further where picks were worse for
+them.
 """
 
 from __future__ import annotations
@@ -16,17 +16,16 @@ from scipy.optimize import minimize
 
 from predictors.training.relevance_labels import Labels
 
-#: How firmly weights are held at equal shares of the common parts and at none of the particular ones: what
-#: a scale with little data is left with.
+#: How strongly weights are held at equal shares for the common parts and at 0 for the particular ones. A scale with
+#: little data keeps those.
 _RIDGE = 20.0
-#: Shares of the particular departures that are tried, largest first. Smaller ones pick no better, and predict
-#: worse.
+#: The shares of the particular departures that are tried, largest first. Smaller ones pick no better and predict worse.
 _SHARES = (1.0, 0.75)
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What experts said of prompts that they were not fitted on: `prior` (P, H) and each expert's departures
+    """Predictions of the experts for prompts that they were not fitted on: `prior` (P, H), and each expert's departures
     as far as they are faded in (experts, P, H)."""
 
     prior: np.ndarray
@@ -35,14 +34,14 @@ class Seen:
 
 @dataclass(frozen=True)
 class Trust:
-    """Weights of one scale: of the common and the particular part of each expert, and a constant."""
+    """The weights of one scale: of the common and the particular part of each expert, and a constant."""
 
     constant: float
     common: tuple[float, ...]
     particular: tuple[float, ...]
 
     def weighed(self, departures: np.ndarray, expert: int) -> np.ndarray:
-        """An expert's departures of the heads of this scale (last axis), as far as they are to be believed."""
+        """An expert's departures of the heads of this scale (last axis), weighed."""
         common = departures.mean(axis=-1, keepdims=True)
         return np.asarray(self.common[expert] * common + self.particular[expert] * (departures - common))
 

@@ -1,11 +1,11 @@
-"""A recorded run, driven through the very objects that serve: what the latency model would have seen of it.
+"""A recorded run, driven through the objects that serve: what the latency model would have seen of it.
 
-Each attempt's dispatch, first token and end, and each report of the engine, is told in order of time to a
-`router.core.state.Instance`, the serving predictor and a `InstanceHistory`; every decision leaves one row of target
-features, the corrected estimate that it would have been served with, and what came of it.
+In order of time, each attempt's dispatch, first token and end, and each report of the engine, go to a
+`router.core.state.Instance`, the serving predictor and an `InstanceHistory`. Every decision gives one row of target
+features, the corrected estimate that would have served, and the actual values.
 
-Of a cluster whose members cannot be told apart (`Run.replicas`) each request is taken to find an average
-member: the counters that it sees are the cluster's, divided by its members.
+For a cluster whose members are not identified (`Run.replicas`), each request is taken to reach an average member: its
+counters are the cluster's, divided by the number of members.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ from router.core.profile import EngineProfile
 from router.core.state import Instance
 from router.core.types import Candidate, LoadReport, Request
 
-#: Who foretold (`Episode.told`).
+#: What predicted (`Episode.predicted`).
 PHYSICAL, MODEL, SERVED = "physical", "model", "served"
-#: Likewise, but (N, 2): p90 alone.
+#: The same, but (N, 2): p90 alone.
 FORESTS = "forests"
 
-_REPORT, _FIRST_TOKEN, _END, _DISPATCH = range(4)  # in this order at one moment
+_REPORT, _FIRST_TOKEN, _END, _DISPATCH = range(4)  # in this order at the same moment
 
 
 @dataclass(frozen=True, slots=True)
 class Episode:
     """A run as the model sees it: E events and N requests in order of dispatch.
 
-    `events` (E, event features), `targets` (N, target features), `seen` (N,) how many events came before each
-    decision, `dispatched_s` (N,). `corrected` (N, 2) is the log of the corrected estimate of TTFT and TPOT in
-    seconds, `actual` (N, 2) of what was measured, NaN where it is not known; of a request that never had a first
-    token `longer_than` (N,) is the log of how long it was waited for, else -inf. `held` (N,) is the closed form of
-    KV memory's mean use over the request's life. `tree_rows` (N, tree features) and `tree_bases` (N, 2) are what
-    boosted trees see (`predictors.learned.trees`).
+    `events` (E, event features), `targets` (N, target features), `seen` (N,) the number of events before each decision,
+    `dispatched_s` (N,). `corrected` (N, 2) is the log of the corrected estimate of TTFT and TPOT in seconds, `actual`
+    (N, 2) that of the measured times, NaN where unknown. For a request that never had a first token `longer_than` (N,)
+    is the log of how long it waited, else -inf. `held` (N,) is the closed form of KV memory's mean use over the
+    request's life. `tree_rows` (N, tree features) and `tree_bases` (N, 2) are the inputs of boosted trees
+    (`predictors.learned.trees`).
 
-    `told` has by name (N, 2, 5) log seconds of TTFT and TPOT at `TAUS`, as they were foretold at each decision:
-    `PHYSICAL` by the estimate with its online correction, and of a replay with a model `MODEL` by the model alone
-    and `SERVED` after online calibration. With trees it has `FORESTS` (N, 2), p90 by boosted trees with their online
-    offset. Empty where they were not asked for.
+    `predicted` holds, by name, the log seconds (N, 2, 5) of TTFT and TPOT at `TAUS` that were predicted at each
+    decision: `PHYSICAL` by the estimate with its online correction; with a model also `MODEL` by the model alone, and
+    `SERVED` after online calibration. With trees it holds `FORESTS` (N, 2), the p90 by boosted trees with their online
+    offset. It is empty without `judge`, a model or trees.
     """
 
     run: Run
@@ -68,7 +68,7 @@ class Episode:
     held: np.ndarray
     tree_rows: np.ndarray
     tree_bases: np.ndarray
-    told: Mapping[str, np.ndarray]
+    predicted: Mapping[str, np.ndarray]
 
     @property
     def residual(self) -> np.ndarray:
@@ -78,27 +78,29 @@ class Episode:
 
 
 class _Predictor(OnlinePredictor):
-    """Knows of each request what its prefix cache should have held, instead of guessing from the prompt."""
+    """Knows what the prefix cache held of each request, instead of guessing from the prompt."""
 
     cached = 0.0
 
     def cached_tokens(self, request: Request, instance: str) -> float:
         return self.cached
 
-    def told(self, prediction: OnlinePrediction, candidate: Candidate, instance: Instance) -> dict[str, Any]:
-        """By name, the log quantiles [TTFT, TPOT] at TAUS that were foretold."""
+    def predicted(
+        self, prediction: OnlinePrediction, candidate: Candidate, instance: Instance
+    ) -> dict[str, Any]:
+        """By name, the log quantiles [TTFT, TPOT] at TAUS that were predicted."""
         known, quantiles = prediction.estimate, prediction.quantiles
         stats = self.stats.of(candidate, instance)
         physical = log(known.ttft_s), log(known.tpot_s)
-        told = {PHYSICAL: (stats.ttft_error(known, None), stats.tpot_error(known, None))}
+        predicted = {PHYSICAL: (stats.ttft_error(known, None), stats.tpot_error(known, None))}
         if quantiles is not None:
-            told[SERVED] = (stats.ttft_error(known, quantiles), stats.tpot_error(known, quantiles))
+            predicted[SERVED] = (stats.ttft_error(known, quantiles), stats.tpot_error(known, quantiles))
         found: dict[str, Any] = {
             name: [
                 [base + error.quantile(tau) for tau in TAUS]
                 for base, error in zip(physical, errors, strict=True)
             ]
-            for name, errors in told.items()
+            for name, errors in predicted.items()
         }
         raw = prediction.raw_quantiles
         if raw is not None:
@@ -114,8 +116,8 @@ def episodes(
     trees: TreeModel | None = None,
     judge: bool = False,
 ) -> Iterator[Episode]:
-    """One for each run that has attempts, in the data set's order. With `judge`, or a model or trees, each has what
-    was `told`. Raises DatasetError for times that are no times."""
+    """One episode for each run that has attempts, in the data set's order. With `judge`, a model or trees, each has its
+    `predicted`. Raises DatasetError for invalid times."""
     attempts: dict[str, list[Attempt]] = defaultdict(list)
     states: dict[str, list[State]] = defaultdict(list)
     for attempt in data.attempts:
@@ -136,7 +138,7 @@ def replay(
     trees: TreeModel | None = None,
     judge: bool = False,
 ) -> Episode:
-    """Drive one run through an instance that starts knowing nothing."""
+    """Drive one run through an instance without any history."""
     for each in attempts:
         _check(each)
     ordered = sorted(attempts, key=lambda each: each.dispatched_s)
@@ -162,7 +164,7 @@ class _Replay:
         self.attempts = attempts
         self.predictor = _Predictor(models)
         self.judge = judge
-        self.told: dict[str, list[Any]] = defaultdict(list)
+        self.predicted: dict[str, list[Any]] = defaultdict(list)
         self.history = InstanceHistory(None)
         self.candidates = {
             model: Candidate(run.instance, model, model, family=run.family)
@@ -197,7 +199,7 @@ class _Replay:
             moments.append((each.dispatched_s, _DISPATCH, at))
             if each.first_token_s is not None:
                 moments.append((each.first_token_s, _FIRST_TOKEN, at))
-            # An attempt that failed at once has its end at the moment of its dispatch, and yet after it.
+            # An attempt that failed at once ends at the moment of its dispatch, but after it.
             if each.ended_s is not None:
                 moments.append((max(each.ended_s, nextafter(each.dispatched_s, inf)), _END, at))
         for now, what, at in sorted(moments):
@@ -223,7 +225,7 @@ class _Replay:
             self.held,
             self.tree_rows,
             self.tree_bases,
-            {name: np.array(rows) for name, rows in self.told.items()},
+            {name: np.array(rows) for name, rows in self.predicted.items()},
         )
 
     def _share(self) -> Instance:
@@ -231,7 +233,7 @@ class _Replay:
         instance, replicas = self.cluster, self.run.replicas
         if replicas == 1:
             return instance
-        # Parts of a request are no whole numbers, and the arithmetic that reads them does not mind.
+        # Fractions of requests are not whole numbers, which the arithmetic accepts.
         share: dict[str, Any] = {
             name: getattr(instance, name) / replicas
             for name in ("in_flight", "awaiting_first_token", "pending_prefill_tokens", "context_tokens")
@@ -263,11 +265,11 @@ class _Replay:
             instance, self.predictor.stats.of(candidate, instance).costs, estimate
         )
         if self.judge:
-            for name, row in self.predictor.told(prediction, candidate, instance).items():
-                self.told[name].append(row)
+            for name, row in self.predictor.predicted(prediction, candidate, instance).items():
+                self.predicted[name].append(row)
             times = self.predictor.tree_times(request, [Option(candidate, instance, prediction)])
             if times is not None:
-                self.told[FORESTS].append([log(time_s) for time_s in times[0]])
+                self.predicted[FORESTS].append([log(time_s) for time_s in times[0]])
         self.seen[at] = len(self.history.events)
         self.corrected[at] = (
             log(estimate.ttft_s) + estimate.ttft_bias,
@@ -319,7 +321,7 @@ class _Replay:
         )
         if decoding:
             self.history.ended(instance, prediction.estimate, tokens, tpot_s, now)
-        else:  # as the predictor tells its own: an answer without a first token
+        else:  # an answer without a first token, which the predictor counts as lost too
             self._lost(attempt, instance, False, now)
 
     def _lost(self, attempt: Attempt, instance: Instance, decoding: bool, now: float) -> None:
@@ -342,7 +344,7 @@ class _Replay:
 
 
 def _tpot_s(attempt: Attempt) -> float | None:
-    """Seconds for each token after the first, where the log tells it."""
+    """Seconds for each token after the first, where the log shows it."""
     tokens, first_s, ended_s = attempt.output_tokens, attempt.first_token_s, attempt.ended_s
     if tokens is None or tokens < 2 or first_s is None or ended_s is None or ended_s <= first_s:
         return None

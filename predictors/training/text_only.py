@@ -36,15 +36,15 @@ _MOST_INDEXED = 4_000
 
 
 def train(data: Dataset, *, seed: int = 1, progress: Callable[[str], None] | None = None) -> Artifact:
-    """The same data and seed give the same artifact. Raises DatasetError for data without quality, with too few
-    rated prompts or groups of them, or with one quality throughout."""
-    tell = progress or (lambda _: None)
+    """The same data and seed give the same artifact. Raises DatasetError for data without quality, with too few rated
+    prompts or groups of them, or with one quality throughout."""
+    report = progress or (lambda _: None)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     tables = tables_of(data)
     if np.nanmax(tables.quality) - np.nanmin(tables.quality) < 1e-6:
         raise DatasetError("every answer has the same quality: there is nothing to learn from")
-    tell(f"encoder of {len(tables.prompts)} prompts")
+    report(f"encoder of {len(tables.prompts)} prompts")
     arrays = fit_encoder(tables.prompts, seed)
     encoder = encoder_of(arrays)
     vectors = np.stack([encoder.vector(prompt.features) for prompt in tables.prompts]).astype(np.float64)
@@ -53,7 +53,7 @@ def train(data: Dataset, *, seed: int = 1, progress: Callable[[str], None] | Non
     quality, weight = filled(tables.quality, rated)
     guess = np.nan_to_num(long.effects) + long.levels[:, None]
     arrays |= _ground(tables, rated, long)
-    tell("index and clusters")
+    report("index and clusters")
     arrays |= _index(tables, directions, rated, long, seed)
     expected = 1.0 / (1.0 + np.exp(-(rated.effects + rated.levels[:, None])))
     arrays |= fit_clusters(
@@ -63,11 +63,11 @@ def train(data: Dataset, *, seed: int = 1, progress: Callable[[str], None] | Non
         CLUSTERS,
         seed,
     )
-    tell("regressions")
+    report("regressions")
     weights, bias = fit_logistic(vectors, quality, weight, PENALTY)
     arrays |= {"logistic": weights, "logistic_bias": bias}
     arrays |= fit_ridge(vectors, tables.log_tokens, guess)
-    tell("two heads and factors")
+    report("two heads and factors")
     arrays |= fit_two_heads(vectors, quality, weight, tables.log_tokens, seed)
     arrays |= fit_factors(vectors, quality, weight, seed)
     settings = {
@@ -100,8 +100,7 @@ def _ground(tables: Tables, rated: Additive, long: Additive) -> dict[str, np.nda
 def _index(
     tables: Tables, directions: np.ndarray, rated: Additive, long: Additive, seed: int
 ) -> dict[str, np.ndarray]:
-    """The prompts that retrieval has: those with most models' answers, of equal ones a draw that is always the
-    same."""
+    """The prompts of the retrieval index: those with most models' answers; of equal ones a deterministic draw."""
     many = (~np.isnan(tables.quality)).sum(axis=1)
     draw = np.array([fraction_of(prompt.id, seed) for prompt in tables.prompts])
     kept = np.sort(np.lexsort((draw, -many))[:_MOST_INDEXED])
@@ -117,7 +116,7 @@ def _index(
     }
 
 
-#: Kept as they are: sums of many terms, and what scales tables.
+#: Kept in full precision: sums of many terms, and scales of tables.
 _SINGLE = ("gram_idf", "unknown_idf", "knn", "logistic_bias", "ridge_bias", "hidden_bias", "mf_bias")
 
 

@@ -1,4 +1,4 @@
-"""What the text-only estimators are fitted by, each on its own: encoder, clusters, regressions, two heads, factors."""
+"""The fits of the text-only estimators: encoder, clusters, regressions, two heads, factors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def fit_encoder(prompts: tuple[Prompt, ...], seed: int) -> Arrays:
     kept = np.sort(np.argsort(-seen, kind="stable")[:_MOST_GRAMS])
     kept = kept[seen[kept] >= enough]
     if len(kept) < 2:
-        raise DatasetError("the prompts have no words in common: there is nothing to tell them by")
+        raise DatasetError("the prompts have no words in common: nothing distinguishes them")
     ids, seen = ids[kept], seen[kept]
     idf = (np.log((1.0 + len(prompts)) / (1.0 + seen)) + 1.0).astype(np.float32)
     rows, places, values = [], [], []
@@ -56,7 +56,7 @@ def fit_encoder(prompts: tuple[Prompt, ...], seed: int) -> Arrays:
 
 
 # --- clusters -------------------------------------------------------------------------------------------
-#: Answers of what the model does elsewhere at prompts of this level, that its mean in a cluster leans on.
+#: In a cluster, what the model does elsewhere at prompts of this level counts as so many answers.
 _LEANING = 8.0
 _LENGTH_LEANING = 3.0
 
@@ -68,8 +68,8 @@ def fit_clusters(
     count: int,
     seed: int,
 ) -> Arrays:
-    """k-means of the directions (P, D). `answers` and `priors` are (quality, tokens) of (P, H), the answers NaN
-    where there is none, the priors what is to be expected of each cell."""
+    """k-means of the directions (P, D). `answers` and `priors` are (quality, tokens) of (P, H); answers are NaN where
+    there is none, priors are the expectation of each cell."""
     found = KMeans(min(count, len(vectors)), n_init=3, random_state=seed).fit(vectors)
     centres = found.cluster_centers_
     centres = centres / np.maximum(np.linalg.norm(centres, axis=1, keepdims=True), 1e-9)
@@ -92,17 +92,17 @@ _LENGTH_BOUNDS = (0.01, 0.99)
 
 
 class Scale:
-    """Standardised inputs in training; worked into the weights afterwards, so that serving need not do it."""
+    """The scale of standardised inputs. It is folded into the weights afterwards, so that serving does not need it."""
 
     def __init__(self, vectors: np.ndarray) -> None:
-        # A floor: of few or uniform prompts some directions have no spread.
+        # A floor: with few or uniform prompts some directions have no spread.
         self.mean, self.spread = vectors.mean(axis=0), np.maximum(vectors.std(axis=0), 1e-3)
 
     def __call__(self, vectors: np.ndarray) -> np.ndarray:
         return np.asarray((vectors - self.mean) / self.spread, dtype=np.float64)
 
     def folded(self, weights: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(weights, bias) for vectors as they are, of weights (X, M) for standardised ones."""
+        """(weights, bias) for raw vectors, from weights (X, M) for standardised ones."""
         plain = weights / self.spread[:, None]
         return plain, bias - self.mean @ plain
 
@@ -110,8 +110,8 @@ class Scale:
 def fit_logistic(
     vectors: np.ndarray, quality: np.ndarray, weight: np.ndarray, penalty: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(weights (X, H), bias (H,)) of one logistic regression a model with soft labels: each answer is a good and a
-    bad one, weighing its share. `penalty` is sklearn's C."""
+    """(weights (X, H), bias (H,)) of one logistic regression for each model with soft labels: each answer counts as a
+    good one and a bad one, weighed by its quality. `penalty` is sklearn's C."""
     scale = Scale(vectors)
     given = scale(vectors)
     weights, bias = np.zeros((given.shape[1], quality.shape[1])), np.zeros(quality.shape[1])
@@ -132,8 +132,8 @@ def fit_logistic(
 
 
 def fit_ridge(vectors: np.ndarray, log_tokens: np.ndarray, guess: np.ndarray) -> Arrays:
-    """Ridge regressions of log length, one a model; `guess` (P, H) for cells without a length, at a small weight.
-    Zero for models without any length."""
+    """Ridge regressions of log length, one for each model. `guess` (P, H) stands in for cells without a length, at a
+    small weight. Zero for models without any length."""
     scale = Scale(vectors)
     given = scale(vectors)
     heads = log_tokens.shape[1]
@@ -174,8 +174,8 @@ _LENGTH_SHARE = 0.3
 def fit_two_heads(
     vectors: np.ndarray, quality: np.ndarray, weight: np.ndarray, log_tokens: np.ndarray, seed: int
 ) -> Arrays:
-    """ECCOS-T: capability and a distribution over buckets of length for each model, from one hidden layer. Buckets
-    hold equal shares of each model's own answers; models without lengths have none."""
+    """ECCOS-T: capability and a distribution over buckets of length for each model, from one hidden layer. Buckets hold
+    equal shares of each model's own answers. Models without lengths have no buckets."""
     heads = quality.shape[1]
     bucket, means = _bucketed(log_tokens)
     scale = Scale(vectors)
@@ -226,8 +226,8 @@ def _bucketed(log_tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def fit_factors(vectors: np.ndarray, quality: np.ndarray, weight: np.ndarray, seed: int) -> Arrays:
-    """RouteLLM's bilinear form with K models: w . (v_m * W e) + bias; fitted on whether answers were good, so that
-    the difference of two models' log-odds is that of the win between them."""
+    """RouteLLM's bilinear form with K models: w . (v_m * W e) + bias, fitted on whether answers were good. So the
+    difference of two models' log-odds is that of the win between them."""
     scale = Scale(vectors)
     torch.manual_seed(seed)
     project = nn.Linear(vectors.shape[1], _RANK, bias=True)
@@ -248,7 +248,7 @@ def fit_factors(vectors: np.ndarray, quality: np.ndarray, weight: np.ndarray, se
 
 
 def _start(out: nn.Linear, log_odds: np.ndarray) -> None:
-    """Begin at each model's own mean."""
+    """Start at each model's own mean."""
     with torch.no_grad():
         out.weight.mul_(0.1)
         out.bias.zero_()

@@ -1,4 +1,4 @@
-"""Qualities and lengths as two tables of prompts by models, and what of them is the model's and what the prompt's."""
+"""Qualities and lengths as tables of prompts by models, each split into a part of the model and a part of the prompt."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from predictors.learned.names import model_key
 from predictors.training.dataset import Dataset, DatasetError, Prompt
 from predictors.training.relevance_labels import MIN_GROUPS
 
-#: Shares of correct answers: comparable wherever they come from.
+#: Shares of correct answers, which are comparable across sources.
 _CORRECTNESS = ("correct", "score")
 _ROUNDS = 40
-#: How firmly levels of prompts are held at zero: one answer tells little of a prompt.
+#: How strongly levels of prompts are held at 0: one answer shows little about a prompt.
 _LEVEL_RIDGE = 1.0
 _EFFECT_RIDGE = 0.1
-#: Answers that a prompt needs for its level to say what the other models would have done.
+#: Answers that a prompt needs, before its level is used to guess the other models' answers.
 _TELLING = 5
-#: What such a guess weighs beside an answer.
+#: The weight of such a guess beside an answer.
 _GUESS = 0.2
 
 
@@ -40,8 +40,8 @@ class Tables:
 
 @dataclass(frozen=True)
 class Additive:
-    """effect of the model (H,) + level of the prompt (P,), levels zero on average. `spread` (H,) is half the
-    variance of what is left."""
+    """effect of the model (H,) + level of the prompt (P,), levels 0 on average. `spread` (H,) is half the variance of
+    the rest."""
 
     effects: np.ndarray
     levels: np.ndarray
@@ -49,8 +49,8 @@ class Additive:
 
 
 def tables_of(data: Dataset) -> Tables:
-    """Of one kind of quality: correctness where there is any, else the most frequent kind. Raises DatasetError for
-    data without quality, or with too little of it."""
+    """Of one kind of quality: correctness where there is any, else the most frequent kind. Raises DatasetError for data
+    without quality, or with too little of it."""
     kinds = Counter(answer.quality_kind or "" for answer in data.answers if answer.quality is not None)
     wanted = set(_CORRECTNESS) & set(kinds) or {kind for kind, _ in kinds.most_common(1)}
     prompts = {prompt.id: prompt for prompt in data.prompts}
@@ -86,7 +86,7 @@ def tables_of(data: Dataset) -> Tables:
 
 
 def quality_effects(quality: np.ndarray) -> Additive:
-    """In log-odds, by Newton's steps in turn (a Rasch model with soft labels)."""
+    """In log-odds, by alternating Newton steps (a Rasch model with soft labels)."""
     there = ~np.isnan(quality)
     actual = np.nan_to_num(quality)
     effects, levels = np.zeros(quality.shape[1]), np.zeros(len(quality))
@@ -104,7 +104,7 @@ def quality_effects(quality: np.ndarray) -> Additive:
 
 
 def length_effects(log_tokens: np.ndarray) -> Additive:
-    """In logarithms of tokens, by least squares in turn; effects of models without lengths are NaN."""
+    """In logarithms of tokens, by alternating least squares. Effects of models without lengths are NaN."""
     there = ~np.isnan(log_tokens)
     known = there.any(axis=0)
     total = np.nan_to_num(log_tokens)
@@ -120,8 +120,8 @@ def length_effects(log_tokens: np.ndarray) -> Additive:
 
 
 def filled(quality: np.ndarray, additive: Additive) -> tuple[np.ndarray, np.ndarray]:
-    """(quality, weight), both (P, H): where a prompt has several models' answers, the others are guessed from its
-    level at a small weight, so that a model that was seen on one task only is not left to extrapolate."""
+    """(quality, weight), both (P, H). Where a prompt has several models' answers, the others are guessed from its level
+    at a small weight, so that a model that was seen on one task only does not extrapolate."""
     there = ~np.isnan(quality)
     guess = 1.0 / (1.0 + np.exp(-(additive.effects + additive.levels[:, None])))
     telling = there.sum(axis=1, keepdims=True) >= _TELLING

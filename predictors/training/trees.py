@@ -1,13 +1,12 @@
-"""Training of the forests: rows from the replay of runs, thinned by load as llm-d does, boosted trees at p90.
+"""Training of the forests: rows from the replay of runs, thinned by load as llm-d does, and boosted trees at p90.
 
-llm-d keeps its samples in buckets (requests waiting x KV use x prefix match), each of them bounded, so that the
-usual load does not drown the rare one (llm-d-latency-predictor, training server: 5 x 20 x 4 buckets of 500).
-The same buckets are used here, filled by a seeded draw. Its XGBoost settings (200 trees of depth 6, rate 0.05)
-are what HistGradientBoostingRegressor is given.
+llm-d keeps its samples in buckets (requests waiting x KV use x prefix match), each bounded, so that the usual load does
+not drown the rare one (llm-d-latency-predictor, training server: 5 x 20 x 4 buckets of 500). The same buckets are used
+here, filled by a seeded draw. HistGradientBoostingRegressor gets llm-d's XGBoost settings (200 trees of depth 6, rate
+0.05).
 
-Runs without an engine profile are left out: their times are relative to a profile that is not theirs, which the
-online offset learns in serving. A request that was given up before its first token counts with the time that it was
-waited for.
+Runs without an engine profile are left out: their times would be relative to a foreign profile, which the online offset
+learns in serving. A request that was given up before its first token counts with the time that it waited.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _COLUMN = {name: at for at, name in enumerate(TREE_FEATURES)}
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Of either forest; `per_bucket` rows of each bucket of load at most."""
+    """The settings of either forest; `per_bucket` is the most rows of a bucket of load."""
 
     trees: int = 200
     depth: int = 6
@@ -52,8 +51,8 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class TreeRows:
-    """N requests: `features` (N, TREE_FEATURES), `actual` (N, 2) logs of TTFT and TPOT over their bases, NaN where they
-    are not known, and the `source` of each."""
+    """N requests: `features` (N, TREE_FEATURES), `actual` (N, 2) logs of TTFT and TPOT over their bases, NaN where
+    unknown, and the `source` of each."""
 
     features: np.ndarray
     actual: np.ndarray
@@ -64,14 +63,14 @@ def train(
     data: Dataset, *, seed: int = 1, settings: Settings | None = None, progress: Progress | None = None
 ) -> Artifact:
     """The same data, seed and settings give the same artifact. Raises DatasetError for too few times."""
-    tell = progress or (lambda _: None)
+    report = progress or (lambda _: None)
     settings = settings or Settings()
-    tell("replay")
+    report("replay")
     rows = rows_of(list(episodes(data)))
     chosen = by_load(rows.features, settings.per_bucket, seed)
-    tell(f"trees: {len(chosen):,} of {len(rows.features):,} requests")
+    report(f"trees: {len(chosen):,} of {len(rows.features):,} requests")
     forests = []
-    # More threads than idle cores wait for each other for minutes; and sums depend on their number.
+    # More threads than idle cores wait for each other for minutes, and sums depend on their number.
     with threadpool_limits(limits=1):
         for time in range(2):
             known = chosen[np.isfinite(rows.actual[chosen, time])]
@@ -102,7 +101,7 @@ def rows_of(found: Sequence[Episode]) -> TreeRows:
 
 
 def by_load(features: np.ndarray, per_bucket: int, seed: int) -> np.ndarray:
-    """Places, in order, of at most `per_bucket` rows of each bucket, drawn."""
+    """The positions, in order, of at most `per_bucket` rows of each bucket, drawn at random."""
     waiting = np.maximum(features[:, _COLUMN["waiting"]], features[:, _COLUMN["awaiting"]])
     queue = np.searchsorted(_QUEUE_CLASSES, np.rint(np.expm1(waiting)), side="left")
     kv_usage = np.where(
@@ -128,8 +127,8 @@ def by_load(features: np.ndarray, per_bucket: int, seed: int) -> np.ndarray:
 def fit(
     rows: TreeRows, known: np.ndarray, time: int, settings: Settings, seed: int
 ) -> HistGradientBoostingRegressor:
-    """The forest of TTFT (`time` 0) or TPOT (1) on the `known` rows. A source weighs as the square root of its
-    rows, as for the latency model."""
+    """The forest of TTFT (`time` 0) or TPOT (1) on the `known` rows. A source weighs as the square root of its rows, as
+    for the latency model."""
     _, of, counts = np.unique(rows.source[known], return_inverse=True, return_counts=True)
     return HistGradientBoostingRegressor(
         loss="quantile",
@@ -145,7 +144,7 @@ def fit(
 
 
 def arrays_of(forests: Sequence[HistGradientBoostingRegressor], depth: int) -> dict[str, np.ndarray]:
-    """The arrays of `predictors.learned.trees.TreeModel`, of a forest of TTFT and one of TPOT."""
+    """The arrays of `predictors.learned.trees.TreeModel`, from a forest of TTFT and one of TPOT."""
     trees = [iteration[0].nodes for forest in forests for iteration in forest._predictors]
     features, thresholds, values = zip(*(_padded(nodes, depth) for nodes in trees), strict=True)
     return {

@@ -1,7 +1,7 @@
-"""Logarithmic bins inside SQL: a value's bin by a balanced tree of comparisons, and what is read from the counts.
+"""Logarithmic bins inside SQL: a balanced tree of comparisons finds a value's bin, and quantiles are read from the counts.
 
-Both databases sort a value into a bin this way without loading a row into this process and without functions that one of
-them lacks (SQLite has logarithms only where it was built with them).
+So both databases bin values without loading rows into this process, and without functions that one of them lacks (not
+every build of SQLite has logarithms).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Bins:
         return case((value.is_(None), None), else_=tree(value, self.edges))
 
     def bounds(self, index: int) -> tuple[float, float]:
-        """Lower and upper edge of a bin. The first begins a bin's width below its edge, the last ends so above."""
+        """Lower and upper edge of a bin. The open ends of the first and last bin are one bin's width away."""
         edges = self.edges
         step = edges[1] / edges[0]
         low = edges[index - 1] if index > 0 else edges[0] / step
@@ -40,8 +40,8 @@ class Bins:
         return low, high
 
     def quantile(self, counts: Mapping[int, int], share: float) -> float | None:
-        """The value that `share` of what was counted does not exceed, by its place within its bin on a logarithmic
-        scale; None of nothing. It lies in the true value's bin."""
+        """The value that `share` of the counted values do not exceed, interpolated within its bin on a logarithmic scale; None
+        without values. It lies in the true quantile's bin."""
         total = sum(counts.values())
         if not total:
             return None

@@ -1,4 +1,4 @@
-"""Opening the database: drivers, settings, tables, and errors told in one line without credentials."""
+"""Opens the database: drivers, settings, tables, and errors in one line without credentials."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 #: How long one statement waits for another writer of the same SQLite file.
 BUSY_TIMEOUT_MS = 2000
 CONNECT_TIMEOUT_S = 10
-#: How long an answer is waited for. A server may be stopped, or the network gone, without a word.
+#: How long an answer may take: a server or network may vanish without an error.
 COMMAND_TIMEOUT_S = 60.0
 # Several processes that open a new file at once take turns.
 _LOCKED_WAIT_S = 30.0
@@ -52,7 +52,7 @@ class StoreError(Exception):
 
 
 def parse_url(url: str) -> URL:
-    """The URL with its async driver filled in; StoreError if it is none that Headway can use."""
+    """The URL with its async driver. Raises StoreError for a URL that Headway cannot use."""
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
@@ -69,13 +69,13 @@ def public_url(url: URL) -> str:
 
 
 def location(url: URL) -> str:
-    """Where the database is, for who starts a program over it: a SQLite file's absolute path, else the public URL."""
+    """The place of the database, for the person who starts a program: a SQLite file's absolute path, else the public URL."""
     path = sqlite_path(url)
     return public_url(url) if path is None else str(path.absolute())
 
 
 def with_password(url: str, password: str) -> str:
-    """The URL with a password from elsewhere put in."""
+    """The URL with this password."""
     return parse_url(url).set(password=password).render_as_string(hide_password=False)
 
 
@@ -87,11 +87,11 @@ def sqlite_path(url: URL) -> Path | None:
 
 
 def create_engine(url: URL, command_timeout_s: float | None = COMMAND_TIMEOUT_S) -> AsyncEngine:
-    """An engine for a parsed URL. Nothing is connected yet. `command_timeout_s`: how long PostgreSQL may take for an
-    answer (None: as long as it likes)."""
+    """An engine for a parsed URL, not yet connected. `command_timeout_s`: PostgreSQL's time for an answer (None: no
+    limit)."""
     options: dict[str, Any] = {}
     if url.get_backend_name() == "postgresql":
-        # A pooled connection may have died with a restarted server; asking first is one round trip a batch.
+        # A pooled connection may be dead after the server restarted; a ping costs one round trip a batch.
         options = {
             "pool_pre_ping": True,
             "connect_args": {"timeout": CONNECT_TIMEOUT_S, "command_timeout": command_timeout_s},
@@ -109,8 +109,8 @@ def create_engine(url: URL, command_timeout_s: float | None = COMMAND_TIMEOUT_S)
 
 
 def _set_pragmas(connection: Any, _record: object) -> None:
-    """WAL: readers and the one writer do not wait for each other. synchronous=NORMAL: a commit is in the
-    page cache (a killed process loses nothing), the disk follows at checkpoints."""
+    """WAL: readers and the writer do not wait for each other. synchronous=NORMAL: a commit is in the page cache (a killed
+    process loses nothing); checkpoints write it to disk."""
     cursor = connection.cursor()
     try:
         for pragma in (
@@ -122,15 +122,15 @@ def _set_pragmas(connection: Any, _record: object) -> None:
         ):
             cursor.execute(f"PRAGMA {pragma}")
     except BaseException:
-        # The pool does not know of it yet, and its thread would outlive the event loop.
+        # The pool does not know the connection yet, and its thread would outlive the event loop.
         connection.close()
         raise
     cursor.close()
 
 
 def driver_errors(url: URL) -> tuple[type[Exception], ...]:
-    """What using a database can raise: SQLAlchemy's errors, the network's, and the driver's own where
-    SQLAlchemy does not translate them (while connecting)."""
+    """The errors of using a database: SQLAlchemy's, the network's, and the driver's own where SQLAlchemy does not
+    translate them (while connecting)."""
     errors: tuple[type[Exception], ...] = (SQLAlchemyError, OSError, TimeoutError, sqlite3.Error)
     if url.get_backend_name() == "postgresql":
         import asyncpg  # type: ignore[import-untyped]
@@ -139,12 +139,12 @@ def driver_errors(url: URL) -> tuple[type[Exception], ...]:
     return errors
 
 
-#: Raised by a driver, or on the way to it, for values that the database will never take.
+#: Errors for values that the database will never accept.
 _VALUE_ERRORS = (ValueError, TypeError, OverflowError)
 
 
 def is_bad_value(error: BaseException) -> bool:
-    """Whether trying the same rows again is in vain (as opposed to a slow, locked or unreachable database)."""
+    """Whether the same rows would fail again (unlike with a slow, locked or unreachable database)."""
     if isinstance(error, (DataError, IntegrityError)):
         return True
     if isinstance(error, DBAPIError):
@@ -153,7 +153,7 @@ def is_bad_value(error: BaseException) -> bool:
         state: str | None = getattr(error.orig, "sqlstate", None)
         if state is not None:
             return state[:2] in {"22", "23"}
-        # sqlite3 says these for a value of a type that it cannot bind
+        # sqlite3's words for a value of a type that it cannot bind
         return isinstance(error, (InterfaceError, ProgrammingError)) and "bind" in str(error.orig)
     return isinstance(error, _VALUE_ERRORS)
 
@@ -161,8 +161,9 @@ def is_bad_value(error: BaseException) -> bool:
 async def connect(url: URL, engine: AsyncEngine, *, create: bool, wait_s: float = 0.0) -> None:
     """Check that the database answers and has our tables; if `create`, bring them to the newest version.
 
-    A server that does not answer yet is waited for, `wait_s` seconds. StoreError: unreachable, not writable, not a
-    database, tables of another shape, or of a version that this program does not know."""
+    Waits up to `wait_s` seconds for a server to answer. Raises StoreError: unreachable, not writable, not a database,
+    tables of another shape, or of a version that this program does not know.
+    """
     where = location(url)
     path = sqlite_path(url)
     if path is not None:
@@ -207,7 +208,7 @@ async def _upgrade(url: URL, engine: AsyncEngine) -> None:
     if url.get_backend_name() == "sqlite":
         await schema.upgrade(engine)
         return
-    # Filling a new table from millions of rows takes a while, and so does waiting for another that does it.
+    # Filling a new table from millions of rows takes a while, and so does waiting for a process that does it.
     patient = create_engine(url, command_timeout_s=None)
     try:
         await schema.upgrade(patient)
@@ -216,15 +217,15 @@ async def _upgrade(url: URL, engine: AsyncEngine) -> None:
 
 
 def _probe(path: Path) -> None:
-    """Open a SQLite file and read its header, without the asynchronous driver: when that fails to connect it
-    leaves a thread behind which may still answer after the event loop has closed."""
+    """Open a SQLite file and read its header without the asynchronous driver. That driver leaves a thread behind when it
+    fails to connect, which may answer after the event loop has closed."""
     with contextlib.closing(sqlite3.connect(path, timeout=BUSY_TIMEOUT_MS / 1000)) as connection:
         connection.execute("PRAGMA schema_version").fetchone()
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether a database that cannot be opened may be opened soon: a server that starts or is on its way, a file that
-    another process has locked."""
+    """Whether a database that cannot be opened may open soon: a server that is starting, a file that another process has
+    locked."""
     if isinstance(error, (OSError, TimeoutError)):
         return True
     cause = error.orig if isinstance(error, DBAPIError) else error
@@ -233,7 +234,7 @@ def may_pass(error: Exception) -> bool:
     return state[:2] in {"08", "53", "57"} or "locked" in str(cause) or isinstance(cause, OSError)
 
 
-#: What the driver's names for a file's faults mean. They last until someone acts, unlike a lock.
+#: The driver's names for faults of a file, and what they mean. Unlike a lock they last until someone acts.
 _FILE_FAULTS = {
     "SQLITE_FULL": "the disk is full",
     "SQLITE_READONLY": "the database file cannot be written: it or its file system is read-only",
@@ -247,7 +248,7 @@ _PASSING = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_INTERRUPT")
 
 
 def file_fault(error: BaseException) -> str | None:
-    """One clause for what is wrong with a SQLite file, None for any other error."""
+    """What is wrong with a SQLite file, in one clause; None for any other error."""
     if isinstance(error, LostFileError):
         return str(error)
     cause = error.orig if isinstance(error, DBAPIError) else error
@@ -261,7 +262,7 @@ def file_fault(error: BaseException) -> str | None:
 
 
 def safe_reason(error: Exception) -> str:
-    """What may be logged or shown of an error: a driver's own message may quote the row, its type does not."""
+    """What may be logged or shown of an error: its type, because a driver's message may quote the row."""
     return file_fault(error) or type(error).__name__
 
 

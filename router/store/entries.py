@@ -1,7 +1,7 @@
-"""One finished request on its way to the database: its rows, and the line that they are in the spool.
+"""One finished request on its way to the database: its rows, and their line in the spool.
 
-A line is `CRC JSON\\n`: the CRC-32 of the JSON in eight hexadecimal digits, so that a torn or damaged line is known as
-one. The JSON is `[request, [attempt, ...], explanation, prompt]`, the rows in the order of their columns.
+A line is `CRC JSON\\n`: the CRC-32 of the JSON in eight hexadecimal digits, which detects a torn or damaged line.
+The JSON is `[request, [attempt, ...], explanation, prompt]`, the rows in the order of their columns.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import orjson
 from router.store import explanations
 from router.store.records import RequestRecord, Row, attempt_row, clean_prompt, request_row, salvage
 
-#: What a record, or a row, that fits no table raises while it is turned into rows or a line.
+#: Errors of a record or row that fits no table, while it is turned into rows or a line.
 UNFIT = (KeyError, TypeError, ValueError, AttributeError)
 
 
 class Entry(NamedTuple):
-    """The rows of one request; `explanation` is None where nothing was decided."""
+    """The rows of one request; `explanation` is None if nothing was decided."""
 
     request: Row
     attempts: list[Row]
@@ -27,8 +27,8 @@ class Entry(NamedTuple):
 
 
 def make_entry(record: RequestRecord, *, keep_prompts: bool) -> Entry | None:
-    """A record's rows. Values that make trouble are made fit, an explanation that cannot be written is left out; None if
-    the record makes no row at all."""
+    """A record's rows; None if the record has no valid row. Bad values are corrected, and an explanation that cannot be
+    encoded is left out."""
     try:
         attempts = [attempt_row(record.id, attempt) for attempt in record.attempt_records]
         blob = explanations.encode(record)
@@ -43,7 +43,7 @@ def make_entry(record: RequestRecord, *, keep_prompts: bool) -> Entry | None:
 
 
 def salvaged(entry: Entry) -> Entry:
-    """An entry that a database refused, with every value made fit."""
+    """An entry that a database refused, with every value corrected."""
     explanation = entry.explanation
     if explanation is not None:
         explanation = (*explanation[:2], None)

@@ -1,7 +1,7 @@
-"""What a request's decisions saw, as one compact blob: for people ("why there?") and as the training set.
+"""The data of a request's decisions as one compact blob: for people ("why there?") and for training.
 
-The blob is JSON without names: rows in the order of the tuples below. Those are spelled out, not taken from
-the classes, because old blobs must stay readable; when they change, so must `VERSION`.
+The blob is JSON without names: rows in the order of the tuples below. The tuples are spelled out, not derived from the
+classes, because old blobs must stay readable. When they change, `VERSION` must change.
 
     {"v": 2, "prefix": [hash, ...], "f": [head and tail, how many are head, counts] | null,
      "d": [[policy, after_s, chosen, propensity, left_out,
@@ -40,7 +40,7 @@ PREDICTION_FIELDS = (
     "quality_sd",
     "memory_ratio",
 )
-#: How many of these fields the blobs of a version have.
+#: The number of these fields in blobs of each version.
 _FIELDS_OF = {1: 13, 2: 15}
 LOAD_FIELDS = (
     "in_flight",
@@ -54,7 +54,7 @@ LOAD_FIELDS = (
 )
 MAX_BLOB_BYTES = 16_384
 MAX_PREFIX_HASHES = 128
-# Encoding hundreds of candidates only to throw most away would cost more than the request.
+# Encoding hundreds of candidates to drop most of them would cost more than the request.
 _MAX_CANDIDATES = 96
 _UINT64 = 2**64 - 1
 
@@ -74,7 +74,7 @@ class KeptCandidate(TypedDict):
 
 
 class KeptDecision(TypedDict):
-    """One decision. `decided_after_s` is from the arrival; `candidates_left_out` were cut by the size cap."""
+    """One decision. `decided_after_s` is from the arrival; `candidates_left_out` were dropped by the size limit."""
 
     policy: str
     decided_after_s: float | None
@@ -92,8 +92,8 @@ class Explanation(TypedDict):
 
 
 def encode(record: RequestRecord, max_bytes: int = MAX_BLOB_BYTES) -> bytes | None:
-    """The blob of a record, at most `max_bytes` long; None when nothing was decided. Over the cap, the
-    candidates with the worst scores are left out, never the chosen one."""
+    """The blob of a record, at most `max_bytes` long; None if nothing was decided. Above the limit the candidates with the
+    worst scores are left out, never the chosen one."""
     if not record.decisions:
         return None
     prefix: Sequence[int] = record.prefix
@@ -146,7 +146,7 @@ def _rank(option: Considered) -> tuple[bool, float]:
 
 
 def decode(blob: bytes) -> Explanation:
-    """Read a blob. A version that this code does not know is a ValueError."""
+    """Read a blob. Raises ValueError for an unknown version."""
     document = orjson.loads(blob)
     fields = _FIELDS_OF.get(document["v"])
     if fields is None:
@@ -160,7 +160,7 @@ def decode(blob: bytes) -> Explanation:
 
 
 def _packed(features: PromptFeatures) -> tuple[str, int, tuple[int, ...]]:
-    """Word ids take two bytes each, and base64 a third more; as JSON numbers they would take three times that."""
+    """Word ids in base64: two bytes each and a third more. As JSON numbers they would take three times that."""
     ids = array("H", features.head + features.tail)
     if byteorder == "big":
         ids.byteswap()
@@ -175,7 +175,7 @@ def _unpacked(packed: str, head: int, counts: Sequence[int]) -> PromptFeatures:
 
 
 def kept(decision: Decision, arrived_at: float | None = None) -> KeptDecision:
-    """A decision that was not stored (a dry run) in the same form."""
+    """A decision that is not stored (a dry run), in the same form."""
     row = _decision_row(decision, arrived_at, max(1, len(decision.considered)))
     return _kept_decision(row, len(PREDICTION_FIELDS))
 
@@ -216,7 +216,7 @@ def _kept_candidate(
 
 
 def _predicted(values: Sequence[float | None], fields: int) -> dict[str, float | None]:
-    """By name; what an older version did not have is None."""
+    """Fields by name; those that an older version lacks are None."""
     known: dict[str, float | None] = dict.fromkeys(PREDICTION_FIELDS)
     known.update(zip(PREDICTION_FIELDS[:fields], values, strict=True))
     return known

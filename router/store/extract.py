@@ -1,7 +1,7 @@
-"""Reading a whole table in batches, in the order of its key, with memory for one batch.
+"""Reads a table in batches, in the order of its key, with memory for one batch.
 
-Each batch is a query of its own that goes on after the last key, so that a long export keeps no transaction open. Rows
-that are written meanwhile may come too; none comes twice.
+Each batch is a query of its own that continues after the last key, so a long export keeps no transaction open. Rows that
+are written meanwhile may be included; no row comes twice.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ BATCH_ROWS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Extract:
-    """Rows of a table: of requests received from `since` to before `until` (seconds since the epoch; for `spend`: days that
-    lie in between, wholly or in part), and of some policies."""
+    """Selects rows of a table: of requests received from `since` until before `until` (seconds since the epoch; for `spend`:
+    days that overlap), and of some policies."""
 
     table: Table
     since: float | None = None
@@ -32,7 +32,7 @@ class Extract:
     policies: Sequence[str] = ()
 
     async def count(self, engine: AsyncEngine) -> int:
-        """How many rows there are now."""
+        """The current number of rows."""
         query = self._filtered(select(func.count()).select_from(self.table))
         async with engine.connect() as connection:
             return int(await connection.scalar(query) or 0)
@@ -40,7 +40,7 @@ class Extract:
     async def batches(
         self, engine: AsyncEngine, rows: int = BATCH_ROWS
     ) -> AsyncIterator[list[tuple[Any, ...]]]:
-        """All rows, values in the order of the table's columns."""
+        """All rows, with values in the order of the table's columns."""
         key = list(self.table.primary_key.columns)
         at = [list(self.table.columns).index(column) for column in key]
         after: tuple[Any, ...] | None = None

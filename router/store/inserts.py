@@ -1,4 +1,4 @@
-"""Writing many rows at once."""
+"""Writes many rows at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EXPLANATION_COLUMNS = ("request_id", "blob", "prompt")
 
 
 class EntryInsert:
-    """Writes entries into their three tables; rows that are there already stay as they are."""
+    """Writes entries into their three tables. Existing rows stay unchanged."""
 
     def __init__(self, backend: str) -> None:
         inserts = []
@@ -46,9 +46,10 @@ class EntryInsert:
 class Insert:
     """`INSERT ... ON CONFLICT DO NOTHING` of many rows at once, compiled once.
 
-    Doing nothing on a conflict makes a batch safe to send again when a commit's answer was lost. For SQLite a
-    statement takes several rows: its driver hands over Python's lock with each statement that it runs, and
-    under load that handing over costs more than the insert."""
+    Doing nothing on a conflict makes it safe to repeat a batch whose commit was not acknowledged. For SQLite one statement
+    inserts several rows: its driver releases Python's lock with each statement, which costs more under load than the
+    insert.
+    """
 
     _ROWS_A_STATEMENT = 20  # stays under 999 parameters, the limit of older SQLite versions
 

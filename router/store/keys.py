@@ -1,8 +1,8 @@
-"""Clients' keys in the database: those that were made while the gateway ran, shared by all replicas.
+"""Clients' keys in the database: keys that were made at run time, shared by all replicas.
 
-Rows are added and revoked, never removed, so that a revoked key's name is not given to another. Every change has a
-later `changed_at` than all changes before it, whatever the clocks of those who make them say: `KeyTable.version`
-tells whether anything has changed without reading the rows.
+Rows are added and revoked, never removed, so that no other key gets a revoked key's name. The `changed_at` of each change
+is later than that of all changes before it, whatever the clocks of the replicas say. So `KeyTable.version` detects a change
+without reading the rows.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from router.store.tables import keys
 
 logger = logging.getLogger("headway")
 
-#: Later than the last change by this much where the clock is not.
+#: A change is later than the last one by at least this much.
 _TICK_S = 0.001
 
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """One row. `settings` is JSON as it stands in the table; times in seconds since the epoch."""
+    """One row. `settings` is the table's JSON; times are in seconds since the epoch."""
 
     name: str
     sha256: str
@@ -51,13 +51,13 @@ class NameTaken(Exception):
     """Another key, which may be revoked, has this name (or this hash)."""
 
 
-#: What `KeyTable.version` answers: rows, revoked ones, time of the last change.
+#: A version of the table: its rows, its revoked rows, the time of the last change.
 Version = tuple[int, int, float]
 
 
 class KeyTable:
-    """The table `keys` of one database. All methods raise StoreError when the database does not answer. `keyed` is a file
-    beside the database that says that the table held keys (None: nothing is kept of that)."""
+    """The table `keys` of one database. All methods raise StoreError if the database does not answer. The file `keyed`,
+    beside the database, says that the table has held keys (None: there is no such file)."""
 
     def __init__(self, url: URL, engine: AsyncEngine, keyed: Path | None = None) -> None:
         self._name = public_url(url)
@@ -67,8 +67,8 @@ class KeyTable:
 
     @classmethod
     async def open(cls, url: str, *, create: bool = False) -> KeyTable:
-        """The table of a database that nothing else has open here; with `create` the database is made ready for
-        use. Close it with `aclose`."""
+        """The table of a database that this process has not opened otherwise. `create` makes the tables. Close it with
+        `aclose`."""
         parsed = parse_url(url)
         engine = create_engine(parsed)
         try:
@@ -79,15 +79,15 @@ class KeyTable:
         return cls(parsed, engine)
 
     async def aclose(self) -> None:
-        """Let go of the database."""
+        """Close the database."""
         await self._engine.dispose()
 
     def held_keys(self) -> bool:
-        """Whether the table is known to have held keys, also if it holds none now."""
+        """Whether the table is known to have held keys."""
         return self.keyed is not None and self.keyed.exists()
 
     def note_keys(self) -> None:
-        """Keep, beside the database, that the table holds keys."""
+        """Note beside the database that the table holds keys."""
         if self.keyed is not None and not self.keyed.exists():
             try:
                 self.keyed.touch(mode=0o600)
@@ -95,7 +95,7 @@ class KeyTable:
                 logger.warning("cannot keep that there are keys (%s): set auth.required", error.strerror)
 
     async def version(self) -> Version:
-        """Another value after every change, wherever it was made."""
+        """A value that differs after every change, wherever it was made."""
         query = select(func.count(), func.count(keys.c.revoked_at), func.max(keys.c.changed_at))
         try:
             async with self._engine.connect() as connection:
@@ -115,7 +115,7 @@ class KeyTable:
             raise self._unanswered(error) from None
 
     async def add(self, key: StoredKey) -> None:
-        """Keep a new key. Raises NameTaken."""
+        """Add a key. Raises NameTaken."""
         values: dict[str, Any] = {name: getattr(key, name) for name in StoredKey.__dataclass_fields__}
         statement = insert(keys).values(**values, changed_at=_later(key.created_at))
         try:
@@ -127,7 +127,7 @@ class KeyTable:
             raise self._unanswered(error) from None
 
     async def revoke(self, names: Collection[str], now: float) -> Sequence[str]:
-        """Revoke keys for good; the names of those that were not revoked before."""
+        """Revoke keys for good; returns the names that were not revoked before."""
         statement = (
             update(keys)
             .where(keys.c.name.in_(names), keys.c.revoked_at.is_(None))
@@ -145,6 +145,6 @@ class KeyTable:
 
 
 def _later(now: float) -> ColumnElement[float]:
-    """`now`, or just after the last change where another's clock is ahead."""
+    """`now`, or just after the last change if another clock is ahead."""
     last = select(func.coalesce(func.max(keys.c.changed_at), 0.0)).scalar_subquery()
     return case((last >= now, last + _TICK_S), else_=now)

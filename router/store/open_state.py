@@ -8,9 +8,12 @@ from router.store.state import MemoryState, State
 def open_state(
     url: str, *, name: str, run_id: str, timeout_s: float, interval_s: float, replicas: int = 1
 ) -> State:
-    """`memory://` is this process alone; redis:// and rediss://, with user and password if need be, are shared by all
-    replicas of the fleet `name`, of which this run is `run_id` (no two alike) and at least `replicas` are known to serve. Raises ValueError for another URL,
-    ImportError where the client for Redis is not installed."""
+    """The state of a URL: `memory://` for a single process, redis:// or rediss:// (with user and password if necessary)
+    for all replicas of the fleet `name`.
+
+    `run_id` is this run's unique id; at least `replicas` replicas are known to serve. Raises ValueError for another URL,
+    ImportError without the client for Redis.
+    """
     if url == "memory://":
         return MemoryState(run_id)
     if not url.startswith(("redis://", "rediss://")):

@@ -1,7 +1,7 @@
-"""What was recorded in a window of time, aggregated inside the database: the figures behind the page at /ui.
+"""The figures of the page at /ui: the records of a time window, aggregated inside the database.
 
-One statement reads each row once (into a narrow temporary relation of bins and amounts), and groups that by whatever is
-asked. More than `MAX_ROWS` rows in the window are sampled by the random end of their ids: the rest is counted, not read.
+One statement reads each row once into a narrow relation of bins and amounts, and groups that in several ways. Above
+`MAX_ROWS` rows in the window the rows are sampled by the random end of their ids; the others are counted, not read.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from router.store.overview_figures import (
 from router.store.queries import Store
 from router.store.tables import requests
 
-#: Rows that one answer reads at most; above it a share of the ids is read.
+#: The most rows that one answer reads; above it a share of the ids is read.
 MAX_ROWS = 100_000
 
 
 async def overview(store: Store, window: Window, max_rows: int = MAX_ROWS) -> dict[str, Any]:
-    """All figures of a window. Counts and amounts are scaled up where rows were sampled (`sampled_share` below 1);
-    quantiles are read from bins. Raises StoreError."""
+    """All figures of a window. Counts and amounts are scaled up if rows were sampled (`sampled_share` below 1); quantiles
+    come from bins. Raises StoreError."""
     await store.flush()
     count = select(func.count().label("n")).select_from(requests).where(_inside(requests, window))
     counted = (await store.rows(count))[0]["n"]
@@ -65,13 +65,13 @@ async def overview(store: Store, window: Window, max_rows: int = MAX_ROWS) -> di
         "bucket_s": window.bucket_s,
         "requests": counted,
         "sampled_share": share,
-        **tally.told(window, counted),
+        **tally.answer(window, counted),
     }
 
 
 async def recent_by_instance(store: Store, window_s: float) -> list[dict[str, Any]]:
     """By instance, over the last `window_s` seconds: answers, mean actual and predicted TTFT of those that have both, and
-    the share that came within the predicted 95 % quantile."""
+    the share within the predicted 95 % quantile."""
     columns = requests.c
     both = and_(columns.ttft_s.is_not(None), columns.predicted_ttft_s_p50.is_not(None))
     query = (
@@ -101,12 +101,12 @@ _HEX = 256
 
 
 def _sample(window: Window, counted: int, max_rows: int) -> tuple[float, ColumnElement[bool]]:
-    """The share of rows to read and the condition that picks them: by the last two digits of the id, which are
-    random (`Gateway.new_request_id`)."""
+    """The share of rows to read and the condition that selects them: by the last two digits of the id, which are random
+    (`Gateway.new_request_id`)."""
     if counted <= max_rows:
         return 1.0, _inside(requests, window)
     kept = max(1, _HEX * max_rows // counted)
-    # Within this select the index on `received_at` is enough, which holds the ids too: other rows are not touched.
+    # This select needs only the index on `received_at`, which has the ids too: no other row is read.
     every = requests.alias("every")
     end = func.substr(every.c.id, func.length(every.c.id) - 1)
     picked = select(every.c.id).where(_inside(every, window), end < f"{kept:02x}")
@@ -125,7 +125,7 @@ def _picked(window: Window, where: ColumnElement[bool]) -> CTE:
     )
     offered = has_slo & columns.outcome.not_in([outcome.value for outcome in OUTSIDE_ATTAINMENT])
     whole = columns.outcome.in_([Outcome.OK.value, Outcome.LATE.value])
-    # An answer that was cut short says nothing of the lengths that were predicted.
+    # An answer that was cut short tells nothing about predicted lengths.
     valid = {"ttft": columns.ttft_s.is_not(None), "e2e": whole, "output_tokens": whole}
     ratios = {
         f"ratio_{name}": RATIO_BINS.index(
@@ -154,7 +154,7 @@ def _picked(window: Window, where: ColumnElement[bool]) -> CTE:
 
 
 def _everything(picked: CTE) -> Any:
-    """All groupings in one statement, so that all figures are of one moment. Columns: `part` (what is grouped), `at`
+    """All groupings in one statement, so that all figures are from the same moment. Columns: `part` (the grouping), `at`
     (time bucket), `name`, `bin`, `n`, and sums."""
     columns = picked.c
     sums = [func.sum(columns[name]).label(name) for name in SUMS]

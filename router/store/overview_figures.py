@@ -1,4 +1,4 @@
-"""What the overview's figures mean: windows of time, groups of outcomes, and rows of sums put together."""
+"""The overview's figures: time windows, groups of outcomes, and the answer made from rows of sums."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from router.core.types import Outcome
 from router.store.bins import Bins
 
-#: Names told in each split of the spending; what comes after them is summed.
+#: Names shown in each split of the spending; the others are summed.
 MAX_NAMES = 20
 
 #: Seconds, 1 ms to 1000 s in steps of 15 %.
@@ -19,7 +19,7 @@ TIME_BINS = Bins.logarithmic(0.001, 1000.0, 16)
 RATIO_BINS = Bins.logarithmic(0.05, 20.0, 20)
 
 TIMES = ("ttft_s", "tpot_s", "e2e_s")
-#: What was predicted: the column that holds what happened, and the one with the predicted median.
+#: Predicted quantities: the column with the actual value and the column with the predicted median.
 PREDICTED = {
     "ttft": ("ttft_s", "predicted_ttft_s_p50"),
     "e2e": ("e2e_s", "predicted_e2e_s_p50"),
@@ -27,7 +27,7 @@ PREDICTED = {
 }
 SPLITS = {"policy": "policy", "model": "model", "key": "key_name"}
 
-#: Outcomes by what a person asks first: was it answered, was it cut, and if nothing was decoded, why.
+#: Outcomes by what a person wants to know first: answered, cut short, or why nothing was decoded.
 _ALWAYS = {
     Outcome.OK: "ok",
     Outcome.LATE: "late",
@@ -53,14 +53,14 @@ def group_of(outcome: str, decoded: bool) -> str:
     return _ALWAYS.get(known, "rejected")
 
 
-#: What is added up of requests.
+#: Sums over requests.
 SUMS = ("offered", "met", "prompt_tokens", "output_tokens", "cost_usd")
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Seconds since the epoch, cut into `buckets` of `bucket_s` that begin at whole multiples of it; the last one
-    is under way."""
+    """A time window in seconds since the epoch, in `buckets` of `bucket_s` that begin at multiples of it. The last one is
+    not over."""
 
     until: float
     bucket_s: float
@@ -75,7 +75,7 @@ class Window:
         return (self.until // self.bucket_s - self.buckets + 1) * self.bucket_s
 
     def starts(self) -> list[float]:
-        """When each bucket begins."""
+        """The beginning of each bucket."""
         return [self.since + at * self.bucket_s for at in range(self.buckets)]
 
 
@@ -84,7 +84,7 @@ _Counts = dict[int, int]
 
 @dataclass(slots=True)
 class Tally:
-    """The rows of sums, put together. `scale`: requests that each row read stands for."""
+    """Collects the rows of sums. Each row that was read stands for `scale` requests."""
 
     scale: float
     outcomes: dict[int, dict[str, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
@@ -103,13 +103,13 @@ class Tally:
             for name in SUMS:
                 self.sums[at][name] += float(row[name])
         elif part in SPLITS:
-            told = {"name": row["name"], "requests": round(n * self.scale), **self._amounts(row)}
-            self.splits[part].append(told)
+            split = {"name": row["name"], "requests": round(n * self.scale), **self._amounts(row)}
+            self.splits[part].append(split)
         else:
             self.bins[part][at][row["bin"]] = n
 
-    def told(self, window: Window, counted: int) -> dict[str, Any]:
-        """The answer's part that the rows make."""
+    def answer(self, window: Window, counted: int) -> dict[str, Any]:
+        """The part of the answer that the rows make."""
         everywhere = range(window.buckets)
         total = {name: sum(self.sums[at][name] for at in everywhere) for name in SUMS}
         outcomes = self._scaled(_added(self.outcomes[at] for at in everywhere))
@@ -168,7 +168,7 @@ class Tally:
     def _with_rest(
         self, named: list[dict[str, Any]], counted: int, total: Mapping[str, float]
     ) -> dict[str, Any]:
-        """The dearest names, and what all others come to."""
+        """The most expensive names, and the sum of the others."""
         rest = {
             name: value - sum(each[name] for each in named) for name, value in self._amounts(total).items()
         }

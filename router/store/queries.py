@@ -1,4 +1,4 @@
-"""The store as the gateway and the commands see it: open, put, read, close."""
+"""The store as the gateway and the commands use it: open, put, read, close."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ from router.store.writer import CLOSE_TIMEOUT_S, Writer
 
 log = logging.getLogger(__name__)
 
-#: How much of the disk records may take while the database is away.
+#: Disk space for records while the database is away.
 SPOOL_MB = 1024.0
-#: How long a start waits until what killed runs left is written.
+#: How long a start waits for the rows of killed runs to be written.
 TAKE_UP_S = 5.0
-#: Longest wait of a read for records that were finished before it.
+#: The longest wait of a read for records that finished before it.
 READ_FLUSH_S = 2.0
-#: With so many records on disk a read does not wait for them.
+#: With this many records on disk a read does not wait for them.
 FAR_BEHIND_RECORDS = 2000
 MAX_LIMIT = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class RecordCounts:
-    """Counts for metrics. `lost` is over all runs that the store knows, the rest over this one. Of the `pending`,
-    `spooled` wait on disk. `file_losses` tells how often the SQLite file was found moved, removed or replaced."""
+    """Counts for metrics. `lost` is over all runs in the store, the rest over this one. Of the `pending` records `spooled`
+    wait on disk. `file_losses`: how often the SQLite file was found moved, removed or replaced."""
 
     finished: int
     recorded: int
@@ -71,7 +71,7 @@ class RecordCounts:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Requests, newest first; `next_cursor` asks for those after them, None at the end."""
+    """Requests, newest first. `next_cursor` is the cursor of the next page, None at the end."""
 
     requests: list[dict[str, Any]]
     next_cursor: str | None
@@ -79,8 +79,8 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class PolicySummary:
-    """What was recorded of one policy ("" for requests that got none). `offered` had an SLO and count for
-    attainment, `met` kept it; means are over the requests that have the value."""
+    """The records of one policy ("" for requests without one). `offered` requests had an SLO and count for attainment, `met`
+    kept it. Means are over the requests that have the value."""
 
     policy: str
     requests: int
@@ -93,10 +93,11 @@ class PolicySummary:
 
 
 class Store:
-    """Records of one database. Reads see what was put before, also while it still waits to be written.
+    """The records of one database. Reads see all records that were put before, including those not written yet.
 
-    Open it with `Store.open` (writes and reads) or `Store.open_readonly`. Reads raise StoreError when the
-    database does not answer."""
+    Open it with `Store.open` (to write and read) or `Store.open_readonly`. Reads raise StoreError if the database does not
+    answer.
+    """
 
     def __init__(self, url: URL, engine: AsyncEngine) -> None:
         self._url = url
@@ -123,11 +124,12 @@ class Store:
         spool_mb: float = SPOOL_MB,
         wait_s: float = 0.0,
     ) -> Store:
-        """Open for recording: bring the tables to the newest version, take up what killed runs left, begin a run.
+        """Open for recording: migrate the tables, take over from killed runs, begin a run.
 
-        Counter files and the spool (`spool_mb` at most) are in `spool_directory`; without one beside a SQLite file,
-        or for a server in `state_dir`. A server that does not answer yet is waited for, `wait_s` seconds. StoreError:
-        unreachable, not writable, no database of ours, counter file impossible."""
+        Counter files and the spool (at most `spool_mb`) are in `spool_directory`; without one beside a SQLite file, or for
+        a server in `state_dir`. Waits up to `wait_s` seconds for a server to answer. Raises StoreError: unreachable, not
+        writable, not our database, no counter file possible.
+        """
         parsed = parse_url(url)
         engine = create_engine(parsed)
         store = cls(parsed, engine)
@@ -142,7 +144,7 @@ class Store:
             await engine.dispose()
             raise
         await store._take_up(prefix)
-        if spool_directory is not None:  # perhaps it was not there, or another, at the last start
+        if spool_directory is not None:  # it may have been missing, or another, at the last start
             await store._take_up(runs.file_prefix(parsed, None, state_dir))
         retention = Retention(parsed, engine, retain_days=retain_days, max_mb=max_mb)
         store._tasks.start(retention.run(), "retention")
@@ -150,7 +152,7 @@ class Store:
 
     @classmethod
     async def open_readonly(cls, url: str) -> Store:
-        """Open for reading only: nothing is created, no run begins."""
+        """Open for reading only: creates nothing and begins no run."""
         parsed = parse_url(url)
         engine = create_engine(parsed)
         try:
@@ -178,7 +180,7 @@ class Store:
         )
 
     async def _take_up(self, prefix: Path | None) -> None:
-        """Take up what killed runs left; what takes longer than `TAKE_UP_S` goes on in the background."""
+        """Take over from killed runs. After `TAKE_UP_S` this continues in the background."""
         if prefix is None:
             return
 
@@ -192,7 +194,7 @@ class Store:
         await asyncio.wait({task}, timeout=TAKE_UP_S)
 
     async def taken_up(self) -> bool:
-        """Wait until all is taken up that killed runs left; whether that was still to be waited for."""
+        """Wait for the takeover from killed runs; whether it was still running."""
         late = [task for task in self._taking_up if not task.done()]
         self._taking_up.clear()
         if late:
@@ -200,8 +202,8 @@ class Store:
         return bool(late)
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Write what is left (at most `timeout_s` seconds), mark the run's end, let go of the database. What the
-        database did not take stays in the spool for the next start."""
+        """Write what is left (at most `timeout_s` seconds), mark the run's end, close the database. Records that were not
+        committed stay in the spool for the next start."""
         await self._tasks.stop()
         if self._writer is not None and self._counts is not None:
             await self._writer.close(timeout_s)
@@ -211,7 +213,7 @@ class Store:
                     async with asyncio.timeout(timeout_s), self._engine.begin() as connection:
                         await runs.finish(connection, self._counts, self._writer.recorded, time.time())
                     accounted = True
-            # Otherwise the file stays, and the next start counts the gap.
+            # Otherwise the file stays, and the next start counts the lost rows.
             self._counts.close(remove=accounted)
             self._writer = self._counts = None
         await self._engine.dispose()
@@ -224,38 +226,38 @@ class Store:
 
     @property
     def writer(self) -> Writer:
-        """The writer: `writer.arrived()` when a request comes in, `writer.put(record)` when it has ended."""
+        """The writer: `writer.arrived()` when a request arrives, `writer.put(record)` when it has ended."""
         if self._writer is None:
             raise StoreError(f"the store {self.name} is open for reading only")
         return self._writer
 
     @property
     def keys(self) -> KeyTable:
-        """Clients' keys that were made while gateways ran; over the store's own connections."""
+        """Clients' keys that were made at run time, over the store's own connections."""
         return KeyTable(self._url, self._engine, self._keyed)
 
     @property
     def run_id(self) -> str:
-        """What rows of this process's spending are told apart by."""
+        """The id of this run, which marks its rows of spending."""
         if self._counts is None:
             raise StoreError(f"the store {self.name} is open for reading only")
         return self._counts.run_id
 
     @property
     def full(self) -> bool:
-        """Whether finished requests cannot be kept: the database is away and the spool takes no more."""
+        """Whether no more finished requests can be kept: the database is away and the spool is full."""
         return self._writer is not None and self._writer.full
 
     @property
     def fault(self) -> str | None:
-        """What is wrong with the SQLite file, so that someone has to act; None for a database that is well, locked, or a
-        server that is away."""
+        """What is wrong with the SQLite file, if someone must act; None if the database is well or locked, or a server is
+        away."""
         lost = None if self._file is None else self._file.check()
         return lost or (None if self._writer is None else self._writer.fault)
 
     @property
     def away(self) -> bool:
-        """Whether the database did not take the last batch of records."""
+        """Whether the last commit of records failed."""
         return self._writer is not None and self._writer.away
 
     def counts(self) -> RecordCounts:
@@ -277,7 +279,7 @@ class Store:
         )
 
     async def add_feedback(self, request_id: str, quality: float, key_name: str | None) -> bool:
-        """Keep a caller's judgement (quality in [0, 1]) of an answer; False if the key has no such request."""
+        """Add feedback about an answer (quality in [0, 1]); False if the key has no such request."""
         if await self.request(request_id, key_name) is None:
             return False
         values = {
@@ -297,8 +299,10 @@ class Store:
     async def feedback_to_learn(
         self, request_id: str | None = None, limit: int = 1000
     ) -> list[tuple[str, PromptFeatures, float]]:
-        """(model, features of the prompt, quality) of the newest judgements, oldest first; of one request, or
-        of all; of each answer the first. Those of prompts without features are left out."""
+        """(model, features of the prompt, quality) of the newest feedback, oldest first, for one request or all.
+
+        Only the first feedback of each answer counts. Prompts without features are left out.
+        """
         given, about = tables.feedback.c, tables.explanations.c
         query = (
             select(tables.requests.c.model, about.blob, given.quality)
@@ -315,7 +319,7 @@ class Store:
         for row in reversed(await self.rows(query)):
             try:
                 features = explanations.decode(row["blob"])["features"]
-            except ValueError:  # of a version that is no longer read
+            except ValueError:  # of a version that is no longer supported
                 continue
             if features is not None and row["model"] is not None:
                 found.append((row["model"], features, row["quality"]))
@@ -324,8 +328,8 @@ class Store:
     async def request(
         self, request_id: str, key_name: str | None = None, *, any_key: bool = False
     ) -> dict[str, Any] | None:
-        """One request by id, None if there is none or it is another key's. `any_key` is for operators; a
-        caller without a key (`key_name` None: no keys are configured) sees requests without one."""
+        """One request by id; None if there is none, or if it is another key's. `any_key` is for operators. A caller without
+        a key (`key_name` None: no keys are configured) sees requests without one."""
         row = await self._pending_or_row(request_id)
         if row is None or (not any_key and row["key_name"] != key_name):
             return None
@@ -337,7 +341,9 @@ class Store:
             return dict(zip(REQUEST_COLUMNS, request_row(record), strict=True))
         rows = await self.rows(select(tables.requests).where(tables.requests.c.id == request_id))
         if not rows and self._writer is not None and self._writer.spooled[0]:
-            raise StoreError(f"the store {self.name} is behind: records wait on disk")  # perhaps this one
+            raise StoreError(
+                f"the store {self.name} is behind: records wait on disk"
+            )  # this one may be among them
         return rows[0] if rows else None
 
     async def attempts(self, request_id: str) -> list[dict[str, Any]]:
@@ -351,7 +357,7 @@ class Store:
         return await self.rows(query)
 
     async def explanation(self, request_id: str) -> Explanation | None:
-        """What the request's decisions saw; None if nothing was decided."""
+        """The data of the request's decisions; None if nothing was decided."""
         record = await self._unwritten(request_id)
         if record is not None:
             blob = explanations.encode(record)
@@ -373,8 +379,8 @@ class Store:
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page:
-        """Requests that fit all filters given, newest first. `since` is in seconds since the epoch, `limit` at
-        most `MAX_LIMIT`, `cursor` the `next_cursor` of the page before."""
+        """Requests that match all given filters, newest first. `since` is in seconds since the epoch, `limit` at most
+        `MAX_LIMIT`, `cursor` the `next_cursor` of the page before."""
         columns = tables.requests.c
         query = select(tables.requests)
         if since is not None:
@@ -398,13 +404,13 @@ class Store:
         return Page(rows, rows[-1]["id"] if more else None)
 
     async def feedback(self, request_id: str) -> list[dict[str, Any]]:
-        """Judgements of an answer, in the order in which they came."""
+        """The feedback about an answer, oldest first."""
         table = tables.feedback
         query = select(table).where(table.c.request_id == request_id).order_by(table.c.id)
         return await self.rows(query)
 
     async def summary(self, since: float | None = None) -> list[PolicySummary]:
-        """What was recorded (since a time in seconds since the epoch), by policy."""
+        """Summaries by policy, since a time in seconds since the epoch (None: all)."""
         columns = tables.requests.c
         has_slo = (
             columns.slo_ttft_s.is_not(None) | columns.slo_tpot_s.is_not(None) | columns.slo_e2e_s.is_not(None)
@@ -431,8 +437,8 @@ class Store:
         return [_summarised(policy, by_policy[policy]) for policy in sorted(by_policy)]
 
     async def spent(self) -> dict[tuple[str, str], dict[str, float]]:
-        """USD spent by (key, period) and run, as `State.load_spent` takes it. Periods are today (UTC, `2026-11-22`) and
-        `total`, the sum over all days; requests without a key are under ""."""
+        """USD spent by (key, period) and run, for `State.load_spent`. Periods are today (UTC, `2026-11-22`) and `total`, the
+        sum over all days. Requests without a key are under ""."""
         day = spending.today(time.time())
         await self.flush()
         return spending.spent(await self.rows(spending.spent_query(day)), day)
@@ -445,9 +451,12 @@ class Store:
         until: str | None = None,
         keys: Sequence[str] | None = None,
     ) -> list[dict[str, Any]]:
-        """What was spent, grouped by any of `day`, `key`, `policy`, `model`: rows with those, `requests`, `prompt_tokens`,
-        `output_tokens` and `cost_usd`, in the order of the groups. `since` and `until` are days (UTC, `2026-11-22`), both
-        included; `keys` leaves out other keys. ValueError for an unknown group."""
+        """Spending grouped by any of `day`, `key`, `policy`, `model`, ordered by the groups. Rows have the groups, `requests`,
+        `prompt_tokens`, `output_tokens` and `cost_usd`.
+
+        `since` and `until` are days (UTC, `2026-11-22`), both included; `keys` selects keys. Raises ValueError for an
+        unknown group.
+        """
         query = spending.report_query(by, since, until, keys)
         await self.flush()
         rows = await self.rows(query)
@@ -468,7 +477,7 @@ class Store:
         return self._writer.spooled[0] < FAR_BEHIND_RECORDS and await self._writer.flush(READ_FLUSH_S)
 
     async def _unwritten(self, request_id: str) -> RequestRecord | None:
-        """The record if it still waits although the writer was asked to hurry."""
+        """The record if it is still unwritten after the writer was flushed."""
         writer = self._writer
         if writer is None or (not writer.spooled[0] and await self.flush()):
             return None
@@ -478,10 +487,12 @@ class Store:
         try:
             async with self._engine.connect() as connection:
                 result = await connection.execute(query)
-                names = list(map(str, result.keys()))  # of SQLAlchemy's own kind of text otherwise
+                names = list(map(str, result.keys()))  # otherwise of SQLAlchemy's own string type
                 return [dict(zip(names, row, strict=True)) for row in result]
         except self._errors as error:
-            if is_bad_value(error):  # no row has what the database cannot hold, such as a NUL in a text
+            if is_bad_value(
+                error
+            ):  # no row can have a value that the database cannot hold, such as a NUL in a text
                 return []
             raise self._unanswered(error) from None
 

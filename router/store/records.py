@@ -1,7 +1,6 @@
-"""What the gateway fills in about a request, and how it becomes rows.
+"""The record of a request, which the gateway fills, and how it becomes rows.
 
-The hot path builds one `RequestRecord` and hands it to the writer; everything here below the classes runs in
-the writer.
+The hot path builds one `RequestRecord` and passes it to the writer. Everything below the classes runs in the writer.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 from router.core.types import Decision, EndedHow, Outcome, Prediction, PromptFeatures, Slo
 from router.store import tables
 
-#: Text that others choose (model names asked for, ids, upstream error texts) is cut to this length.
+#: Text from outside (requested model names, ids, upstream error texts) is cut to this length.
 MAX_TEXT_CHARS = 256
 MAX_PROMPT_CHARS = 65_536
 _INT64_MAX = 2**63 - 1
@@ -43,9 +42,9 @@ class AttemptRecord:
 class RequestRecord:
     """One row of `requests` (fields up to `error_code` are its columns), with its attempts and decisions.
 
-    `received_at` is in seconds since the epoch. `arrived_at` is the same moment on the clock of
-    `Decision.at_s`, so that decisions are kept as seconds after the arrival. `prefix` are hashes of the
-    prompt's leading blocks, `features` what predictors see of its text; `prompt` is written only by a store that keeps prompts.
+    `received_at` is in seconds since the epoch. `arrived_at` is the same moment on the clock of `Decision.at_s`, so that
+    decisions are stored as seconds after the arrival. `prefix` are hashes of the prompt's leading blocks, `features` what
+    predictors see of its text. `prompt` is written only by a store that keeps prompts.
     """
 
     id: str
@@ -96,10 +95,10 @@ class RequestRecord:
     prefix: tuple[int, ...] = ()
     features: PromptFeatures | None = None
     prompt: str | None = None
-    trace: Any = None  # where it stands in a trace: the gateway's own affair
+    trace: Any = None  # its place in a trace, used by the gateway only
 
     def set_prediction(self, prediction: Prediction) -> None:
-        """Copy what was predicted for the candidate that was taken."""
+        """Copy the prediction of the chosen candidate."""
         self.predicted_output_tokens_p50 = prediction.output_tokens_p50
         self.predicted_output_tokens_p90 = prediction.output_tokens_p90
         self.predicted_ttft_s_p50 = prediction.ttft_s_p50
@@ -121,8 +120,8 @@ Row = tuple[Any, ...]
 REQUEST_COLUMNS: tuple[str, ...] = tuple(column.name for column in tables.requests.columns)
 ATTEMPT_COLUMNS: tuple[str, ...] = tuple(column.name for column in tables.attempts.columns)
 
-# Text from outside goes through `clean`, the enumerations become plain strings (drivers are slower, or
-# refuse, on subclasses of str); all else is taken as it is.
+# Text from outside goes through `clean`. Enumerations become plain strings: drivers are slow with subclasses of str, or refuse
+# them. All else is used unchanged.
 _CLEANED = {"client_request_id", "model_requested", "finish_reason"}
 _request_values: Callable[[RequestRecord], Row] = attrgetter(*REQUEST_COLUMNS)
 _CLEANED_AT = tuple(i for i, name in enumerate(REQUEST_COLUMNS) if name in _CLEANED)
@@ -139,14 +138,14 @@ def clean(text: str | None) -> str | None:
 
 
 def clean_prompt(text: str | None) -> str | None:
-    """A prompt as kept in the store: cut to `MAX_PROMPT_CHARS`, NULs and lone surrogates replaced."""
+    """A prompt as stored: cut to `MAX_PROMPT_CHARS`, NULs and lone surrogates replaced."""
     if text is None:
         return None
     return text[:MAX_PROMPT_CHARS].encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
 def request_row(record: RequestRecord) -> Row:
-    """The values of `REQUEST_COLUMNS`. An outcome that is none of `Outcome` is a KeyError."""
+    """The values of `REQUEST_COLUMNS`. Raises KeyError for an unknown outcome."""
     values = list(_request_values(record))
     values[_OUTCOME_AT] = _OUTCOME_TEXT[record.outcome]
     for at in _CLEANED_AT:
@@ -174,8 +173,7 @@ def attempt_row(request_id: str, attempt: AttemptRecord) -> Row:
 
 
 def salvage(row: Row) -> Row:
-    """A row that a database refused, with every value brought into what any column takes: text cleaned,
-    integers within 64 bits, floats finite."""
+    """A row that a database refused, with every value corrected: clean text, integers of 64 bits, finite floats."""
     return tuple(map(_salvaged, row))
 
 

@@ -1,7 +1,7 @@
-"""What a replica knows of the money that all replicas have spent and reserved, and what of it Redis has yet to be told.
+"""What this replica knows of all spending and reservations, and which of its own amounts Redis does not know yet.
 
-Of every run that ever was, the total that it has spent of a budget; it only grows, so the greater of two is the later,
-and to tell one twice changes nothing. What is reserved is told as a whole too, by its owner alone.
+For each budget it has the total that each run ever spent. A total only grows: of two values the greater is the later, and
+sending one twice changes nothing. Reservations are sent as totals too, each by its own replica only.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from router.store.state import TOTAL, Budget, oldest_kept
 #: (key, period)
 Name = tuple[str, str]
 
-#: So many budgets are told in one exchange, and so many totals of other runs.
+#: The most budgets, and the most totals of other runs, in one exchange.
 _PAGE = 500
 
 
 @dataclass(slots=True)
 class Line:
-    """One budget in USD: what each run has spent, their sum, what this replica has reserved and what the others have,
-    and what Redis has last acknowledged of this replica's."""
+    """One budget in USD: spent by each run and in sum, reserved by this replica and by the others, and this replica's
+    amounts that Redis acknowledged last."""
 
     by_run: dict[str, float] = field(default_factory=dict)
     spent_usd: float = 0.0
     reserved_usd: float = 0.0
     reserved_elsewhere_usd: float = 0.0
-    told_spent_usd: float = 0.0
-    told_reserved_usd: float = 0.0
+    sent_spent_usd: float = 0.0
+    sent_reserved_usd: float = 0.0
 
     def spent_by(self, run: str, usd: float) -> bool:
-        """A run's total; whether it is more than was known."""
+        """Set a run's total; whether it is greater than the known one."""
         more = usd - self.by_run.get(run, 0.0)
         if more <= 0:
             return False
@@ -42,8 +42,8 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
-    """What one exchange tells: own (spent, reserved) by budget, and totals of other runs."""
+class BooksUpdate:
+    """The money in one exchange: own (spent, reserved) by budget, and totals of other runs."""
 
     own: Mapping[Name, tuple[float, float]]
     spent: list[tuple[str, str, float]]
@@ -51,7 +51,7 @@ class Telling:
 
 
 class Books:
-    """`run_id` names this replica's run."""
+    """The books of one replica. `run_id` is its run."""
 
     def __init__(self, run_id: str) -> None:
         self._run = run_id
@@ -61,7 +61,7 @@ class Books:
         self._oldest = ""
 
     def line(self, name: Name) -> Line:
-        """The budget's line, made when it is first asked for."""
+        """The budget's line, made at its first use."""
         line = self._lines.get(name)
         if line is None:
             line = self._lines[name] = Line()
@@ -76,72 +76,72 @@ class Books:
             self._changed.pop(name, None)
 
     def load(self, spent: Mapping[Name, Mapping[str, float]]) -> dict[Name, float]:
-        """Totals by run, as the store knows them. By budget, how much of that was news."""
-        news = {}
+        """Load totals by run from the store. Returns how much of each budget was not known before."""
+        added = {}
         for name, by_run in spent.items():
             line = self.line(name)
             before_usd = line.spent_usd
             for run, usd in by_run.items():
                 if line.spent_by(run, usd):
                     self._foreign[name, run] = None
-            news[name] = line.spent_usd - before_usd
-        return news
+            added[name] = line.spent_usd - before_usd
+        return added
 
     def spent_usd(self, name: Name) -> float:
-        """What all have spent of a budget, as far as is known."""
+        """What all replicas have spent of a budget, as far as is known."""
         line = self._lines.get(name)
         return 0.0 if line is None else line.spent_usd
 
     # --- what happens here ---
     def settle(self, name: Name, reserved_usd: float, spent_usd: float) -> None:
-        """Replace what was reserved by what was spent."""
+        """Replace a reservation by what was spent."""
         line = self.line(name)
         if reserved_usd:
-            line.reserved_usd = left_over(line.reserved_usd - reserved_usd)
+            line.reserved_usd = without_rounding(line.reserved_usd - reserved_usd)
         if spent_usd:
             line.spent_by(self._run, line.by_run.get(self._run, 0.0) + spent_usd)
         self._changed[name] = None
 
     def reserve(self, budgets: Iterable[Budget], usd: float) -> None:
-        """Reserve, by this replica's own decision."""
+        """Reserve by this replica's own decision."""
         for budget in budgets:
             name = budget.key, budget.period
             self.line(name).reserved_usd += usd
             self._changed[name] = None
 
     def granted(self, budgets: Iterable[Budget], usd: float) -> None:
-        """Redis has reserved."""
+        """Redis has reserved this for us."""
         for budget in budgets:
             line = self.line((budget.key, budget.period))
             line.reserved_usd += usd
-            line.told_reserved_usd += usd
+            line.sent_reserved_usd += usd
 
-    # --- telling and hearing ---
+    # --- exchanges ---
     @property
-    def untold(self) -> bool:
-        """Whether there is anything to tell."""
+    def unsent(self) -> bool:
+        """Whether anything is to be sent."""
         return bool(self._changed or self._foreign)
 
-    def tell_all(self) -> None:
-        """Begin anew: Redis may know nothing of what it was told, and holds no reservation of this replica's."""
+    def resend_all(self) -> None:
+        """Send everything again: Redis may have lost its data, and holds no reservation of this replica."""
         self._foreign = {
             (name, run): None for name, line in self._lines.items() for run in line.by_run if run != self._run
         }
         for name, line in self._lines.items():
-            line.told_spent_usd = line.told_reserved_usd = 0.0
+            line.sent_spent_usd = line.sent_reserved_usd = 0.0
             if line.reserved_usd or self._run in line.by_run:
                 self._changed[name] = None
 
-    def telling(self) -> Telling:
-        """What to tell now, a page of it; acknowledged with `told`."""
+    def update(self) -> BooksUpdate:
+        """The next page to send; `acknowledged` confirms it."""
         own, spent, reserved = {}, [], []
         for name in itertools.islice(self._changed, _PAGE):
             line = self._lines[name]
             mine_usd = line.by_run.get(self._run, 0.0)
             own[name] = mine_usd, line.reserved_usd
-            if mine_usd != line.told_spent_usd:
+            if mine_usd != line.sent_spent_usd:
                 spent.append((in_redis(name), self._run, mine_usd))
-            if line.reserved_usd != line.told_reserved_usd:
+            if line.reserved_usd != line.sent_reserved_usd:
                 reserved.append((in_redis(name), line.reserved_usd))
         for name in own:
             del self._changed[name]
@@ -149,30 +149,30 @@ class Books:
             del self._foreign[name, run]
             if name in self._lines:
                 spent.append((in_redis(name), run, self._lines[name].by_run[run]))
-        return Telling(own, spent, reserved)
+        return BooksUpdate(own, spent, reserved)
 
-    def told(self, telling: Telling) -> None:
-        """Redis has it."""
-        for name, (spent_usd, reserved_usd) in telling.own.items():
+    def acknowledged(self, update: BooksUpdate) -> None:
+        """Redis has received an update."""
+        for name, (spent_usd, reserved_usd) in update.own.items():
             if name in self._lines:
                 line = self._lines[name]
-                line.told_spent_usd, line.told_reserved_usd = spent_usd, reserved_usd
+                line.sent_spent_usd, line.sent_reserved_usd = spent_usd, reserved_usd
 
-    def heard(self, in_redis: str, run: str, spent_usd: float, held_usd: float) -> None:
-        """Of a budget: what another run has spent, and what all have reserved."""
+    def received(self, in_redis: str, run: str, spent_usd: float, held_usd: float) -> None:
+        """Of a budget, another run's spending and all reservations."""
         period, _, key = in_redis.partition(":")
         if period != TOTAL and period < self._oldest:
             return
         line = self.line((key, period))
         line.spent_by(run, spent_usd)
-        line.reserved_elsewhere_usd = left_over(held_usd - line.told_reserved_usd)
+        line.reserved_elsewhere_usd = without_rounding(held_usd - line.sent_reserved_usd)
 
     # --- alone ---
     def standing(self) -> dict[Name, tuple[float, float]]:
-        """By budget what was gone of it when Redis last answered, and how much of that was this replica's own."""
+        """By budget: what was used of it when Redis last answered, and this replica's own part of that."""
         standing = {}
         for name, line in self._lines.items():
-            own_usd = line.told_spent_usd + line.told_reserved_usd
+            own_usd = line.sent_spent_usd + line.sent_reserved_usd
             others_usd = line.spent_usd - line.by_run.get(self._run, 0.0) + line.reserved_elsewhere_usd
             standing[name] = own_usd + others_usd, own_usd
         return standing
@@ -183,8 +183,8 @@ class Books:
         return 0.0 if line is None else line.by_run.get(self._run, 0.0) + line.reserved_usd
 
 
-def left_over(usd: float) -> float:
-    """A difference of sums that is nothing but their last bits is zero."""
+def without_rounding(usd: float) -> float:
+    """A difference of sums; zero if it is only a rounding error."""
     return usd if usd > 1e-12 else 0.0
 
 

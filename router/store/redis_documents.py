@@ -1,4 +1,4 @@
-"""Documents that replicas share: each keeps them in memory too, so that a Redis that forgot gets them back."""
+"""Documents that replicas share. Each replica keeps a copy, which restores a Redis that lost its data."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ _CHANGE = Script(files("router.store").joinpath("redis_change.lua").read_text(en
 
 
 class Documents:
-    """`link` is for changes alone, `prefix` that of all keys, `changed` is called with each new content."""
+    """`link` is used for changes only, `prefix` begins all keys, `changed` is called with each new content."""
 
     def __init__(self, link: Link, prefix: str, changed: Callable[[str, Mapping[str, Any]], None]) -> None:
         self._link = link
         self._prefix = prefix
         self._changed = changed
-        self._known: dict[str, tuple[int, Mapping[str, Any]]] = {}
+        self._joined: dict[str, tuple[int, Mapping[str, Any]]] = {}
         self._turn = asyncio.Lock()
 
     def rows(self) -> list[tuple[str, int, str]]:
-        """All that is known, to tell a Redis that may have forgotten: name, version, content."""
-        return [(name, version, json.dumps(content)) for name, (version, content) in self._known.items()]
+        """Name, version and content of all documents, for a Redis that may have lost them."""
+        return [(name, version, json.dumps(content)) for name, (version, content) in self._joined.items()]
 
-    def heard(self, name: str, version: int, text: str) -> None:
-        """A version of a document. An older one is nothing new."""
-        if version > self._known.get(name, (0, {}))[0]:
+    def received(self, name: str, version: int, text: str) -> None:
+        """A version of a document; an older one is ignored."""
+        if version > self._joined.get(name, (0, {}))[0]:
             content = json.loads(text)
-            self._known[name] = (version, content)
+            self._joined[name] = (version, content)
             self._changed(name, content)
 
     async def change(
         self, name: str, edit: Callable[[Mapping[str, Any]], Mapping[str, Any]]
     ) -> Mapping[str, Any]:
-        """Replace a document by its edited self. Raises StateError; then the change may have been made all the same."""
+        """Edit a document. Raises StateError; the change may still have been made."""
         async with self._turn:
             while True:
-                version, content = self._known.get(name, (0, {}))
+                version, content = self._joined.get(name, (0, {}))
                 edited = edit(content)
                 try:
                     made, now_version, text = await self._link.run(
@@ -52,7 +52,9 @@ class Documents:
                         json.dumps(edited),
                     )
                 finally:
-                    await self._link.aclose()  # changes are rare: the server may be another one by the next
-                self.heard(name, now_version, text)
+                    await (
+                        self._link.aclose()
+                    )  # changes are rare, and the server may be another one by the next
+                self.received(name, now_version, text)
                 if made:
                     return edited

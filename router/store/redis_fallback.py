@@ -1,9 +1,8 @@
-"""How a replica decides while Redis does not answer: by its share of what was there when it last did.
+"""How a replica decides while Redis does not answer: by its share of what was left at the last answer.
 
-Each of the replicas that were known takes its part of every bucket (of its level, its capacity and its refill) and of
-what was left of every budget. So together they give no more than there is, but for what changed between the last
-answer that each of them got. What was taken meanwhile is owed to the buckets in Redis when it is back; money is
-told as totals, as always.
+Each known replica takes an equal part of every bucket (its level, capacity and refill) and of what was left of every
+budget. Together they give no more than there is, except for changes between the last answers that each of them got. When
+Redis is back, the amounts taken meanwhile are subtracted from its buckets. Money is sent as totals, as always.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from dataclasses import dataclass
 from router.store.redis_books import Books, Name
 from router.store.state import SLACK, Bucket, Grant, Level, Want, left_of, taken
 
-#: By bucket: its level, and when.
+#: By bucket: its level and the time of that.
 Levels = Mapping[str, tuple[Bucket, float, float]]
 
 
 @dataclass(slots=True)
 class _Share:
-    """A part of a bucket: its level at `at`, and what that would be had nothing been taken."""
+    """A part of a bucket: its level at `at`, and the level if nothing had been taken."""
 
     whole: Bucket
     part: Bucket
@@ -36,7 +35,7 @@ class _Share:
 
 
 class LocalFallback:
-    """From `now` on, on a clock that does not go back, as one of `replicas`."""
+    """Decides alone from `now` on (a monotonic clock), as one of `replicas`."""
 
     def __init__(self, books: Books, levels: Levels, replicas: int, now: float) -> None:
         self._books = books
@@ -57,9 +56,9 @@ class LocalFallback:
         return share
 
     def take(self, want: Want, now: float) -> Grant:
-        """All that is wanted, of this replica's share, or nothing."""
+        """Take everything from this replica's share, or nothing."""
         shares = [self._share(bucket, now) for bucket, _ in want.takes]
-        # More than a whole share is let through when that is full, and owed: it would never be there.
+        # An amount above the share's capacity passes when the share is full: it would never fit.
         needs = [
             min(amount, share.part.capacity) for share, (_, amount) in zip(shares, want.takes, strict=True)
         ]
@@ -84,18 +83,18 @@ class LocalFallback:
         return (limit_usd - gone_usd) / self._replicas - (self._books.own_usd(name) - own_then_usd)
 
     def loaded(self, spent_usd: Mapping[Name, float]) -> None:
-        """So much more was gone of budgets, by others' spending, than was known."""
+        """More was spent of budgets by others than was known."""
         for name, usd in spent_usd.items():
             gone_usd, own_usd = self._standing.get(name, (0.0, 0.0))
             self._standing[name] = gone_usd + usd, own_usd
 
     def give(self, bucket: Bucket, amount: float, now: float) -> None:
-        """Put back what was taken too much."""
+        """Return an amount to a bucket."""
         self._share(bucket, now).level += amount
 
     def owed(self, now: float) -> list[tuple[Bucket, float]]:
-        """What is to be given to the buckets in Redis for what happened here since the last time this was asked: what
-        was taken (negative), but for what has flowed back since."""
+        """The amounts to give to the buckets in Redis since the last call: negative for what was taken here and has not
+        been refilled."""
         owed = []
         for share in self._shares.values():
             share.advance(now)

@@ -1,8 +1,8 @@
-"""The connection to Redis: one call at a time, within its time, and whatever fails is a `StateError` without credentials.
+"""The connection to Redis: one call at a time, with a time limit. Every failure is a `StateError` without credentials.
 
-A connection on which a call failed, ran out of time or was cancelled is dropped, never used again: its answer may still
-come and would be taken for that of the next call (redis-py's issues 2624 and 2665 tell how others were bitten). redis-py
-would otherwise connect and send again by itself; here nothing is sent twice without its caller knowing.
+A connection is closed after a call that failed, timed out or was cancelled: its answer may still arrive and would be read
+as that of the next call (redis-py's issues 2624 and 2665). redis-py would reconnect and send again by itself; here nothing
+is sent twice unless the caller does so.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from router.store.state import StateError, StateRefused
 if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection
 
-#: Options in a URL's query beside the number of the database; all others are this file's to choose.
+#: Options in a URL's query beside the number of the database. All others are set here.
 _OPTIONS = ("db", "ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname")
 
 
 class Script:
-    """A Lua script: sent by its hash, in full to a server that does not know it."""
+    """A Lua script: sent by its hash, and in full to a server that does not know the hash."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -29,8 +29,10 @@ class Script:
 
 
 class Link:
-    """A connection that is made when it is needed. `url` is redis:// or rediss://, with user and password if need be.
-    Raises ImportError where redis-py is missing, ValueError for an option that is not known."""
+    """Connects when needed. `url` is redis:// or rediss://, with user and password if necessary.
+
+    Raises ImportError without redis-py, ValueError for an unknown option.
+    """
 
     def __init__(self, url: str, timeout_s: float) -> None:
         try:
@@ -43,14 +45,14 @@ class Link:
             ) from error
         try:
             parsed: dict[str, Any] = dict(parse_url(url))
-        except ValueError:  # whose text may hold a piece of a password
+        except ValueError:  # its text may contain part of a password
             raise ValueError("the URL of the shared state cannot be read") from None
         self._class: type[AbstractConnection] = parsed.pop("connection_class", Connection)
         known = ("host", "port", "username", "password", *_OPTIONS)
         unknown = sorted(set(parsed) - set(known))
         if unknown:
             raise ValueError(f"unknown option in the URL of the shared state: {', '.join(unknown)}")
-        # RESP2, no driver's name and no waits of its own: the time of a whole call is bounded here.
+        # RESP2, no driver name, no time limits of its own: the call as a whole has one.
         self._settings = parsed | {
             "protocol": 2,
             "driver_info": None,
@@ -62,7 +64,7 @@ class Link:
         self._connection: AbstractConnection | None = None
 
     async def run(self, script: Script, key: str, *arguments: str) -> Any:
-        """Run a script; `key` is one of those that it uses (a Cluster looks at its hash tag). Raises StateError."""
+        """Run a script. `key` is one of the keys that it uses (a Cluster routes by its hash tag). Raises StateError."""
         from redis.exceptions import AuthenticationError, NoPermissionError, NoScriptError, RedisError
 
         try:
@@ -76,7 +78,7 @@ class Link:
             raise StateError(f"no answer within {self._timeout_s:g} s") from None
         except (RedisError, OSError) as error:
             await self._drop()
-            # The error's kind alone: its text may name whatever it was about.
+            # Only the error's kind: its text may contain keys or values.
             refused = isinstance(error, AuthenticationError | NoPermissionError)
             raise (StateRefused if refused else StateError)(_in_words(error)) from None
         except BaseException:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 
-#: What others should know soon is gathered for so long, so that load does not multiply calls.
+#: Changes that others should know soon are collected for this time, so that load does not multiply calls.
 _GATHER_S = 0.005
-#: Where nothing changes here or elsewhere, exchanges slow down to this: with other replicas, and without.
+#: The interval while nothing changes anywhere: with other replicas, and without.
 _QUIET_S, _SINGLE_S = 0.1, 0.2
-#: How often a Redis that does not answer is tried again.
+#: The interval of attempts while Redis does not answer.
 RETRY_S = 0.5
 
 
 class Pace:
-    """At once when somebody waits for an answer; after `interval_s` while anything changes; slower when all is quiet."""
+    """At once when a caller waits; after `interval_s` while anything changes; slower when nothing does."""
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s = self._pause_s = interval_s
@@ -32,18 +32,18 @@ class Pace:
             finally:
                 self._waiter = None
                 self._disarm()
-        self._due_at = float("inf")  # what is asked for from here on is for the exchange after this one
+        self._due_at = float("inf")  # requests from here on are for the exchange after this one
 
     def at_once(self) -> None:
-        """Somebody waits for an answer."""
+        """A caller waits for an answer."""
         self._bring(0.0)
 
     def soon(self) -> None:
-        """Others should know something."""
+        """Others should know about a change."""
         self._bring(self._ended_at + _GATHER_S)
 
     def ended(self, *, changed: bool, replicas: int) -> None:
-        """An exchange has ended, of `replicas` that live. `changed`: it told or heard anything."""
+        """An exchange has ended. `replicas` are live; `changed`: anything was sent or received."""
         quiet_s = max(self._interval_s, _SINGLE_S if replicas < 2 else _QUIET_S)
         self._pause_s = self._interval_s if changed else min(2 * self._pause_s, quiet_s)
         self._ended_at = time.monotonic()

@@ -1,4 +1,4 @@
-"""What the replicas tell each other of their work, as they are known here."""
+"""The other replicas' reports, as this replica knows them."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from router.core.state import Work
-from router.store.state import Peers, View
+from router.store.state import Peers, ReplicaReport
 
 
-def view_text(view: View) -> str:
-    """A view as it lies in Redis; its turns are told apart."""
-    work = {name: list(work) for name, work in view.work.items() if any(work)}
-    queued = {model: count for model, count in view.queued.items() if count}
-    return json.dumps({"work": work, "ejections": dict(view.ejections), "queued": queued}, sort_keys=True)
+def report_text(report: ReplicaReport) -> str:
+    """A report as Redis stores it, without its turns, which are sent separately."""
+    work = {name: list(work) for name, work in report.work.items() if any(work)}
+    queued = {model: count for model, count in report.queued.items() if count}
+    return json.dumps({"work": work, "ejections": dict(report.ejections), "queued": queued}, sort_keys=True)
 
 
-class PeerViews:
-    """The others' views by run, and what there is to hear of them."""
+class PeerReports:
+    """The others' reports by run, and the changes since they were last drained."""
 
     def __init__(self, run_id: str) -> None:
         self._run = run_id
-        self._views: dict[str, Mapping[str, Any]] = {}
+        self._reports: dict[str, Mapping[str, Any]] = {}
         self._ejections: dict[str, Mapping[str, int]] = {}
         self._ejected: set[str] = set()
         self._turns: dict[str, tuple[str, str]] = {}
@@ -31,53 +31,51 @@ class PeerViews:
 
     @property
     def replicas(self) -> int:
-        """How many live, this one too, as far as is known."""
+        """The number of live replicas, including this one, as far as is known."""
         return len(self._live)
 
-    def viewed(self, run: str, text: str) -> None:
-        """A replica's view. What it has taken out since the last one is heard of; what it took out before anything
-        was known of it is not news."""
-        view = json.loads(text)
-        ejections = view["ejections"]
+    def report_received(self, run: str, text: str) -> None:
+        """A replica's report. Ejections since its previous report count; those before its first one do not."""
+        report = json.loads(text)
+        ejections = report["ejections"]
         before = self._ejections.get(run)
         if before is not None:
             self._ejected |= {name for name, count in ejections.items() if count > before.get(name, 0)}
-        self._ejections[run], self._views[run] = ejections, view
+        self._ejections[run], self._reports[run] = ejections, report
         self._changed = True
 
-    def turned(self, what: str, text: str) -> None:
-        """A turn that some replica has passed on: its run, the instance and the model."""
+    def turn_received(self, what: str, text: str) -> None:
+        """A round-robin position: `text` holds the run that set it, the instance and the model."""
         run, instance, model = json.loads(text)
         if run != self._run:
             self._turns[what] = (instance, model)
             self._changed = True
 
-    def lives(self, runs: Collection[str]) -> None:
-        """All replicas that live."""
+    def set_live(self, runs: Collection[str]) -> None:
+        """These are the live replicas."""
         live = frozenset(runs) | {self._run}
         if live != self._live:
             self._live, self._changed = live, True
 
     def forget_work(self) -> None:
-        """Nothing has been heard for so long that nobody knows what the others have. How many they are is still the best
-        guess."""
-        if self._views:
-            self._views.clear()
+        """Drop the others' work: the last reports are too old. Their number is still the best guess."""
+        if self._reports:
+            self._reports.clear()
             self._changed = True
 
-    def news(self) -> Peers | None:
-        """What there is to hear since the last time, if anything."""
+    def drain(self) -> Peers | None:
+        """The changes since the last call; None without any."""
         if not self._changed:
             return None
         work: dict[str, Work] = {}
         queued: dict[str, int] = {}
         for run in [each for each in self._ejections if each not in self._live]:
             del self._ejections[run]
-            self._views.pop(run, None)
-        for view in self._views.values():
-            for name, amounts in view["work"].items():
+            self._reports.pop(run, None)
+        for report in self._reports.values():
+            for name, amounts in report["work"].items():
                 work[name] = work.get(name, Work()) + Work(*amounts)
-            for model, count in view["queued"].items():
+            for model, count in report["queued"].items():
                 queued[model] = queued.get(model, 0) + count
         peers = Peers(len(self._live), work, frozenset(self._ejected), self._turns, queued)
         self._ejected, self._turns, self._changed = set(), {}, False

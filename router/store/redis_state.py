@@ -1,13 +1,13 @@
 """State that replicas share through one Redis.
 
-Each replica has one call under way at a time, an exchange: it tells what has changed here and asks for what it needs,
-and whatever comes up meanwhile goes with the next one. So what is told is always whole and in order, and load makes
-exchanges larger rather than more. The script `redis_exchange.lua` answers each in one step. When a call fails the
-replica goes on by itself (`redis_takes` tells the states) and tries again in the background.
+Each replica makes one call at a time, an exchange: it sends what changed here and asks for what it needs. Whatever comes
+up meanwhile goes with the next exchange. So messages are complete and in order, and load makes exchanges larger rather
+than more frequent. The script `redis_exchange.lua` answers each exchange in one step. When a call fails, the replica
+continues alone (`redis_takes` describes the states) and tries again in the background.
 
-What was sent in a call that failed may have arrived or not, and may even arrive later. Totals and reservations are told
-as a whole, so the next exchange makes them true; an exchange that comes after a later one is not heeded; and amounts to
-give to buckets are numbered, so that none is counted twice.
+A failed call may have arrived, may not have, or may arrive later. Totals and reservations are absolute values, so the next
+exchange corrects them. Redis ignores an exchange that arrives after a later one. Amounts for buckets are numbered, so that
+none counts twice.
 """
 
 from __future__ import annotations
@@ -24,38 +24,41 @@ from importlib.resources import files
 from typing import Any
 
 from router.background import failed, surviving
-from router.store.redis_books import Books, Telling
+from router.store.redis_books import Books, BooksUpdate
 from router.store.redis_documents import Documents
 from router.store.redis_link import Link, Script
 from router.store.redis_pace import RETRY_S, Pace
-from router.store.redis_peers import PeerViews, view_text
+from router.store.redis_peers import PeerReports, report_text
 from router.store.redis_takes import Takes
-from router.store.state import Bucket, Budget, Grant, Listener, StateError, StateHealth, View, Want
+from router.store.state import Bucket, Budget, Grant, Listener, ReplicaReport, StateError, StateHealth, Want
 
 logger = logging.getLogger("headway")
 
 _EXCHANGE = Script(files("router.store").joinpath("redis_exchange.lua").read_text(encoding="utf-8"))
-#: What the others have at work is not known any more when nothing was heard for so long (as in the script).
+#: The others' work is unknown after this time without an answer (as in the script).
 _LIVE_S = 2.0
-#: Lessons that wait to be told.
-_LESSONS = 1000
-#: Turns that wait to be told (as many as Redis keeps: `TURNS_KEPT` of the script).
+#: The most messages of observations that wait to be sent.
+_MAX_MESSAGES = 1000
+#: The most turns that wait to be sent (as many as Redis keeps: `TURNS_KEPT` of the script).
 _TURNS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """What an exchange tells, until it is acknowledged."""
+class _Message:
+    """The content of an exchange, until it is acknowledged."""
 
-    telling: Telling
-    view: str
+    update: BooksUpdate
+    report: str
     turns: Mapping[str, str]
-    anything: bool  # that was not told before
+    anything: bool  # whether any of it is new
 
 
 class RedisState:
-    """One replica's, named by `run_id`. All keys in Redis begin with the fleet's `name` in braces (so that a Cluster
-    keeps them together). A call is waited for `timeout_s`; what changes is told at least every `interval_s`."""
+    """The state of one replica, the run `run_id`.
+
+    All keys in Redis begin with the fleet's `name` in braces, which keeps them together in a Cluster. A call may take
+    `timeout_s`. Changes are sent at least every `interval_s`.
+    """
 
     def __init__(
         self, url: str, *, name: str, run_id: str, timeout_s: float, interval_s: float, replicas: int = 1
@@ -66,24 +69,24 @@ class RedisState:
         self._link = Link(url, timeout_s)
         self._documents = Documents(Link(url, timeout_s), self._prefix, self._changed)
         self._pace = Pace(interval_s)
-        self._settle_s = 2 * (RETRY_S + timeout_s)  # the others try to come back within half of it
+        self._settle_s = 2 * (RETRY_S + timeout_s)  # the others come back within half of it
         self._listener: Listener | None = None
         self._task: asyncio.Task[None] | None = None
         self._closing = False
 
         self._books = Books(run_id)
         self._takes = Takes(self._books, self._pace, replicas)
-        self._peers = PeerViews(run_id)
+        self._peers = PeerReports(run_id)
         self._turns: dict[str, str] = {}
-        self._lessons: deque[str] = deque(maxlen=_LESSONS)
-        self._view = ""  # as last told
+        self._observations: deque[str] = deque(maxlen=_MAX_MESSAGES)
+        self._report = ""  # as last sent
 
-        self._known = False  # whether Redis knows this replica and what it was told
+        self._joined = False  # whether Redis knows this replica and its amounts
         self._warned = False
         self._number = 0
-        self._since = 0  # how much of what changed elsewhere has been heard
-        self._heard_lesson = ""
-        self._heard_at = time.monotonic()
+        self._since = 0  # the last change elsewhere that was received
+        self._last_message = ""
+        self._answered_at = time.monotonic()
         self._exchanges = self._failures = 0
         self._exchange_s = 0.0
 
@@ -92,8 +95,8 @@ class RedisState:
         self._listener = listener
         while await self._exchange():
             pass
-        if self._known:
-            self._takes.join()  # nobody counts on a share of one that was never there
+        if self._joined:
+            self._takes.join()  # no other replica counts on a share of a replica that has just started
         self._task = asyncio.create_task(self._run_exchanges(), name="shared state")
 
     async def _run_exchanges(self) -> None:
@@ -101,14 +104,14 @@ class RedisState:
             await self._pace.due()
             try:
                 await self._exchange()
-            except Exception as error:  # noqa: BLE001 (the task's root: without it every take would wait for ever)
+            except Exception as error:  # noqa: BLE001 (the task's root: without it every take would wait forever)
                 failed("shared-state", error)
-                self._cut()
+                self._lose()
         with surviving("shared-state"):
-            while self._known and self._books.untold and await self._exchange():
+            while self._joined and self._books.unsent and await self._exchange():
                 pass
             await self._exchange(bye=True)
-        self._cut()
+        self._lose()
 
     async def aclose(self) -> None:
         self._closing = True
@@ -117,10 +120,10 @@ class RedisState:
             await self._task
         await self._link.aclose()
 
-    # --- what the gateway asks and tells ---
+    # --- the interface ---
     def load_spent(self, spent: Mapping[tuple[str, str], Mapping[str, float]]) -> None:
         self._takes.loaded(self._books.load(spent))
-        self.poke()
+        self.wake()
 
     async def take(self, want: Want, now: float) -> Grant:
         return await self._takes.take(want)
@@ -131,158 +134,158 @@ class RedisState:
     def settle(self, budgets: Sequence[Budget], reserved_usd: float, spent_usd: float) -> None:
         for budget in budgets:
             self._books.settle((budget.key, budget.period), reserved_usd, spent_usd)
-        self.poke()
+        self.wake()
 
     def spent_usd(self, key: str, period: str) -> float:
         return self._books.spent_usd((key, period))
 
-    def tell(self, lesson: bytes) -> None:
-        self._lessons.append(base64.b64encode(lesson).decode())
+    def send_observations(self, message: bytes) -> None:
+        self._observations.append(base64.b64encode(message).decode())
 
-    def poke(self) -> None:
-        if self._known:
+    def wake(self) -> None:
+        if self._joined:
             self._pace.soon()
 
     async def change(
         self, document: str, edit: Callable[[Mapping[str, Any]], Mapping[str, Any]]
     ) -> Mapping[str, Any]:
-        if self._takes.alone is not None:
-            # Another replica may know a later version that Redis has not been told yet.
+        if self._takes.fallback is not None:
+            # Another replica may have a later version that Redis does not know yet.
             raise StateError("the shared state does not answer; nothing was changed")
         content = await self._documents.change(document, edit)
-        self.poke()
+        self.wake()
         return content
 
     def _changed(self, document: str, content: Mapping[str, Any]) -> None:
         if self._listener is not None:
-            self._listener.changed(document, content)
+            self._listener.document_changed(document, content)
 
     @property
     def health(self) -> StateHealth:
-        alone = self._takes.alone
+        fallback = self._takes.fallback
         return StateHealth(
             shared=True,
-            connected=self._known,
+            connected=self._joined,
             replicas=self._peers.replicas,
             exchanges=self._exchanges,
             failures=self._failures,
             exchange_s=self._exchange_s,
-            alone_s=self._takes.alone_s + (0.0 if alone is None else time.monotonic() - alone.since),
+            alone_s=self._takes.alone_s + (0.0 if fallback is None else time.monotonic() - fallback.since),
         )
 
     # --- exchanges ---
     async def _exchange(self, *, bye: bool = False) -> bool:
-        """Tell and hear; whether there is more to tell or to hear."""
-        told, message = self._message(bye)
+        """Exchange once; whether more is to be sent or received."""
+        sent, message = self._message(bye)
         began = time.monotonic()
         try:
             text = await self._link.run(_EXCHANGE, f"{self._prefix}replicas", self._prefix, message)
         except StateError as error:
             self._failures += 1
             if not self._warned:
-                logger.warning("the shared state does not answer (%s): going on alone", error)
+                logger.warning("the shared state does not answer (%s): this replica decides alone", error)
                 self._warned = True
-            self._cut()
+            self._lose()
             return False
         self._exchanges += 1
-        self._heard_at = time.monotonic()
-        self._exchange_s += self._heard_at - began
+        self._answered_at = time.monotonic()
+        self._exchange_s += self._answered_at - began
         answer = json.loads(text)
         if "grants" not in answer:
-            logger.warning("the shared state has forgotten this replica: telling everything again")
-            self._cut()
+            logger.warning("the shared state does not know this replica: sending everything again")
+            self._lose()
             self._pace.at_once()
             return True
-        return self._hear(told, answer)
+        return self._receive(sent, answer)
 
-    def _message(self, bye: bool) -> tuple[_Told, str]:
-        """What to tell, and how it is written."""
-        hello = not self._known
+    def _message(self, bye: bool) -> tuple[_Message, str]:
+        """The content of the next exchange, and its JSON."""
+        hello = not self._joined
         if hello:
-            self._books.tell_all()
-        view = View() if self._listener is None else self._listener.view()
-        for what, (instance, model) in view.turns.items():
+            self._books.resend_all()
+        report = ReplicaReport() if self._listener is None else self._listener.report()
+        for what, (instance, model) in report.turns.items():
             self._turns[what] = json.dumps((self._run, instance, model))
         while len(self._turns) > _TURNS:  # Redis is away, and clients may name any set of models
             del self._turns[next(iter(self._turns))]
-        text = view_text(view)
-        telling, wants, turns = self._books.telling(), self._takes.rows(), dict(self._turns)
+        text = report_text(report)
+        update, wants, turns = self._books.update(), self._takes.rows(), dict(self._turns)
         gives_number, gives = self._takes.gives.batch()
-        lessons = list(self._lessons)
-        self._lessons.clear()  # best effort: told once
+        observations = list(self._observations)
+        self._observations.clear()  # best effort: sent once
         self._number += 1
-        # After a silence the others may have dropped it.
-        silent = time.monotonic() - self._heard_at > _LIVE_S / 2
-        new_view = hello or silent or text != self._view
+        # After a silence the others may have dropped the report.
+        silent = time.monotonic() - self._answered_at > _LIVE_S / 2
+        new_report = hello or silent or text != self._report
         message = {
             "run": self._run,
             "number": self._number,
             "hello": hello,
             "bye": bye,
-            "spent": telling.spent,
-            "reserved": telling.reserved,
+            "spent": update.spent,
+            "reserved": update.reserved,
             "gives_number": gives_number,
             "gives": gives,
             "wants": wants,
-            "view": text if new_view else None,
+            "view": text if new_report else None,
             "turns": turns,
             "documents": self._documents.rows() if hello else (),
-            "lessons": lessons,
+            "lessons": observations,
             "since": 0 if hello else self._since,
-            "heard": self._heard_lesson,
+            "heard": self._last_message,
         }
-        anything = bool(telling.own or telling.spent or wants or gives or lessons or turns or new_view)
-        return _Told(telling, text, turns, anything), json.dumps(message, allow_nan=False)
+        anything = bool(update.own or update.spent or wants or gives or observations or turns or new_report)
+        return _Message(update, text, turns, anything), json.dumps(message, allow_nan=False)
 
-    def _hear(self, told: _Told, answer: Mapping[str, Any]) -> bool:
-        self._books.told(told.telling)
+    def _receive(self, sent: _Message, answer: Mapping[str, Any]) -> bool:
+        self._books.acknowledged(sent.update)
         self._takes.gives.acknowledged()
         self._takes.granted(list(answer["grants"]))
-        self._view = told.view
-        self._turns = {what: turn for what, turn in self._turns.items() if told.turns.get(what) != turn}
+        self._report = sent.report
+        self._turns = {what: turn for what, turn in self._turns.items() if sent.turns.get(what) != turn}
         for kind, name, *values in answer["changes"]:
-            self._hear_change(kind, name, values)
-        self._peers.lives(list(answer["live"]))
-        self._since, self._heard_lesson = int(answer["since"]), answer["heard"]
+            self._receive_change(kind, name, values)
+        self._peers.set_live(list(answer["live"]))
+        self._since, self._last_message = int(answer["since"]), answer["heard"]
         if self._listener is not None:
-            if (news := self._peers.news()) is not None:
-                self._listener.hear(news)
+            if (peers := self._peers.drain()) is not None:
+                self._listener.receive_peers(peers)
             if answer["lessons"]:
-                self._listener.hear_lessons([base64.b64decode(each) for each in answer["lessons"]])
+                self._listener.receive_observations([base64.b64decode(each) for each in answer["lessons"]])
 
-        if not self._known:
-            self._known, self._warned = True, False
+        if not self._joined:
+            self._joined, self._warned = True, False
             self._takes.returned(self._settle_s)
-        more = answer["more"] or self._books.untold
-        if not more and self._takes.settled:
+        more = answer["more"] or self._books.unsent
+        if not more and self._takes.may_join:
             self._takes.join()
-            logger.warning("the shared state answers again: no longer going on alone")
-        changed = told.anything or bool(answer["changes"] or answer["lessons"])
+            logger.warning("the shared state answers again: this replica no longer decides alone")
+        changed = sent.anything or bool(answer["changes"] or answer["lessons"])
         self._pace.ended(changed=changed, replicas=self._peers.replicas)
         if more or self._takes.waiting:
             self._pace.at_once()
         return more
 
-    def _hear_change(self, kind: str, name: str, values: Sequence[Any]) -> None:
-        """Something that has changed in Redis, as `redis_exchange.lua` writes it."""
+    def _receive_change(self, kind: str, name: str, values: Sequence[Any]) -> None:
+        """A change in Redis, as `redis_exchange.lua` writes it."""
         match kind:
             case "b":
                 run, spent_usd, held_usd = values
-                self._books.heard(name, run, float(spent_usd), float(held_usd))
+                self._books.received(name, run, float(spent_usd), float(held_usd))
             case "v":
-                self._peers.viewed(name, values[0])
+                self._peers.report_received(name, values[0])
             case "t":
-                self._peers.turned(name, values[0])
+                self._peers.turn_received(name, values[0])
             case "d":
-                self._documents.heard(name, int(values[0]), values[1])
+                self._documents.received(name, int(values[0]), values[1])
 
-    def _cut(self) -> None:
-        """Redis does not answer, or knows nothing of this replica."""
-        self._known = False
-        # Workers that start while Redis is away have not heard of each other.
-        self._takes.cut(max(self._peers.replicas, self._least_replicas))
+    def _lose(self) -> None:
+        """Redis does not answer, or does not know this replica."""
+        self._joined = False
+        # Workers that start while Redis is away do not know of each other.
+        self._takes.lose(max(self._peers.replicas, self._least_replicas))
         self._pace.failed()
-        if time.monotonic() - self._heard_at > _LIVE_S:
+        if time.monotonic() - self._answered_at > _LIVE_S:
             self._peers.forget_work()
-            if self._listener is not None and (news := self._peers.news()) is not None:
-                self._listener.hear(news)
+            if self._listener is not None and (peers := self._peers.drain()) is not None:
+                self._listener.receive_peers(peers)

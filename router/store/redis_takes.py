@@ -1,4 +1,4 @@
-"""Takes on their way to Redis and their answers, or their decision here while Redis does not answer."""
+"""Takes that wait for Redis, and their decision here while Redis does not answer."""
 
 from __future__ import annotations
 
@@ -13,63 +13,63 @@ from router.store.redis_pace import Pace
 from router.store.redis_wants import Gives, read_grant, want_row
 from router.store.state import Bucket, Grant, Want
 
-#: So many takes go with one exchange: Redis does nothing else meanwhile.
+#: The most takes in one exchange: Redis does nothing else meanwhile.
 _WANTS = 200
-#: Levels that are remembered before those of buckets that are full again are forgotten.
+#: The most levels kept before those of full buckets are dropped.
 _LEVELS = 1000
 
 
 class Takes:
     """In one of three states:
 
-    shared    `alone` is None: Redis grants
-    alone     `alone` is set, `settled_at` is None: decided by this replica's share (`redis_alone`), at once
-    settling  both are set: Redis is back and told everything, but takes are still decided by the share, until every other
-              replica has had the time to come back and tell too
+    shared     `fallback` is None: Redis grants
+    alone      `fallback` is set, `rejoins_at` is None: this replica decides at once, by its share (`redis_fallback`)
+    rejoining  both are set: Redis is back and has everything of this replica, but its share still decides until every
+               other replica has had time to send its own
     """
 
     def __init__(self, books: Books, pace: Pace, replicas: int = 1) -> None:
-        """Alone at first, as one of `replicas`."""
+        """Starts alone, as one of `replicas`."""
         self._books = books
         self._pace = pace
         self.gives = Gives()
-        self.alone: LocalFallback | None = LocalFallback(books, {}, replicas, time.monotonic())
-        self.settled_at: float | None = None
-        self.alone_s = 0.0  # up to the last return
+        self.fallback: LocalFallback | None = LocalFallback(books, {}, replicas, time.monotonic())
+        self.rejoins_at: float | None = None
+        self.alone_s = 0.0  # until the last return
         self._waiting: list[tuple[Want, asyncio.Future[Grant]]] = []
-        self._asked: list[tuple[Want, asyncio.Future[Grant]]] = []
+        self._sent: list[tuple[Want, asyncio.Future[Grant]]] = []
         self._levels: dict[str, tuple[Bucket, float, float]] = {}
         self._levels_kept = _LEVELS
 
     async def take(self, want: Want) -> Grant:
-        """All that is wanted, or nothing."""
-        if self.alone is not None:
-            return self._decide(self.alone, want)
+        """Take everything, or nothing."""
+        if self.fallback is not None:
+            return self._decide(self.fallback, want)
         answer: asyncio.Future[Grant] = asyncio.get_running_loop().create_future()
         self._waiting.append((want, answer))
         self._pace.at_once()
         try:
             return await answer
         except asyncio.CancelledError:
-            if answer.done() and not answer.cancelled():  # it came in the same moment
+            if answer.done() and not answer.cancelled():  # the answer arrived in the same turn
                 self._let_go(want, answer.result())
             raise
 
     def give(self, bucket: Bucket, amount: float) -> None:
-        """Put back what was taken too much. While alone it changes what is owed when Redis is back."""
-        if self.alone is not None:
-            self.alone.give(bucket, amount, time.monotonic())
-        if self.alone is None or self.settled_at is not None:
+        """Return an amount to a bucket. While alone it changes what Redis gets when it is back."""
+        if self.fallback is not None:
+            self.fallback.give(bucket, amount, time.monotonic())
+        if self.fallback is None or self.rejoins_at is not None:
             self.gives.add(bucket, amount)
             self._pace.soon()
 
     def loaded(self, spent_usd: Mapping[Name, float]) -> None:
-        """So much more was spent of budgets than was known."""
-        if self.alone is not None:
-            self.alone.loaded(spent_usd)
+        """More was spent of budgets than was known."""
+        if self.fallback is not None:
+            self.fallback.loaded(spent_usd)
 
     def _let_go(self, want: Want, grant: Grant) -> None:
-        """Nobody waits for it any more."""
+        """The caller waits no longer."""
         if grant.given:
             for budget in want.budgets:
                 self._books.settle((budget.key, budget.period), grant.reserved_usd, 0.0)
@@ -79,20 +79,20 @@ class Takes:
     # --- with Redis ---
     @property
     def waiting(self) -> bool:
-        """Whether anybody waits for the next exchange."""
+        """Whether any caller waits for the next exchange."""
         return bool(self._waiting)
 
     def rows(self) -> list[list[object]]:
-        """What is asked for in the exchange that begins now."""
+        """The wants of the exchange that begins now."""
         waiting = [each for each in self._waiting if not each[1].done()]
-        self._asked, self._waiting = waiting[:_WANTS], waiting[_WANTS:]
-        return [want_row(want) for want, _ in self._asked]
+        self._sent, self._waiting = waiting[:_WANTS], waiting[_WANTS:]
+        return [want_row(want) for want, _ in self._sent]
 
     def granted(self, rows: Sequence[Any]) -> None:
-        """The answers, in the order of the rows."""
-        asked, self._asked = self._asked, []
+        """Redis' answers, in the order of the rows."""
+        sent, self._sent = self._sent, []
         now = time.monotonic()
-        for (want, answer), row in zip(asked, rows, strict=True):
+        for (want, answer), row in zip(sent, rows, strict=True):
             grant = read_grant(want, row)
             if grant.given:
                 self._books.granted(want.budgets, grant.reserved_usd)
@@ -111,42 +111,42 @@ class Takes:
             self._levels_kept = max(_LEVELS, 2 * len(self._levels))
 
     # --- without ---
-    def cut(self, replicas: int) -> None:
-        """Redis does not answer: who waits is answered here, as one of `replicas`."""
+    def lose(self, replicas: int) -> None:
+        """Redis does not answer: decide for all waiting callers here, as one of `replicas`."""
         now = time.monotonic()
-        if self.alone is None:
-            self.alone = LocalFallback(self._books, self._levels, replicas, now)
-        elif self.settled_at is not None:
-            self.alone.owed(now)  # that has been told, or is on its way
-        self.settled_at = None
-        for want, answer in [*self._asked, *self._waiting]:
+        if self.fallback is None:
+            self.fallback = LocalFallback(self._books, self._levels, replicas, now)
+        elif self.rejoins_at is not None:
+            self.fallback.owed(now)  # it has been sent, or is on its way
+        self.rejoins_at = None
+        for want, answer in [*self._sent, *self._waiting]:
             if not answer.done():
-                answer.set_result(self._decide(self.alone, want))
-        self._asked, self._waiting = [], []
+                answer.set_result(self._decide(self.fallback, want))
+        self._sent, self._waiting = [], []
 
-    def _decide(self, alone: LocalFallback, want: Want) -> Grant:
-        grant = alone.take(want, time.monotonic())
-        if grant.given and self.settled_at is not None:
+    def _decide(self, fallback: LocalFallback, want: Want) -> Grant:
+        grant = fallback.take(want, time.monotonic())
+        if grant.given and self.rejoins_at is not None:
             for bucket, amount in want.takes:
                 self.gives.add(bucket, -amount)
             self._pace.soon()
         return grant
 
     def returned(self, settle_s: float) -> None:
-        """Redis is back. It is told now what was taken meanwhile, and from here on each take."""
-        if self.alone is not None and self.settled_at is None:
+        """Redis is back: send it what was taken meanwhile, and from now on each take."""
+        if self.fallback is not None and self.rejoins_at is None:
             now = time.monotonic()
-            for bucket, amount in self.alone.owed(now):
+            for bucket, amount in self.fallback.owed(now):
                 self.gives.add(bucket, amount)
-            self.settled_at = now + settle_s
+            self.rejoins_at = now + settle_s
 
     @property
-    def settled(self) -> bool:
-        """Whether settling has lasted long enough."""
-        return self.settled_at is not None and time.monotonic() >= self.settled_at
+    def may_join(self) -> bool:
+        """Whether rejoining has lasted long enough."""
+        return self.rejoins_at is not None and time.monotonic() >= self.rejoins_at
 
     def join(self) -> None:
-        """Everybody is back: Redis grants again."""
-        if self.alone is not None:
-            self.alone_s += time.monotonic() - self.alone.since
-            self.alone = self.settled_at = None
+        """All replicas are back: Redis grants again."""
+        if self.fallback is not None:
+            self.alone_s += time.monotonic() - self.fallback.since
+            self.fallback = self.rejoins_at = None

@@ -1,4 +1,4 @@
-"""How wants and what goes back to buckets are told to Redis, and how its grants are read."""
+"""Writes wants and returned amounts for Redis, and reads its grants."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from router.store.redis_books import in_redis
 from router.store.state import Bucket, Grant, Want, taken
 
-#: JSON knows no infinity: a budget without a limit has one that nobody reaches.
+#: JSON has no infinity: a budget without a limit gets one that nobody reaches.
 _ENDLESS_USD = 1e300
 
 
@@ -42,8 +42,8 @@ def read_grant(want: Want, row: Sequence[Any]) -> Grant:
 
 
 class Gives:
-    """Amounts on their way to buckets. A batch goes out under its number until it is acknowledged, so that one whose
-    answer was lost is not counted twice."""
+    """Amounts for buckets that are not acknowledged yet. A batch keeps its number until it is acknowledged, so that it
+    counts once even if an answer is lost."""
 
     def __init__(self) -> None:
         self._pending: dict[str, tuple[Bucket, float]] = {}
@@ -54,12 +54,12 @@ class Gives:
         return bool(self._pending or self._batch)
 
     def add(self, bucket: Bucket, amount: float) -> None:
-        """To be given with the next batch; negative: to be taken."""
+        """Add an amount to the next batch; negative to take."""
         _, before = self._pending.get(bucket.name, (bucket, 0.0))
         self._pending[bucket.name] = (bucket, before + amount)
 
     def batch(self) -> tuple[int, list[tuple[str, float, float, float]]]:
-        """The number and the rows of what goes out now: the last batch again, if it was not acknowledged."""
+        """The number and rows of the next batch: the last one again if it was not acknowledged."""
         if not self._batch and self._pending:
             self._batch, self._pending = self._pending, {}
             self._number += 1
@@ -69,5 +69,5 @@ class Gives:
         ]
 
     def acknowledged(self) -> None:
-        """The last batch has arrived."""
+        """Redis has the last batch."""
         self._batch = {}

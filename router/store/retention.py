@@ -1,8 +1,7 @@
-"""Keeping the store within its age and size: the oldest requests go first, in small batches.
+"""Keeps the store within its age and size: the oldest requests are deleted first, in small batches.
 
-Deleting in small transactions keeps the writer from waiting; freed pages are used again, and in SQLite also
-given back to the file system. Of several replicas over one PostgreSQL only one prunes at a time. What was spent (`spend`)
-and `keys` stay.
+Small transactions keep the writer from waiting. Freed pages are reused, and SQLite also returns them to the file system. Of
+several replicas over one PostgreSQL only one prunes at a time. The tables `spend` and `keys` are never pruned.
 """
 
 from __future__ import annotations
@@ -60,11 +59,11 @@ class Retention:
             await asyncio.sleep(INTERVAL_S)
 
     async def prune_alone(self, now: float) -> int:
-        """`prune`, unless another replica is at it."""
+        """`prune`, unless another replica does so now."""
         if self._sqlite:
             return await self.prune(now)
         async with self._engine.connect() as connection:
-            # The lock is the connection's, so it ends with the process whatever happens.
+            # The lock belongs to the connection, so it ends with the process in any case.
             await connection.execution_options(isolation_level="AUTOCOMMIT")
             if not await connection.scalar(text("SELECT pg_try_advisory_lock(:lock)"), {"lock": _LOCK}):
                 return 0
@@ -74,7 +73,7 @@ class Retention:
                 await connection.execute(text("SELECT pg_advisory_unlock(:lock)"), {"lock": _LOCK})
 
     async def prune(self, now: float) -> int:
-        """Remove what is too old at `now` (seconds since the epoch) or too much; the number of requests."""
+        """Remove requests that are too old at `now` (seconds since the epoch) or too many; returns their number."""
         removed = 0
         if self._retain_s is not None:
             while count := await self._remove(now - self._retain_s):
@@ -93,7 +92,7 @@ class Retention:
         return removed
 
     async def _remove(self, before: float | None) -> int:
-        """Remove one batch of the oldest requests (those received before a time, if given)."""
+        """Remove one batch of the oldest requests (received before a time, if given)."""
         requests = tables.requests
         query = select(requests.c.id)
         if before is not None:
@@ -115,7 +114,7 @@ class Retention:
         return len(ids)
 
     async def _remove_runs(self, before: float) -> None:
-        """Remove runs that have ended and were accounted for, all of whose rows are gone."""
+        """Remove runs that have ended, are accounted for, and have no rows left."""
         table = tables.runs
         ended = func.coalesce(table.c.ended_at, table.c.started_at) < before
         async with self._engine.begin() as connection:
@@ -130,7 +129,7 @@ class Retention:
             return await _postgres_live_bytes(connection)
 
     async def _shrink(self) -> None:
-        """Give free pages back to the file system, a few at a time."""
+        """Return free pages to the file system, a few at a time."""
         async with self._engine.connect() as connection:
             await connection.execution_options(isolation_level="AUTOCOMMIT")
             while await _pragma(connection, "freelist_count") >= _VACUUM_PAGES:
@@ -146,8 +145,8 @@ async def _pragma(connection: AsyncConnection, name: str) -> int:
 
 
 async def _postgres_live_bytes(connection: AsyncConnection) -> float:
-    """Bytes of the rows there are. The size of PostgreSQL's files would not do: deleting does not shrink them,
-    so retention that looks at them never ends. Row sizes are those of the newest rows."""
+    """Bytes of the existing rows, estimated from the newest ones. The size of PostgreSQL's files is no measure: deleting
+    does not shrink them, so retention would never end."""
     total = 0.0
     for table in (tables.requests, tables.attempts, tables.explanations):
         count = (await connection.execute(select(func.count()).select_from(table))).scalar_one()

@@ -1,11 +1,10 @@
-"""Counting what a killed process took with it.
+"""Counts the rows that a killed process lost.
 
-Each process counts, in a small memory-mapped file, the requests that arrived and those that finished. The
-pages belong to the kernel's cache, so the counts outlive a SIGKILL. How many rows were committed stands in
-the table `runs`, updated in the same transaction as the rows. A process holds a lock on its file for as long
-as it lives; the next one to start finds files without an owner, writes what they left in the spool
-(`router.store.takeover`) and then the difference into `runs`, and removes them. A clean close does the same with a
-difference of nothing.
+Each process counts arrived and finished requests in a small memory-mapped file. The pages belong to the kernel's cache, so
+the counts survive a SIGKILL. The table `runs` has the number of committed rows, updated in the same transaction as the
+rows. A process locks its file while it lives. The next process to start finds files without an owner, writes their spools
+(`router.store.takeover`), writes the difference into `runs`, and removes the files. A clean close does the same; then the
+difference is zero.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ _AT_ARRIVED, _AT_FINISHED, _AT_DROPPED = 1, 2, 3
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Rows lost by runs that were killed, over all runs that the store knows: `finished` requests whose row
-    was not yet committed, and requests `in_flight` that never finished."""
+    """Rows lost by all killed runs: `finished` requests whose row was not committed, and requests `in_flight` that never
+    finished."""
 
     finished: int = 0
     in_flight: int = 0
@@ -51,20 +50,20 @@ class Counts:
     ARRIVED, FINISHED, DROPPED = _AT_ARRIVED, _AT_FINISHED, _AT_DROPPED
 
     def __init__(self, run_id: str, path: Path | None) -> None:
-        """Create the file (none for a database in memory: nothing of it survives anyway)."""
+        """Create the file (none for a database in memory, which does not survive anyway)."""
         self.run_id = run_id
         self.path = path
         self._fd: int | None = None
         if path is None:
             self._map = mmap.mmap(-1, _SIZE_BYTES)
         else:
-            # Locked before it has its name, so that no other process takes it for an orphan.
+            # Locked before it has its name: otherwise another process could treat it as an orphan.
             unborn = path.with_name(f".{path.name}.new")
             self._fd = os.open(unborn, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._fd, fcntl.LOCK_EX)
             os.write(
                 self._fd, bytes(_SIZE_BYTES)
-            )  # to store into a page that a full disk cannot hold is a SIGBUS
+            )  # writing into a page that a full disk cannot hold is a SIGBUS
             self._map = mmap.mmap(self._fd, _SIZE_BYTES)
             os.rename(unborn, path)
         self.slots = memoryview(self._map).cast("Q")
@@ -83,7 +82,7 @@ class Counts:
         return self.slots[_AT_DROPPED]
 
     def close(self, *, remove: bool) -> None:
-        """Let go of the file; kept when its run could not be accounted for."""
+        """Close the file. It stays if its run could not be accounted for."""
         if remove and self.path is not None:
             self.path.unlink(missing_ok=True)
         self.slots.release()
@@ -99,8 +98,8 @@ def new_run_id(now: float) -> str:
 
 
 def file_prefix(url: URL, directory: Path | None, state_dir: Path | None = None) -> Path | None:
-    """Where counter files (and the spool) go and how their names begin: in `directory`, else beside a SQLite file, else
-    in `state_dir` (or the working directory). None for a database in memory."""
+    """The path that begins the names of counter files and of the spool: in `directory`, else beside a SQLite file, else in
+    `state_dir` (or the working directory). None for a database in memory."""
     path = sqlite_path(url)
     if url.get_backend_name() == "sqlite" and path is None:
         return None
@@ -112,12 +111,12 @@ def file_prefix(url: URL, directory: Path | None, state_dir: Path | None = None)
 
 
 def keyed_path(prefix: Path | None) -> Path | None:
-    """The file that says that there were keys in the database, of which `file_prefix` tells the place."""
+    """The file that says that the database had keys, beside the files of `file_prefix`."""
     return None if prefix is None else prefix.with_name(prefix.name.removesuffix("run-") + "keyed")
 
 
 def traces_of_gateway(url: URL, directory: Path | None = None) -> list[Path]:
-    """What gateways have left beside a SQLite file: that it held keys, and counts of runs. Its database was there, then."""
+    """The files that gateways left beside a SQLite file, which prove that the database existed: its keys, counts of runs."""
     prefix = file_prefix(url, directory)
     if prefix is None or not prefix.parent.is_dir():
         return []
@@ -128,7 +127,7 @@ def traces_of_gateway(url: URL, directory: Path | None = None) -> list[Path]:
 
 
 def create_counts(prefix: Path | None, run_id: str, *, make_directory: bool) -> Counts:
-    """The counter file of a new run, and its directory if asked for; StoreError when it cannot be made."""
+    """The counter file of a new run, and its directory if wanted. Raises StoreError if it cannot be made."""
     try:
         if prefix is not None and not prefix.parent.exists() and make_directory:
             prefix.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -145,7 +144,7 @@ async def begin(engine: AsyncEngine, run_id: str, now: float) -> None:
 
 
 def orphans(prefix: Path) -> Iterator[tuple[Path, int]]:
-    """Counter files whose owner is gone, each locked by us through the file descriptor beside it."""
+    """Counter files whose owner is gone, each with the file descriptor by which we locked it."""
     for path in sorted(prefix.parent.glob(f"{glob.escape(prefix.name)}*")):
         if path.suffix == spool.SUFFIX:
             continue
@@ -161,14 +160,14 @@ def orphans(prefix: Path) -> Iterator[tuple[Path, int]]:
         except BlockingIOError:  # its process lives
             os.close(fd)
             continue
-        if not path.exists():  # taken between our opening and our locking
+        if not path.exists():  # removed between our opening and our locking
             os.close(fd)
             continue
         yield path, fd
 
 
 async def account(engine: AsyncEngine, run_id: str, fd: int) -> None:
-    """Write the gap of a dead run into `runs`, by its counter file."""
+    """Write the lost rows of a dead run into `runs`, from its counter file."""
     await _account(engine, run_id, os.pread(fd, _SIZE_BYTES, 0))
 
 
@@ -195,7 +194,7 @@ async def _account(engine: AsyncEngine, run_id: str, content: bytes) -> None:
 
 
 async def finish(connection: AsyncConnection, counts: Counts, recorded: int, now: float) -> Lost:
-    """Close the row of this run; clean when every finished request was recorded or counted as dropped."""
+    """Close the row of this run. Clean: every finished request was recorded or counted as dropped."""
     return await _end(
         connection, counts.run_id, counts.arrived, counts.finished, recorded, counts.dropped, now
     )
@@ -230,7 +229,7 @@ async def _end(
 
 
 async def lost_so_far(engine: AsyncEngine) -> Lost:
-    """What all runs together lost."""
+    """The rows that all runs lost."""
     runs = tables.runs
     async with engine.connect() as connection:
         row = (

@@ -1,9 +1,8 @@
-"""The version of a database's tables: told, brought to the newest (Alembic, `router.store.migrations`), checked.
+"""The version of a database's tables: read, migrated to the newest (Alembic, `router.store.migrations`), checked.
 
-Whoever opens a store for recording brings it to the newest version first. Several processes that start at once take
-turns: PostgreSQL's advisory lock, SQLite's own lock on the file. It is done in one transaction, so a version is reached
-or not. A database without a version (made before versions were kept) begins at the first, which makes only
-what is not there.
+Opening a store for recording migrates it first. Processes that start at the same time take turns, by PostgreSQL's advisory
+lock or SQLite's lock on the file. A migration is one transaction: it is complete or not done. A database without a version
+(made before there were versions) starts at the first, which makes only the tables that are missing.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ VERSIONS = ("0001", "0002")
 NEWEST = VERSIONS[-1]
 
 _FOLDER = Path(__file__).with_name("migrations")
-# Any number will do that nothing else in the database uses: "headway" in ASCII.
+# Any number that nothing else in the database uses: "headway" in ASCII.
 _LOCK = 0x68656164776179
 
 
 class SchemaError(Exception):
-    """The tables are not such as this program can use."""
+    """This program cannot use the tables."""
 
 
 async def upgrade(engine: AsyncEngine) -> str | None:
-    """Bring the tables to the newest version; the version before (None: there was none). SchemaError: they are of a newer
-    program, or none of ours."""
+    """Migrate the tables to the newest version; returns the version before (None: there was none). Raises SchemaError if
+    they are of a newer program, or not ours."""
     async with engine.connect() as connection:
         if await connection.run_sync(_ready):
             return NEWEST
         await connection.rollback()
-        # Now in line; whoever was first has done it all.
+        # Our turn: the first process may have done everything.
         if engine.dialect.name == "postgresql":
             await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
         else:
@@ -49,7 +48,7 @@ async def upgrade(engine: AsyncEngine) -> str | None:
 
 
 async def check(engine: AsyncEngine) -> None:
-    """SchemaError unless the tables are those of the newest version."""
+    """Raise SchemaError unless the tables have the newest version."""
     async with engine.connect() as connection:
         found = await connection.run_sync(version)
         if found not in VERSIONS or not await connection.run_sync(_ready):
@@ -66,7 +65,7 @@ async def current(engine: AsyncEngine) -> str | None:
 
 
 def version(connection: Connection) -> str | None:
-    """The version of the tables; None if there is none. SchemaError for one that this program does not know."""
+    """The version of the tables; None if there is none. Raises SchemaError for an unknown version."""
     if not inspect(connection).has_table("alembic_version"):
         return None
     found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
@@ -88,7 +87,7 @@ def _upgrade(connection: Connection) -> str | None:
     before = version(connection)
     if before == NEWEST:
         return before
-    # Its own account of it is a dozen lines.
+    # Its own message has a dozen lines.
     logging.getLogger("alembic").setLevel(logging.WARNING)
     from alembic import command
     from alembic.config import Config
@@ -103,7 +102,7 @@ def _upgrade(connection: Connection) -> str | None:
 
 
 def _refuse_missing(connection: Connection) -> None:
-    """SchemaError for tables that have our names but not our columns."""
+    """Raise SchemaError for tables with our names but other columns."""
     inspector = inspect(connection)
     present = set(inspector.get_table_names())
     missing = []

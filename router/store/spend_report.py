@@ -1,4 +1,4 @@
-"""What was spent, by day, key, policy and model, as the API and `headway spend` tell it."""
+"""Reports of spending by day, key, policy and model, for the API and `headway spend`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 from router.store.queries import Store
 
-#: What a report can be split by.
+#: The dimensions of a report.
 DIMENSIONS = ("day", "key", "policy", "model")
-#: What is summed.
+#: The sums of a report.
 AMOUNTS = ("requests", "prompt_tokens", "output_tokens", "cost_usd")
 
 _DAYS = re.compile(r"([0-9]{1,5})d")
@@ -20,8 +20,8 @@ _DAYS = re.compile(r"([0-9]{1,5})d")
 
 @dataclass(frozen=True, slots=True)
 class SpendReport:
-    """`rows` hold the dimensions of `by` and the amounts, `total` the sums of the rows. Days are UTC, `since` and
-    `until` included, None: no bound."""
+    """`rows` have the dimensions in `by` and the amounts, `total` the sums of the rows. Days are UTC, `since` and `until`
+    included; None: no bound."""
 
     by: tuple[str, ...]
     since: str | None
@@ -40,7 +40,7 @@ class SpendReport:
 
 
 def dimensions(text: str) -> tuple[str, ...]:
-    """`day,key` as a tuple, each once. ValueError for anything that is none of `DIMENSIONS`."""
+    """`day,key` as a tuple, each once. Raises ValueError for a name that is not in `DIMENSIONS`."""
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     for name in names:
         if name not in DIMENSIONS:
@@ -49,8 +49,10 @@ def dimensions(text: str) -> tuple[str, ...]:
 
 
 def day(text: str, now: float) -> str:
-    """A day (UTC) as the store names it, from `2026-11-22`, `today`, or `7d`: the first of the last seven days, today
-    included. ValueError for anything else. `now` in seconds since the epoch."""
+    """A day (UTC) as in the store, from `2026-11-22`, `today`, or `7d`: the first of the last seven days, today included.
+
+    `now` is in seconds since the epoch. Raises ValueError for anything else.
+    """
     today = datetime.fromtimestamp(now, UTC).date()
     if text == "today":
         return today.isoformat()
@@ -60,7 +62,7 @@ def day(text: str, now: float) -> str:
             return (today - timedelta(days=max(0, int(last[1]) - 1))).isoformat()
         return date.fromisoformat(text).isoformat()
     except (ValueError, OverflowError):
-        raise ValueError(f"{text[:40]!r} is no day: give 2026-11-22, today or 7d") from None
+        raise ValueError(f"{text[:40]!r} is not a day: give 2026-11-22, today or 7d") from None
 
 
 async def spend_report(
@@ -70,12 +72,12 @@ async def spend_report(
     until: str | None = None,
     keys: Sequence[str] | None = None,
 ) -> SpendReport:
-    """What was spent by `keys` (None: all; "" is no key), split by `by`. Raises StoreError."""
+    """The spending of `keys` (None: all; "" is no key), split by `by`. Raises StoreError."""
     rows = [
         {name: row[name] for name in (*by, *AMOUNTS)}
         for row in await store.spending(by=list(by), since=since, until=until, keys=keys)
     ]
     if not by and rows and not rows[0]["requests"]:
-        rows = []  # the sum over nothing
+        rows = []  # only the sum over nothing
     total = {name: sum(row[name] for row in rows) for name in AMOUNTS}
     return SpendReport(tuple(by), since, until, rows, total)

@@ -1,7 +1,7 @@
-"""What was spent, by day, key, policy and model: totals of each run, kept in the table `spend` beside the rows.
+"""Spending by day, key, policy and model: totals of each run, in the table `spend`.
 
-A run's totals are written as they are, not as additions, so that writing them twice does no harm. They go with the
-rows that they count, in one transaction: the sum over `spend` is the sum over all rows that were ever written.
+A run writes its totals, not additions, so writing them twice does no harm. They are written in one transaction with the
+rows that they count: the sum over `spend` is the sum over all rows that were ever written.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from router.store.entries import Entry
 from router.store.records import REQUEST_COLUMNS
 from router.store.state import TOTAL
 
-#: What a report can be asked by: a word, and its column.
+#: The dimensions of a report: name and column.
 DIMENSIONS = {"day": "day", "key": "key_name", "policy": "policy", "model": "model"}
 _DAY_S = 86_400.0
 _DAYS_KEPT = 2
@@ -37,7 +37,7 @@ _PROMPT, _OUTPUT, _COST = (_AT[name] for name in ("prompt_tokens", "output_token
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """Requests, their tokens and what they cost."""
+    """Requests, their tokens and their cost."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -46,19 +46,19 @@ class Amounts:
 
 
 class Totals:
-    """What one run has spent, as far as it is written. Days that are over for a while are forgotten."""
+    """The written spending of one run. Days that ended a while ago are dropped."""
 
     def __init__(self, amounts: Mapping[Key, Amounts] | None = None) -> None:
         self._amounts = dict(amounts or {})
-        self._from_s = -math.inf  # what was received before is forgotten
+        self._from_s = -math.inf  # requests received before are dropped
         self._newest = ""
 
     def forgot(self, entries: Iterable[Entry]) -> bool:
-        """Whether totals of such old rows are no longer known here (the clock went back by days)."""
+        """Whether the totals of such old rows were dropped (the clock went back by days)."""
         return any(entry.request[_RECEIVED_AT] < self._from_s for entry in entries)
 
     def with_entries(self, entries: Iterable[Entry]) -> dict[Key, Amounts]:
-        """The totals that change, as they are once these entries are written."""
+        """The changed totals, once these entries are written."""
         changed: dict[Key, list[Any]] = {}
         for entry in entries:
             row = entry.request
@@ -77,7 +77,7 @@ class Totals:
         return {key: Amounts(*sums) for key, sums in changed.items()}
 
     def adopt(self, changed: Mapping[Key, Amounts]) -> None:
-        """These have been written."""
+        """These totals were written."""
         self._amounts.update(changed)
         newest = max((key[0] for key in changed), default="")
         if newest > self._newest:
@@ -122,14 +122,14 @@ class Upsert:
                 "output_tokens": amounts.output_tokens,
                 "cost_usd": amounts.cost_usd,
             }
-            # In one order everywhere, so that no two transactions wait for each other's rows.
+            # Always in the same order, so that no two transactions wait for each other's rows.
             for (day, key, policy, model), amounts in sorted(totals.items())
         ]
         await connection.execute(self._statement, rows)
 
 
 async def totals_of(connection: AsyncConnection, run_id: str) -> Totals:
-    """What a run has written of its totals."""
+    """The totals that a run has written."""
     columns = tables.spend.c
     rows = await connection.execute(select(tables.spend).where(columns.run_id == run_id))
     return Totals(
@@ -155,7 +155,7 @@ def spent_query(day: str) -> Select[Any]:
 
 
 def spent(rows: Iterable[Mapping[str, Any]], day: str) -> dict[tuple[str, str], dict[str, float]]:
-    """The rows of `spent_query` as budgets are asked for: USD by (key, period) and run."""
+    """The rows of `spent_query` as USD by (key, period) and run."""
     found: dict[tuple[str, str], dict[str, float]] = {}
     for row in rows:
         for period, usd in ((TOTAL, row["total_usd"]), (day, row["day_usd"])):
@@ -167,7 +167,7 @@ def spent(rows: Iterable[Mapping[str, Any]], day: str) -> dict[tuple[str, str], 
 def report_query(
     by: Sequence[str], since: str | None, until: str | None, keys: Sequence[str] | None
 ) -> Select[Any]:
-    """Sums of requests, tokens and cost by any of `DIMENSIONS`, in their order. Days are `2026-11-22`, both included.
+    """Sums of requests, tokens and cost by any of `DIMENSIONS`, in their order. Days are `2026-11-22`, both included. Raises
     ValueError for an unknown dimension."""
     unknown = [name for name in by if name not in DIMENSIONS]
     if unknown:

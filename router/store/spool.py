@@ -1,10 +1,10 @@
 """Finished requests on disk, in order, while the database is away: a queue of lines in segment files.
 
-The newest segment is appended to, the oldest read from; a segment whose lines are all removed goes. Nothing is synced:
-what was written survives the process, not a power failure (as with SQLite's `synchronous=NORMAL`). Writing goes to the
-kernel's cache, so it is done in the event loop, where it cannot come between a commit and what the commit removes.
-Its own segments are read through their open files, so that those that someone removes lose nothing while the process lives.
-A run's segments are named after its counter file, whose lock (`router.store.runs`) says whether the run still lives.
+Lines are appended to the newest segment and read from the oldest; a segment without lines is removed. Nothing is synced:
+lines survive the process, but not a power failure (as with SQLite's `synchronous=NORMAL`). Writes go to the kernel's cache
+and are done in the event loop, so that none comes between a commit and the removal of what it committed. A process reads
+its segments through their open files, so that it loses nothing if someone removes them. A run's segments are named after
+its counter file, whose lock (`router.store.runs`) says whether the run is alive.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 SUFFIX = ".spool"
 _SEGMENT_BYTES = 8 * 1024 * 1024
 _READ_BYTES = 1024 * 1024
-#: A disk that refused is tried again after this.
+#: A write that the disk refused is repeated after this time.
 _RETRY_S = 1.0
 
 
@@ -30,11 +30,11 @@ class _Segment:
     path: Path
     fd: int
     size: int = 0
-    read: int = 0  # bytes at its beginning that have been removed
-    rows: int = 0  # that have not
+    read: int = 0  # bytes at its beginning that were removed
+    rows: int = 0  # lines that were not removed
 
     def is_in_place(self) -> bool:
-        """Whether its file still has its name."""
+        """Whether the file is still at its path."""
         try:
             return os.path.samestat(os.stat(self.path), os.fstat(self.fd))
         except OSError:
@@ -42,8 +42,8 @@ class _Segment:
 
 
 class Spool:
-    """The spool of one run, which has one reader and one writer: the run's process. `path` is what the names of its
-    segments begin with, `max_bytes` what they may take together."""
+    """The spool of one run. The run's process is its only reader and writer. `path` begins the names of its segments;
+    `max_bytes` bounds their total size."""
 
     def __init__(self, path: Path, max_bytes: float) -> None:
         self._path = path
@@ -52,21 +52,21 @@ class Spool:
         self._segments: list[_Segment] = []
         self._made = 0
         self._lengths: list[int] = []  # of the first lines, as far as they were read
-        self._retry_at: float | None = None  # after a refusal; infinity: when room has been made
+        self._retry_at: float | None = None  # after a refused write; infinity: when lines are removed
         self._lost = 0
         self.rows = 0
         self.bytes = 0
 
     @property
     def full(self) -> bool:
-        """Whether lines were refused and there is no reason yet to think that they would be taken now."""
+        """Whether lines were refused and would still be."""
         return self._retry_at is not None and time.monotonic() < self._retry_at
 
     def append(self, lines: list[bytes]) -> bool:
-        """Keep lines, all or (False) none: when there would be too many, or the disk takes no more."""
+        """Append all lines, or none (False) if there would be too many or the disk is full."""
         data = b"".join(lines)
         if self.bytes + len(data) > self._max_bytes:
-            # With nothing in it there will be no more room than now; smaller batches may still fit.
+            # An empty spool will not get more room; smaller batches may still fit.
             self._refused(float("inf") if self.rows else time.monotonic() + _RETRY_S, "the spool is full")
             return False
         try:
@@ -74,7 +74,7 @@ class Spool:
             try:
                 _write_all(segment.fd, data)
             except OSError:
-                os.ftruncate(segment.fd, segment.size)  # no half of a line stays
+                os.ftruncate(segment.fd, segment.size)  # leave no partial line
                 raise
         except OSError as error:
             self._refused(time.monotonic() + _RETRY_S, f"the spool cannot be written: {error.strerror}")
@@ -92,7 +92,7 @@ class Spool:
         self._retry_at = retry_at
 
     def _open_segment(self) -> _Segment:
-        """The segment that is written to: a new one after one that is large enough, or that was removed."""
+        """The segment to write to: a new one if the last is large enough or was removed."""
         if self._segments:
             last = self._segments[-1]
             if last.size < self._segment_bytes and last.is_in_place():
@@ -104,7 +104,7 @@ class Spool:
         return self._segments[-1]
 
     def read(self, limit: int) -> list[bytes]:
-        """The first lines, at most `limit`, at least one if there is any. They stay until they are removed."""
+        """The first lines: at most `limit`, at least one if there is any. They stay until `remove`."""
         lines: list[bytes] = []
         while not lines and (segment := self._first()) is not None:
             try:
@@ -122,12 +122,12 @@ class Spool:
         return next((each for each in self._segments if each.read < each.size), None)
 
     def take_lost(self) -> int:
-        """How many lines could not be read since the last time that this was asked."""
+        """The number of lines that could not be read since the last call."""
         lost, self._lost = self._lost, 0
         return lost
 
     def remove(self, count: int) -> None:
-        """Forget the first lines."""
+        """Remove the first lines."""
         while count:
             if not self._lengths:
                 self.read(count)
@@ -144,7 +144,7 @@ class Spool:
                 self._drop(segment)
 
     def _drop(self, segment: _Segment) -> None:
-        """Give a segment's room back; the last one's file is used again."""
+        """Free a segment's room; the last segment's file is reused."""
         self.bytes -= segment.size
         self.rows -= segment.rows
         if segment is self._segments[-1] and segment.is_in_place():
@@ -159,7 +159,7 @@ class Spool:
             self._retry_at = None
 
     def close(self) -> None:
-        """Let go of the files; those that still hold lines stay. Nothing may follow."""
+        """Close the files; those with lines stay. The spool cannot be used afterwards."""
         for segment in self._segments:
             os.close(segment.fd)
             if segment.read >= segment.size:
@@ -167,13 +167,13 @@ class Spool:
 
 
 def segments(path: Path) -> list[Path]:
-    """The segments of a run, oldest first, by what their names begin with."""
+    """The segments of a run, oldest first. `path` begins their names."""
     return sorted(path.parent.glob(f"{glob.escape(path.name)}.*{SUFFIX}"))
 
 
 def read_lines(segment: Path | int, offset: int, limit: int) -> list[bytes]:
-    """Lines of a segment (its path, or its open file) from `offset` on, at most `limit` and about a megabyte, at least one if there is any. What
-    stands after the last line end is not a line."""
+    """Lines of a segment (its path or open file) from `offset`: at most `limit` and about a megabyte, at least one if there
+    is any. Bytes after the last line end are not a line."""
     lines: list[bytes] = []
     taken = 0
     with open(os.dup(segment) if isinstance(segment, int) else segment, "rb") as file:

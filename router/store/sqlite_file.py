@@ -1,8 +1,8 @@
 """Whether the SQLite file of a running gateway is still the one that it opened.
 
-SQLite goes on writing to a file that was moved or removed, and makes an empty one where there is none: rows and keys would
-be gone without an error. So the file's device and inode are compared, a `stat` each time, before a connection is opened or
-taken from the pool, before a commit, and ten times a second by the writer.
+SQLite continues to write to a file that was moved or removed, and makes an empty file if there is none: rows and keys would
+be lost without an error. So the file's device and inode are compared (a `stat`) before a connection is opened or taken from
+the pool, before a commit, and ten times a second by the writer.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ log = logging.getLogger(__name__)
 
 
 class LostFileError(OSError):
-    """The database file is not at its path. The message has no path: it may be shown to anyone."""
+    """The database file is not at its path. The message has no path: anyone may see it."""
 
 
 class SqliteFile:
-    """The file behind an engine. `fault` says in one clause what is wrong with it, None when nothing is; `losses` counts how
-    often it was found lost."""
+    """The file behind an engine. `fault` says what is wrong with it, None if nothing; `losses` counts how often it was
+    found lost."""
 
     def __init__(self, path: Path, engine: AsyncEngine) -> None:
-        """From here on the engine uses this file and no other. It must exist."""
+        """The engine uses only this file from now on. It must exist."""
         self._path = path.absolute()
         found = os.stat(self._path)
         self._identity = (found.st_dev, found.st_ino)
@@ -38,7 +38,7 @@ class SqliteFile:
         event.listen(engine.sync_engine, "commit", self._check_event)
 
     def check(self) -> str | None:
-        """Look at the file; what is wrong with it. A change is logged once."""
+        """Check the file; returns what is wrong with it. Logs each change once."""
         fault = self._find_fault()
         if fault is not None and self.fault is None:
             self.losses += 1

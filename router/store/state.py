@@ -1,14 +1,14 @@
-"""State that all replicas of the router share: limits, budgets, load, lessons, and what operators changed.
+"""State that all replicas of the router share: limits, budgets, load, observations, and operators' changes.
 
-`State` is what the gateway sees. `MemoryState` serves one process alone; `router.store.redis_state` shares through
-Redis. `now` is an argument everywhere (seconds since the epoch; a bucket goes on from where it was if the clock is set back).
+The gateway uses the interface `State`. `MemoryState` is for a single process; `router.store.redis_state` shares through
+Redis. `now` is always an argument, in seconds since the epoch. If the clock is set back, a bucket keeps its level.
 
-Money. What a request may cost is reserved in every budget that it counts against before it is sent, and replaced by
-what it did cost when it has ended. So the sum of what is spent and reserved never passes a budget, however many ask
-at once. Each replica keeps its own total spent, which only grows; what is spent of a budget is the sum over replicas
-that ever ran. Telling a total twice changes nothing, so a shared state that was away or has forgotten is made whole by
-every replica telling its totals again (a grow-only counter: Shapiro et al., "A comprehensive study of convergent and
-commutative replicated data types", 2011).
+Money. Before a request is sent, what it may cost is reserved in each of its budgets. When it has ended, what it did cost
+replaces the reservation. So spending and reservations together never exceed a budget, however many requests run at once.
+Each replica keeps its own total, which only grows; the spending of a budget is the sum over all replicas that ever ran.
+Sending a total twice changes nothing. So after the shared state was away or has lost its data, every replica sends its
+totals again (a grow-only counter: Shapiro et al., "A comprehensive study of convergent and commutative replicated data
+types", 2011).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any, Protocol
 
 from router.core.state import Work
 
-#: An amount that has flowed back is not refused for the last bit of a floating-point sum.
+#: Tolerance for rounding of floating-point sums.
 SLACK = 1e-9
 #: The same for money: a millionth of a cent.
 SLACK_USD = 1e-8
 #: The period of a budget that never ends.
 TOTAL = "total"
-#: Budgets of days before today that are still known: an answer may end long after its day.
+#: Days before today whose budgets are kept: an answer may end long after its day.
 _DAYS_KEPT = 3
 
 
@@ -51,8 +51,8 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """What is in a bucket now, and how long it needs to be full, or to hold the amount asked for
-    (`wait_s`, zero when it was there)."""
+    """A bucket's level, the time until it is full, and the time until it holds the wanted amount (`wait_s`, zero if it
+    did)."""
 
     level: float
     full_after_s: float
@@ -61,8 +61,8 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """What one request asks for: an amount of each bucket, and money: `reserve_usd` of each budget, or as much as is
-    left, but not less than `least_usd`."""
+    """What one request wants: an amount of each bucket, and `reserve_usd` of each budget, or what is left of it, but at
+    least `least_usd`."""
 
     takes: Sequence[tuple[Bucket, float]] = ()
     budgets: Sequence[Budget] = ()
@@ -72,9 +72,12 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The answer to a `Want`: all of it or nothing. `levels` are those of its buckets. `short` is the budget that has
-    less than `least_usd` left; else, if no level has a `wait_s`, `reserved_usd` is reserved in each budget.
-    `left_usd` is the least that is left of any of them, what this reserved not counted (None without budgets)."""
+    """The answer to a `Want`: all of it or nothing.
+
+    `levels` are those of its buckets. `short` is a budget with less than `least_usd` left. Without one, and without a
+    `wait_s`, `reserved_usd` is reserved in each budget. `left_usd` is the least that was left of any budget before this
+    reservation (None without budgets).
+    """
 
     levels: Sequence[Level] = ()
     short: Budget | None = None
@@ -83,16 +86,18 @@ class Grant:
 
     @property
     def given(self) -> bool:
-        """Whether everything asked for was there."""
+        """Whether the want was granted."""
         return self.short is None and not any(level.wait_s for level in self.levels)
 
 
-# --- what replicas tell each other --------------------------------------------------------------------
+# --- what replicas exchange ---------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
-class View:
-    """What one replica tells: its work by instance, how often it took each instance out for failing, and the turns it has
-    passed on since the last time: by what is taken in turn, the name (instance, model) that had its turn last. `queued`
-    counts by model what waits here for a slot."""
+class ReplicaReport:
+    """The report of one replica.
+
+    `work` and `ejections` (so far) are by instance. `turns` are the round-robin positions that changed since the last
+    report: by group, the (instance, model) that had its turn last. `queued` counts waiting requests by model.
+    """
 
     work: Mapping[str, Work] = field(default_factory=dict)
     ejections: Mapping[str, int] = field(default_factory=dict)
@@ -102,9 +107,12 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """What is known of the others. `replicas` counts all that live, this one too; `work` is the sum over the others by
-    instance; `ejected` are the instances that another has taken out since the last time, `turns` those that others
-    passed on since then. `queued` is the sum over the others by model."""
+    """What is known of the other replicas.
+
+    `replicas` counts all live ones, including this one. `work` is the sum over the others by instance, `queued` by model.
+    `ejected` are instances that another replica has ejected since the last time, `turns` positions that others have
+    changed since then.
+    """
 
     replicas: int = 1
     work: Mapping[str, Work] = field(default_factory=dict)
@@ -115,9 +123,8 @@ class Peers:
 
 @dataclass(frozen=True, slots=True)
 class StateHealth:
-    """For metrics. `connected`: the shared state answers (always true in memory). `exchanges`, `failures` and
-    `exchange_s` (the sum of their times) count since the start; `alone_s` is how long this replica has gone by its own
-    view, all told."""
+    """For metrics. `connected`: the shared state answers (always true in memory). `exchanges`, `failures` and `exchange_s`
+    (the sum of their times) count since the start. `alone_s` is the total time in which this replica decided alone."""
 
     shared: bool = False
     connected: bool = True
@@ -129,75 +136,76 @@ class StateHealth:
 
 
 class Listener(Protocol):
-    """What a state calls, in the event loop, from `State.start` on."""
+    """What a state calls in the event loop, from `State.start` on."""
 
-    def view(self) -> View:
-        """What this replica tells now."""
+    def report(self) -> ReplicaReport:
+        """This replica's report."""
         ...
 
-    def hear(self, peers: Peers) -> None:
-        """What the others told."""
+    def receive_peers(self, peers: Peers) -> None:
+        """The other replicas' reports."""
         ...
 
-    def hear_lessons(self, lessons: Sequence[bytes]) -> None:
-        """What others learned, in the order in which it reached the shared state."""
+    def receive_observations(self, observations: Sequence[bytes]) -> None:
+        """Observations of other replicas, in the order in which they reached the shared state."""
         ...
 
-    def changed(self, document: str, content: Mapping[str, Any]) -> None:
-        """A shared document has been changed, here or elsewhere (also called with those there are at the start)."""
+    def document_changed(self, document: str, content: Mapping[str, Any]) -> None:
+        """A shared document has changed, here or elsewhere. Also called with each document at the start."""
         ...
 
 
 class State(Protocol):
-    """Shared state. Asynchronous where an answer from another machine is waited for."""
+    """Shared state. Methods that wait for another machine are asynchronous."""
 
     async def start(self, listener: Listener) -> None:
-        """Begin to share."""
+        """Begin to exchange."""
         ...
 
     def load_spent(self, spent: Mapping[tuple[str, str], Mapping[str, float]]) -> None:
-        """Begin with what the store knows: USD by (key, period) and run. Amounts of one run only ever grow, so
-        telling less than is known changes nothing."""
+        """Start with the store's amounts: USD by (key, period) and run. An amount of a run only grows, so a smaller one
+        changes nothing."""
         ...
 
     async def take(self, want: Want, now: float) -> Grant:
-        """Take all that is wanted, or nothing. Whoever is cancelled while it waits has taken nothing: an answer that comes
-        later is given back."""
+        """Take everything, or nothing. A caller that is cancelled while it waits has taken nothing: a later grant is
+        returned."""
         ...
 
     def give(self, bucket: Bucket, amount: float, now: float) -> None:
-        """Put back what was taken too much; a negative amount takes more, below zero if need be. Nothing is
-        answered, so that a state elsewhere may send it on later."""
+        """Return an amount to a bucket; a negative amount takes more, below zero if necessary. There is no answer, so a
+        shared state may send it later."""
         ...
 
     def settle(self, budgets: Sequence[Budget], reserved_usd: float, spent_usd: float) -> None:
-        """Replace a reservation in each budget by what was spent. Also how a cost without a reservation is told."""
+        """Replace a reservation in each budget by what was spent. A cost without a reservation is added the same way."""
         ...
 
     def spent_usd(self, key: str, period: str) -> float:
-        """What is spent of a budget, as far as is known here."""
+        """What is spent of a budget, as far as this replica knows."""
         ...
 
-    def tell(self, lesson: bytes) -> None:
-        """Tell the others what was learned here. Best effort: nothing is kept for who is away."""
+    def send_observations(self, message: bytes) -> None:
+        """Send encoded observations to the others. Best effort: nothing is kept for a replica that is away."""
         ...
 
     async def change(
         self, document: str, edit: Callable[[Mapping[str, Any]], Mapping[str, Any]]
     ) -> Mapping[str, Any]:
-        """Change a shared document (JSON; empty at first), atomically among replicas: `edit` is asked again if another
-        was faster. Every listener hears `changed`. Raises StateError if the shared state does not answer."""
+        """Change a shared document (JSON; empty at first), atomically among replicas: `edit` is called again if another
+        replica was faster. Calls every listener's `document_changed`. Raises StateError if the shared state does not
+        answer."""
         ...
 
-    def poke(self) -> None:
-        """Something that others should know soon has changed (work, turns)."""
+    def wake(self) -> None:
+        """Exchange soon: something changed that others should know (work, turns)."""
         ...
 
     @property
     def health(self) -> StateHealth: ...
 
     async def aclose(self) -> None:
-        """Take leave of the others and let go of connections."""
+        """Leave the other replicas and close connections."""
         ...
 
 
@@ -206,19 +214,19 @@ class StateError(Exception):
 
 
 class StateRefused(StateError):
-    """It answers, and does not let this gateway in: waiting changes nothing."""
+    """The shared state refuses this gateway's credentials: waiting does not help."""
 
 
 def taken(level: float, bucket: Bucket, amount: float, granted: bool) -> Level:
-    """A bucket's `Level` after an amount was asked of its `level`."""
+    """A bucket's `Level` after an amount was wanted from its `level`."""
     wait_s = 0.0 if granted else max(0.0, amount - level - SLACK) / bucket.refill_per_s
     left = level - amount if granted else level
     return Level(left, (bucket.capacity - left) / bucket.refill_per_s, wait_s)
 
 
 def left_of(want: Want, left_usd: Callable[[Budget], float]) -> tuple[float | None, Budget | None]:
-    """The least that is left of a want's budgets (None without any), and the budget that has too little, if any.
-    `left_usd` tells what is left of one."""
+    """The least that is left of a want's budgets (None without any), and the budget with too little, if any. `left_usd`
+    returns what is left of a budget."""
     least_usd, short = None, None
     for budget in want.budgets:
         left = left_usd(budget)
@@ -235,13 +243,12 @@ def oldest_kept(day: str) -> str:
 
 
 class MemoryState:
-    """State of one process, the run `run_id`. Buckets and budgets are as many as keys; budgets of past days are
-    forgotten."""
+    """State of one process, the run `run_id`. Its size is bounded by the number of keys: past days are forgotten."""
 
     def __init__(self, run_id: str | None = None) -> None:
         self._run_id = run_id
-        self._earlier_usd: dict[tuple[str, str], dict[str, float]] = {}  # what other runs have spent
-        self._levels: dict[str, tuple[float, float]] = {}  # level, when
+        self._earlier_usd: dict[tuple[str, str], dict[str, float]] = {}  # spent by other runs
+        self._levels: dict[str, tuple[float, float]] = {}  # level and its time
         self._spent_usd: dict[tuple[str, str], float] = {}
         self._reserved_usd: dict[tuple[str, str], float] = {}
         self._oldest = ""
@@ -251,7 +258,7 @@ class MemoryState:
     async def start(self, listener: Listener) -> None:
         self._listener = listener
         for document, content in self._documents.items():
-            listener.changed(document, content)
+            listener.document_changed(document, content)
 
     def load_spent(self, spent: Mapping[tuple[str, str], Mapping[str, float]]) -> None:
         for name, by_run in spent.items():
@@ -265,7 +272,7 @@ class MemoryState:
         if known is None:
             return bucket.capacity
         level, at = known
-        if now < at:  # the clock was set back: count from here on
+        if now < at:  # the clock was set back: refill from now on
             self._levels[bucket.name] = level, now
             return level
         return min(bucket.capacity, level + (now - at) * bucket.refill_per_s)
@@ -281,19 +288,19 @@ class MemoryState:
             for budget in want.budgets:
                 name = self._name(budget)
                 self._reserved_usd[name] = self._reserved_usd.get(name, 0.0) + reserved_usd
-        told = []
+        levels_after = []
         for level, (bucket, amount) in zip(levels, want.takes, strict=True):
-            told.append(taken(level, bucket, amount, granted))
+            levels_after.append(taken(level, bucket, amount, granted))
             if granted:
                 self._levels[bucket.name] = (level - amount, now)
-        return Grant(told, short, reserved_usd, left_usd)
+        return Grant(levels_after, short, reserved_usd, left_usd)
 
     def _held_usd(self, budget: Budget) -> float:
         name = budget.key, budget.period
         return self.spent_usd(*name) + self._reserved_usd.get(name, 0.0)
 
     def _name(self, budget: Budget) -> tuple[str, str]:
-        """The budget's name. A new day's first budget makes days long past forgotten."""
+        """The budget's name. The first budget of a new day drops the oldest days."""
         if budget.period != TOTAL and (oldest := oldest_kept(budget.period)) > self._oldest:
             self._oldest = oldest
             sums: dict[tuple[str, str], Any]
@@ -321,7 +328,7 @@ class MemoryState:
         earlier = self._earlier_usd.get((key, period))
         return self._spent_usd.get((key, period), 0.0) + (sum(earlier.values()) if earlier else 0.0)
 
-    def tell(self, lesson: bytes) -> None:
+    def send_observations(self, message: bytes) -> None:
         pass
 
     async def change(
@@ -329,10 +336,10 @@ class MemoryState:
     ) -> Mapping[str, Any]:
         content = self._documents[document] = edit(self._documents.get(document, {}))
         if self._listener is not None:
-            self._listener.changed(document, content)
+            self._listener.document_changed(document, content)
         return content
 
-    def poke(self) -> None:
+    def wake(self) -> None:
         pass
 
     @property

@@ -1,7 +1,7 @@
 """The tables of the store (SQLAlchemy Core), for SQLite and PostgreSQL.
 
-Ids are time-ordered strings, so rows are appended at the right edge of every index and the order of ids is
-the order of time. Times are seconds since the epoch, money is in USD, unknown is NULL.
+Ids are time-ordered strings, so rows are appended at the end of every index, and ids order rows by time. Times are in
+seconds since the epoch, money is in USD, unknown is NULL.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sqlalchemy import (
 
 metadata = MetaData()
 
-# PostgreSQL would otherwise compare ids by the database's locale, which need not be byte order.
+# Otherwise PostgreSQL compares ids by the database's locale, which may not be byte order.
 _ID = String().with_variant(String(collation="C"), "postgresql")
 
 #: One row for each request that reached the router.
@@ -70,7 +70,7 @@ requests = Table(
     Column("budget_overrun_usd", Double),
     Column("outcome", Text, nullable=False),
     Column("error_code", Text),
-    # Clustered by id: one tree to append to in place of two.
+    # Clustered by id: one tree to append to instead of two.
     sqlite_with_rowid=False,
 )
 
@@ -92,7 +92,7 @@ attempts = Table(
     sqlite_with_rowid=False,
 )
 
-#: What the decisions saw, compact (`router.store.explanations`). `prompt` is NULL unless prompts are kept.
+#: The data of decisions, compact (`router.store.explanations`). `prompt` is NULL unless prompts are kept.
 explanations = Table(
     "explanations",
     metadata,
@@ -101,7 +101,7 @@ explanations = Table(
     Column("prompt", Text),
 )
 
-#: Quality of an answer as its caller judged it, in [0, 1]; several for one request are kept.
+#: Feedback: quality of an answer in [0, 1] by its caller. A request may have several.
 feedback = Table(
     "feedback",
     metadata,
@@ -112,8 +112,8 @@ feedback = Table(
     Column("quality", Double, nullable=False),
 )
 
-#: One row for each process that recorded. `clean` is NULL while it runs (or until its end is accounted for),
-#: false when rows were lost sight of; `lost_*` are the gap then found.
+#: One row for each process that recorded. `clean` is NULL while it runs (or until its end is accounted for), and false if
+#: rows were lost; `lost_*` count them.
 runs = Table(
     "runs",
     metadata,
@@ -129,8 +129,8 @@ runs = Table(
     Column("lost_in_flight", BigInteger, nullable=False, default=0),
 )
 
-#: What each run has spent, by day (UTC, `2026-11-22`), key, policy and model ("" for none): totals of the run, which only
-#: grow, written with the rows they count. They outlive the rows' retention: budgets and spend reports come from here.
+#: The spending of each run by day (UTC, `2026-11-22`), key, policy and model ("" for none). Totals of a run only grow and
+#: are written with the rows that they count. They stay when the rows are pruned: budgets and spend reports come from here.
 spend = Table(
     "spend",
     metadata,
@@ -145,9 +145,9 @@ spend = Table(
     Column("cost_usd", Double, nullable=False),
 )
 
-#: Clients' keys that were made while the gateway ran, beside those of the fleet file. Of the key itself only its SHA-256 is
-#: kept. `maker` is the key that made it (NULL: an operator), `settings` the caps as JSON, in the fleet file's words.
-#: A revoked key stays, so that its name is not given to another.
+#: Clients' keys that were made at run time, beside those of the fleet file. Of a key only its SHA-256 is stored. `maker` is
+#: the key that made it (NULL: an operator), `settings` the caps as JSON, named as in the fleet file. A revoked key stays, so
+#: that no other key gets its name.
 keys = Table(
     "keys",
     metadata,
@@ -160,5 +160,5 @@ keys = Table(
     Column("changed_at", Double, nullable=False, index=True),
 )
 
-# For `since` and for retention, which ask by time.
+# For `since` and retention, which select by time.
 Index("requests_received_at", requests.c.received_at)

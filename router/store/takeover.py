@@ -1,7 +1,7 @@
-"""Finishing what killed processes left: what they spooled is written, then their gap is counted.
+"""Takes over from killed processes: writes the rows that they spooled, then counts the rows that they lost.
 
-A row may have been committed just before the kill and still stand in the spool. So it is looked first which are there,
-and only the others are written and counted, in one transaction with the totals of the run that they belong to.
+A row may have been committed just before the kill and still be in the spool. So the rows in the database are looked up
+first; only the others are written and counted, in one transaction with the totals of their run.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from router.store.spending import Upsert, totals_of
 log = logging.getLogger(__name__)
 
 _BATCH = 500
-_PAUSE_S = 0.002  # between two batches, for this process's own records
+_PAUSE_S = 0.002  # between two batches, so that this process writes its own records
 _LONGEST_PAUSE_S = 5.0
 _ID = REQUEST_COLUMNS.index("id")
 
 
 class Takeover:
-    """Takes up the counter files, and the spools beside them, of processes that are gone."""
+    """Processes the counter files, and the spools beside them, of processes that are gone."""
 
     def __init__(self, url: URL, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -46,7 +46,7 @@ class Takeover:
         self._upsert = Upsert(url.get_backend_name())
 
     async def run(self, prefix: Path) -> None:
-        """Take up all that is there; a database that is away is waited for."""
+        """Process everything; waits for a database that is away."""
         for path, fd in runs.orphans(prefix):
             try:
                 run_id = path.name.removeprefix(prefix.name)
@@ -74,7 +74,7 @@ class Takeover:
                 written += await self._write(run_id, entries)
                 await asyncio.sleep(_PAUSE_S)
             if offset < segment.stat().st_size:
-                damaged += 1  # the line at which it was killed
+                damaged += 1  # the line in which it was killed
             segment.unlink()
         if written or damaged:
             log.info(
@@ -88,7 +88,7 @@ class Takeover:
             os.unlink(path)
 
     async def _write(self, run_id: str, entries: list[Entry]) -> int:
-        """Write entries; halved to find the one that no database takes."""
+        """Write entries. A batch with a bad entry is halved until the entry is found."""
         try:
             return await self._commit(run_id, entries)
         except self._errors as error:

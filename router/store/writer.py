@@ -1,13 +1,13 @@
-"""The batched writer: `put` appends to a list, one task makes batches of it, another commits them.
+"""The batched writer: `put` appends to a list, one task makes batches of it, another task commits them.
 
-    buffer -> front -> database          the usual way: nothing is ahead
+    buffer -> front -> database          normally: nothing is ahead
     buffer -> spool -> database          the database is slow or away
 
-The intake takes the buffer every 100 ms, or when 500 records wait. With nothing ahead, the batch becomes the front:
-entries that are being committed. What is not committed 160 ms after it was put goes into the spool on disk, so that
-a killed process loses no more; from then on all goes through the spool, in order, until that is empty. Only when the spool is
-full does the buffer grow, and only when that is full too are records dropped, counted. What takes long is done in
-small slices, so that the event loop is never held.
+The intake takes the buffer every 100 ms, or when 500 records wait. If nothing is ahead, the batch becomes the front: the
+entries that are being committed. A record that is not committed 160 ms after its `put` goes into the spool on disk, which
+bounds the loss of a killed process. From then on everything goes through the spool, in order, until the spool is empty.
+The buffer grows only while the spool is full. When the buffer is full too, records are dropped and counted. Long work is
+done in small slices, so that it never holds the event loop.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from router.store.sqlite_file import SqliteFile
 log = logging.getLogger(__name__)
 
 FLUSH_INTERVAL_S = 0.1
-#: A record that is not committed this long after its `put` is written to the spool.
+#: A record that is not committed this long after its `put` goes to the spool.
 SPOOL_AFTER_S = 0.16
 FLUSH_RECORDS = 500
 MAX_PENDING_RECORDS = 20_000
-#: Rows of requests without a valid key: this many at once, then this many a second. Whoever has no key must not push
-#: others' rows out of the buffer, the spool or, in time, the database.
+#: Rows of requests without a valid key: at once, and a second. Callers without a key must not push others' rows out of
+#: the buffer, the spool or the database.
 STRANGERS_AT_ONCE = 100.0
 STRANGERS_PER_S = 0.1
 CLOSE_TIMEOUT_S = 10.0
-#: How long PostgreSQL may take for a batch before the connection is given up.
+#: PostgreSQL's time for a batch; after it the connection is closed.
 COMMIT_TIMEOUT_S = 15.0
 _MAX_BATCH = 2000
 # About a third of a millisecond of work between two turns of the event loop.
@@ -60,9 +60,9 @@ _RECENT_RECORDS = 1000
 class Writer:
     """Writes records of finished requests. One a process; used from the event loop's thread only.
 
-    `retries` counts tries that the database did not take; `away` says that the last try was one, `fault` what is wrong with
-    the SQLite file where that is why. Without a `spool` what
-    cannot be committed waits in memory."""
+    `retries` counts failed commits. `away`: the last commit failed; `fault`: what is wrong with the SQLite file, if that
+    is the reason. Without a `spool`, records that cannot be committed wait in memory.
+    """
 
     def __init__(
         self,
@@ -95,14 +95,14 @@ class Writer:
         )
         self._commit_timeout_s = COMMIT_TIMEOUT_S if url.get_backend_name() == "postgresql" else None
         self._buffer: list[RequestRecord] = []
-        self._taken: list[RequestRecord] = []  # by the intake; its last batch
-        self._front: list[Entry] = []  # being committed; what is before the spool, or also its beginning
+        self._taken: list[RequestRecord] = []  # the last batch of the intake
+        self._front: list[Entry] = []  # being committed; before the spool, or the spool's beginning
         self._front_spooled = False
         self._recent: deque[RequestRecord] = deque(maxlen=_RECENT_RECORDS)  # the newest in the spool
-        self._strangers = STRANGERS_AT_ONCE  # rows of theirs that may be kept now
+        self._strangers = STRANGERS_AT_ONCE  # their rows that may be kept now
         self._strangers_at = time.monotonic()
         self._recorded = 0  # committed
-        self._refused = 0  # rows that no database takes
+        self._refused = 0  # rows that no database accepts
         self._totals = Totals()
         self._insert = EntryInsert(url.get_backend_name())
         self._upsert = Upsert(url.get_backend_name())
@@ -116,15 +116,15 @@ class Writer:
 
     # --- the hot path -------------------------------------------------------------------------------
     def arrived(self) -> None:
-        """A request reached the router (counted, so that a kill does not hide it)."""
+        """Count a request that reached the router, so that a kill does not hide it."""
         self._slots[1] += 1
 
     def put(self, record: RequestRecord) -> None:
-        """Take a finished request's record; the caller must not change it afterwards. Of requests without a valid key
+        """Add a finished request's record, which the caller must not change afterwards. Of requests without a valid key
         only a few are kept."""
         slots = self._slots
         if record.outcome is Outcome.REJECTED_AUTH and not self._keeps_stranger():
-            slots[1] -= 1  # as if it had not come: the metrics count it
+            slots[1] -= 1  # not counted as arrived: the metrics count it
             return
         slots[2] += 1
         buffer = self._buffer
@@ -136,7 +136,7 @@ class Writer:
             self._wake.set()
 
     def _keeps_stranger(self) -> bool:
-        """Whether one more row of a request without a valid key is kept."""
+        """Whether to keep one more row of a request without a valid key."""
         now = time.monotonic()
         self._strangers = min(
             STRANGERS_AT_ONCE, self._strangers + (now - self._strangers_at) * STRANGERS_PER_S
@@ -155,7 +155,7 @@ class Writer:
 
     @property
     def pending(self) -> int:
-        """Records taken and not yet committed."""
+        """Records added and not yet committed."""
         return self._counts.finished - self._counts.dropped - self._recorded
 
     @property
@@ -165,7 +165,7 @@ class Writer:
 
     @property
     def full(self) -> bool:
-        """Whether records cannot be kept: the spool takes no more (without one: the buffer)."""
+        """Whether no more records can be kept: the spool (without one: the buffer) is full."""
         return len(self._buffer) >= self._max_pending or (self._spool is not None and self._spool.full)
 
     def find(self, request_id: str) -> RequestRecord | None:
@@ -176,8 +176,7 @@ class Writer:
         return None
 
     async def flush(self, timeout_s: float) -> bool:
-        """Wait until all that was put before is committed; False when the database takes too long, and at once when it
-        is away."""
+        """Wait until all records so far are committed. False if the database takes too long, or, at once, if it is away."""
         if not self.pending:
             return True
         target = self._counts.finished - self._counts.dropped + self._refused
@@ -194,22 +193,22 @@ class Writer:
         return self._recorded + self._refused >= target
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> int:
-        """Write all that is left and end; the number of records that the database did not take in time. Those in the
-        spool are written by the next process that starts."""
+        """Write what is left and end; returns the number of records that were not committed in time. The next process
+        writes those in the spool."""
         self._closing = True
         self._wake.set()
         self._work.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s), self._written:
-                # Waiting for a database that is away is of no use if nothing is lost by going.
+                # Nothing is lost without waiting for a database that is away.
                 await self._written.wait_for(lambda: not self.pending or (self.away and self._all_spooled()))
         self._ending.set()
         self._work.set()
         self._intake.cancel()
-        # SQLite answers in a while, and a connection that is let go in mid-statement is never closed.
+        # SQLite answers soon, and a connection that is abandoned in mid-statement is never closed.
         await asyncio.wait({self._committer}, timeout=_END_TIMEOUT_S)
         self._committer.cancel()
-        # A server that has gone without a word may keep a connection from being closed.
+        # A connection to a server that vanished may not close.
         await asyncio.wait({self._intake, self._committer}, timeout=_END_TIMEOUT_S)
         self._spool_the_rest()
         left = self.pending
@@ -230,8 +229,8 @@ class Writer:
     def _spool_the_rest(self) -> None:
         if self._spool is None:
             return
-        records = [*self._taken, *self._buffer]  # taken, but not yet made rows of
-        if self._front_unspooled:  # it was made of those taken
+        records = [*self._taken, *self._buffer]  # taken, but not yet turned into rows
+        if self._front_unspooled:  # the front consists of the records taken
             self._front_spooled = self._spool.append([to_line(entry) for entry in self._front])
             records = self._buffer
         entries = [make_entry(record, keep_prompts=self._keep_prompts) for record in records]
@@ -258,7 +257,7 @@ class Writer:
                 self._refuse(len(self._taken))
                 self._taken = []
             if self._closing:
-                # Nothing is put any more; what is left is taken in turns.
+                # No more records arrive; the rest is taken in turns.
                 await asyncio.sleep(0.01)
 
     @property
@@ -275,8 +274,8 @@ class Writer:
         return bool(self._front) and not self._front_spooled
 
     async def _take(self, deadline: float) -> None:
-        """Take a part of the buffer; at `deadline` (of the loop's clock) it has to be committed or in the spool."""
-        if self._front_unspooled:  # from the last turn: the spool was full
+        """Take a part of the buffer. It must be committed or in the spool by `deadline` (on the loop's clock)."""
+        if self._front_unspooled:  # from the last turn, when the spool was full
             await self._spool_front()
         if not self._buffer or self._blocked:
             return
@@ -302,12 +301,12 @@ class Writer:
         return taken
 
     async def _spool_front(self) -> None:
-        """Make the front safe, if it is not committed in the meantime."""
+        """Write the front to the spool, unless it is committed meanwhile."""
         if self._spool is None or self._spool.full:
             return
         codec = self._front
         lines = await self._lines(codec)
-        # What was committed while the lines were made is gone from the front's beginning.
+        # Entries committed while the lines were made are gone from the front's beginning.
         lines = lines[len(lines) - len(codec) :]
         if codec and codec is self._front and self._spool.append(lines):
             self._front_spooled = True
@@ -366,7 +365,7 @@ class Writer:
                 self.fault = file_fault(error)
                 log.warning("the store takes no records: %s; %d wait", safe_reason(error), self.pending)
                 if self._front_spooled:
-                    self._front = []  # from now on from the spool
+                    self._front = []  # from now on read from the spool
                     self._front_spooled = False
             except Exception as error:  # noqa: BLE001 (the task's root: a fault here must not end recording)
                 failed("store-writer", error)
@@ -384,7 +383,7 @@ class Writer:
             self._written.notify_all()
 
     async def _from_spool(self) -> list[Entry]:
-        """The first entries of the spool. Lines that are damaged are counted as dropped."""
+        """The first entries of the spool. Damaged lines count as dropped."""
         if self._spool is None:
             return []
         lines = self._spool.read(FLUSH_RECORDS)
@@ -406,8 +405,10 @@ class Writer:
         return entries
 
     async def _write(self, entries: list[Entry]) -> None:
-        """Commit entries, the first that are ahead; halved to find the one that no database takes, and that one made fit.
-        Raises what the driver raises for a database that is away."""
+        """Commit the first entries. A batch with a bad entry is halved until the entry is found, which is then corrected.
+
+        Raises what the driver raises for a database that is away.
+        """
         if not entries:
             return
         try:
@@ -433,7 +434,7 @@ class Writer:
         self._advance(1)
 
     def _advance(self, count: int) -> None:
-        """The first that were ahead have been dealt with."""
+        """The first entries are done."""
         spooled = not self._front_unspooled
         del self._front[:count]
         if not self._front and not spooled:

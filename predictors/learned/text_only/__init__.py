@@ -2,8 +2,8 @@
 
 One artifact of kind "text" holds a local encoder of prompts (TF-IDF of hashed words and pairs, projected) and six
 estimators on its vectors: nearest neighbours, clusters, logistic regression, ECCOS' two heads and its retrieval,
-RouteLLM's matrix factorisation. They are the baselines that `predictors.learned.relevance` and the policies built on it
-have to beat. Never any text: only `PromptFeatures`.
+RouteLLM's matrix factorisation. They are baselines for `predictors.learned.relevance` and the policies built on it.
+They see only `PromptFeatures`, never text.
 """
 
 from predictors.learned.text_only.models import TEXT_ONLY_FEATURES as TEXT_ONLY_FEATURES

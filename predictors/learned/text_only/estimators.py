@@ -1,8 +1,8 @@
 """The estimators: each gives every known model's quality and output tokens for one encoded prompt.
 
-Quality and length of a prompt and a model are first told apart as `effect of the model + level of the prompt` (in
-log-odds, and in logarithms of tokens). That is what an estimator comes back to where a model was not seen on prompts
-like this one: never a quality or a length of 0, which would make a model look cheap for being unknown.
+Quality and length are first split into `effect of the model + level of the prompt` (in log-odds, and in logarithms of
+tokens). An estimator falls back to that sum where a model was not seen on similar prompts. It never falls back to a
+quality or a length of 0, which would make an unknown model look cheap.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ import numpy as np
 MISSING = 255
 QUALITY_STEP = 1.0 / 254.0
 LOG_TOKENS_STEP = 10.0 / 254.0
-#: No estimate leaves this range.
+#: The range of every estimate.
 _LEAST_QUALITY, _MOST_QUALITY = 0.01, 0.99
 
 
 class Estimator(Protocol):
-    """(quality, output tokens) of all H heads for one vector of the encoder; NaN tokens where no length of a
-    model is known."""
+    """(quality, output tokens) of all H heads for one vector of the encoder; NaN tokens where no length of a model is
+    known."""
 
     def __call__(self, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """What is known of the models without the prompt: `quality` (H,) in log-odds and `log_tokens` (H,), NaN
-    without any length, at a prompt of level 0; `spread` (H,) adds half the variance of log length."""
+    """The models without a prompt: `quality` (H,) in log-odds and `log_tokens` (H,), NaN without any length, at a
+    prompt of level 0. `spread` (H,) adds half the variance of log length."""
 
     quality: np.ndarray
     log_tokens: np.ndarray
@@ -43,7 +43,7 @@ class Effects:
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """The same whatever the prompt: means over all prompts, each model as if it had answered all of them."""
+    """The same for every prompt: means over all prompts, each model as if it had answered all of them."""
 
     quality: np.ndarray
     tokens: np.ndarray
@@ -54,7 +54,7 @@ class Mean:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """Prompts that were seen: `vectors` (I, D) of length 1; `quality` and `log_tokens` (I, H) as codes; `levels` and
+    """Training prompts: `vectors` (I, D) of length 1; `quality` and `log_tokens` (I, H) as codes; `levels` and
     `log_levels` (I,) of the prompts."""
 
     vectors: np.ndarray
@@ -66,9 +66,8 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """The mean of the `count` most alike prompts by cosine, each weighing by `sharpness` (0: all alike), with the
-    model's own mean at such prompts counted as `leaning` neighbours more. Models that no neighbour tells of have
-    just that."""
+    """The mean of the `count` most similar prompts by cosine, weighed by `sharpness` (0: all alike). The model's own
+    mean at such prompts counts as `leaning` more neighbours. A model that no neighbour has gets just that mean."""
 
     index: Index
     effects: Effects
@@ -96,7 +95,7 @@ class Neighbours:
 def _leaned(
     weights: np.ndarray, there: np.ndarray, values: np.ndarray, prior: np.ndarray, leaning: float
 ) -> np.ndarray:
-    """(H,) means of the (N, H) values that are there, leaning on the prior; the prior where none is there."""
+    """(H,) means of the (N, H) values that are there, drawn towards the prior; the prior where there is none."""
     mass = weights @ there
     lean = np.where(np.isnan(prior), 0.0, max(leaning, 1e-9))
     total = weights @ np.where(there, values, 0.0) + lean * np.nan_to_num(prior)
@@ -126,8 +125,8 @@ class Clusters:
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """Log-odds of quality and log length, each linear in the vector: (X, H) and (H,). `spread` as in `Effects`;
-    `low` and `high` (H,) bound the log length; NaN where unknown."""
+    """Log-odds of quality and log length, each linear in the vector: (X, H) and (H,). `spread` as in `Effects`; `low`
+    and `high` (H,) bound the log length; NaN where unknown."""
 
     quality: np.ndarray
     quality_bias: np.ndarray
@@ -147,7 +146,7 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class TwoHeads:
-    """ECCOS-T: a shared hidden layer, and for each model a capability and a distribution over B buckets of length
+    """ECCOS-T: a shared hidden layer, and for each model a capability and a distribution over B buckets of length,
     whose means are `bucket_tokens` (H, B), NaN where unknown. `out` is (N, H x (1 + B))."""
 
     hidden: np.ndarray
@@ -167,9 +166,9 @@ class TwoHeads:
 
 @dataclass(frozen=True, slots=True)
 class Factorised:
-    """RouteLLM's matrix factorisation for K models: delta_m = w . (v_m * W e), with w worked into the models'
-    vectors `models` (H, R), and W `projection` (X, R). The quality is sigmoid(delta), so that of two models the
-    one wins with sigmoid(difference of log-odds). It has no lengths: those are `lengths`'."""
+    """RouteLLM's matrix factorisation for K models: delta_m = w . (v_m * W e), with w folded into the models' vectors
+    `models` (H, R), and W `projection` (X, R). The quality is sigmoid(delta), so that of two models one wins with
+    sigmoid(difference of log-odds). It has no lengths: those are `lengths`'."""
 
     projection: np.ndarray
     models: np.ndarray
@@ -181,7 +180,7 @@ class Factorised:
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
-    """In the range that any estimate stays in."""
+    """The sigmoid, cut to the range of every estimate."""
     chance = 1.0 / (1.0 + np.exp(-np.minimum(np.maximum(logits, -30.0), 30.0)))
     return np.asarray(np.minimum(np.maximum(chance, _LEAST_QUALITY), _MOST_QUALITY))
 

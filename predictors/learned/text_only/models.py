@@ -1,4 +1,4 @@
-"""The artifact of kind "text", read and made into estimators by name."""
+"""The artifact of kind "text", and the estimators in it by name."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ TEXT_ONLY_FEATURES: tuple[str, ...] = (
     f"{HEAD_TOKENS}+{TAIL_TOKENS}",
     *COUNTS,
 )
-#: Neighbours of ECCOS-R (its paper's k) and of plain kNN, where each weighs by how alike it is.
+#: Neighbours of ECCOS-R (its paper's k), where each weighs alike.
 ECCOS_NEIGHBOURS = 16
-#: Answers that it has one of are no estimate: the mean counts as so many.
+#: A few answers are not an estimate: the mean counts as so many more.
 ECCOS_LEANING = 2.0
-#: Clusters that speak for a prompt.
+#: Clusters that predict for a prompt.
 NEAREST_CLUSTERS = 4
 CLUSTER_SHARPNESS = 6.0
-#: Sets of models whose places are kept at hand.
+#: Sets of models whose places are cached.
 _FLEETS = 64
 
 
 class TextModels:
     """`estimators` by name: "mean" (the same for every prompt), "knn", "clusters", "logistic", "eccos_t", "eccos_r",
-    "factorisation". Each is asked with a prompt's features and models' names; safe from several threads."""
+    "factorisation". Each takes a prompt's features and models' names. Several threads may use them at once."""
 
     def __init__(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         self.name = name
@@ -67,7 +67,7 @@ class TextModels:
         return model_key(model) in self._heads
 
     def places(self, models: Sequence[str]) -> tuple[list[int], np.ndarray]:
-        """(places of the known ones among these models, their heads)."""
+        """(positions of the known models among these, their heads)."""
         fleet = tuple(models)
         found = self._places.get(fleet)
         if found is None:
@@ -113,8 +113,8 @@ def encoder_of(arrays: Mapping[str, np.ndarray]) -> Encoder:
 
 
 def estimators_of(real: Mapping[str, np.ndarray]) -> dict[str, Estimator]:
-    """From an artifact's arrays as numbers."""
-    without = real["head_lengths"] == 0  # heads of which no length is known
+    """The estimators of an artifact's arrays, as numbers."""
+    without = real["head_lengths"] == 0  # heads without any known length
 
     def lengths(array: np.ndarray) -> np.ndarray:
         """NaN, which no file holds, for those heads (last axis)."""
@@ -161,12 +161,12 @@ def estimators_of(real: Mapping[str, np.ndarray]) -> dict[str, Estimator]:
 
 
 def _floats(array: np.ndarray) -> np.ndarray:
-    """Halves of floats are for the file; other kinds stay."""
+    """Half floats are only for the file; other types stay."""
     return array.astype(np.float32) if array.dtype.kind == "f" else array
 
 
-#: Arrays of an artifact: kind of numbers and dimensions (G grams, D directions, X = D + counts + 1, H models, I
-#: prompts of the index, K clusters, N hidden units, B buckets, O = H x (1 + B), R rank).
+#: Arrays of an artifact: type of numbers and dimensions (G grams, D directions, X = D + counts + 1, H models, I prompts
+#: of the index, K clusters, N hidden units, B buckets, O = H x (1 + B), R rank).
 _ARRAYS = {
     "gram_ids": ("iu", "G"),
     "gram_idf": ("f", "G"),
@@ -208,7 +208,7 @@ _ARRAYS = {
 
 
 def check(artifact: Artifact) -> None:
-    """Raises ArtifactError for what is no artifact of text-only estimators."""
+    """Raises ArtifactError for anything but an artifact of text-only estimators."""
     if artifact.kind != "text":
         raise ArtifactError(f"a {artifact.kind} artifact, not a text one")
     sizes: dict[str, int] = {"3": 3}

@@ -1,1 +1,1 @@
-"""The fleet while it serves: instances, probes, operators' changes, other replicas."""
+"""The fleet as it serves: its rules, instances and probes, changes at run time, other replicas."""

@@ -1,4 +1,4 @@
-"""A fleet file in the scheduler's terms."""
+"""Makes the scheduler's settings and instances from a fleet file."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from router.core.settings import SchedulerSettings
 from router.core.state import Instance
 from router.core.types import Candidate
 
-#: The engine profile of a name (`MODEL@HARDWARE`), None if there is none.
+#: Looks up an engine profile by name (`MODEL@HARDWARE`); None if there is none.
 ProfileLookup = Callable[[str], EngineProfile | None]
 
 
 def scheduler_settings(config: FleetConfig) -> SchedulerSettings:
-    """The scheduler's part of a fleet file."""
+    """The scheduler's settings in a fleet file."""
     scheduling = config.scheduling
     return SchedulerSettings(
         confidence=scheduling.confidence,
@@ -35,7 +35,7 @@ def instance_of(
     profile: ProfileLookup,
     old: Instance | None = None,
 ) -> Instance:
-    """What the scheduler keeps of an instance; `old` is changed and keeps its counters."""
+    """The scheduler's instance. `old` is changed in place and keeps its counters."""
     profiles = {}
     for model in candidates:
         name = config.profile_name(model)

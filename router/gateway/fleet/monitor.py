@@ -1,4 +1,4 @@
-"""Watches each instance: a health probe and a read of its load, once an interval, one task an instance."""
+"""Watches each instance in a task of its own: a health probe and a load report in each interval."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Answer = TypeVar("_Answer")
 
 
 class Monitor:
-    """Probes instances and tells the scheduler. `interval_s` between rounds, `timeout_s` for one answer."""
+    """Probes instances and reports to the scheduler. `interval_s` is between rounds, `timeout_s` for one answer."""
 
     def __init__(self, runner: Runner, interval_s: float, timeout_s: float) -> None:
         self._runner = runner
@@ -29,7 +29,7 @@ class Monitor:
         self._watching: dict[str, asyncio.Task[Any]] = {}
 
     async def look(self, backends: Mapping[str, Backend]) -> None:
-        """One round over all instances, so that what is known of them at the start is true."""
+        """Probe all instances once, so that the scheduler starts with their true state."""
         await asyncio.gather(*(self._round(name, backend) for name, backend in backends.items()))
 
     def watch(self, backends: Mapping[str, Backend]) -> None:
@@ -41,7 +41,7 @@ class Monitor:
                 self._watching[name] = self._tasks.start(self._watch(name, backend), f"monitor {name}")
 
     def renew(self, name: str) -> None:
-        """Forget an instance whose backend has changed; the next `watch` starts it anew."""
+        """Forget an instance whose adapter has changed; the next `watch` watches it again."""
         if (task := self._watching.pop(name, None)) is not None:
             task.cancel()
 
@@ -63,7 +63,7 @@ class Monitor:
             await asyncio.sleep(self.interval_s)
 
     async def _round(self, name: str, backend: Backend) -> bool:
-        """One round; any failure to answer in time is unhealthy. Of one that lives the load may be unknown."""
+        """Probe once. An instance that does not answer in time is unhealthy. The load of a healthy one may be unknown."""
         healthy = await self._in_time(backend.probe) or False
         self._runner.apply(Probed(name, healthy))
         if healthy and (report := await self._in_time(backend.load)) is not None:

@@ -1,8 +1,8 @@
-"""What operators have changed while the fleet serves: an overlay over each replica's own fleet file.
+"""Operators' changes at run time: an overlay over each replica's own fleet file.
 
-It is one shared document (`State.change`, "fleet"), so that a change made at one replica holds for all, and for those
-that start later, until the file is read again. As JSON: `{"revision", "reloads", "added": [instance as in the fleet
-file], "removed": [name], "draining": [name], "targets": {"fleet": {...}, "keys": {name: {...}}}}`.
+The overlay is one shared document (`State.change`, "fleet"). So a change made at one replica applies to all replicas, and
+to those that start later, until the fleet file is read again. As JSON: `{"revision", "reloads", "added": [instance as in
+the fleet file], "removed": [name], "draining": [name], "targets": {"fleet": {...}, "keys": {name: {...}}}}`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ Values = Mapping[str, float | None]
 
 
 class OverlayError(Exception):
-    """A shared document that is no overlay (another version's, or damaged)."""
+    """The shared document is not an overlay: it is damaged, or of another version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
-    """`revision` grows with every change, so that the newest of two is told; `reloads` counts how often all replicas
-    were told to read their files. `removed` are instances of the file that are out, `added` those that are in though
-    no file has them. `targets` are those changed, by key (None: the fleet)."""
+    """`revision` grows with each change, which orders two documents. `reloads` counts the reloads of all replicas.
+    `removed` are instances of the file that do not serve, `added` instances that no file has. `targets` are the changed
+    ones, by key (None: the fleet).
+    """
 
     revision: int = 0
     reloads: int = 0
@@ -41,9 +42,12 @@ class Overlay:
     targets: Mapping[str | None, Values] = field(default_factory=dict)
 
     def over(self, file: FleetConfig) -> FleetConfig:
-        """A fleet file with the changes. Raises ConfigError where they do not fit it, and for an instance that was added
-        with a secret or a file of this machine that the fleet file gives to none: else whoever may write the shared
-        document could have any of them sent to a URL of theirs."""
+        """A fleet file with the changes.
+
+        Raises ConfigError if they do not fit the file, and for an added instance that names a secret or a file of this
+        machine that the fleet file does not name. Otherwise anyone who can write the shared document could have a
+        secret sent to a URL of theirs.
+        """
         if not self.added and not self.removed:
             return file
         if self.added:
@@ -61,25 +65,25 @@ class Overlay:
 
     # --- changes ---------------------------------------------------------------------------------------
     def adding(self, instance: InstanceConfig) -> Self:
-        """With one more instance."""
+        """The overlay with one more instance."""
         return self._next(added=(*self.added, instance), draining=self.draining - {instance.name})
 
     def removing(self, name: str, file: FleetConfig) -> Self:
-        """Without this instance."""
+        """The overlay without this instance."""
         removed = self.removed if file.instance(name) is None else self.removed | {name}
         added = tuple(each for each in self.added if each.name != name)
         return self._next(added=added, removed=removed, draining=self.draining - {name})
 
     def drained(self, name: str) -> Self:
-        """Nothing more is sent to this instance."""
+        """The overlay with this instance draining."""
         return self._next(draining=self.draining | {name})
 
     def targeting(self, key: str | None, values: Values) -> Self:
-        """With other targets of a key, or of the fleet (None)."""
+        """The overlay with other targets of a key, or of the fleet (None)."""
         return self._next(targets={**self.targets, key: {**self.targets.get(key, {}), **values}})
 
     def reloaded(self) -> Self:
-        """Without any change, for files that are read again."""
+        """An overlay without changes, for files that are read again."""
         return type(self)(self.revision + 1, self.reloads + 1)
 
     def _next(self, **changes: Any) -> Self:
@@ -87,7 +91,7 @@ class Overlay:
 
     # --- the document ------------------------------------------------------------------------------------
     def document(self) -> dict[str, Any]:
-        """As JSON."""
+        """The overlay as JSON."""
         return {
             "revision": self.revision,
             "reloads": self.reloads,
@@ -102,8 +106,8 @@ class Overlay:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Self:
-        """What a document says; an empty one is that nothing was changed. Raises OverlayError, and ConfigError for an
-        instance that does not validate here."""
+        """The overlay in a document; an empty document has no changes. Raises OverlayError, and ConfigError for an
+        instance that is not valid here."""
         if not document:
             return cls()
         try:

@@ -1,9 +1,9 @@
-"""What this gateway tells the other replicas and hears from them (`router.store.state.Listener`).
+"""Exchanges load and observations with the other replicas (`router.store.state.Listener`).
 
-Told with each exchange: own work by instance, own ejections, the turns passed on, how much is queued, and what the
-predictor has learned. Heard: the same of the others. Work and ejections become one event of the scheduler
-(`PeerLoadReported`), only when something has changed; turns go to the policies, lessons to the predictor, shared documents
-to who follows them.
+Each exchange reports this replica's work by instance, its ejections, its round-robin positions, its queue, and what its
+predictor has learned, and receives the same from the others. Work and ejections become one event of the scheduler
+(`PeerLoadReported`), only if something has changed. Positions go to the policies, observations to the predictor, and shared
+documents to their followers.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from router.core.events import PeerLoadReported, PeerObserved, PeerTurned
 from router.core.interfaces import HasSharedCursor, SharedCursor
 from router.core.state import Work
 from router.gateway.relay.runner import Runner
-from router.store.state import Peers, State, View
+from router.store.state import Peers, ReplicaReport, State
 
 Follower = Callable[[Mapping[str, Any]], None]
 
 
 class PeerLink:
-    """Implements `Listener`. `followers` are called with the shared documents that they are named for."""
+    """Implements `Listener`. `followers` are called with changed documents, by the document's name."""
 
     def __init__(self, runner: Runner, state: State, sharing: Sharing) -> None:
         self._runner = runner
         self._state = state
         self._sharing = sharing
         self.followers: dict[str, Follower] = {}
-        #: By model, what waits for a slot at other replicas.
+        #: Queued requests of other replicas, by model.
         self.queued_elsewhere: Mapping[str, int] = {}
-        self._told: tuple[int, Mapping[str, Work]] = (1, {})  # what the scheduler was told last
+        self._reported: tuple[int, Mapping[str, Work]] = (1, {})  # replicas and work, as last reported
         self._cursors: dict[str, SharedCursor] = {}
 
     async def start(self) -> None:
-        """Begin to share."""
+        """Begin to exchange."""
         scheduler = self._runner.scheduler
         self._cursors = {
             name: policy.cursor
@@ -45,25 +45,25 @@ class PeerLink:
         }
         if self._state.health.shared:
             self._sharing.begin()
-            self._runner.on_work = self._state.poke
+            self._runner.on_work = self._state.wake
         await self._state.start(self)
 
     def repeat_load(self) -> None:
         """The fleet has changed: report the load of other replicas for its new instances too."""
-        replicas, work = self._told
+        replicas, work = self._reported
         if replicas > 1 or work:
             self._runner.apply(PeerLoadReported(replicas, work))
 
     # --- router.store.state.Listener --------------------------------------------------------------------
-    def view(self) -> View:
-        """What this replica tells now."""
+    def report(self) -> ReplicaReport:
+        """This replica's report."""
         scheduler = self._runner.scheduler
-        lessons = self._sharing.drain_outgoing(self._runner.clock(), self._state.health.replicas)
-        if lessons is not None:
-            self._state.tell(lessons)
+        observations = self._sharing.drain_outgoing(self._runner.clock(), self._state.health.replicas)
+        if observations is not None:
+            self._state.send_observations(observations)
         instances = scheduler.instances
         nothing = Work()
-        return View(
+        return ReplicaReport(
             work={name: own for name, each in instances.items() if (own := each.own) != nothing},
             ejections={name: each.ejections for name, each in instances.items() if each.ejections},
             turns={
@@ -74,27 +74,27 @@ class PeerLink:
             queued=scheduler.queued_by_model() if scheduler.queue_depth else {},
         )
 
-    def hear(self, peers: Peers) -> None:
-        """What the others told."""
+    def receive_peers(self, peers: Peers) -> None:
+        """The reports of the other replicas."""
         self.queued_elsewhere = peers.queued
         for name, last in peers.turns.items():
             policy, _, group = name.partition(":")
             with surviving("peers"):
                 self._runner.apply(PeerTurned(policy, {group: last}))
-        told = peers.replicas, peers.work
-        if peers.ejected or told != self._told:
-            self._told = told
+        load = peers.replicas, peers.work
+        if peers.ejected or load != self._reported:
+            self._reported = load
             with surviving("peers"):
                 self._runner.apply(PeerLoadReported(peers.replicas, peers.work, peers.ejected))
 
-    def hear_lessons(self, lessons: Sequence[bytes]) -> None:
-        """What others learned."""
-        for lesson in lessons:
+    def receive_observations(self, observations: Sequence[bytes]) -> None:
+        """Observations of the other replicas, for the predictor."""
+        for message in observations:
             with surviving("peers"):
-                self._runner.apply(PeerObserved(lesson))
+                self._runner.apply(PeerObserved(message))
 
-    def changed(self, document: str, content: Mapping[str, Any]) -> None:
-        """A shared document has been changed."""
+    def document_changed(self, document: str, content: Mapping[str, Any]) -> None:
+        """A shared document has changed."""
         follower = self.followers.get(document)
         if follower is not None:
             with surviving("peers"):

@@ -1,4 +1,4 @@
-"""What a fleet file that is read again has changed: in counts for the log, and what holds only after a restart."""
+"""The changes of a reloaded fleet file: counts for the log, and settings that apply only after a restart."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from router.config import FleetConfig, InstanceConfig, KeyConfig, ModelConfig
 
-#: Settings that are used at the start alone, by section (docs/operations.md tells them too); None: all of the section.
+#: Settings that are used only at the start, by section (docs/operations.md lists them too); None: the whole section.
 _AT_START: dict[str, tuple[str, ...] | None] = {
     "server": ("host", "port", "workers"),
     "auth": ("admin_key_env",),
@@ -19,7 +19,7 @@ _AT_START: dict[str, tuple[str, ...] | None] = {
 
 
 def needs_restart(started: FleetConfig, now: FleetConfig) -> list[str]:
-    """The settings whose values are not those of the start (`section.setting`)."""
+    """The settings (`section.setting`) whose values differ from those of the start."""
     found = []
     for section, settings in _AT_START.items():
         before, after = getattr(started, section), getattr(now, section)
@@ -33,7 +33,7 @@ def needs_restart(started: FleetConfig, now: FleetConfig) -> list[str]:
 
 
 def what_changed(before: FleetConfig, after: FleetConfig) -> str:
-    """Models, instances and keys in counts, other sections by name."""
+    """The changes in one line: models, instances and keys in counts, other sections by name."""
     parts = [
         *_counts("models", before.models, after.models),
         *_counts("instances", before.instances, after.instances),
@@ -62,5 +62,5 @@ def _counts(
         "removed": len(old.keys() - new.keys()),
         "changed": sum(old[name] != new[name] for name in old.keys() & new.keys()),
     }
-    told = ", ".join(f"{count} {how}" for how, count in counts.items() if count)
-    return [f"{what}: {told}"] if told else []
+    changes = ", ".join(f"{count} {how}" for how, count in counts.items() if count)
+    return [f"{what}: {changes}"] if changes else []

@@ -1,4 +1,4 @@
-"""How many replicas a model wants now: work in flight and queued over what one replica takes."""
+"""How many replicas a model needs now: its requests in flight and queued, over what one replica takes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from router.core.scheduler import Scheduler
 from router.core.state import Instance
 
-#: Share of its concurrency at which a replica is well used with room for bursts.
+#: Share of its concurrency at which a replica is well used and has room for bursts.
 TARGET_UTILISATION = 0.7
 
 
 def concurrency(instance: Instance, model: str) -> int | None:
-    """Requests an instance takes at a time: as configured, else its engine profile's sequences."""
+    """Requests that an instance takes at a time: as configured, else by its engine profile; None if unknown."""
     return instance.seats(model) if instance.max_concurrency is None else instance.max_concurrency
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """What one model has and wants; `desired_replicas` is None where no replica's concurrency is known."""
+    """One model's replicas. `desired_replicas` is None if no replica's concurrency is known."""
 
     model: str
     replicas: int
@@ -33,8 +33,8 @@ class Scaling:
 def scaling(
     scheduler: Scheduler, models: list[str], queued_elsewhere: Mapping[str, int] | None = None
 ) -> list[Scaling]:
-    """One entry a model, of the work of all replicas of the router: `queued_elsewhere` is what waits at the others, by
-    model (what they have in flight is counted at the instances)."""
+    """One entry a model, for the work of all replicas of the router. `queued_elsewhere` are requests queued at the others,
+    by model; their requests in flight are counted at the instances."""
     queued = scheduler.queued_by_model()
     queued.update(queued_elsewhere or {})
     found = []

@@ -1,4 +1,4 @@
-"""The targets of quality and attainment that policies hold, as they are at this moment."""
+"""The current targets of quality and attainment, which policies read."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from router.core.types import Targets
 
 
 class LiveTargets:
-    """The targets of all scopes. The fleet file gives them; `change` replaces some until the file is read
-    again. A key takes from the fleet what neither its own entry nor a change of its own says."""
+    """The targets of all scopes. The fleet file sets them; `change` replaces some until the file is read again. A key has the
+    fleet's targets where neither its entry nor a change sets its own."""
 
     def __init__(self, config: FleetConfig) -> None:
         #: Called when they have changed.
@@ -21,26 +21,26 @@ class LiveTargets:
         self.use(config)
 
     def use(self, config: FleetConfig) -> None:
-        """Take over a fleet file; what was changed is forgotten."""
+        """Use a fleet file; drops all changes."""
         cost = config.scheduling.cost
         self._fleet = Targets(cost.quality, cost.quality_slack, cost.attainment, cost.window_requests)
         self._keys = {key.name: _own(key) for key in config.auth.keys}
         self._changes: dict[str, dict[str, float | None]] = {}
         self._changed: set[str | None] = set()
-        self._settle()
+        self._merge()
 
     def use_keys(self, made: Iterable[KeyConfig]) -> None:
-        """Take over the keys that are not of the fleet file, with what holds for them; what was changed stays."""
+        """Use these keys beside those of the fleet file, with their effective settings; keeps all changes."""
         self._made = {key.name: _own(key) for key in made}
-        self._settle()
+        self._merge()
 
     @property
     def scopes(self) -> Mapping[str | None, Targets]:
-        """What holds for the fleet (None) and each key."""
+        """The targets of the fleet (None) and of each key."""
         return self._targets
 
     def changed(self, key: str | None) -> bool:
-        """Whether a scope's own targets are other than the fleet file's."""
+        """Whether a scope's own targets differ from the fleet file's."""
         return key in self._changed
 
     def change(self, key: str | None, values: Mapping[str, float | None]) -> None:
@@ -53,9 +53,9 @@ class LiveTargets:
         else:
             raise KeyError(key)
         self._changed.add(key)
-        self._settle()
+        self._merge()
 
-    def _settle(self) -> None:
+    def _merge(self) -> None:
         before = self._targets
         targets: dict[str | None, Targets] = {None: self._fleet}
         for name, own in {**self._made, **self._keys}.items():
@@ -67,6 +67,6 @@ class LiveTargets:
 
 
 def _own(key: KeyConfig) -> dict[str, float | None]:
-    """What a key says itself."""
-    said = {"quality": key.quality, "attainment": key.attainment}
-    return {name: value for name, value in said.items() if value is not None}
+    """The targets that a key sets itself."""
+    own = {"quality": key.quality, "attainment": key.attainment}
+    return {name: value for name, value in own.items() if value is not None}

@@ -1,1 +1,1 @@
-"""HTTP at the socket: the server, bodies, fields, callers."""
+"""HTTP at the socket: the server, request bodies, responses, host names."""

@@ -10,7 +10,7 @@ from router.core.types import Outcome
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
-#: A request over its key's limits is refused unread if its body is larger.
+#: A larger body of a request over its key's limits is not read.
 SMALL_BODY_BYTES = 64 * 1024
 
 
@@ -19,13 +19,13 @@ class ClientGone(Exception):
 
 
 def is_small(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a body is told to be so small that to read it costs next to nothing."""
+    """Whether the announced length is so small that reading the body costs almost nothing."""
     length = headers.get(b"content-length", b"")
     return length.isdigit() and len(length) < 10 and int(length) <= SMALL_BODY_BYTES
 
 
 async def read_body(headers: dict[bytes, bytes], receive: Receive, max_body_mb: float) -> bytes:
-    """The whole body; 413 as soon as it is known to be over the limit."""
+    """The complete body. Raises the 413 as soon as the limit is exceeded, and ClientGone."""
     limit = int(max_body_mb * 1024 * 1024)
     length = headers.get(b"content-length")
     if length is not None and length.isdigit() and int(length) > limit:

@@ -1,4 +1,4 @@
-"""Writes one response straight to its connection."""
+"""Writes responses of the hot paths."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 class Responder:
     """Writes one response straight to its connection.
 
-    ASGI's `send` would take head and body apart into messages and check each header by regular expression;
-    here the head and the first bytes leave in one write, and each further write is one chunk. `headers` are
-    whole header lines of the router's own making. Made from the `send` of the request that it answers.
+    ASGI's `send` splits head and body into messages and checks each header with a regular expression. Here the head and
+    the first bytes leave in one write, and each further write is one chunk. `headers` are complete header lines that the
+    router made itself. The constructor takes the request's `send`.
     """
 
     __slots__ = ("_chunked", "_cycle", "_flow", "_write", "started")
@@ -27,7 +27,7 @@ class Responder:
 
     @property
     def paused(self) -> bool:
-        """Whether the client reads more slowly than we write; `drain` waits until it has caught up."""
+        """Whether the client reads more slowly than we write. `drain` waits until it has caught up."""
         return self._flow.write_paused and not self._cycle.disconnected
 
     @property
@@ -41,22 +41,22 @@ class Responder:
         await self._flow.drain()
 
     def gone(self) -> None:
-        """The client has left: nothing more is written for it."""
+        """Stop writing: the client has left."""
         self._cycle.disconnected = True
 
     def abort(self) -> None:
-        """Cut the connection."""
+        """Close the connection at once."""
         self._cycle.transport.abort()
 
     def respond(self, status: int, headers: bytes, body: bytes) -> None:
-        """The whole response in one write."""
+        """The complete response in one write."""
         head = self._head(status, headers)
         if not self._cycle.disconnected:
             self._write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body))
         self._end()
 
     def begin(self, status: int, headers: bytes, data: bytes) -> None:
-        """Head and first bytes of a stream."""
+        """Begin a stream with its head and first bytes."""
         head = self._head(status, headers)
         if self._cycle.disconnected:
             return
@@ -68,12 +68,12 @@ class Responder:
             self._write(head + b"transfer-encoding: chunked\r\n\r\n")
 
     def write(self, data: bytes) -> None:
-        """More of a stream; `data` is not empty."""
+        """Continue a stream; `data` is not empty."""
         if not self._cycle.disconnected:
             self._write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
     def end(self, data: bytes) -> None:
-        """The last bytes of a stream (not empty), and its end."""
+        """End a stream with its last bytes (not empty)."""
         if not self._cycle.disconnected:
             self._write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if self._chunked else data)
         self._end()

@@ -1,9 +1,9 @@
-"""The HTTP server: uvicorn with its httptools protocol, bounded in what a connection may hold and for how long.
+"""The HTTP server: uvicorn with its httptools protocol, and bounds on what a connection may hold and for how long.
 
-uvicorn leaves the size of a request head, the requests that are sent ahead, the time that a client may take to send or
-to read, and the number of connections unbounded; all are bounded here. A request also gets a hook that tells at once
-when its client has gone. So that this is seen, a connection is always read, except while a body comes faster than it is
-taken: what a client sends beyond its bounds closes the connection.
+uvicorn does not bound the size of a request's head, pipelined requests, the time in which a client sends or reads, or the
+number of connections. All are bounded here. A request also gets a hook that is called at once when its client leaves. To
+see this, the server always reads from a connection, except while a body arrives faster than it is consumed. A client that
+exceeds the bounds loses its connection.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from router.gateway.codecs.openai.errors import openai_error
 
 logger = logging.getLogger("headway")
 
-#: Bytes of request line and headers, and how many headers.
+#: Bytes of the request line and headers; number of headers.
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 128
-#: What else a request may have beside its head and its body, for each byte of the body: chunk sizes and extensions.
+#: Bytes of framing (chunk sizes and extensions) for each byte of the body.
 MAX_OVERHEAD = 16
-#: What a client may send ahead while its request is answered.
+#: What a client may pipeline while its request is answered.
 MAX_AHEAD_REQUESTS = 8
 MAX_AHEAD_BYTES = 128 * 1024
-#: What is read and dropped of a request that was answered before all of it had come: to close at once would reset the
-#: connection, and the client, still sending, would lose the answer.
+#: What is read and dropped of a request that was answered before it had arrived completely. Closing at once would reset
+#: the connection, and the client, still sending, would lose the answer.
 MAX_DROPPED_BYTES = 64 * 1024 * 1024
 MAX_DROPPING_S = 30.0
-#: A request still incomplete after this long must have come at `MIN_BYTES_PER_S` at least.
+#: A request that is still incomplete after this time must have arrived at `MIN_BYTES_PER_S` or faster.
 SLOW_AFTER_S = 10.0
 MIN_BYTES_PER_S = 1024
-#: Above this share of all connections those that wait for a request give way to new ones.
+#: Above this share of the connection limit, idle connections are closed for new ones.
 CROWDED_SHARE = 0.9
 _NEW_S = 1.0
 #: Connections swept between two turns of the event loop.
@@ -54,7 +54,7 @@ _FRAMING = frozenset({b"host", b"content-length", b"transfer-encoding"})
 
 
 class _Refused(Exception):
-    """A request is not answered; its connection ends with this status."""
+    """Refuses a request and closes its connection with this status."""
 
     def __init__(self, status: int, message: str, why: str = "malformed") -> None:
         super().__init__(message)
@@ -66,16 +66,16 @@ class GatewayProtocol(HttpToolsProtocol):
     """uvicorn's protocol with limits and a disconnect hook (`scope["state"]["connection"]`)."""
 
     on_disconnect: Callable[[], None] | None = None
-    _front: RequestResponseCycle | None = None  # the request that is answered now
+    _current: RequestResponseCycle | None = None  # the request that is answered now
     _in_head = False
-    _deaf = False  # what comes now is no HTTP that is spoken here
-    _overhead = 0  # bytes of the request that comes, less those that its body allows for
-    _ahead = 0  # bytes that came while a request was answered
+    _upgraded = False  # the client now speaks another protocol, which is ignored
+    _overhead = 0  # bytes of the incoming request, minus the framing that its body allows
+    _ahead = 0  # bytes that arrived while a request was answered
     _dropped = 0
-    _began_at: float | None = None  # a request is being received since
-    _received = 0  # bytes since then
+    _began_at: float | None = None  # when the incoming request began
+    _received = 0  # bytes since `_began_at`
     _idle_since = 0.0
-    _unread = 0  # bytes that wait for a client that does not read
+    _unread = 0  # bytes that wait for the client to read them
     _unread_since = 0.0
 
     def __init__(self, *args: Any, server: GatewayServer, **kwargs: Any) -> None:
@@ -97,10 +97,10 @@ class GatewayProtocol(HttpToolsProtocol):
         self._left()
 
     def _left(self) -> None:
-        """The client has gone, or is cut off: whoever serves it is told."""
+        """The client has left or was cut off: notify the request's task."""
         waiting = [cycle for cycle, _ in self.pipeline]
         self.pipeline.clear()
-        for cycle in (self._front, *waiting):
+        for cycle in (self._current, *waiting):
             if cycle is not None and not cycle.response_complete:
                 cycle.disconnected = True
                 cycle.message_event.set()
@@ -108,7 +108,7 @@ class GatewayProtocol(HttpToolsProtocol):
         if hook is not None:
             hook()
 
-    # --- what comes ----------------------------------------------------------------------------------
+    # --- receiving -----------------------------------------------------------------------------------
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
@@ -117,17 +117,17 @@ class GatewayProtocol(HttpToolsProtocol):
         size = len(data)
         self._received += size
         self._overhead += size
-        if self._answering or self._deaf:
+        if self._answering or self._upgraded:
             self._ahead += size
             if self._ahead > MAX_AHEAD_BYTES:
                 self._close("ahead")
                 return
-        if self._deaf:
+        if self._upgraded:
             return
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._deaf = True
+            self._upgraded = True
         except httptools.HttpParserError as error:
             cause = error.__context__
             if isinstance(cause, _Refused):
@@ -150,7 +150,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._in_head:
-            return  # what follows a body must not pass for what came before it
+            return  # trailers are not headers
         super().on_header(name, value)
         if len(self.headers) > MAX_HEADERS or len(value) > MAX_HEAD_BYTES:
             raise _Refused(431, "The request has too many or too large headers.")
@@ -170,14 +170,14 @@ class GatewayProtocol(HttpToolsProtocol):
         except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
             raise _Refused(400, "The request's target is not valid.") from None
         if self.expect_100_continue or self.parser.should_upgrade():
-            # What comes next may be the body, a request, or another protocol: nobody could tell.
+            # What follows may be the body, a request or another protocol, and cannot be told apart.
             self.cycle.keep_alive = False
         if self.pipeline:
             self.flow.resume_reading()
 
     def _check_framing(self, version: str) -> None:
-        """Refuse what a proxy in front might read otherwise. The parser has refused the rest: two lengths, a length beside
-        chunks, line ends that are none."""
+        """Refuse framing that a proxy could read differently. The parser has already refused two lengths, a length with
+        chunks, and wrong line ends."""
         framing = [header for header in self.headers if header[0] in _FRAMING]
         if len(framing) > 1 and len({name for name, _ in framing}) < len(framing):
             raise _Refused(400, "A header that may stand once stands twice.")
@@ -196,27 +196,27 @@ class GatewayProtocol(HttpToolsProtocol):
                 raise _Refused(413, "The request goes on after its answer.")
             return
         super().on_body(body)
-        if self.pipeline:  # nobody takes it yet; how much it may be is bounded otherwise
+        if self.pipeline:  # nobody consumes it yet; MAX_AHEAD_BYTES bounds it
             self.flow.resume_reading()
 
     def on_message_complete(self) -> None:
         self._began_at = None
         self._received = self._overhead = self._dropped = 0
         super().on_message_complete()
-        self.flow.resume_reading()  # or it would not be seen when the client goes
+        self.flow.resume_reading()  # so that we see the client leave
 
-    # --- what is answered ----------------------------------------------------------------------------
+    # --- answering -----------------------------------------------------------------------------------
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._front = cycle
+        self._current = cycle
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
-        codec, self._front = self._front, None
+        cycle, self._current = self._current, None
         self._ahead = 0
         now = self._idle_since = (
             self.loop.time()
-        )  # uvicorn sets a timer here: for each answer it costs more than our sweep
-        if codec is not None and codec.more_body:  # the rest of it is dropped, from now on
+        )  # uvicorn sets a timer for each answer here, which costs more than our sweep
+        if cycle is not None and cycle.more_body:  # from now on the rest is dropped
             self._began_at, self._received = now, 0
         self.server_state.total_requests += 1
         if self.transport.is_closing():
@@ -227,17 +227,19 @@ class GatewayProtocol(HttpToolsProtocol):
 
     @property
     def _answering(self) -> bool:
-        """Whether a response is on its way, so that nothing else may be written."""
-        codec = self._front
-        return codec is not None and (codec.response_started or not codec.more_body)
+        """Whether a response is being written, so that nothing else may be."""
+        cycle = self._current
+        return cycle is not None and (cycle.response_started or not cycle.more_body)
 
-    # --- ends ----------------------------------------------------------------------------------------
+    # --- closing -------------------------------------------------------------------------------------
     def sweep(self, now: float, stall_s: float, receive_s: float, *, crowded: bool) -> None:
-        """End what goes on for too long (called about once a second). A client must read something of what waits for it
-        within `stall_s`, and send the whole of a request within `receive_s`."""
+        """Close the connection if it takes too long (called about once a second).
+
+        A client must read some of what waits for it within `stall_s`, and send a complete request within `receive_s`.
+        """
         unread = self.transport.get_write_buffer_size()
-        # While an engine's answer comes and is not paused, its writes hide what the client reads.
-        if unread and (self.flow.write_paused or self._front is None or self.transport.is_closing()):
+        # While an engine's answer arrives, its writes hide how much the client reads.
+        if unread and (self.flow.write_paused or self._current is None or self.transport.is_closing()):
             if not self._unread or unread < self._unread:
                 self._unread, self._unread_since = unread, now
             elif now - self._unread_since >= stall_s:
@@ -249,13 +251,13 @@ class GatewayProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if began_at is None:
-            if self._front is None and (crowded or now - self._idle_since >= self.timeout_keep_alive):
+            if self._current is None and (crowded or now - self._idle_since >= self.timeout_keep_alive):
                 self._close("crowded" if crowded else "idle")
-        elif self._answering:  # the next request waits for this one's answer
+        elif self._answering:  # the next request waits for this answer
             self._began_at, self._received = now, 0
         elif crowded and not self._received and now - began_at >= _NEW_S:
             self._close("crowded")
-        elif self._front is None and self._dropped and now - began_at >= MAX_DROPPING_S:
+        elif self._current is None and self._dropped and now - began_at >= MAX_DROPPING_S:
             self._close("slow")
         elif now - began_at >= receive_s or (
             now - began_at >= SLOW_AFTER_S and self._received < (now - began_at) * MIN_BYTES_PER_S
@@ -263,16 +265,16 @@ class GatewayProtocol(HttpToolsProtocol):
             self._refuse("slow", 408, "The request came too slowly.")
 
     def _close(self, why: str) -> None:
-        """End the connection, counted."""
+        """Close the connection and count it."""
         self._server.closed[why] += 1
         self.transport.close()
 
     def _refuse(self, why: str, status: int, message: str) -> None:
-        """End the connection with an answer, where none is under way."""
+        """Close the connection, with an error response unless another response is being written."""
         if self.transport.is_closing():
             return
         cycle: RequestResponseCycle | None = self.cycle
-        dropping = self._front is None and cycle is not None and cycle.response_complete and cycle.more_body
+        dropping = self._current is None and cycle is not None and cycle.response_complete and cycle.more_body
         if not self._answering and not dropping:
             code = "server_overloaded" if status == 503 else "invalid_request"
             body = openai_error(Refusal(status, code, message, Outcome.REJECTED_INVALID))
@@ -285,17 +287,18 @@ class GatewayProtocol(HttpToolsProtocol):
 
 
 class GatewayServer(uvicorn.Server):
-    """uvicorn's server; it also bounds connections. Signals are its caller's business.
+    """uvicorn's server with a limit of connections. The caller handles signals.
 
-    `fleet` gives the fleet file as it is served now. `closed` counts the connections that the server ended, by why:
-    `full` (too many), `crowded` (idle while there were many), `idle` (for longer than keep-alive lasts), `malformed`, `ahead` (too much was sent while a request was
-    answered), `slow` (a request came too slowly), `stalled` (an answer was not read)."""
+    `fleet` returns the current fleet file. `closed` counts the connections that the server closed, by reason: `full` (too
+    many), `crowded` (idle while there were many), `idle` (longer than keep-alive), `malformed`, `ahead` (too much was sent
+    while a request was answered), `slow` (a request arrived too slowly), `stalled` (an answer was not read).
+    """
 
     def __init__(self, config: uvicorn.Config, fleet: Callable[[], FleetConfig]) -> None:
         config.http = partial(GatewayProtocol, server=self)  # type: ignore[assignment]
         super().__init__(config)
         self._fleet = fleet
-        # Half of what this process may open: a request needs a second connection, to its engine.
+        # Half of the files that this process may open: each request needs a second connection, to its engine.
         self._room = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self.closed: Counter[str] = Counter(
             dict.fromkeys(("full", "crowded", "idle", "malformed", "ahead", "slow", "stalled"), 0)
@@ -303,12 +306,12 @@ class GatewayServer(uvicorn.Server):
 
     @property
     def max_connections(self) -> int:
-        """How many connections of clients may be open at once."""
+        """The most client connections that may be open."""
         return min(self._fleet().server.max_connections, self._room)
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """The number of open connections."""
         return len(self.server_state.connections)
 
     @contextmanager
@@ -328,17 +331,17 @@ class GatewayServer(uvicorn.Server):
             now = asyncio.get_running_loop().time()
             for connection in batch:
                 if not isinstance(connection, GatewayProtocol) or connection.parser is None:
-                    continue  # gone by now
+                    continue  # closed meanwhile
                 try:
                     connection.sweep(now, limits.client_stall_s, limits.request_timeout_s, crowded=crowded)
-                except Exception:  # a fault of ours with one connection must not end the server
+                except Exception:  # a fault with one connection must not end the server
                     logger.exception("a connection could not be swept")
                     connection.transport.abort()
             await asyncio.sleep(0)
 
 
 def server_config(app: Any, host: str, port: int, *, grace_s: float) -> uvicorn.Config:
-    """The one way the gateway is served: one process, no access log, keep-alive of 75 s."""
+    """The settings of the server: one process, no access log, keep-alive of 75 s."""
     return uvicorn.Config(
         app,
         host=host,
@@ -347,7 +350,7 @@ def server_config(app: Any, host: str, port: int, *, grace_s: float) -> uvicorn.
         loop="uvloop",
         lifespan="on",
         access_log=False,
-        proxy_headers=False,  # whoever sends X-Forwarded-For must not pass for another
+        proxy_headers=False,  # a client must not change its address with X-Forwarded-For
         log_config=None,
         server_header=False,
         date_header=True,

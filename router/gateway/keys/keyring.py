@@ -1,4 +1,4 @@
-"""Who asks: clients' keys (kept as hashes only) and the admin key."""
+"""Authentication: clients' keys (known as hashes only) and the admin key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from router.core.types import Outcome
 
 
 class KeySettings(Protocol):
-    """What is known of a key, as far as it is needed here."""
+    """The settings of a key that are used here."""
 
     @property
     def name(self) -> str: ...
@@ -24,14 +24,14 @@ class KeySettings(Protocol):
 
 Headers = list[tuple[bytes, bytes]]
 
-#: What a key that was made here begins with, so that people and secret scanners know one when they see it.
+#: Begins every key that is made here, so that people and secret scanners recognize one.
 PREFIX = "hw-"
 
 _NO_DIGEST = bytes(32)
 
 
 def new_key() -> tuple[str, str]:
-    """A new key, and its SHA-256 in hex: all that is kept of it."""
+    """A new key and its SHA-256 in hex. Only the hash is stored."""
     text = PREFIX + secrets.token_urlsafe(32)
     return text, hashlib.sha256(text.encode()).hexdigest()
 
@@ -44,14 +44,15 @@ def bearer_token(authorization: bytes | None) -> bytes | None:
 
 
 class KeyRing:
-    """Checks presented keys. Without any key everything is open.
+    """Checks the keys of requests. Without any key the gateway is open.
 
-    Looking up the digest in a table leaks nothing of use: who times it learns about digests, not about the
-    keys that they come from. The comparison itself takes the same time wherever the two differ."""
+    The time of the lookup depends on the digest, which tells an attacker nothing about keys. The comparison takes the same
+    time wherever two digests differ.
+    """
 
     def __init__(self, keys: Sequence[KeySettings] = (), *, closed: bool = False) -> None:
-        """`closed`: a key is needed even if there is none that works. ValueError: a hash that is not SHA-256 in hex, a
-        name or hash given twice (the message holds names only)."""
+        """`closed`: a key is needed even if no key works. Raises ValueError for a hash that is not SHA-256 in hex, and for
+        a repeated name or hash (the message holds names only)."""
         self._open = not keys and not closed
         self._by_digest: dict[bytes, tuple[bytes, str | None]] = {}
         names = set()
@@ -75,12 +76,12 @@ class KeyRing:
         return self._open
 
     def close(self) -> None:
-        """Need a key from now on, even if there is none that works."""
+        """Need a key from now on, even if no key works."""
         self._open = False
 
     def authenticate(self, authorization: bytes | None) -> str | None:
-        """The name of the key in an `Authorization` header; None when everything is open. Raises the 401 for a
-        missing or wrong key."""
+        """The name of the key in an `Authorization` header; None on an open gateway. Raises the 401 for a missing or wrong
+        key."""
         if self._open:
             return None
         token = bearer_token(authorization)
@@ -106,13 +107,13 @@ class KeyRing:
         token = bearer_token(authorization)
         if token is None:
             return False
-        # Hashed first, since comparing texts of different lengths would tell the length.
+        # Hashed first: comparing texts of different lengths would reveal the length.
         wanted = hashlib.sha256(admin_key.encode()).digest()
         return hmac.compare_digest(hashlib.sha256(token).digest(), wanted)
 
 
 def duration(seconds: float) -> str:
-    """A span as OpenAI's rate-limit headers write it: `120ms`, `1s`, `6m0s`, `1h0m30s`; rounded up."""
+    """A duration as OpenAI's rate-limit headers write it: `120ms`, `1s`, `6m0s`, `1h0m30s`; rounded up."""
     if seconds < 1:
         return f"{math.ceil(round(seconds * 1000, 6))}ms"
     whole = math.ceil(round(seconds, 6))

@@ -1,8 +1,8 @@
-"""Clients' keys and who made whom.
+"""All clients' keys, and which key made which.
 
-A key is made by an operator (in the fleet file, or while the gateway runs) or by another key. What a key may do is
-the tightest of its chain: its own caps, its maker's, its maker's maker's and so on, as they are now. So whatever was
-allowed when a key was made, it never has more than any of those above it, and it works only as long as they all do.
+A key is made by an operator (in the fleet file or at run time) or by another key, its maker. A key's caps are the tightest
+of its chain: its own, its maker's, its maker's maker's and so on, as they are now. So a key never has more than any key
+above it, and it works only as long as all of them do.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from router.request.validation import path_of, sentence_of
 from router.store.keys import StoredKey
 from router.store.state import TOTAL, Bucket, Budget
 
-#: So many keys stand in a chain at most, the operator's included.
+#: The most keys in a chain, the operator's included.
 MAX_DEPTH = 8
-#: So many keys stand below an operator's key at most, revoked ones included: its holders make them on their own, and
-#: every gateway reads them all whenever one changes.
+#: The most keys below an operator's key, revoked ones included. Its holders make them without the operator, and every
+#: gateway reads all of them whenever one changes.
 MAX_BELOW = 1000
 
-#: Caps that a made key may lower, and the one that it may raise.
+#: Caps that a made key may lower, and the one cap that it may raise.
 _AT_MOST = (
     "max_priority",
     "budget_usd_per_day",
@@ -39,14 +39,14 @@ _AT_MOST = (
 )
 _AT_LEAST = "min_quality"
 
-#: What can be said of a key beside its name.
+#: The settings of a key beside its name.
 SETTINGS = tuple(name for name in KeyConfig.model_fields if name not in {"name", "sha256"})
 
 _Value = TypeVar("_Value")
 
 
 class BadKey(ValueError):
-    """A key that cannot be made; the message is one sentence for whoever asked. `field` is the setting at fault."""
+    """The key cannot be made. The message is one sentence for the caller, `field` the setting at fault."""
 
     def __init__(self, field: str | None, reason: str) -> None:
         super().__init__(reason if field is None else f"{field}: {reason}")
@@ -54,7 +54,7 @@ class BadKey(ValueError):
 
 
 class NameUsed(BadKey):
-    """A key's name is another's, or was: what a revoked key did is recorded under its name."""
+    """The name belongs, or belonged, to another key. Records of a revoked key keep its name."""
 
     def __init__(self, name: str) -> None:
         super().__init__("name", f"the name {name!r} is taken")
@@ -81,10 +81,11 @@ class Tenant:
 
 
 class Tenants:
-    """All keys that are known, dead ones too: what they spent still counts against those that made them.
+    """All known keys, revoked ones included: their spending still counts for the keys that made them.
 
-    `model_name` gives the fleet's name for a model or alias, None if there is none. `left_out` tells which rows of
-    the table do not hold, and why."""
+    `model_name` maps a model or alias to the fleet's name, None if there is none. `left_out` says which rows of the table
+    are ignored, and why.
+    """
 
     def __init__(
         self,
@@ -99,18 +100,18 @@ class Tenants:
         for row in stored:
             if row.name in self._tenants:
                 self.left_out.append(
-                    f"key {row.name} is in the fleet file and in the table: the file's holds, the table's does not"
+                    f"key {row.name} is in the fleet file and in the table: the fleet file's is used"
                 )
             elif row.sha256 in owner:
                 self.left_out.append(
-                    f"key {row.name} of the table has the hash of {owner[row.sha256]} in the fleet file: the file's"
-                    " holds, the table's does not"
+                    f"key {row.name} of the table has the hash of {owner[row.sha256]} in the fleet file: the fleet"
+                    " file's is used"
                 )
             else:
                 settings = _read(row)
                 if settings is None:
                     self.left_out.append(
-                        f"key {row.name} of the table has settings that this version cannot read"
+                        f"key {row.name} of the table has settings that this version does not know"
                     )
                 else:
                     self._tenants[row.name] = Tenant(settings, row)
@@ -139,7 +140,7 @@ class Tenants:
         return tuple(found)
 
     def alive(self, name: str) -> bool:
-        """Whether a key works: neither it nor any key above it is revoked or has vanished."""
+        """Whether a key works: neither it nor any key above it is revoked or gone."""
         chain = self.chain(name)
         return (
             0 < len(chain) <= MAX_DEPTH
@@ -160,8 +161,10 @@ class Tenants:
 
     # --- what holds ----------------------------------------------------------------------------------
     def effective(self, name: str) -> KeyConfig:
-        """What holds for a key: its own settings as far as those above it allow them; where it says nothing, theirs.
-        `models` are the fleet's names, None for all and empty for none. KeyError for an unknown name."""
+        """The effective settings of a key: its own, within the caps of the keys above it, and theirs where it sets none.
+
+        `models` are the fleet's names, None for all and empty for none. Raises KeyError for an unknown name.
+        """
         if name not in self._tenants:
             raise KeyError(name)
         chain = [tenant.settings for tenant in self.chain(name)]
@@ -187,7 +190,7 @@ class Tenants:
         return allowed
 
     def account(self, name: str) -> Account:
-        """What the key's requests are taken from, its own limits first."""
+        """The limits and budgets that the key's requests count against, its own first."""
         chain = [tenant.settings for tenant in self.chain(name)]
         return Account(
             name,
@@ -205,8 +208,8 @@ class Tenants:
 
     # --- making --------------------------------------------------------------------------------------
     def check(self, given: Mapping[str, Any], key: KeyConfig, maker: str | None) -> None:
-        """Raise BadKey unless `key` may be made by `maker` (None: an operator). `given` are the settings that were
-        asked for; what was not is the maker's."""
+        """Raise BadKey unless `maker` (None: an operator) may make `key`. `given` are the settings in the request; the
+        others are the maker's."""
         if key.name in self._tenants:
             raise NameUsed(key.name)
         allowed = None
@@ -224,13 +227,11 @@ class Tenants:
             top = self.effective(maker)
             allowed = top.models
             self._check_caps(given, key, top)
-        if key.models is not None and len(set(key.models)) < len(
-            key.models
-        ):  # each row is read by all gateways
+        if key.models is not None and len(set(key.models)) < len(key.models):
             raise BadKey("models", "a model is named twice")
         for model in key.models or ():
             found = self._model_name(model)
-            # The same words for what there is not and what its maker may not have.
+            # The same words for an unknown model and for one that the maker may not use.
             if found is None or (allowed is not None and found not in allowed):
                 raise BadKey("models", f"the model {model!r} does not exist")
 
@@ -253,8 +254,10 @@ class Tenants:
 
 
 def key_of(name: object, sha256: str, given: Mapping[str, Any]) -> KeyConfig:
-    """A key's settings out of decoded JSON. Raises BadKey for what is unknown, of a wrong type or out of range; a value
-    is never repeated, since it may be a secret in the wrong place."""
+    """A key's settings from parsed JSON. Raises BadKey for an unknown setting and for a wrong value.
+
+    The message never repeats a value: it may be a secret in the wrong place.
+    """
     for field in given:
         if field not in SETTINGS:
             raise BadKey(None, f"unknown setting {quoted(field)}; known: {', '.join(SETTINGS)}")

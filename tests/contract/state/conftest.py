@@ -26,10 +26,10 @@ class Memory(Replica):
 @pytest_asyncio.fixture(params=["memory", "redis"])
 async def pair(request):
     if request.param == "memory":
-        alone = Memory()
-        await alone.start()
-        yield alone, alone
-        await alone.state.aclose()
+        fallback = Memory()
+        await fallback.start()
+        yield fallback, fallback
+        await fallback.state.aclose()
     else:
         server = request.getfixturevalue("server")
         async with replicas(server.url, 2) as started:

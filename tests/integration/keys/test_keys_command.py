@@ -93,7 +93,7 @@ async def test_a_running_gateway_follows_the_command(tmp_path, headway):
             config,
             *("--name", "team-a", "--makes-keys", "--models", "small"),
         )
-        assert "they were open to all until now" in done.stderr
+        assert "the gateways were open to everyone until now" in done.stderr
         first = made(done)
         await gw.until(lambda: not gw.gateway.rules.keys.open)
         assert (await gw.chat())[0] == 401
@@ -125,7 +125,7 @@ async def test_a_running_gateway_follows_the_command(tmp_path, headway):
         assert told["team-a"]["spent_today_usd"] == pytest.approx(spent["bot"] + spent["team-a"])
         done = await beside("keys", "revoke", "--config", config, "team-a")
         assert (done.returncode, done.stdout) == (0, "bot\nteam-a\n")
-        assert done.stderr.startswith("Keys that it made, revoked with it: bot.\n")
+        assert done.stderr.startswith("Keys below it, revoked with it: bot.\n")
         assert "No key is left" in done.stderr
         await gw.until(lambda: not gw.gateway.rules.terms)
         for secret in (first, below):
@@ -168,8 +168,8 @@ def test_spend_as_a_table_and_for_a_spreadsheet(tmp_path, headway):
     }  # fmt: skip
     for arguments, told in (
         (("--by", "colour"), "unknown dimension 'colour'"),
-        (("--since", "last week"), "'last week' is no day"),
-        (("--until", "2026-02-30"), "'2026-02-30' is no day"),
+        (("--since", "last week"), "'last week' is not a day"),
+        (("--until", "2026-02-30"), "'2026-02-30' is not a day"),
     ):
         done = headway("spend", "--config", config, *arguments)
         assert (done.returncode, done.stdout) == (2, "")
@@ -235,17 +235,17 @@ def test_a_database_that_is_made_is_named_and_one_that_is_gone_is_not_made_again
     done = headway("keys", "create", "--config", config, "--name", "first")
     made(done)
     assert (
-        f"A new database was made, {database}: only gateways over this very file know the key." in done.stderr
+        f"A new database was created, {database}: only gateways with this file accept the key." in done.stderr
     )
     assert "two seconds" not in done.stderr
     done = headway("keys", "create", "--config", config, "--name", "second")
-    assert f"Gateways over this database, {database}, know it within two seconds." in done.stderr
+    assert f"Gateways with this database, {database}, accept it within two seconds." in done.stderr
     database.unlink()
     for left in ("headway.db-keyed", "headway.db-run-0001"):
         (tmp_path / left).touch()
         done = headway("keys", "create", "--config", config, "--name", "third")
         assert (done.returncode, done.stdout) == (2, "")
-        assert f"no database at {database}, but a gateway had one there ({left} is left of it)" in done.stderr
+        assert f"no database at {database}, but a gateway had one there ({left} still exists)" in done.stderr
         assert not database.exists()
         (tmp_path / left).unlink()
 
@@ -306,25 +306,25 @@ def test_who_may_ask_is_told_as_it_is(tmp_path, headway):
 
     assert "there are no keys: anyone who reaches the gateway may use it" in check()
     told = check(auth={"required": True})
-    assert "without one in the database nobody is answered" in told
+    assert "if the database has none either, every request is refused" in told
     assert "anyone" not in told
     mark.touch()
     told = check()
-    assert "without one in it nobody is answered until one is made" in told
+    assert "if it has none now, every request is refused" in told
     assert "anyone" not in told
     mark.unlink()
     assert "anyone" not in check(auth={"keys": [key("team-a")]})
     assert headway("db", "upgrade", "--config", fleet_file(tmp_path)).returncode == 0
     done = headway("keys", "create", "--config", fleet_file(tmp_path, auth={"required": True}), "--name", "a")
-    assert "they answered nobody until now" in done.stderr
+    assert "the gateways refused every request until now" in done.stderr
     told = check()
     assert "anyone" not in told
-    assert "nobody" not in told
+    assert "refused" not in told
     database.unlink()
     assert headway("db", "upgrade", "--config", fleet_file(tmp_path)).returncode == 0
     mark.touch()
     done = headway("keys", "create", "--config", fleet_file(tmp_path), "--name", "a")
-    assert "they answered nobody until now" in done.stderr
+    assert "the gateways refused every request until now" in done.stderr
 
 
 def test_check_warns_of_a_key_that_is_in_the_file_and_in_the_table(tmp_path, headway):

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from router.store.open_state import open_state
 from router.store.redis_state import RedisState
-from router.store.state import Peers, View
+from router.store.state import Peers, ReplicaReport
 
 #: Each fleet of a test has its own keys, so that tests share one server.
 _fleets = itertools.count()
@@ -26,22 +26,25 @@ class Ear:
     """A listener that keeps what it heard, and tells what it is set to."""
 
     def __init__(self) -> None:
-        self.tells = View()
+        self.tells = ReplicaReport()
         self.peers: list[Peers] = []
-        self.lessons: list[bytes] = []
+        self.observations: list[bytes] = []
         self.documents: dict[str, Mapping[str, Any]] = {}
 
-    def view(self) -> View:
-        told, self.tells = self.tells, View(self.tells.work, self.tells.ejections, {}, self.tells.queued)
+    def report(self) -> ReplicaReport:
+        told, self.tells = (
+            self.tells,
+            ReplicaReport(self.tells.work, self.tells.ejections, {}, self.tells.queued),
+        )
         return told
 
-    def hear(self, peers: Peers) -> None:
+    def receive_peers(self, peers: Peers) -> None:
         self.peers.append(peers)
 
-    def hear_lessons(self, lessons: Sequence[bytes]) -> None:
-        self.lessons += lessons
+    def receive_observations(self, observations: Sequence[bytes]) -> None:
+        self.observations += observations
 
-    def changed(self, document: str, content: Mapping[str, Any]) -> None:
+    def document_changed(self, document: str, content: Mapping[str, Any]) -> None:
         self.documents[document] = content
 
 

@@ -43,9 +43,9 @@ async def test_a_user_with_the_rights_that_are_documented_is_enough(guarded):
     budget = [Budget("k", "2026-11-22", 1.0)]
     assert (await replica.state.take(Want((), budget, 0.5, 0.5), 0)).given
     replica.state.settle(budget, 0.5, 0.25)
-    replica.state.tell(b"a lesson")
+    replica.state.send_observations(b"a lesson")
     await replica.state.change("keys", lambda content: {"made": 1})
-    await until(lambda: not replica.state._books.untold and not replica.state._lessons)
+    await until(lambda: not replica.state._books.unsent and not replica.state._observations)
     health = replica.state.health
     await replica.state.aclose()
     assert (health.failures, health.connected) == (0, True)
@@ -116,7 +116,7 @@ async def test_whoever_gives_up_a_take_has_taken_nothing(calm_server):
             if not isinstance(grant, BaseException):
                 replica.state.settle([budget], grant.reserved_usd, 0.0)
                 replica.state.give(bucket, 1.0, 0)
-    await until(lambda: not replica.state._takes.waiting and not replica.state._books.untold)
+    await until(lambda: not replica.state._takes.waiting and not replica.state._books.unsent)
     await asyncio.sleep(0.1)
     grant = await replica.state.take(want, 0)
     assert (round(grant.levels[0].level), grant.left_usd) == (999, 10.0)

@@ -14,7 +14,7 @@ from router.core.state import Work
 from router.store.open_state import open_state
 from router.store.redis_link import Link
 from router.store.redis_state import _EXCHANGE
-from router.store.state import TOTAL, Bucket, Budget, StateError, View, Want
+from router.store.state import TOTAL, Bucket, Budget, ReplicaReport, StateError, Want
 from tests.integration.state.replicas import Ear, Replica, Way, fleet, replicas, until
 
 DAY = "2026-11-22"
@@ -70,7 +70,7 @@ async def lasts(spenders: list[Spender], more: int = 60) -> None:
 
 async def back(started: list[Replica]) -> None:
     """Until Redis grants again for all."""
-    await until(lambda: all(each.state._takes.alone is None for each in started))
+    await until(lambda: all(each.state._takes.fallback is None for each in started))
 
 
 async def in_redis(url: str, replica: Replica, key: str, period: str) -> tuple[float, float, float]:
@@ -97,7 +97,7 @@ async def test_what_was_spent_is_exact_when_redis_is_killed_under_load(server, k
         truth_usd = sum(each.spent_usd for each in spenders)
         for each in started:
             await until(lambda each=each: abs(each.state.spent_usd("k", DAY) - truth_usd) < EXACT)
-        await until(lambda: not any(each.state._books.untold for each in started))
+        await until(lambda: not any(each.state._books.unsent for each in started))
         for period in (DAY, TOTAL):
             spent_usd, held_usd, by_run_usd = await in_redis(server.url, started[0], "k", period)
             assert (spent_usd, by_run_usd) == (pytest.approx(truth_usd, abs=EXACT),) * 2
@@ -114,7 +114,7 @@ async def test_a_budget_holds_when_all_lose_redis_at_once(server, keep):
             assert (await each.state.take(Want((), budget, 1.0, 1.0), 0)).given
             each.state.settle(budget, 0.5, 0.5)  # 0.5 is spent, 0.5 still reserved
         await until(lambda: all(abs(each.state.spent_usd("k", DAY) - 1.5) < EXACT for each in started))
-        await until(lambda: not any(each.state._books.untold for each in started))
+        await until(lambda: not any(each.state._books.unsent for each in started))
         await until(
             lambda: all(
                 abs(each.state._books.line(("k", DAY)).reserved_elsewhere_usd - 1.0) < EXACT
@@ -204,7 +204,7 @@ async def test_what_redis_did_though_its_answer_was_lost_is_not_done_twice(serve
         way.deaf = False
         await back([replica])
         assert (await state.take(Want([(tokens, 0)]), 0)).levels[0].level == pytest.approx(40, abs=0.1)
-        await until(lambda: not state._books.untold)
+        await until(lambda: not state._books.unsent)
         assert await in_redis(server.url, replica, "k", DAY) == pytest.approx((0.3, 0.0, 0.3), abs=EXACT)
         await state.aclose()
 
@@ -215,7 +215,7 @@ async def test_an_exchange_that_comes_after_a_later_one_is_not_heeded(server):
         assert (await a.state.take(Want((), budget, 0.4, 0.4), 0)).given
         _, earlier = a.state._message(bye=False)
         a.state.settle(budget, 0.4, 0.1)
-        await until(lambda: not a.state._books.untold)
+        await until(lambda: not a.state._books.unsent)
         link = Link(server.url, 1.0)
         early = json.loads(earlier) | {"reserved": [[f"{DAY}:k", 0.9]]}
         prefix = a.state._prefix
@@ -242,7 +242,7 @@ async def test_nobody_waits_for_a_redis_that_hangs(server):
         truth_usd = sum(each.spent_usd for each in spenders)
         for each in started:
             await until(lambda each=each: abs(each.state.spent_usd("k", DAY) - truth_usd) < EXACT)
-        await until(lambda: not any(each.state._books.untold for each in started))
+        await until(lambda: not any(each.state._books.unsent for each in started))
         spent_usd, held_usd, _ = await in_redis(server.url, started[0], "k", DAY)
         assert (spent_usd, held_usd) == (
             pytest.approx(truth_usd, abs=EXACT),
@@ -278,7 +278,7 @@ async def test_a_flushed_redis_is_told_everything_again(server):
         async with redis.asyncio.Redis.from_url(server.url) as client:
             await client.flushall()
             await client.script_flush()
-        await until(lambda: all(each.state._takes.alone is not None for each in started))
+        await until(lambda: all(each.state._takes.fallback is not None for each in started))
         await back(started)
         grant = await b.state.take(Want((), budget, 1.0, 0.0), 0)
         assert grant.reserved_usd == pytest.approx(0.25)
@@ -323,8 +323,8 @@ async def test_what_a_killed_replica_had_not_told_comes_from_the_store(server):
 
 async def test_the_others_work_is_forgotten_when_nothing_is_heard_of_it(server):
     async with replicas(server.url, 2) as (a, b):
-        b.ear.tells = View({"x": Work(3, 0, 0, 0)})
-        b.state.poke()
+        b.ear.tells = ReplicaReport({"x": Work(3, 0, 0, 0)})
+        b.state.wake()
         await until(lambda: "x" in a.ear.peers[-1].work)
         server.kill()
         await until(lambda: not a.ear.peers[-1].work)

@@ -38,10 +38,10 @@ async def test_an_error_in_this_process_leaves_no_take_without_an_answer(calm_se
     class Fails(Ear):
         fails = False
 
-        def view(self):
+        def report(self):
             if self.fails:
                 raise RuntimeError("a listener's own")
-            return super().view()
+            return super().report()
 
     async with replicas(calm_server.url, 2) as (a, b):
         a.state._listener = listener = Fails()
@@ -50,7 +50,7 @@ async def test_an_error_in_this_process_leaves_no_take_without_an_answer(calm_se
         assert grant.reserved_usd == pytest.approx(0.5), "by its share"
         assert "shared-state failed (RuntimeError)" in caplog.text
         listener.fails = False
-        await until(lambda: a.state._takes.alone is None)
+        await until(lambda: a.state._takes.fallback is None)
         assert (await b.state.take(Want((), [Budget("k", DAY, 1.0)], 1.0, 0.1), 0)).reserved_usd == 0.5
 
 

@@ -8,7 +8,7 @@ import time
 import redis.asyncio
 
 from router.core.state import Work
-from router.store.state import TOTAL, Bucket, Budget, Peers, View, Want
+from router.store.state import TOTAL, Bucket, Budget, Peers, ReplicaReport, Want
 from tests.integration.state.replicas import Replica, replicas, until
 
 DAY = "2026-11-22"
@@ -16,10 +16,10 @@ DAY = "2026-11-22"
 
 async def test_each_hears_the_sum_of_the_others_work_and_of_what_waits_there(calm_server):
     async with replicas(calm_server.url, 3) as (a, b, c):
-        b.ear.tells = View({"x": Work(1, 1, 100, 0), "y": Work(2, 0, 0, 50)}, queued={"m": 2})
-        c.ear.tells = View({"x": Work(3, 0, 0, 70), "idle": Work()}, queued={"m": 1, "n": 4})
-        b.state.poke()
-        c.state.poke()
+        b.ear.tells = ReplicaReport({"x": Work(1, 1, 100, 0), "y": Work(2, 0, 0, 50)}, queued={"m": 2})
+        c.ear.tells = ReplicaReport({"x": Work(3, 0, 0, 70), "idle": Work()}, queued={"m": 1, "n": 4})
+        b.state.wake()
+        c.state.wake()
         both = {"x": Work(4, 1, 100, 70), "y": Work(2, 0, 0, 50)}
         await until(lambda: a.ear.peers[-1].work == both)
         assert a.ear.peers[-1] == Peers(3, both, queued={"m": 3, "n": 4})
@@ -30,17 +30,17 @@ async def test_each_hears_the_sum_of_the_others_work_and_of_what_waits_there(cal
 
 async def test_work_is_told_without_being_asked_for(calm_server):
     async with replicas(calm_server.url, 2) as (a, b):
-        b.ear.tells = View({"x": Work(5, 0, 0, 0)})  # nobody pokes
+        b.ear.tells = ReplicaReport({"x": Work(5, 0, 0, 0)})  # nobody pokes
         await until(lambda: a.ear.peers[-1].work == {"x": Work(5, 0, 0, 0)})
 
 
 async def test_an_instance_that_one_takes_out_is_heard_of_once_and_old_ones_are_no_news(calm_server):
     async with replicas(calm_server.url, 2) as (a, b):
-        b.ear.tells = View(ejections={"x": 1})
-        b.state.poke()
+        b.ear.tells = ReplicaReport(ejections={"x": 1})
+        b.state.wake()
         await until(lambda: any(each.ejected for each in a.ear.peers))
-        b.ear.tells = View({"y": Work(1)}, {"x": 1})
-        b.state.poke()
+        b.ear.tells = ReplicaReport({"y": Work(1)}, {"x": 1})
+        b.state.wake()
         await until(lambda: "y" in a.ear.peers[-1].work)
         assert [each.ejected for each in a.ear.peers if each.ejected] == [{"x"}]
         late = Replica(calm_server.url, _name(a), "run-late")
@@ -52,8 +52,8 @@ async def test_an_instance_that_one_takes_out_is_heard_of_once_and_old_ones_are_
 
 async def test_turns_are_heard_by_the_others_alone(calm_server):
     async with replicas(calm_server.url, 2) as (a, b):
-        b.ear.tells = View(turns={"m": ("x", "m"), "n": ("y", "n")})
-        b.state.poke()
+        b.ear.tells = ReplicaReport(turns={"m": ("x", "m"), "n": ("y", "n")})
+        b.state.wake()
         await until(lambda: bool(a.ear.peers[-1].turns))
         assert a.ear.peers[-1].turns == {"m": ("x", "m"), "n": ("y", "n")}
         assert not any(each.turns for each in b.ear.peers)
@@ -63,14 +63,14 @@ async def test_lessons_reach_the_others_in_order_and_whoever_was_away_misses_the
     async with replicas(calm_server.url, 2) as (a, b):
         told = [bytes([0, n, 255]) for n in range(200)]
         for each in told:
-            a.state.tell(each)
-        await until(lambda: len(b.ear.lessons) >= len(told))
+            a.state.send_observations(each)
+        await until(lambda: len(b.ear.observations) >= len(told))
         late = Replica(calm_server.url, _name(a), "run-late")
         await late.start()
-        b.state.tell(b"one more")
-        await until(lambda: late.ear.lessons == [b"one more"])
-        await until(lambda: a.ear.lessons == [b"one more"])
-        assert b.ear.lessons == told
+        b.state.send_observations(b"one more")
+        await until(lambda: late.ear.observations == [b"one more"])
+        await until(lambda: a.ear.observations == [b"one more"])
+        assert b.ear.observations == told
         await late.state.aclose()
 
 
@@ -79,7 +79,7 @@ async def test_one_that_starts_later_hears_documents_and_money(calm_server):
         await a.state.change("keys", lambda content: {"made": ["k1"]})
         a.state.settle([Budget("k", DAY, 1.0)], 0.0, 0.25)
         late = Replica(calm_server.url, _name(a), "run-late")
-        await until(lambda: not a.state._books.untold)
+        await until(lambda: not a.state._books.unsent)
         await late.start()
         assert late.ear.documents == {"keys": {"made": ["k1"]}}
         await until(lambda: late.state.spent_usd("k", DAY) == 0.25)
@@ -93,8 +93,8 @@ async def test_what_a_dead_replica_had_reserved_is_free_again_and_what_it_spent_
         budget = [Budget("k", DAY, 1.0), Budget("maker", DAY, 1.0)]
         assert (await b.state.take(Want((), budget, 0.6, 0.6), 0)).given
         b.state.settle(budget, 0.1, 0.1)
-        b.ear.tells = View({"x": Work(3, 0, 0, 0)})
-        b.state.poke()
+        b.ear.tells = ReplicaReport({"x": Work(3, 0, 0, 0)})
+        b.state.wake()
         await until(lambda: bool(a.ear.peers) and "x" in a.ear.peers[-1].work)
         await b.die()
         assert (await a.state.take(Want((), budget, 1.0, 0.0), 0)).reserved_usd == 0.4
@@ -108,7 +108,7 @@ async def test_what_a_dead_replica_had_reserved_is_free_again_and_what_it_spent_
             assert (await a.state.take(Want((), budget, 1.0, 0.0), 0)).reserved_usd == 0.4
             a.state.settle(budget, 0.4, 0.0)
             await client.zadd(f"{{{_name(a)}}}:holders", {"run-killed": time.time() - 61})
-            a.state.poke()
+            a.state.wake()
 
             async def free() -> float:
                 grant = await a.state.take(Want((), budget, 1.0, 0.0), 0)
@@ -125,12 +125,12 @@ async def test_a_replica_that_was_taken_for_dead_tells_everything_again(calm_ser
     async with replicas(calm_server.url, 2) as (a, b):
         budget = [Budget("k", DAY, 1.0)]
         assert (await a.state.take(Want((), budget, 0.6, 0.6), 0)).given
-        a.ear.tells = View({"x": Work(3, 0, 0, 0)})
+        a.ear.tells = ReplicaReport({"x": Work(3, 0, 0, 0)})
         known = len(b.ear.peers)
         async with redis.asyncio.Redis.from_url(calm_server.url) as client:
             while not any(each.replicas == 1 for each in b.ear.peers[known:]):  # a may come in between
                 await client.zadd(f"{{{_name(a)}}}:replicas", {"run-0": time.time() - 11})
-                b.state.poke()
+                b.state.wake()
                 await asyncio.sleep(0.01)
         await until(lambda: b.ear.peers[-1] == Peers(2, {"x": Work(3, 0, 0, 0)}))
         grant = await b.state.take(Want((), budget, 1.0, 0.0), 0)
@@ -139,8 +139,8 @@ async def test_a_replica_that_was_taken_for_dead_tells_everything_again(calm_ser
 
 async def test_one_that_hung_for_a_while_is_missed_and_its_work_is_known_again_afterwards(calm_server):
     async with replicas(calm_server.url, 2) as (a, b):
-        b.ear.tells = View({"x": Work(3, 0, 0, 0)})
-        b.state.poke()
+        b.ear.tells = ReplicaReport({"x": Work(3, 0, 0, 0)})
+        b.state.wake()
         await until(lambda: "x" in a.ear.peers[-1].work)
         goes_on = asyncio.Event()
         b.state._pace.due = goes_on.wait
@@ -157,14 +157,14 @@ async def test_days_that_have_expired_leave_nothing_behind(calm_server):
     ):
         prefix = a.state._prefix
         a.state.settle([Budget("k", DAY, 1.0), Budget("k", TOTAL, 1.0)], 0.0, 0.5)
-        await until(lambda: not a.state._books.untold)
+        await until(lambda: not a.state._books.unsent)
         changes = f"{prefix}changes"
         until_expired_s = await client.ttl(f"{prefix}budget:{DAY}:k")
         assert 2 * 86400 < until_expired_s <= 3 * 86400
         assert await client.ttl(f"{prefix}budget:{TOTAL}:k") == -1
         await client.delete(f"{prefix}budget:{DAY}:k")  # as if they were over
         while await client.zscore(changes, f"b:run-0:{DAY}:k") is not None:
-            a.state.poke()
+            a.state.wake()
             await asyncio.sleep(0.01)
         assert await client.zscore(changes, f"b:run-0:{TOTAL}:k") is not None
 
@@ -183,11 +183,11 @@ def _name(replica: Replica) -> str:
 async def test_turns_do_not_grow_whatever_clients_name(calm_server):
     async with replicas(calm_server.url, 2) as (a, b), redis.asyncio.from_url(calm_server.url) as client:
         for start in range(0, 6000, 500):
-            b.ear.tells = View(turns={f"set-{start + each}": ("x", "m") for each in range(500)})
-            b.state.poke()
+            b.ear.tells = ReplicaReport(turns={f"set-{start + each}": ("x", "m") for each in range(500)})
+            b.state.wake()
             names = b.ear.tells.turns.keys()
             await until(lambda names=names: any(names & each.turns.keys() for each in a.ear.peers))
-        b.ear.tells = View()
+        b.ear.tells = ReplicaReport()
         prefix = f"{{{_name(a)}}}:"
         assert await client.hlen(f"{prefix}turns") == 1024
         changes = await client.zrange(f"{prefix}changes", 0, -1)
@@ -198,8 +198,8 @@ async def test_turns_that_wait_for_redis_do_not_grow_either(server):
     async with replicas(server.url, 1) as (a,):
         server.kill()
         for start in range(0, 6000, 1000):
-            a.ear.tells = View(turns={f"set-{start + each}": ("x", "m") for each in range(1000)})
+            a.ear.tells = ReplicaReport(turns={f"set-{start + each}": ("x", "m") for each in range(1000)})
             failures = a.state.health.failures
-            a.state.poke()
+            a.state.wake()
             await until(lambda failures=failures: a.state.health.failures > failures)
         assert len(a.state._turns) == 1024

@@ -75,7 +75,7 @@ def test_a_random_script_never_passes_a_limit_and_ends_exact(calm_server, count,
                     )
                 )
             await until(
-                lambda: not any(each.state._books.untold or each.state._takes.gives for each in started)
+                lambda: not any(each.state._books.unsent or each.state._takes.gives for each in started)
             )
             everything = Want([(world.tokens, world.level)], [Budget("maker", DAY, limit_usd)], 1e9, 0.0)
             left_usd = limit_usd - world.spent_usd["maker", DAY]

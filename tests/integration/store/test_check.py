@@ -160,8 +160,8 @@ def test_what_a_start_does_without_is_a_warning_before_the_last_line(
     assert code == 0
     *before, last = told.splitlines()
     assert last.endswith("ok, with warnings")
-    assert f"warning: predictors.directory {gone} is not there: the shipped predictors serve" in before
-    assert f"warning: ui.reports {gone} is not a directory here: the page offers no comparison" in before
+    assert f"warning: predictors.directory {gone} does not exist: the shipped predictors are used" in before
+    assert f"warning: ui.reports {gone} is not a directory here: the page shows no comparison" in before
 
 
 def test_an_error_of_a_start_names_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

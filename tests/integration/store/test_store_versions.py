@@ -148,10 +148,10 @@ def test_operators_upgrade_by_hand(
     due = "are at no version, the newest is 0002"
     assert headway("db", "version") == (
         0,
-        "the tables are at no version; the newest is 0002: headway db upgrade",
+        "the tables are at no version; the newest is 0002: run headway db upgrade",
     )
     assert due in headway("check")[1]
-    assert headway("db", "upgrade") == (0, "the tables were brought from no version to version 0002")
+    assert headway("db", "upgrade") == (0, "the tables were upgraded from no version to version 0002")
     assert headway("db", "upgrade") == (0, "the tables are at version 0002, the newest")
     assert headway("db", "version", "--json") == (
         0,

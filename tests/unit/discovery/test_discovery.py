@@ -141,15 +141,15 @@ async def test_a_pod_says_what_is_different_about_it(
         found = await heard.until({"vllm-0", "vllm-9"})
         assert (found["vllm-0"].hardware, found["vllm-0"].max_concurrency) == ("h100-80g", 64)
         assert found["vllm-9"].hardware == "l4"
-    assert caplog.text.count("is left out") == 5
+    assert caplog.text.count("is ignored") == 5
     assert "did you mean 'hardware'?" in caplog.text
 
 
 async def test_outside_a_cluster_the_server_must_be_named(tmp_path: Path) -> None:
     async with aiohttp.ClientSession() as session:
-        with pytest.raises(ConfigError, match=r"kubernetes\.server: is not given"):
+        with pytest.raises(ConfigError, match=r"kubernetes\.server: is not set"):
             KubernetesPods(entry(None), session, {}, tmp_path)
-        with pytest.raises(ConfigError, match=r"kubernetes\.namespace: is not given"):
+        with pytest.raises(ConfigError, match=r"kubernetes\.namespace: is not set"):
             KubernetesPods(entry("http://127.0.0.1:1", namespace=None), session, {}, tmp_path)
         (tmp_path / "namespace").write_text("llm\n")
         inside = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}

@@ -26,7 +26,7 @@ from router.core.types import EndedHow, LoadReport
 from router.gateway.fleet.peers import PeerLink
 from router.gateway.fleet.scaling import scaling
 from router.gateway.relay.runner import Runner
-from router.store.state import MemoryState, Peers, StateHealth, View
+from router.store.state import MemoryState, Peers, ReplicaReport, StateHealth
 from tests.unit.core.worlds import instance, request
 from tests.unit.gateway.test_runner import Handle
 
@@ -37,17 +37,17 @@ class Shared(MemoryState):
     def __init__(self) -> None:
         super().__init__()
         self.told: list[bytes] = []
-        self.pokes = 0
+        self.wakes = 0
 
     @property
     def health(self) -> StateHealth:
         return StateHealth(shared=True, replicas=2)
 
-    def tell(self, lesson: bytes) -> None:
-        self.told.append(lesson)
+    def send_observations(self, message: bytes) -> None:
+        self.told.append(message)
 
-    def poke(self) -> None:
-        self.pokes += 1
+    def wake(self) -> None:
+        self.wakes += 1
 
 
 class World:
@@ -95,32 +95,32 @@ async def world(state: Shared):
 
 
 async def test_what_is_told(world: World, state: Shared) -> None:
-    assert world.link.view() == View()
+    assert world.link.report() == ReplicaReport()
     world.arrive("r1", "r2", "r3", "r4", "r5")
-    told = world.link.view()
+    told = world.link.report()
     assert told.work == {"a": Work(2, 2, 100, 0), "b": Work(2, 2, 100, 0)}
     assert told.queued == {"m": 1}
     assert told.turns == {'round_robin:["m"]': ("b", "m")}
-    assert world.link.view().turns == {}  # once
+    assert world.link.report().turns == {}  # once
     # Others' work is not told as our own.
-    world.link.hear(Peers(2, {"a": Work(5)}))
-    assert world.link.view().work["a"] == Work(2, 2, 100, 0)
+    world.link.receive_peers(Peers(2, {"a": Work(5)}))
+    assert world.link.report().work["a"] == Work(2, 2, 100, 0)
     world.runner.apply(Probed("b", False))
-    assert world.link.view().ejections == {"b": 1}
+    assert world.link.report().ejections == {"b": 1}
     world.runner.apply(FirstToken("r1", 1))
     world.runner.apply(Ended("r1", 1, EndedHow.OK, output_tokens=9, prompt_tokens=55))
-    world.link.view()
+    world.link.report()
     assert len(state.told) == 1  # all that was learned since, in one
 
 
 async def test_others_are_told_soon_of_what_changes_work_here(world: World, state: Shared) -> None:
     world.runner.apply(LoadReported("a", LoadReport(running=1)))
     world.runner.apply(Probed("a", True))
-    assert state.pokes == 0
+    assert state.wakes == 0
     world.arrive("r1")
-    assert state.pokes == 1
+    assert state.wakes == 1
     world.runner.apply(Ended("r1", 1, EndedHow.OK))
-    assert state.pokes == 2
+    assert state.wakes == 2
 
 
 async def test_alone_nothing_is_kept_to_be_told() -> None:
@@ -136,16 +136,16 @@ async def test_alone_nothing_is_kept_to_be_told() -> None:
 
 async def test_the_scheduler_hears_of_changes_only(world: World) -> None:
     for work in ({}, {"a": Work(1)}, {"a": Work(1)}, {"a": Work(2)}, {}):
-        world.link.hear(Peers(2, work))
-    world.link.hear(Peers(2, {}, frozenset({"b"})))
-    world.link.hear(Peers(2, {}))
+        world.link.receive_peers(Peers(2, work))
+    world.link.receive_peers(Peers(2, {}, frozenset({"b"})))
+    world.link.receive_peers(Peers(2, {}))
     told = [event for event in world.events if isinstance(event, PeerLoadReported)]
     assert [dict(event.work) for event in told] == [{}, {"a": Work(1)}, {"a": Work(2)}, {}, {}]
     assert not world.scheduler.instances["b"].healthy
 
 
 async def test_an_instance_that_comes_later_has_others_work_too(world: World) -> None:
-    world.link.hear(Peers(2, {"c": Work(3)}))
+    world.link.receive_peers(Peers(2, {"c": Work(3)}))
     instances = (*world.scheduler.instances.values(), instance("c"))
     world.runner.apply(FleetChanged(instances, world.scheduler.settings))
     world.link.repeat_load()
@@ -153,26 +153,26 @@ async def test_an_instance_that_comes_later_has_others_work_too(world: World) ->
 
 
 async def test_turns_observations_and_documents_go_where_they_belong(world: World) -> None:
-    world.link.hear(
+    world.link.receive_peers(
         Peers(2, {}, turns={'round_robin:["m"]': ("a", "m"), "gone:x": ("a", "m"), "": ("a", "m")})
     )
     world.arrive("r1")
-    assert world.link.view().work == {"b": Work(1, 1, 50, 0)}
+    assert world.link.report().work == {"b": Work(1, 1, 50, 0)}
     counted = AnswerCounted(("a", "m"), 100, 200, None, None, 1, None)
-    world.link.hear_lessons([Codec([AnswerCounted]).encode("physical", [counted]), b"nonsense"])
+    world.link.receive_observations([Codec([AnswerCounted]).encode("physical", [counted]), b"nonsense"])
     assert world.predictor.sharing.counts[2:4] == (1, 1)
     assert world.predictor.stats.lengths.of("m").prompt_ratio > 1.0
     heard: list[Mapping[str, Any]] = []
     world.link.followers["fleet"] = heard.append
-    world.link.changed("fleet", {"revision": 1})
-    world.link.changed("another", {"revision": 2})
+    world.link.document_changed("fleet", {"revision": 1})
+    world.link.document_changed("another", {"revision": 2})
     assert heard == [{"revision": 1}]
 
 
 async def test_all_replicas_want_as_many_instances(world: World) -> None:
     world.arrive("r1", "r2", "r3", "r4", "r5")
     other = World(Shared())
-    other.link.hear(Peers(2, world.link.view().work, queued=world.link.view().queued))
+    other.link.receive_peers(Peers(2, world.link.report().work, queued=world.link.report().queued))
     (mine,) = scaling(world.scheduler, ["m"], world.link.queued_elsewhere)
     (theirs,) = scaling(other.scheduler, ["m"], other.link.queued_elsewhere)
     assert mine == theirs

@@ -39,7 +39,7 @@ def test_what_is_served_is_what_was_trained():
     for plain, judged in zip(found, episodes(data, LatencyModel.load(artifact)), strict=True):
         wanted = predict(network, scales, plain)
         wanted = wanted[:, :, MEDIAN : MEDIAN + 1] + widths * (wanted - wanted[:, :, MEDIAN : MEDIAN + 1])
-        assert judged.told[MODEL] == pytest.approx(plain.corrected[:, :, None] + wanted, abs=2e-3)
+        assert judged.predicted[MODEL] == pytest.approx(plain.corrected[:, :, None] + wanted, abs=2e-3)
 
 
 def test_it_learns():

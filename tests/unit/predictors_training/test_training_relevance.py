@@ -75,7 +75,7 @@ def test_tells_tasks_from_prompts_and_how_models_did_there() -> None:
     tasks = fit_tasks(
         np.stack([encoder.vector(prompt.features) for prompt in labels.prompts]), labels, np.arange(300)
     )
-    said = tasks.said(np.stack([encoder.vector(prompt.features) for prompt in test.prompts]))
+    said = tasks.predicted(np.stack([encoder.vector(prompt.features) for prompt in test.prompts]))
     best = {"sums": "adder", "poems": "poet", "code": "coder"}
     named = [labels.heads[head] for head in said.argmax(axis=1)]
     right = np.mean(
@@ -91,7 +91,7 @@ def test_data_without_tasks_has_one_for_each_source() -> None:
     tasks = fit_tasks(np.ones((60, 3), dtype=np.float32), labels, np.arange(60))
     assert tasks.weights.shape == (3, 1)
     # the mean of all, leaning on itself
-    assert np.allclose(tasks.said(np.ones((2, 3))), 0.0, atol=0.05)
+    assert np.allclose(tasks.predicted(np.ones((2, 3))), 0.0, atol=0.05)
 
 
 def test_qualities_are_what_will_be_seen(learned: RelevanceModel) -> None:

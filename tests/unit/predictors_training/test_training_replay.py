@@ -29,7 +29,7 @@ def test_what_came_of_each_request_is_told():
     assert found.residual == pytest.approx(found.actual - found.corrected)
     assert (found.longer_than == -math.inf).all()
     assert found.events.shape == (6, len(EVENT_FEATURES))
-    assert found.told == {}
+    assert found.predicted == {}
 
 
 def test_a_decision_sees_what_came_before_it_and_nothing_later():
@@ -92,10 +92,10 @@ def test_with_a_model_it_tells_what_was_served():
     data = served(levels=1)
     (plain,) = episodes(data)
     (found,) = episodes(data, model)
-    assert set(found.told) == {PHYSICAL, MODEL, SERVED}
-    assert {told.shape for told in found.told.values()} == {(60, 2, len(TAUS))}
+    assert set(found.predicted) == {PHYSICAL, MODEL, SERVED}
+    assert {each.shape for each in found.predicted.values()} == {(60, 2, len(TAUS))}
     # The model changes nothing of what is physical, nor of what it is shown itself.
     assert found.corrected == pytest.approx(plain.corrected)
     assert found.targets == pytest.approx(plain.targets)
     # Factors that serve are refreshed now and then, quantiles are read off.
-    assert found.told[PHYSICAL][:, :, TAUS.index(0.5)] == pytest.approx(found.corrected, abs=0.2)
+    assert found.predicted[PHYSICAL][:, :, TAUS.index(0.5)] == pytest.approx(found.corrected, abs=0.2)

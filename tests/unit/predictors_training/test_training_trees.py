@@ -58,7 +58,7 @@ def test_forests_learn_what_a_profile_does_not_tell() -> None:
     assert artifact.about["requests"] == {"made": 600}
     seen = list(episodes(held_out, trees=TreeModel.load(artifact)))
     actual = np.concatenate([each.actual for each in seen])
-    told = np.concatenate([each.told[FORESTS] for each in seen])
+    told = np.concatenate([each.predicted[FORESTS] for each in seen])
     assert 0.8 < np.mean(actual[:, 0] <= told[:, 0]) <= 1.0
     bases = np.concatenate([each.tree_bases for each in seen])
     assert np.abs(told - actual)[:, 1].mean() < 0.4 * np.abs(bases - actual)[:, 1].mean()

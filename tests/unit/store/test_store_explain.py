@@ -43,7 +43,7 @@ def test_it_is_told_in_plain_lines(url: str, capsys: pytest.CaptureFixture[str])
     assert run("req_00000007", "--store", url) == 0
     told = capsys.readouterr().out.splitlines()
     assert told[0] == "request req_00000007, received 2023-11-14 22:13:27.000+00:00"
-    assert "asked for auto by chat.completions with key team-a, policy latency" in told
+    assert "requested auto over chat.completions with key team-a, policy latency" in told
     assert "SLO: TTFT 500 ms: met" in told
     assert "outcome: ok" in told
     assert "decision 1 after 500 ms:" in told
