@@ -59,7 +59,9 @@ class BudgetAdmission:
 
         The day of `arrived_at` (seconds since the epoch) is the request's for its whole life. The `x-ratelimit-*`
         headers to send are appended to `headers`, also when the answer is the 429 that is raised."""
-        reservation = KeyReservation(self, account, self._budgets_of(account, arrived_at))
+        reservation = KeyReservation(
+            self.state, self.clock, self.run, account, self._budgets_of(account, arrived_at)
+        )
         slots = account.slots if sends else ()
         if account.requests or account.tokens or slots:
             reservation.tokens = [(each, min(tokens, each.capacity)) for each in account.tokens]

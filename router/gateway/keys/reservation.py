@@ -7,15 +7,12 @@ ends, `close` replaces what is reserved by what was spent, once. A grant that co
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from router.core.money.reservation import Funding
-from router.store.state import Bucket, Budget, Grant, Want
-
-if TYPE_CHECKING:
-    from router.gateway.keys.accounts import Account
-    from router.gateway.keys.admission import BudgetAdmission
+from router.gateway.keys.accounts import Account
+from router.store.state import Bucket, Budget, Grant, State, Want
 
 logger = logging.getLogger("headway")
 
@@ -24,10 +21,20 @@ class KeyReservation:
     """One request's. `tokens` is what it took from buckets of tokens, `slot` what it holds of the account's slots, `funding` is
     the money granted at its start (None: no budget bounds it)."""
 
-    __slots__ = ("_admission", "_budgets", "_closed", "account", "funding", "slot", "tokens")
+    __slots__ = ("_budgets", "_clock", "_closed", "_run", "_state", "account", "funding", "slot", "tokens")
 
-    def __init__(self, admission: BudgetAdmission, account: Account, budgets: Sequence[Budget]) -> None:
-        self._admission = admission
+    def __init__(
+        self,
+        state: State,
+        clock: Callable[[], float],
+        run: Callable[[Coroutine[Any, Any, None]], object],
+        account: Account,
+        budgets: Sequence[Budget],
+    ) -> None:
+        """`run` starts what must come to its end, whoever has given up waiting for it."""
+        self._state = state
+        self._clock = clock
+        self._run = run
         self._budgets = budgets
         self._closed = False
         self.account = account
@@ -43,19 +50,16 @@ class KeyReservation:
     def grow(self, usd: float, then: Callable[[float, float | None], None]) -> None:
         """Take more money in a task of its own. `then` gets what was reserved (0: nothing) and what the budgets had left
         before, unless the request has ended by then."""
-        self._admission.run(self._grow(usd, then))
+        self._run(self._grow(usd, then))
 
     async def _grow(self, usd: float, then: Callable[[float, float | None], None]) -> None:
-        admission = self._admission
         try:
-            grant = await admission.state.take(
-                Want(budgets=self._budgets, reserve_usd=usd), admission.clock()
-            )
+            grant = await self._state.take(Want(budgets=self._budgets, reserve_usd=usd), self._clock())
         except Exception:  # the task's root: a stream that waits for money must hear that none comes
             logger.exception("the state failed on a request's money")
             grant = Grant()
         if self._closed:
-            admission.state.settle(self._budgets, grant.reserved_usd, 0.0)
+            self._state.settle(self._budgets, grant.reserved_usd, 0.0)
         else:
             then(grant.reserved_usd, grant.left_usd)
 
@@ -69,13 +73,13 @@ class KeyReservation:
         if self._closed:
             return
         self._closed = True
-        state = self._admission.state
+        state = self._state
         if self.slot:
             state.settle(self.account.slots, self.slot, 0.0)
         if reserved_usd or spent_usd:
             state.settle(self._budgets, reserved_usd, spent_usd)
         if self.tokens and used_tokens is not None:
-            now = self._admission.clock()
+            now = self._clock()
             for bucket, taken_tokens in self.tokens:
                 if used_tokens != taken_tokens:
                     state.give(bucket, taken_tokens - used_tokens, now)

@@ -116,7 +116,8 @@ class Runner:
     def _carry_out(self, instruction: Instruction) -> None:
         handle = self._handles.get(instruction.request_id)
         if handle is None:
-            self._left_undone(instruction)
+            if type(instruction) is Cancel:  # of a request that was forgotten
+                self._left_undone(instruction)
             return
         kind = type(instruction)
         try:
