@@ -263,7 +263,7 @@ def create_gateway(
         load_tokenizers=load_tokenizers,
     )
     records = RecordLookup(store, state)
-    feedback = Feedback(store, records, runner)
+    feedback = Feedback(store, records, runner.apply)
     artifacts = Artifacts(predictor, runner, feedback, load_artifacts)
     peers = PeerLink(runner, state, predictor.sharing)
     changes = FleetChanges(
