@@ -23,7 +23,11 @@ from rich.table import Table
 from backends.engine import profiles
 from policies import POLICIES
 from router.config import ConfigError, FleetConfig, InstanceConfig, Problem, load, located
+from router.config.marks import Mark, named
+from router.config.masking import dotted
 
+#: Sections whose secrets and files may be those of another machine.
+_OF_ENGINES = {"instances", "discovery"}
 #: Time limit for Redis to answer.
 _STATE_TIMEOUT_S = 3.0
 
@@ -72,15 +76,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_secrets(config: FleetConfig, source: str) -> None:
     """Raise ConfigError for secrets of the gateway itself that are not set."""
-    wanted = {
-        ("auth", "admin_key_env"): config.auth.admin_key_env,
-        ("store", "password_env"): config.store.password_env,
-        ("state", "password_env"): config.state.password_env,
-    }
     problems = [
-        Problem(path, f"the environment variable {name} is not set")
-        for path, name in wanted.items()
-        if name is not None and not os.environ.get(name)
+        Problem(each.path, f"the environment variable {each.name} is not set")
+        for each in named(config)
+        if each.mark is Mark.VARIABLE
+        and each.path[0] not in _OF_ENGINES
+        and each.path[:2] != ("auth", "engine_env")
+        and not os.environ.get(each.name)
     ]
     if problems:
         raise ConfigError(source, problems)
@@ -100,14 +102,13 @@ def warnings(config: FleetConfig, environment: Mapping[str, str]) -> Iterator[st
         yield f"predictors.directory {config.predictors.directory} does not exist: the shipped predictors are used"
     if config.ui.reports is not None and not Path(config.ui.reports).is_dir():
         yield f"ui.reports {config.ui.reports} is not a directory here: the page shows no comparison"
-    for where, name in _engine_secrets(config):
-        if not environment.get(name):
-            yield f"{where}: environment variable {name} is not set"
     for instance in config.instances:
-        for field in ("ca_file", "tokenizer"):
-            value = getattr(instance, field)
-            if value is not None and not Path(value).is_file():
-                yield f"instance {instance.name}: {field} {value} is not a file here"
+        for each in named(instance):
+            if each.mark is Mark.VARIABLE and not environment.get(each.name):
+                where = f"instance {instance.name}: {dotted(each.path)}"
+                yield f"{where}: environment variable {each.name} is not set"
+            if each.mark is Mark.FILE and not Path(each.name).is_file():
+                yield f"instance {instance.name}: {dotted(each.path)} {each.name} is not a file here"
         for profile in map(instance.profile_name, instance.serves):
             if profile is not None and profile not in profiles.names():
                 yield (
@@ -177,14 +178,6 @@ def _of_the_state(config: FleetConfig, source: str) -> Iterator[str]:
         raise ConfigError(source, [Problem(("state", "url"), f"the shared state refuses: {error}")]) from None
     except StateError as error:
         yield f"the shared state does not answer here ({error})"
-
-
-def _engine_secrets(config: FleetConfig) -> Iterator[tuple[str, str]]:
-    for instance in config.instances:
-        if instance.api_key_env:
-            yield f"instance {instance.name}: api_key_env", instance.api_key_env
-        for header, name in instance.headers_env.items():
-            yield f"instance {instance.name}: headers_env.{header}", name
 
 
 def _table(config: FleetConfig) -> Table:

@@ -14,8 +14,6 @@ from typing import Any
 
 import orjson
 import yaml
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from backends.engine import UnknownProfile, profile
 from benchmarks.calibrate.errors import TARGETS
@@ -26,7 +24,10 @@ from benchmarks.calibrate.replayed import read_any
 from benchmarks.calibrate.report import REPORT_KEY, Result, profiles, result_of, text
 from benchmarks.calibrate.sources import SOURCES
 from benchmarks.calibrate.study import Splitter, Study, by_load, splitter
+from benchmarks.checks import check_options
+from benchmarks.terminal import progress_bar
 from benchmarks.workloads.format import WorkloadError
+from router.config.fields import Count
 
 _CHUNKED = {"on": (True,), "off": (False,)}
 
@@ -77,8 +78,7 @@ def _names(value: str) -> tuple[str, ...]:
 def run(args: argparse.Namespace) -> int:
     """Exit status: 0, or 2 with one line on stderr for bad input. A missed target is no failure."""
     try:
-        if args.evaluations < 1:
-            raise WorkloadError(f"--evaluations: must be at least 1 (given: {args.evaluations})")
+        check_options(args, WorkloadError, evaluations=Count)
         limits: dict[str, tuple[int, ...]] = parse_limits(args.limit)
         if args.chunked_prefill is not None:
             limits[CHUNKED] = _CHUNKED[args.chunked_prefill]
@@ -159,19 +159,9 @@ def _calibrate(study: Study, given: Mapping[str, Sequence[int]], args: argparse.
         start = _from_registry(near, start)
     limits = {CHUNKED: (True, False), **study.limits, **given}
     with ExitStack() as stack:
-        bar = stack.enter_context(
-            Progress(
-                TextColumn("fitting {task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("loss {task.fields[loss]}"),
-                console=Console(stderr=True),
-                transient=True,
-                disable=not sys.stderr.isatty(),
-            )
-        )
+        bar = stack.enter_context(progress_bar("loss {task.fields[loss]}"))
         total = args.evaluations * len(combinations(study, start, limits))
-        task = bar.add_task(study.name, total=total, loss="-")
+        task = bar.add_task(f"fitting {study.name}", total=total, loss="-")
         fitted = fit(
             study,
             start,

@@ -101,9 +101,9 @@ def _one(result: Result) -> str:
             f"  {'all held out':<41}"
             + "".join(f" | {_cells(result.held_out.get(metric))}" for metric in TARGETS)
         )
-        told = ", ".join(f"{metric.upper()} {100 * TARGETS[metric]:.0f} %" for metric in TARGETS)
+        targets = ", ".join(f"{metric.upper()} {100 * TARGETS[metric]:.0f} %" for metric in TARGETS)
         missed = ", ".join(metric.upper() for metric in result.missed)
-        lines.append(f"  targets (median): {told}; " + (f"missed: {missed}" if missed else "all met"))
+        lines.append(f"  targets (median): {targets}; " + (f"missed: {missed}" if missed else "all met"))
     return "\n".join(lines)
 
 

@@ -75,10 +75,10 @@ class Reply:
                 self.output_tokens = self.events  # no usage: the events stand in for tokens
         else:
             self.ended_how = EndedHow.FAILED
-            self.error = _told(error) if error is not None else "the stream broke off"
+            self.error = _message(error) if error is not None else "the stream broke off"
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     if isinstance(error, _MALFORMED):
         return "the answer is not of the engine's format"
     line = " ".join(str(error).split()) or type(error).__name__

@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import TimeElapsedColumn
 from rich.table import Table
 
 from benchmarks.collect.drive import Collection, Level, Settings, collect, until_stopped
@@ -25,7 +25,8 @@ from benchmarks.collect.judge import Judge, Verdicts
 from benchmarks.collect.prompts import Questions, read_questions
 from benchmarks.collect.results import first_answers, summary, to_dataset
 from benchmarks.replay.client import check_url
-from benchmarks.replay.command import INTERRUPTED, run_until_interrupted
+from benchmarks.replay.command import run_until_interrupted
+from benchmarks.terminal import INTERRUPTED, progress_bar
 from benchmarks.workloads.format import WorkloadError
 from predictors.training import dataset
 from router.config import FleetConfig
@@ -148,7 +149,7 @@ def run(args: argparse.Namespace) -> int:
     )
     if data.attempts:
         dataset.write(data, args.out)
-    _tell(args, collection, data, verdicts if judge is not None else None)
+    _print_summary(args, collection, data, verdicts if judge is not None else None)
     if not collection.finished:
         return INTERRUPTED
     return 0 if any(each.ended_how == EndedHow.OK for each in data.attempts) else NOTHING_ANSWERED
@@ -194,7 +195,7 @@ async def _collect(
     with _Bar() as bar:
         async with open_engines(fleet, os.environ) as engines:
             collection = await collect(
-                engines, levels, questions.every, settings, stop=stop, tell=bar.tell, on_progress=bar.update
+                engines, levels, questions.every, settings, stop=stop, show=bar.show, on_progress=bar.update
             )
         verdicts = Verdicts()
         if judge is not None and collection.finished:
@@ -208,21 +209,10 @@ async def _collect(
 
 
 class _Bar:
-    """A progress bar on a terminal; nothing elsewhere but what must be told."""
+    """A progress bar on a terminal; elsewhere only what must be shown."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True)
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
-            TimeElapsedColumn(),
-            console=self._console,
-            transient=True,
-            refresh_per_second=4,
-            disable=not sys.stderr.isatty(),
-        )
+        self._bar = progress_bar("{task.fields[note]}", TimeElapsedColumn())
         self._task = self._bar.add_task("collecting", total=None, note="")
 
     def __enter__(self) -> _Bar:
@@ -232,8 +222,8 @@ class _Bar:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def tell(self, line: str) -> None:
-        self._console.print(f"headway collect: {line}", markup=False, highlight=False, soft_wrap=True)
+    def show(self, line: str) -> None:
+        self._bar.console.print(f"headway collect: {line}", markup=False, highlight=False, soft_wrap=True)
 
     def update(self, standing: Standing) -> None:
         note = f"{standing.sent - standing.ended} in flight, {standing.failed} failed"
@@ -243,12 +233,12 @@ class _Bar:
         self._bar.update(self._task, description="judging", completed=done, total=total, note="")
 
 
-def _tell(
+def _print_summary(
     args: argparse.Namespace, collection: Collection, data: dataset.Dataset, verdicts: Verdicts | None
 ) -> None:
     rows = summary(collection)
     if args.json:
-        told = {
+        found = {
             "out": str(args.out) if data.attempts else None,
             "finished": collection.finished,
             **{
@@ -259,7 +249,7 @@ def _tell(
             "left_out": collection.left_out,
             **({"judge": verdicts.counts} if verdicts is not None else {}),
         }
-        print(orjson.dumps(told, option=orjson.OPT_INDENT_2).decode())
+        print(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
         return
     table = Table(box=None, pad_edge=False)
     for heading in ("instance", "model", "level"):

@@ -107,11 +107,11 @@ async def collect(
     settings: Settings,
     *,
     stop: asyncio.Event,
-    tell: Callable[[str], None],
+    show: Callable[[str], None],
     on_progress: Callable[[Progress], None],
 ) -> Collection:
-    """Do all of it, or what was done when `stop` was set. `tell` hears in one line of what does not answer."""
-    driver = _Driver(levels, questions, settings, tell, on_progress)
+    """Do all of it, or as much as is done when `stop` is set. `show` gets one line about each engine that does not answer."""
+    driver = _Driver(levels, questions, settings, show, on_progress)
     driver.collection.finished = await until_stopped(stop, driver.all(engines))
     return driver.collection
 
@@ -137,14 +137,14 @@ class _Driver:
         levels: Sequence[Level],
         questions: Sequence[Question],
         settings: Settings,
-        tell: Callable[[str], None],
+        show: Callable[[str], None],
         on_progress: Callable[[Progress], None],
     ) -> None:
         self.collection = Collection()
         self.progress = Progress(0)
         self._levels = levels
         self._settings = settings
-        self._tell = tell
+        self._show = show
         self._on_progress = on_progress
         self._questions = list(questions)
         Random(settings.seed).shuffle(self._questions)
@@ -184,7 +184,7 @@ class _Driver:
         if len(candidates) < len(engine.candidates):
             name = f"{name} ({', '.join(each.model for each in candidates)})"
         self.collection.left_out[name] = reason
-        self._tell(f"{name} {reason}; left out from here on")
+        self._show(f"{name} {reason}; left out from here on")
         self.progress.planned -= len(candidates) * levels * self._settings.requests
         self._on_progress(self.progress)
 
@@ -225,9 +225,9 @@ class _Driver:
         sent = Sent(question, max_tokens, time.perf_counter(), Reply())
         run.sent.append(sent)
         self.progress.sent += 1
-        wished = _wished(question, run.candidate) if settings.emulate_lengths else None
+        emulated_tokens = _emulated_tokens(question, run.candidate) if settings.emulate_lengths else None
         try:
-            await self._ask(run.engine, run.candidate, question.text, max_tokens, sent.reply, wished)
+            await self._ask(run.engine, run.candidate, question.text, max_tokens, sent.reply, emulated_tokens)
         finally:
             if places is not None:
                 places.release()
@@ -267,7 +267,7 @@ class _Driver:
             await asyncio.sleep(self._settings.report_s)
 
 
-def _wished(question: Question, candidate: Candidate) -> int | None:
+def _emulated_tokens(question: Question, candidate: Candidate) -> int | None:
     """The true length of this model's answer, where the prompts' file knows it."""
-    told: int | Mapping[str, int] | None = question.output_tokens
-    return told.get(candidate.model) if isinstance(told, Mapping) else told
+    tokens: int | Mapping[str, int] | None = question.output_tokens
+    return tokens.get(candidate.model) if isinstance(tokens, Mapping) else tokens

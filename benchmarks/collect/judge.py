@@ -121,17 +121,17 @@ class Judge:
             await asyncio.gather(*(work() for _ in range(_AT_ONCE)))
 
     async def _one(
-        self, client: openai.AsyncOpenAI, key: tuple[str, str], asked: str, verdicts: Verdicts
+        self, client: openai.AsyncOpenAI, key: tuple[str, str], prompt: str, verdicts: Verdicts
     ) -> None:
         try:
-            told = await client.chat.completions.create(
+            answer = await client.chat.completions.create(
                 model=self._model,
-                messages=[{"role": "user", "content": asked}],
+                messages=[{"role": "user", "content": prompt}],
                 temperature=0.1,
                 top_p=0.95,
                 max_tokens=_FEEDBACK_TOKENS,
             )
-            verdict = told.choices[0].message.content or ""
+            verdict = answer.choices[0].message.content or ""
         # The last four: an answer that is no chat completion.
         except (openai.OpenAIError, httpx2.HTTPError, ValueError, TypeError, AttributeError, IndexError):
             verdicts.failed += 1

@@ -6,19 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
+from pydantic import BaseModel, Field, ValidationError
 
+from benchmarks.checks import problem
 from benchmarks.workloads import format as workloads
-from benchmarks.workloads.format import VERSION_KEY, WorkloadError
+from benchmarks.workloads.format import VERSION_KEY, OutputTokens, Text, Tokens, WorkloadError
 from benchmarks.workloads.text import prompt_text
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One prompt. `id` is a hash of its text. `max_tokens` bounds its answer (None: as all others);
-    `output_tokens`, by model or one for all, is what an emulated engine may be told; `task` the file's label."""
+    """One prompt. `id` is a hash of its text. `max_tokens` bounds its answer (None: the common bound).
+    `output_tokens`, by model or one for all, is the length that an emulated engine is to make. `task` is the file's
+    label."""
 
     id: str
     text: str
@@ -43,8 +46,8 @@ def read_questions(path: Path) -> Questions:
         lines = path.read_bytes().splitlines()
     except OSError as error:
         raise WorkloadError(f"cannot read {path}: {error.strerror or error}") from error
-    told = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
-    first = _object(told[0][1]) if told else None
+    filled = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+    first = _object(filled[0][1]) if filled else None
     if first is not None and VERSION_KEY in first:
         header = workloads.read_header(path)
         found = [
@@ -54,7 +57,7 @@ def read_questions(path: Path) -> Questions:
         licence = header.licence
     else:
         read = _plain if first is None else _json
-        found = [read(path, number, line) for number, line in told]
+        found = [read(path, number, line) for number, line in filled]
         licence = None
     if not found:
         raise WorkloadError(f"{path}: there is no prompt in it")
@@ -79,23 +82,22 @@ def _plain(path: Path, number: int, line: bytes) -> Question:
         raise WorkloadError(f"{path}, line {number}: not UTF-8 text") from error
 
 
+class _Line(BaseModel):
+    """An object of a JSON-lines file; further members are left alone."""
+
+    prompt: Annotated[Text, Field(pattern=r"\S")]
+    max_tokens: Tokens | None = None
+    output_tokens: OutputTokens | None = None
+    session: Text | None = None
+    task: Text | None = None
+
+
 def _json(path: Path, number: int, line: bytes) -> Question:
-    value = _object(line)
-    text = None if value is None else value.get("prompt")
-    if value is None or not isinstance(text, str) or not text.strip():
-        raise WorkloadError(f'{path}, line {number}: expected an object with a text "prompt"')
-    output = value.get("output_tokens")
-    by_model = output if isinstance(output, dict) else {"": output}
-    for name, count in [("max_tokens", value.get("max_tokens")), *by_model.items()]:
-        if count is not None and (type(count) is not int or count < 1):
-            raise WorkloadError(
-                f"{path}, line {number}: {name or 'output_tokens'} must be a positive integer"
-                f" (given: {count!r})"
-            )
-    for name in ("session", "task"):
-        if not isinstance(value.get(name), str | None):
-            raise WorkloadError(f"{path}, line {number}: {name} must be a text")
-    return _question(text, value.get("max_tokens"), output, value.get("session"), value.get("task"))
+    try:
+        found = _Line.model_validate_json(line)
+    except ValidationError as error:
+        raise WorkloadError(f"{path}, line {number}: {problem(error)}") from None
+    return _question(found.prompt, found.max_tokens, found.output_tokens, found.session, found.task)
 
 
 def _question(

@@ -23,7 +23,7 @@ AnswerKey = tuple[str, str]
 
 
 def first_answers(collection: Collection) -> dict[AnswerKey, tuple[Run, Sent]]:
-    """The answer that each model gave to each prompt, the first whole one where it was asked again."""
+    """The first complete answer of each model to each prompt."""
     found: dict[AnswerKey, tuple[Run, Sent]] = {}
     for run in sorted(collection.runs, key=lambda run: run.start):
         for sent in sorted(run.sent, key=lambda sent: sent.at):
@@ -43,8 +43,8 @@ def to_dataset(
     """The data set of a collection. `quality` are a judge's scores in [0, 1]; `about` is what the header tells
     of this source beside its name and rows. Without `keep_texts` only features of prompts are kept."""
     runs = [run for run in collection.runs if run.sent]
-    asked = {sent.question.id: sent.question for run in runs for sent in run.sent}
-    facts = {each.id: _facts(each) for each in asked.values()}
+    questions = {sent.question.id: sent.question for run in runs for sent in run.sent}
+    facts = {each.id: _facts(each) for each in questions.values()}
     cached = _cached_tokens(runs, facts)
     attempts = [
         _attempt(run, _name(source, run), sent, facts[sent.question.id], cached[id(sent)])
@@ -52,7 +52,7 @@ def to_dataset(
         for sent in sorted(run.sent, key=lambda sent: sent.at)
     ]
     return Dataset(
-        prompts=tuple(_prompts(asked.values(), source, keep_texts)),
+        prompts=tuple(_prompts(questions.values(), source, keep_texts)),
         answers=tuple(
             Answer(
                 prompt=key[0],
@@ -77,8 +77,8 @@ def to_dataset(
     )
 
 
-def _prompts(asked: Iterable[Question], source: str, keep_texts: bool) -> Iterable[Prompt]:
-    questions = list(asked)
+def _prompts(questions: Iterable[Question], source: str, keep_texts: bool) -> Iterable[Prompt]:
+    questions = list(questions)
     group = groups({each.id: each.text for each in questions})
     for each in questions:
         text = each.text if keep_texts else None
@@ -120,7 +120,7 @@ def _attempt(run: Run, name: str, sent: Sent, facts: PromptFacts, cached_tokens:
         run=name,
         model=run.candidate.model,
         dispatched_s=_since(run, sent.at),
-        # An engine that gave no answer told no count: the gateway's own estimate stands in.
+        # An engine that gave no answer gave no count: the gateway's own estimate replaces it.
         prompt_tokens=reply.prompt_tokens or facts.tokens,
         first_token_s=None if reply.first_token_at is None else _since(run, reply.first_token_at),
         ended_s=None if reply.ended_at is None else _since(run, reply.ended_at),
@@ -148,13 +148,13 @@ def _cached_tokens(runs: Sequence[Run], facts: Mapping[str, PromptFacts]) -> dic
                 events.append((sent.reply.first_token_at, run.engine.name, sent, True))
     index, found = PrefixIndex(), {}
     for _, engine, sent, prefilled in sorted(events, key=lambda event: event[0]):
-        told = facts[sent.question.id]
+        prompt = facts[sent.question.id]
         if prefilled:
-            index.add(engine, told.prefix)
+            index.add(engine, prompt.prefix)
         else:
-            matched = index.matched_blocks(engine, told.prefix)
-            share = matched / len(told.prefix) if matched else 0.0
-            found[id(sent)] = round(min(told.tokens, PREFIX_TOKENS) * share)
+            matched = index.matched_blocks(engine, prompt.prefix)
+            share = matched / len(prompt.prefix) if matched else 0.0
+            found[id(sent)] = round(min(prompt.tokens, PREFIX_TOKENS) * share)
     return found
 
 

@@ -7,10 +7,11 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.checks import check_options, option
 from benchmarks.oracles import EFFORTS
 from benchmarks.replay.command import add_target_arguments
 from benchmarks.workloads.format import WorkloadError
-from router.core.quoting import quoted
+from router.config.fields import Count, NotNegative, Positive
 
 #: Draws of the workload for which the oracles are asked, and how long they search, unless told: for a
 #: scenario's small form, and for all else.
@@ -108,16 +109,13 @@ def check(args: argparse.Namespace) -> None:
     if args.out is None:
         raise WorkloadError("--out is needed")
     _check_form(args)
-    for name in ("limit", "seeds", "jobs"):
-        value = getattr(args, name)
-        if value is not None and value < 1:
-            raise WorkloadError(f"--{name}: must be at least 1 (given: {quoted(value)})")
-    if args.speed is not None and not 0 < args.speed < math.inf:
-        raise WorkloadError(f"--speed: must be a number above 0 (given: {quoted(args.speed)})")
-    for name in ("first_seed", "oracle_seeds", "warmup", "settle"):
-        value = getattr(args, name)
-        if value is not None and not 0 <= value < math.inf:
-            raise WorkloadError(f"{_option(name)}: must be at least 0")
+    check_options(
+        args,
+        WorkloadError,
+        **dict.fromkeys(("limit", "seeds", "jobs"), Count),
+        speed=Positive,
+        **dict.fromkeys(("first_seed", "oracle_seeds", "warmup", "settle"), NotNegative),
+    )
     if args.oracle_effort not in (None, *EFFORTS):
         raise WorkloadError(f"--oracle-effort: one of {', '.join(EFFORTS)}, not {args.oracle_effort}")
 
@@ -132,7 +130,7 @@ def _check_form(args: argparse.Namespace) -> None:
     ]
     if args.url is not None:
         if stray:
-            raise WorkloadError(f"{_option(stray[0])} is for the simulator; it does not go with --url")
+            raise WorkloadError(f"{option(stray[0])} is for the simulator; it does not go with --url")
         for name in ("policies", "workload"):
             if getattr(args, name) is None:
                 raise WorkloadError(f"--{name} is needed")
@@ -148,13 +146,9 @@ def _check_form(args: argparse.Namespace) -> None:
     elif args.workload is None or args.fleet is None:
         raise WorkloadError("give --workload and --fleet, or --scenario, or --url for a live gateway")
     if stray:
-        raise WorkloadError(f"{_option(stray[0])} is for a live gateway; it needs --url")
+        raise WorkloadError(f"{option(stray[0])} is for a live gateway; it needs --url")
     if args.ray is not None and args.jobs is not None:
         raise WorkloadError("--jobs does not go with --ray")
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def policy_names(text: str | None, known: Sequence[str], usual: Sequence[str]) -> tuple[str, ...]:

@@ -25,9 +25,10 @@ from benchmarks.compare.report import lag_warning, live_run, report
 from benchmarks.compare.runs import RunFolder, digest
 from benchmarks.compare.tables import table
 from benchmarks.measures import mean_rate
-from benchmarks.replay.command import INTERRUPTED, run_until_interrupted, target_from
+from benchmarks.replay.command import run_until_interrupted, target_from
 from benchmarks.replay.summary import LAG_WARNING_S, summarise
 from benchmarks.scenarios.reading import USUAL_POLICIES
+from benchmarks.terminal import INTERRUPTED
 from benchmarks.workloads.describe import describe
 from benchmarks.workloads.format import WorkloadError, read, read_header
 
@@ -42,17 +43,17 @@ def run(args: argparse.Namespace) -> int:
     holds the finished runs, and the same command goes on), 1 if a process was lost (so too)."""
     try:
         arguments.check(args)
-        told, finished = _simulated(args) if args.url is None else _live(args)
+        result, finished = _simulated(args) if args.url is None else _live(args)
     except (WorkloadError, ProcessLost) as error:
         print(f"headway compare: {error}", file=sys.stderr)
         return 2 if isinstance(error, WorkloadError) else 1
     if args.json:
-        print(orjson.dumps(told, option=orjson.OPT_INDENT_2).decode())
+        print(orjson.dumps(result, option=orjson.OPT_INDENT_2).decode())
     else:
-        if told["runs"]:
-            print(table(told))
-        if told.get("warning"):
-            print(told["warning"])
+        if result["runs"]:
+            print(table(result))
+        if result.get("warning"):
+            print(result["warning"])
         print(
             f"{'written' if finished else 'interrupted; what is done is written'} to {args.out}/report.html"
         )
@@ -62,9 +63,9 @@ def run(args: argparse.Namespace) -> int:
 def _simulated(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     found, finished = simulated.compare(args)
     about = {**found["about"], "command": _command()}
-    told = report(found["runs"], about=about, complete=finished, oracles=found["oracles"])
-    _write(args.out, told)
-    return told, finished
+    result = report(found["runs"], about=about, complete=finished, oracles=found["oracles"])
+    _write(args.out, result)
+    return result, finished
 
 
 def _live(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
@@ -104,17 +105,17 @@ def _live(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
         "command": _command(),
     }
 
-    def told(results: Sequence[live.RunResult], finished: bool) -> dict[str, Any]:
+    def reported(results: Sequence[live.RunResult], finished: bool) -> dict[str, Any]:
         warning = lag_warning([summarise(result.rows, target.speed) for result in results], LAG_WARNING_S)
         runs = [live_run(result, target.speed) for result in results]
         return report(runs, about=about | {"warning": warning}, complete=finished)
 
     results, finished = run_until_interrupted(
         lambda stop: live.run_all(
-            comparison, folder, stop, lambda so_far: _write_json(args.out, told(so_far, False))
+            comparison, folder, stop, lambda so_far: _write_json(args.out, reported(so_far, False))
         )
     )
-    final = told(results, finished)
+    final = reported(results, finished)
     _write(args.out, final)
     return final, finished
 
@@ -123,21 +124,21 @@ def _command() -> str:
     return "headway " + shlex.join(sys.argv[1:])
 
 
-def _write(out: Path, told: dict[str, Any]) -> None:
+def _write(out: Path, result: dict[str, Any]) -> None:
     """report.json, report.html, the CSVs, and each run in the shape of vLLM's benchmark."""
-    _write_json(out, told)
+    _write_json(out, result)
     try:
-        (out / "report.html").write_text(page(told), encoding="utf-8")
-        csvs.write(out, told)
-        vllm_json.write(out / "vllm", told)
+        (out / "report.html").write_text(page(result), encoding="utf-8")
+        csvs.write(out, result)
+        vllm_json.write(out / "vllm", result)
     except OSError as error:
         raise WorkloadError(f"cannot write {out}: {error.strerror or error}") from error
 
 
-def _write_json(out: Path, told: dict[str, Any]) -> None:
+def _write_json(out: Path, result: dict[str, Any]) -> None:
     part = out / "report.json.part"
     try:
-        part.write_bytes(orjson.dumps(told, option=orjson.OPT_INDENT_2))
+        part.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2))
         part.replace(out / "report.json")
     except OSError as error:
         raise WorkloadError(f"cannot write {out}: {error.strerror or error}") from error

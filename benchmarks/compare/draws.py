@@ -21,7 +21,7 @@ from benchmarks.workloads.format import Header, WorkloadError, WorkloadRequest, 
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestDefaults:
     """What all requests of a comparison ask for beside their own wishes."""
 
     model: str
@@ -58,7 +58,7 @@ class Draws:
 
 
 def from_file(
-    path: Path, fleet: Fleet, asked: Asked, seeds: Sequence[int], limit: int | None, out: Path
+    path: Path, fleet: Fleet, defaults: RequestDefaults, seeds: Sequence[int], limit: int | None, out: Path
 ) -> Draws:
     """The draws of the first `limit` requests of a workload file. Those that are resampled are kept in
     `OUT/workloads`, so `fleet` and `asked` must be those of the runs. Raises WorkloadError naming the line."""
@@ -72,12 +72,12 @@ def from_file(
             yield request
 
     try:
-        description = _checked(counted(), fleet, asked)
+        description = _checked(counted(), fleet, defaults)
     except WorkloadError as error:
-        told = str(error)
-        if told.startswith(f"{path}, line "):
+        message = str(error)
+        if message.startswith(f"{path}, line "):
             raise
-        raise WorkloadError(f"{path}{_line_of(path, number)}: {told}") from None
+        raise WorkloadError(f"{path}{_line_of(path, number)}: {message}") from None
     made_of = {"sha256": digest(path), "limit": limit}
     resampler = Resampler(description.arrivals_s) if any(seeds) else None
     draws = []
@@ -94,7 +94,7 @@ def from_file(
 def from_scenario(
     scenario: Scenario,
     fleet: Fleet,
-    asked: Asked,
+    defaults: RequestDefaults,
     seeds: Sequence[int],
     out: Path,
     environment: Mapping[str, str],
@@ -109,7 +109,7 @@ def from_scenario(
             recorded = "files" in header.details
             if recorded:
                 requests = list(Resampler([each.arrival_s for each in requests]).requests(requests, seed))
-            description = _checked(requests, fleet, asked)
+            description = _checked(requests, fleet, defaults)
         except WorkloadError as error:
             raise WorkloadError(f"scenario {scenario.name}: {error}") from None
         first = first or (header, description)
@@ -121,14 +121,14 @@ def from_scenario(
     return Draws(header, description.as_dict(), tuple(draws), made_of)
 
 
-def _checked(requests: Iterable[WorkloadRequest], fleet: Fleet, asked: Asked) -> Description:
+def _checked(requests: Iterable[WorkloadRequest], fleet: Fleet, defaults: RequestDefaults) -> Description:
     """Check all requests against the fleet, and describe them on the way."""
     found: list[Description] = []
 
     def described() -> Generator[WorkloadRequest, None, None]:
         found.append((yield from passing(requests)))
 
-    check(described(), fleet, model=asked.model, slo=asked.slo)
+    check(described(), fleet, model=defaults.model, slo=defaults.slo)
     return found[0]
 
 

@@ -144,16 +144,16 @@ def oracle_note(report: Report) -> str:
     if not report["oracle"]:
         return ""
     note = "The oracle's area lies between what a schedule that knows all requests reached and what no schedule can pass."
-    asked = _asked_draws(report)
+    draws = _oracle_draws(report)
     if any(list(one["seeds"]) != list(report["seeds"]) for one in report["oracle"]):
-        note += f" Oracles: {asked} only; the lines are of all draws, so that one may lie beyond the area."
+        note += f" Oracles: {draws} only; the lines are of all draws, so that one may lie beyond the area."
     return note
 
 
-def _asked_draws(report: Report) -> str:
-    """`draws 0 and 1`: those that some oracle was asked for."""
-    asked = sorted({seed for one in report["oracle"] for seed in one["seeds"]})
-    *earlier, last = map(str, asked)
+def _oracle_draws(report: Report) -> str:
+    """`draws 0 and 1`: those that have an oracle."""
+    draws = sorted({seed for one in report["oracle"] for seed in one["seeds"]})
+    *earlier, last = map(str, draws)
     return f"draws {', '.join(earlier)} and {last}" if earlier else f"draw {last}"
 
 
@@ -165,6 +165,6 @@ def gap_note(report: Report) -> str:
     instead = "" if baseline == BASELINE else f" ({BASELINE} was not run: {baseline} stands in its place)"
     return (
         f"How much of the goodput between {baseline}{instead} and the best possible each policy gains, draw by draw"
-        f" over {_asked_draws(report)}. The best lies between an upper bound and a schedule that was found, so the"
+        f" over {_oracle_draws(report)}. The best lies between an upper bound and a schedule that was found, so the"
         " share does too. A dash: nothing to gain."
     )

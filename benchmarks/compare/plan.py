@@ -101,7 +101,7 @@ def _serves(run: Mapping[str, Any], wanted: Task | OracleTask) -> bool:
     if run.get("name") != wanted.name or run.get("program") != program():
         return False
     if isinstance(wanted, OracleTask):
-        return bool(run.get("asked") == wanted.asked())
+        return bool(run.get("settings") == wanted.settings())
     has_load = run.get("timeline") is not None or not wanted.keep_load
     return has_load and (wanted.keep_requests is None or wanted.keep_requests.exists())
 
@@ -114,8 +114,8 @@ def settings_of(plan: Plan) -> dict[str, Any]:
         "fleet": setting.fleet.model_dump(mode="json"),
         "profiles": {name: asdict(profile) for name, profile in setting.profiles.items()},
         "speed": setting.time_factor,
-        "model": setting.asked.model,
-        "slo": None if setting.asked.slo is None else dict(setting.asked.slo),
+        "model": setting.defaults.model,
+        "slo": None if setting.defaults.slo is None else dict(setting.defaults.slo),
         "losses": [asdict(loss) for loss in setting.losses],
         "predictor": create_predictor(setting.fleet).name,
     }

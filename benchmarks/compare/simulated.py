@@ -5,15 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import TimeElapsedColumn
 
 import policies
 from benchmarks.calibrate.profiles import read_profiles
@@ -26,6 +24,7 @@ from benchmarks.oracles.solver import require as require_solver
 from benchmarks.scenarios import Scenario, load_scenario
 from benchmarks.scenarios.reading import USUAL_POLICIES
 from benchmarks.simulator import Fleet
+from benchmarks.terminal import progress_bar
 from benchmarks.workloads.format import WorkloadError
 from benchmarks.workloads.mixes import parse_slo
 from router.config import FleetConfig, load
@@ -44,8 +43,8 @@ def compare(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
             raise WorkloadError(f"unknown policy {name!r} (known: {', '.join(policies.POLICIES)})")
     rates = arguments.rates(args.rates) or (scenario.rates if scenario else None)
     slo = parse_slo(args.slo) if args.slo else None
-    asked = draws.Asked(args.model, slo)
-    setting, fleet = _opened(args, scenario, asked)
+    defaults = draws.RequestDefaults(args.model, slo)
+    setting, fleet = _opened(args, scenario, defaults)
     oracle_draws = args.oracle_seeds
     if oracle_draws is None:
         oracle_draws = arguments.SMALL_ORACLE_SEEDS if args.small else arguments.ORACLE_SEEDS
@@ -57,9 +56,9 @@ def compare(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     finished = False
     with _interrupted_by_sigterm(), _Bar() as bar:
         if scenario:
-            drawn = draws.from_scenario(scenario, fleet, asked, seeds, args.out, os.environ)
+            drawn = draws.from_scenario(scenario, fleet, defaults, seeds, args.out, os.environ)
         else:
-            drawn = draws.from_file(args.workload, fleet, asked, seeds, args.limit, args.out)
+            drawn = draws.from_file(args.workload, fleet, defaults, seeds, args.limit, args.out)
         if rates is not None and any(draw.rate_per_s is None for draw in drawn.each):
             raise WorkloadError("--rates needs a workload with at least two different arrival times")
         plan = Plan(
@@ -86,7 +85,7 @@ def compare(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
         "slo": slo,
         "workload": {"header": drawn.header.as_dict(), "described": dict(drawn.described)},
         "scenario": scenario.name + (" (small)" if args.small else "") if scenario else None,
-        "fleet": _fleet_told(fleet.config),
+        "fleet": _fleet_rows(fleet.config),
         "seeds": len(seeds),
     }
     return {"runs": runs, "oracles": oracles, "about": about}, finished
@@ -100,11 +99,13 @@ def _at_own_rate(runs: Sequence[dict[str, Any]], drawn: draws.Draws) -> None:
             run["rate_per_s"] = own or 0.0
 
 
-def _opened(args: argparse.Namespace, scenario: Scenario | None, asked: draws.Asked) -> tuple[Setting, Fleet]:
+def _opened(
+    args: argparse.Namespace, scenario: Scenario | None, defaults: draws.RequestDefaults
+) -> tuple[Setting, Fleet]:
     """The fleet with all that runs share, and the same opened: whatever is wrong with it is told here."""
     config = scenario.fleet if scenario else load(args.fleet, policies=tuple(policies.POLICIES))
     profiles = {} if args.profiles is None else _profiles(args.profiles, config)
-    setting = Setting(config, profiles, args.speed, asked, scenario.losses if scenario else ())
+    setting = Setting(config, profiles, args.speed, defaults, scenario.losses if scenario else ())
     try:
         return setting, setting.open()
     except WorkloadError as error:
@@ -147,15 +148,7 @@ class _Bar:
     """The progress bar, on a terminal only."""
 
     def __init__(self) -> None:
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=Console(stderr=True),
-            transient=True,
-            disable=not sys.stderr.isatty(),
-        )
+        self._progress = progress_bar(TimeElapsedColumn())
         self._task = self._progress.add_task("reading the workload", total=None)
 
     def __enter__(self) -> _Bar:
@@ -169,7 +162,7 @@ class _Bar:
         self._progress.update(self._task, description=what or "simulating", completed=done, total=total)
 
 
-def _fleet_told(config: FleetConfig) -> list[dict[str, Any]]:
+def _fleet_rows(config: FleetConfig) -> list[dict[str, Any]]:
     """The candidates as the report shows them."""
     return [
         {

@@ -126,15 +126,15 @@ def summary_of(result: Result) -> dict[str, Any]:
 
 def live_summary(rows: Sequence[Row], speed: float) -> dict[str, Any]:
     """A run against a live gateway, as `summary_of` has it; None for what a client cannot see."""
-    told = summarise(rows, speed).as_dict()
+    replayed = summarise(rows, speed).as_dict()
     complete = [row for row in rows if row.complete]
     attempts = [
         tried for row in rows if isinstance(tried := (row.headway or {}).get("attempts"), int) and tried > 0
     ]
     ends_s = [row.scheduled_s + row.e2e_s for row in rows if row.e2e_s is not None]
     return {
-        **{key: value for key, value in told.items() if key != "rate_per_s"},
-        "measured_rate_per_s": told["rate_per_s"],
+        **{key: value for key, value in replayed.items() if key != "rate_per_s"},
+        "measured_rate_per_s": replayed["rate_per_s"],
         "duration_s": max(ends_s) - min(row.scheduled_s for row in rows) if ends_s else None,
         "itl_s": asdict(
             weighted_summary(
@@ -153,7 +153,7 @@ def live_summary(rows: Sequence[Row], speed: float) -> dict[str, Any]:
         "hedged": None,
         "cost_usd_per_offered": None,
         "peak_in_flight": None,
-        **_before_decoding(told["outcomes"]),
+        **_before_decoding(replayed["outcomes"]),
         "models": {},
         "prediction": None,
         "decision_s": None,

@@ -8,6 +8,7 @@ from math import floor, log10
 from typing import Any
 
 from benchmarks.compare.capacity import out_of_reach, rates_to_add
+from benchmarks.terminal import aligned
 
 Cell = Mapping[str, Any]
 
@@ -55,7 +56,7 @@ def three_digits(value: float) -> str:
 
 
 def rate_text(rate_per_s: float) -> str:
-    """A rate as short as it can be told."""
+    """A rate in three digits."""
     return f"{rate_per_s:.3g}" if rate_per_s < 1000 else f"{rate_per_s:.0f}"
 
 
@@ -126,7 +127,7 @@ def _had(of: Sequence[Column], cells: Sequence[Cell]) -> list[Column]:
 def table(report: Mapping[str, Any]) -> str:
     """Each policy at each rate as an aligned line, and what load each bears."""
     cells = report["cells"]
-    lines = _aligned(_rows(cells, columns(cells)))
+    lines = _ruled(_rows(cells, columns(cells)))
     seeds = max((cell["seeds"] for cell in cells), default=0)
     notes = ["TTFT and E2E in s, TPOT in ms of complete answers; tokens: output delivered, of all requests"]
     if seeds > 1:
@@ -134,7 +135,7 @@ def table(report: Mapping[str, Any]) -> str:
     lines.append("; ".join(notes))
     spent, ended = spending(cells), endings(cells)
     if spent or ended:
-        lines += ["", *_aligned(_rows(cells, [*spent, *ended]))]
+        lines += ["", *_ruled(_rows(cells, [*spent, *ended]))]
     if ended:
         lines.append(ENDINGS_NOTE)
     if short := short_note(report):
@@ -152,16 +153,9 @@ def _rows(cells: Sequence[Cell], shown: Sequence[Column]) -> list[list[str]]:
     ]
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(
-            cell.rjust(width) if place else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-    return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]]
+def _ruled(rows: Sequence[Sequence[str]]) -> list[str]:
+    head, *body = rows
+    return aligned([head, ["-" * max(map(len, column)) for column in zip(*rows, strict=True)], *body])
 
 
 #: Less time of arrivals than this is not enough for a steady state.
@@ -225,8 +219,8 @@ def _missed(entry: Mapping[str, Any]) -> list[str]:
         rate for rate in entry["missed_per_s"] if all(rate in one["missed_per_s"] for one in entry["by_seed"])
     ]
     in_some = [rate for rate in entry["missed_per_s"] if rate not in in_all]
-    told = [", ".join(map(rate_text, rates)) for rates in (in_all, in_some)]
-    return [*filter(None, told[:1]), *(f"{rates} in every draw" for rates in told[1:] if rates)]
+    texts = [", ".join(map(rate_text, rates)) for rates in (in_all, in_some)]
+    return [*filter(None, texts[:1]), *(f"{rates} in every draw" for rates in texts[1:] if rates)]
 
 
 def rates_hint(report: Mapping[str, Any]) -> str | None:
@@ -236,13 +230,13 @@ def rates_hint(report: Mapping[str, Any]) -> str | None:
         {one["bound"] for entry in report["capacity"] for one in entry["by_seed"]},
     )
     rates = report["rates_per_s"]
-    wishes = [
+    parts = [
         f"below {rate_text(rates[0])}" if "below" in bounds and out_of_reach(report) is None else "",
         ", ".join(map(rate_text, added)),
         f"above {rate_text(rates[-1])}" if "at_least" in bounds else "",
     ]
-    told = "; ".join(wish for wish in wishes if wish)
-    return f"To tell it more exactly, add rates: {told}." if told else None
+    added_rates = "; ".join(part for part in parts if part)
+    return f"To tell it more exactly, add rates: {added_rates}." if added_rates else None
 
 
 def _capacity_lines(report: Mapping[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from benchmarks.compare.draws import Asked, Draw
+from benchmarks.compare.draws import Draw, RequestDefaults
 from benchmarks.compare.summary import summary_of
 from benchmarks.oracles import oracles
 from benchmarks.scenarios import Loss
@@ -25,7 +25,7 @@ class Setting:
     fleet: FleetConfig
     profiles: Mapping[str, EngineProfile]
     time_factor: float | None
-    asked: Asked
+    defaults: RequestDefaults
     losses: tuple[Loss, ...]
 
     def open(self) -> Fleet:
@@ -74,8 +74,8 @@ class Task:
 
     def arrivals(self, fleet: Fleet, policy: str | None) -> Iterator[Arrival]:
         """Its requests as the scheduler gets them; `policy` None: as they ask themselves."""
-        asked = self.setting.asked
-        return arrivals(self.requests(), fleet, policy=policy, model=asked.model, slo=asked.slo)
+        defaults = self.setting.defaults
+        return arrivals(self.requests(), fleet, policy=policy, model=defaults.model, slo=defaults.slo)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class OracleTask:
     def name(self) -> str:
         return f"oracle@{self.task.at}"
 
-    def asked(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """What an answer depends on beside draw and rate: a kept one serves for the same only."""
         return {"policies": sorted(self.requests_files), "effort": self.effort}
 
@@ -102,16 +102,16 @@ def run_task(task: Task) -> dict[str, Any]:
     result = simulate(fleet, task.arrivals(fleet, task.policy), seed=task.draw.seed, losses=task.losses())
     if task.keep_requests is not None:
         result.save(task.keep_requests)
-    told = summary_of(result)
+    summary = summary_of(result)
     if not task.keep_load:
-        told["timeline"] = None
+        summary["timeline"] = None
     return {
         "name": task.name,
         "policy": task.policy,
         "rate_per_s": task.rate_per_s,
         "seed": task.draw.seed,
         "resampled": task.draw.resampled,
-        **told,
+        **summary,
     }
 
 
@@ -132,6 +132,6 @@ def run_oracles(oracle: OracleTask) -> dict[str, Any]:
         "rate_per_s": task.rate_per_s,
         "seed": task.draw.seed,
         "resampled": task.draw.resampled,
-        "asked": oracle.asked(),
+        "settings": oracle.settings(),
         **found,
     }

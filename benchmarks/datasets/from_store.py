@@ -73,7 +73,7 @@ async def _read(url: URL, since: float | None, until: float | None, fleet: Fleet
     wanted = [received_at >= (0.0 if since is None else since)]
     if until is not None:
         wanted.append(received_at < until)
-    attempts, judged, told = tables.attempts, tables.feedback, tables.explanations
+    attempts, judged, explained = tables.attempts, tables.feedback, tables.explanations
     try:
         await connect(url, engine, create=False)
         async with engine.connect() as connection:
@@ -85,8 +85,8 @@ async def _read(url: URL, since: float | None, until: float | None, fleet: Fleet
                 if (quality := _number(row["quality"], 0.0, 1.0)) is not None:
                     reading.quality[row["request_id"]].append(quality)
             query = (
-                select(tables.requests, told.c.blob, told.c.prompt)
-                .outerjoin(told, told.c.request_id == of)
+                select(tables.requests, explained.c.blob, explained.c.prompt)
+                .outerjoin(explained, explained.c.request_id == of)
                 .where(*wanted)
             )
             async for row in _rows(connection, query.order_by(received_at, of)):

@@ -13,13 +13,14 @@ from pathlib import Path
 from rich.console import Console
 
 from backends.engine import profiles
+from benchmarks.checks import check_options
 from benchmarks.datasets.public import read_public
 from benchmarks.datasets.sources import load
 from benchmarks.training.kinds import Progress
 from policies import POLICIES
 from predictors.training.dataset import Dataset, DatasetError, joined
 from router.config import load as load_fleet
-from router.core.quoting import quoted
+from router.config.fields import Positive
 
 _DAY_S = 86_400.0
 
@@ -65,8 +66,7 @@ def read_data(places: Sequence[str], args: argparse.Namespace) -> Dataset:
         places = [folder]
     if not places:
         raise DatasetError("nothing to read: give --data, or --sets with HEADWAY_DATA")
-    if args.since is not None and not args.since > 0:
-        raise DatasetError(f"--since: must be a number of days above 0 (given: {quoted(args.since)})")
+    check_options(args, DatasetError, since=Positive)
     since = None if args.since is None else time.time() - args.since * _DAY_S
     fleet = (
         None if args.config is None else load_fleet(args.config, policies=POLICIES, profiles=profiles.names())
@@ -90,4 +90,4 @@ def shown_progress(what: str) -> Iterator[Progress | None]:
         yield None
         return
     with Console(stderr=True).status(what) as status:
-        yield lambda told: status.update(f"{what}: {told}")
+        yield lambda step: status.update(f"{what}: {step}")

@@ -65,8 +65,8 @@ class Evaluation:
 
     def as_dict(self) -> dict[str, Any]:
         """What a JSON report holds; what is no number is null there."""
-        told: dict[str, Any] = _finite(asdict(self))
-        return told
+        found: dict[str, Any] = _finite(asdict(self))
+        return found
 
 
 #: `Figure.part` of all of the data.

@@ -1,4 +1,4 @@
-"""How well the latency model foretells runs that it was not trained on, each on an instance that starts empty.
+"""How well the latency model predicts runs that it was not trained on, each on an instance that starts empty.
 
 A run is replayed through the predictor that serves, so what is judged is what would have been served at each
 dispatch, with what was known then: by the model alone, and after online calibration. Beside it:
@@ -8,7 +8,7 @@ dispatch, with what was known then: by the model alone, and after online calibra
   (ridge, with the quantiles of its residuals), both on the same target features, lags included, and fitted to the
   same runs. They correct the same estimate, and have no calibration of their own.
 
-Errors are |foretold median / actual - 1|, pinball losses of log seconds (mean over five quantiles), coverage the share
+Errors are |predicted median / actual - 1|, pinball losses of log seconds (mean over five quantiles), coverage the share
 of actual values at or below a quantile. A request that was given up before its first token counts as longer than it
 was waited for. Intervals are from resamples of blocks of neighbours in time.
 """
@@ -45,7 +45,7 @@ _IN_FLIGHT = TARGET_FEATURES.index("in_flight")
 @dataclass(frozen=True, slots=True)
 class Judged:
     """Requests of the test part: `source` and `level` of each, its `block`, how many were `in_flight`, log seconds
-    `actual` (N, 2), `longer_than` (N,) of those given up, and by name what was `told` (N, 2, 5)."""
+    `actual` (N, 2), `longer_than` (N,) of those given up, and by name what was `predicted` (N, 2, 5)."""
 
     source: np.ndarray
     level: np.ndarray
@@ -53,7 +53,7 @@ class Judged:
     in_flight: np.ndarray
     actual: np.ndarray
     longer_than: np.ndarray
-    told: dict[str, np.ndarray]
+    predicted: dict[str, np.ndarray]
 
     def take(self, rows: np.ndarray) -> Judged:
         return Judged(
@@ -63,7 +63,7 @@ class Judged:
             self.in_flight[rows],
             self.actual[rows],
             self.longer_than[rows],
-            {name: told[rows] for name, told in self.told.items()},
+            {name: predicted[rows] for name, predicted in self.predicted.items()},
         )
 
 
@@ -97,7 +97,7 @@ def _judge(found: Sequence[Episode], baselines: dict[str, Baseline]) -> Judged:
     def named(of: Callable[[Episode], str]) -> np.ndarray:
         return np.repeat([of(each) for each in found], [len(each.actual) for each in found])
 
-    told = {title: joined(lambda each, name=name: each.predicted[name]) for name, title in _OURS.items()}  # type: ignore[misc]
+    predicted = {title: joined(lambda each, name=name: each.predicted[name]) for name, title in _OURS.items()}  # type: ignore[misc]
     return Judged(
         named(lambda each: each.run.source),
         named(lambda each: each.run.level or ""),
@@ -105,7 +105,7 @@ def _judge(found: Sequence[Episode], baselines: dict[str, Baseline]) -> Judged:
         joined(lambda each: np.expm1(each.targets[:, _IN_FLIGHT])),
         joined(lambda each: each.actual),
         joined(lambda each: each.longer_than),
-        {**told, **{name: joined(foretell) for name, foretell in baselines.items()}},
+        {**predicted, **{name: joined(predict) for name, predict in baselines.items()}},
     )
 
 
@@ -137,19 +137,19 @@ def _figures(part: str, judged: Judged, seed: int) -> Iterator[Figure]:
         if len(known) < _LEAST:
             continue
         actual, block = judged.actual[known, time], judged.block[known]
-        for of, told in judged.told.items():
-            foretold = told[known, time]
+        for of, predicted in judged.predicted.items():
+            here = predicted[known, time]
             # Beyond a factor of e^20 it does not matter by how much it is off.
-            errors = np.abs(np.expm1(np.clip(foretold[:, _MEDIAN] - actual, -20.0, 20.0)))
-            losses = _losses(actual, foretold)
+            errors = np.abs(np.expm1(np.clip(here[:, _MEDIAN] - actual, -20.0, 20.0)))
+            losses = _losses(actual, here)
             yield _figure(f"{name} median relative error", of, part, errors, block, seed, np.median)
             yield _figure(f"{name} pinball loss", of, part, losses, block, seed, np.mean)
         yield from _coverages(part, judged, time, seed)
 
 
-def _losses(actual: np.ndarray, foretold: np.ndarray) -> np.ndarray:
+def _losses(actual: np.ndarray, here: np.ndarray) -> np.ndarray:
     """(N,): pinball loss in log seconds, mean over TAUS."""
-    taus, error = np.array(TAUS), actual[:, None] - foretold
+    taus, error = np.array(TAUS), actual[:, None] - here
     losses: np.ndarray = np.maximum(taus * error, (taus - 1.0) * error).mean(axis=1)
     return losses
 
@@ -165,7 +165,7 @@ def _coverages(part: str, judged: Judged, time: int, seed: int) -> Iterator[Figu
 
 def _covered(judged: Judged, time: int, of: str, probability: float) -> np.ndarray:
     """(N,): 1 where the actual value was within this quantile, 0 where it was not, NaN where nobody knows."""
-    quantile, actual = judged.told[of][:, time, TAUS.index(probability)], judged.actual[:, time]
+    quantile, actual = judged.predicted[of][:, time, TAUS.index(probability)], judged.actual[:, time]
     covered = np.where(np.isfinite(actual), actual <= quantile, np.nan)
     if time == 0:
         covered[~np.isfinite(actual) & (judged.longer_than > quantile)] = 0.0
@@ -208,8 +208,8 @@ def _by_load(source: str, judged: Judged, time: int, name: str) -> Iterator[Curv
     known = np.isfinite(judged.actual[:, time])
     bins = np.floor(np.log2(judged.in_flight + 1.0))
     wanted = [each for each in np.unique(bins) if (known & (bins == each)).sum() >= _LEAST]
-    for of, told in judged.told.items():
-        errors = np.abs(np.expm1(np.clip(told[:, time, _MEDIAN] - judged.actual[:, time], -20.0, 20.0)))
+    for of, predicted in judged.predicted.items():
+        errors = np.abs(np.expm1(np.clip(predicted[:, time, _MEDIAN] - judged.actual[:, time], -20.0, 20.0)))
         medians = tuple(float(np.median(errors[known & (bins == each)])) for each in wanted)
         loads = tuple(float(2.0**each) for each in wanted)
         yield Curve(

@@ -44,12 +44,14 @@ def fit_trees(found: Sequence[Episode], seed: int) -> Baseline:
     with threadpool_limits(limits=1):
         models = [fit(*_rows(found, time, seed)) for time in range(2)]
 
-    def foretell(episode: Episode) -> np.ndarray:
-        told = np.stack([[model.predict(episode.targets) for model in of_time] for of_time in models])
-        foretold: np.ndarray = episode.corrected[:, :, None] + np.sort(told.transpose(2, 0, 1), axis=2)
-        return foretold
+    def predict(episode: Episode) -> np.ndarray:
+        corrections = np.stack([[model.predict(episode.targets) for model in of_time] for of_time in models])
+        predicted: np.ndarray = episode.corrected[:, :, None] + np.sort(
+            corrections.transpose(2, 0, 1), axis=2
+        )
+        return predicted
 
-    return foretell
+    return predict
 
 
 def fit_linear(found: Sequence[Episode], seed: int) -> Baseline:
@@ -62,15 +64,15 @@ def fit_linear(found: Sequence[Episode], seed: int) -> Baseline:
         left = residual - model.predict((features - mean) / scale)
         parts.append((model, mean, scale, np.quantile(left, TAUS)))
 
-    def foretell(episode: Episode) -> np.ndarray:
-        told = [
+    def predict(episode: Episode) -> np.ndarray:
+        corrections = [
             model.predict((episode.targets - mean) / scale)[:, None] + quantiles
             for model, mean, scale, quantiles in parts
         ]
-        foretold: np.ndarray = episode.corrected[:, :, None] + np.stack(told, axis=1)
-        return foretold
+        predicted: np.ndarray = episode.corrected[:, :, None] + np.stack(corrections, axis=1)
+        return predicted
 
-    return foretell
+    return predict
 
 
 def _rows(found: Sequence[Episode], time: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -26,6 +26,7 @@ from benchmarks.evaluate.length_baselines import (
     baselines,
     task_of,
 )
+from benchmarks.evaluate.picks import check_apart
 from predictors.learned.artifact import Artifact
 from predictors.learned.length_model import LengthModel, quantiles
 from predictors.learned.names import model_key
@@ -46,7 +47,7 @@ _RESAMPLES, _SPEARMAN_RESAMPLES = 1000, 200
 def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: int = 1) -> Evaluation:
     """All figures on `test`; `train` (what the artifact was trained on) is what baselines are fitted on, None for
     none. Raises DatasetError for prompts of `test` that have near copies in `train`, or without lengths."""
-    _check_apart(test, train)
+    check_apart(test, train)
     model = LengthModel.load(artifact)
     answers, families = _answers(test)
     shares = _shares(model, answers, families)
@@ -63,16 +64,6 @@ def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: 
     ]
     curves = [*_calibration(answers, shares, families), *_by_bucket(answers, predicted)]
     return Evaluation("length", tuple(figures), tuple(curves), tuple(_notes(answers, predicted)))
-
-
-def _check_apart(test: Dataset, train: Dataset | None) -> None:
-    if train is not None:
-        shared = {each.group for each in train.prompts} & {each.group for each in test.prompts}
-        if shared:
-            raise DatasetError(
-                f"{len(shared)} groups of prompts are in the training part and in the test part (one is "
-                f"{min(shared)}): split by group"
-            )
 
 
 def _answers(data: Dataset) -> tuple[Answers, np.ndarray]:
@@ -95,13 +86,13 @@ def _shares(model: LengthModel, answers: Answers, families: np.ndarray) -> np.nd
     """(answers, bins)."""
     fleet = sorted(set(zip(answers.model.tolist(), families.tolist(), strict=True)))
     column = {each: index for index, each in enumerate(fleet)}
-    asked = [(name, family or None) for name, family in fleet]
+    candidates = [(name, family or None) for name, family in fleet]
     columns = np.array([column[each] for each in zip(answers.model.tolist(), families.tolist(), strict=True)])
     order = np.argsort(answers.prompt, kind="stable")
     prompts, starts = np.unique(answers.prompt[order], return_index=True)
     found = []
     for prompt, rows in zip(prompts, np.split(order, starts[1:]), strict=True):
-        found.append(model.shares(answers.prompts[prompt].features, asked)[columns[rows]])
+        found.append(model.shares(answers.prompts[prompt].features, candidates)[columns[rows]])
     together = np.concatenate(found)
     back = np.empty_like(together)
     back[order] = together
@@ -159,11 +150,11 @@ class _Part:
     ) -> list[Figure]:
         """Mean of each over some rows (None: all), and of our differences."""
         ours = values[OURS]
-        told = values | {f"{OURS} - {who}": ours - each for who, each in values.items() if who != OURS}
+        shown = values | {f"{OURS} - {who}": ours - each for who, each in values.items() if who != OURS}
         counted = np.ones(len(ours)) if rows is None else rows.astype(float)
         return [
             self._figure(name, who, unit, self._ratio(each * counted, counted), int(counted.sum()))
-            for who, each in told.items()
+            for who, each in shown.items()
         ]
 
     def _ratio(self, above: np.ndarray, below: np.ndarray) -> np.ndarray:
@@ -250,12 +241,12 @@ def _calibration(answers: Answers, shares: np.ndarray, families: np.ndarray) -> 
 def _by_bucket(answers: Answers, predicted: dict[str, np.ndarray]) -> list[Curve]:
     bucket = np.searchsorted(_BUCKETS, answers.tokens, side="right") - 1
     count = np.bincount(bucket, minlength=len(_BUCKETS))
-    told = np.flatnonzero(count >= _LEAST_OF_BUCKET)
-    middles = tuple(float(_BUCKETS[each] * 2**0.5) for each in told)
+    enough = np.flatnonzero(count >= _LEAST_OF_BUCKET)
+    middles = tuple(float(_BUCKETS[each] * 2**0.5) for each in enough)
     curves = []
     for who, each in predicted.items():
         errors = absolute_errors(answers, each[:, 0])
-        means = np.bincount(bucket, errors, len(_BUCKETS))[told] / count[told]
+        means = np.bincount(bucket, errors, len(_BUCKETS))[enough] / count[enough]
         curves.append(
             Curve("Error by length", who, "actual tokens", "MAE, tokens", middles, tuple(means.tolist()))
         )

@@ -24,7 +24,7 @@ LAST_REPORT = "last report"
 #: What the model must gain on the closed form to be shipped.
 TARGET_GAIN = 0.15
 _GAIN = "part of the closed form's MAE saved"
-_TOLD, _NOT_TOLD = "engines that report", "the same without reports"
+_REPORTING, _NOT_REPORTING = "engines that report", "the same without reports"
 _BINS = 10
 
 
@@ -93,8 +93,8 @@ def _parts(rows: _Rows) -> Iterator[tuple[str, np.ndarray]]:
     """Names and masks. All: with reports, as the engines were."""
     yield WHOLE, rows.kv_known
     for source in sorted(set(rows.sources)):
-        yield f"{source}, {_TOLD}", rows.kv_known & (rows.sources == source)
-        yield f"{source}, {_NOT_TOLD}", ~rows.kv_known & (rows.sources == source)
+        yield f"{source}, {_REPORTING}", rows.kv_known & (rows.sources == source)
+        yield f"{source}, {_NOT_REPORTING}", ~rows.kv_known & (rows.sources == source)
 
 
 def _figures(rows: _Rows, part: str, which: np.ndarray, seed: int) -> Iterator[Figure]:

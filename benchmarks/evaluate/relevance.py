@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.evaluate.figures import Curve, Evaluation, Figure, block_bootstrap
-from benchmarks.evaluate.relevance_baseline import BASELINE, fitted_baseline, on_scale
+from benchmarks.evaluate.picks import BEST_PER_TASK, BEST_SINGLE, check_apart, picked, picked_by_means
+from benchmarks.evaluate.relevance_baseline import BASELINE, fitted_baseline
 from predictors.learned.artifact import Artifact
 from predictors.learned.relevance import RelevanceModel
 from predictors.training.dataset import Dataset, DatasetError
@@ -24,8 +25,6 @@ from predictors.training.relevance_labels import Labels, labels_of
 
 OURS = "relevance"
 DIFFERENCE = f"{OURS} - {BASELINE}"
-BEST_SINGLE = "best single model"
-BEST_PER_TASK = "best model per task"
 _BINS = 10
 _LEAST_GROUPS = 5
 #: Rows that a task must have to be a point of a curve.
@@ -53,7 +52,7 @@ class Judged:
 def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: int = 1) -> Evaluation:
     """All figures on `test`; `train` (what the artifact was trained on) is what baselines are fitted on, None
     for none. Raises DatasetError for prompts of `test` that have near copies in `train`, or without quality."""
-    _check_apart(test, train)
+    check_apart(test, train)
     labels = labels_of(test, least_groups=_LEAST_GROUPS)
     known = None if train is None else labels_of(train)
     model = RelevanceModel.load(artifact)
@@ -74,16 +73,6 @@ def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: 
     for each in judged:
         figures += _picks(each, known, seed)
     return Evaluation("relevance", tuple(figures), tuple(_curves(judged)), tuple(_notes(labels, judged)))
-
-
-def _check_apart(test: Dataset, train: Dataset | None) -> None:
-    if train is not None:
-        shared = {each.group for each in train.prompts} & {each.group for each in test.prompts}
-        if shared:
-            raise DatasetError(
-                f"{len(shared)} groups of prompts are in the training part and in the test part (one is "
-                f"{min(shared)}): split by group"
-            )
 
 
 def _judge(
@@ -206,18 +195,14 @@ def _picks(judged: Judged, train: Labels | None, seed: int) -> list[Figure]:
         return []
     part, count = judged.scale, len(quality)
     random, best = np.nanmean(quality, axis=1), np.nanmax(quality, axis=1)
-    picked = {OURS: _picked(quality, judged.predicted[several])}
+    found = {OURS: picked(quality, judged.predicted[several])}
     if judged.baseline is not None:
-        picked[BASELINE] = _picked(quality, judged.baseline[several])
+        found[BASELINE] = picked(quality, judged.baseline[several])
     if train is not None:
-        overall, by_task = _training_means(judged, train)
-        picked[BEST_SINGLE] = _picked(quality, np.broadcast_to(overall, quality.shape))
-        picked[BEST_PER_TASK] = _picked(
-            quality, np.stack([by_task.get(task, overall) for task in judged.tasks[several]])
-        )
+        found |= picked_by_means(quality, judged.tasks[several], train, part, judged.models)
     figures = [
         Figure("mean quality", "random model", part, float(random.mean()), rows=count),
-        *(Figure("mean quality", who, part, float(got.mean()), rows=count) for who, got in picked.items()),
+        *(Figure("mean quality", who, part, float(got.mean()), rows=count) for who, got in found.items()),
         Figure("mean quality", "oracle", part, float(best.mean()), rows=count),
     ]
     if best.mean() - random.mean() < 1e-9:
@@ -231,35 +216,12 @@ def _picks(judged: Judged, train: Labels | None, seed: int) -> list[Figure]:
         value, low, high = block_bootstrap(groups.tolist(), share, resamples=_RESAMPLES, seed=seed)
         figures.append(Figure("share of the gap", of, part, value, low=low, high=high, rows=count))
 
-    for who, got in picked.items():
+    for who, got in found.items():
         add(who, got - random)
     for who in (BEST_SINGLE, BEST_PER_TASK):
-        if who in picked:
-            add(f"{OURS} - {who}", picked[OURS] - picked[who])
+        if who in found:
+            add(f"{OURS} - {who}", found[OURS] - found[who])
     return figures
-
-
-def _picked(quality: np.ndarray, score: np.ndarray) -> np.ndarray:
-    """Quality of the best scored model that answered; of equal ones the first."""
-    answered = ~np.isnan(quality)
-    best = np.where(answered & ~np.isnan(score), score, np.where(answered, -1.0, -np.inf)).argmax(axis=1)
-    return np.asarray(quality[np.arange(len(quality)), best])
-
-
-def _training_means(judged: Judged, train: Labels) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """(mean quality by model, the same by task) in training; a model without answers to a task has its mean."""
-    table = on_scale(train, judged.scale, judged.models)
-    tasks = np.array([prompt.task or "" for prompt in train.prompts])
-    rated = (~np.isnan(table)).any(axis=1)
-
-    def mean(rows: np.ndarray, otherwise: np.ndarray) -> np.ndarray:
-        count = (~np.isnan(table[rows])).sum(axis=0)
-        return np.where(count > 0, np.nansum(table[rows], axis=0) / np.maximum(count, 1), otherwise)
-
-    overall = mean(rated, np.zeros(len(judged.models)))
-    return overall, {
-        task: mean(rated & (tasks == task), overall) for task in np.unique(tasks[rated]).tolist()
-    }
 
 
 # --- curves and words -----------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import scipy.sparse
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
+from benchmarks.evaluate.picks import on_scale
 from predictors.training.dataset import Prompt, fraction_of
 from predictors.training.relevance_labels import Labels, priors
 
@@ -17,26 +18,15 @@ _PENALTIES = (0.3, 1.0, 3.0, 10.0)
 _INNER = 0.2
 
 
-def on_scale(labels: Labels, scale: str, models: Sequence[str]) -> np.ndarray:
-    """(P, M) qualities of these models on this scale; NaN columns for those that it does not have."""
-    table = np.full((len(labels.prompts), len(models)), np.nan)
-    if scale in labels.scales:
-        of_model = {labels.heads[head]: head for head in labels.heads_on(labels.scales.index(scale))}
-        for column, model in enumerate(models):
-            if model in of_model:
-                table[:, column] = labels.quality[:, of_model[model]]
-    return table
-
-
 def fitted_baseline(
-    train: Labels, scale: str, models: Sequence[str], asked: Sequence[Prompt], seed: int
+    train: Labels, scale: str, models: Sequence[str], prompts: Sequence[Prompt], seed: int
 ) -> np.ndarray:
-    """(prompts asked, M) expected qualities; words and pairs of the whole text, logarithmic counts, soft labels,
+    """(prompts, M) expected qualities; words and pairs of the whole text, logarithmic counts, soft labels,
     and for each scale the C with the least inner log loss."""
     quality = on_scale(train, scale, models)
     rated = np.flatnonzero((~np.isnan(quality)).any(axis=1))
     if not len(rated):
-        return np.full((len(asked), len(models)), 0.5)
+        return np.full((len(prompts), len(models)), 0.5)
     texts = [_text(train.prompts[row]) for row in rated]
     quality = quality[rated]
     inner = np.array([fraction_of(train.prompts[row].group, seed) < _INNER for row in rated])
@@ -48,11 +38,11 @@ def fitted_baseline(
             _log_loss(quality[inner], found) for found in _fitted(fit, quality[~inner], out, _PENALTIES)
         ]
         penalty = _PENALTIES[int(np.argmin(losses))]
-    return _fitted(texts, quality, [_text(prompt) for prompt in asked], (penalty,))[0]
+    return _fitted(texts, quality, [_text(prompt) for prompt in prompts], (penalty,))[0]
 
 
 def _fitted(
-    texts: Sequence[str], quality: np.ndarray, asked: Sequence[str], penalties: Sequence[float]
+    texts: Sequence[str], quality: np.ndarray, test_texts: Sequence[str], penalties: Sequence[float]
 ) -> list[np.ndarray]:
     vectorizer = TfidfVectorizer(
         ngram_range=(1, 2),
@@ -63,9 +53,9 @@ def _fitted(
     try:
         given = vectorizer.fit_transform(texts)
     except ValueError:  # not one word in all texts
-        return [np.tile(_means(quality), (len(asked), 1)) for _ in penalties]
-    wanted = vectorizer.transform(asked)
-    found = [np.tile(_means(quality), (len(asked), 1)) for _ in penalties]
+        return [np.tile(_means(quality), (len(test_texts), 1)) for _ in penalties]
+    wanted = vectorizer.transform(test_texts)
+    found = [np.tile(_means(quality), (len(test_texts), 1)) for _ in penalties]
     for model in range(quality.shape[1]):
         there = ~np.isnan(quality[:, model])
         actual = quality[there, model]

@@ -16,14 +16,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.evaluate.figures import Curve, Evaluation, Figure, block_bootstrap
+from benchmarks.evaluate.picks import check_apart, picked, picked_by_means
 from benchmarks.evaluate.relevance import soft_auc
 from predictors.learned.artifact import Artifact
 from predictors.learned.text_only.models import TextModels
 from predictors.training.dataset import Dataset, DatasetError
 from predictors.training.relevance_labels import Labels, labels_of
 
-BEST_SINGLE = "best single model"
-BEST_PER_TASK = "best model per task"
 _LEAST_GROUPS = 5
 _RESAMPLES = 300
 #: Answers on a scale, and distance of two models' means, below which there is nothing to route.
@@ -49,9 +48,7 @@ def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: 
     """All figures on `test`; `train` is what the artifact was trained on, for the best models overall and per task
     (None leaves them out). Raises DatasetError for prompts of `test` that have near copies in `train`, or where the
     artifact knows no model."""
-    shared = {each.group for each in test.prompts} & {each.group for each in (train.prompts if train else ())}
-    if shared:
-        raise DatasetError(f"{len(shared)} groups of prompts are in both parts (one is {min(shared)})")
+    check_apart(test, train)
     model = TextModels.load(artifact)
     labels = labels_of(test, least_groups=_LEAST_GROUPS)
     tokens = {
@@ -90,10 +87,10 @@ def _scale(
     prompts = [labels.prompts[row] for row in rows]
     said = {}
     for name, estimator in model.estimators.items():
-        told = [estimator(prompt.features, models) for prompt in prompts]
+        estimates = [estimator(prompt.features, models) for prompt in prompts]
         said[name] = (
-            np.array([each.quality for each in told], dtype=float),
-            np.array([each.output_tokens for each in told], dtype=float),
+            np.array([each.quality for each in estimates], dtype=float),
+            np.array([each.output_tokens for each in estimates], dtype=float),
         )
     return Scale(
         labels.scales[scale],
@@ -136,17 +133,14 @@ def _picks(scale: Scale, train: Labels | None, seed: int) -> list[Figure]:
         return []
     quality, groups = scale.quality[several], np.array(scale.groups)[several].tolist()
     random, best = np.nanmean(quality, axis=1), np.nanmax(quality, axis=1)
-    picked = {who: _picked(quality, said[several]) for who, (said, _) in scale.said.items() if who != "mean"}
+    found = {who: picked(quality, said[several]) for who, (said, _) in scale.said.items() if who != "mean"}
     if train is not None:
-        overall, by_task = _training_means(scale, train)
-        picked[BEST_SINGLE] = _picked(quality, np.broadcast_to(overall, quality.shape))
-        told = np.stack([by_task.get(task, overall) for task in scale.tasks[several]])
-        picked[BEST_PER_TASK] = _picked(quality, told)
+        found |= picked_by_means(quality, scale.tasks[several], train, scale.name, scale.models)
     figures = [
         Figure("mean quality", "random model", scale.name, float(random.mean()), rows=len(quality)),
         Figure("mean quality", "oracle", scale.name, float(best.mean()), rows=len(quality)),
     ]
-    for who, got in picked.items():
+    for who, got in found.items():
         figures.append(Figure("mean quality", who, scale.name, float(got.mean()), rows=len(quality)))
 
         def share(rows: np.ndarray, got: np.ndarray = got) -> float:
@@ -158,36 +152,6 @@ def _picks(scale: Scale, train: Labels | None, seed: int) -> list[Figure]:
             Figure("share of the gap", who, scale.name, value, low=low, high=high, rows=len(quality))
         )
     return figures
-
-
-def _picked(quality: np.ndarray, score: np.ndarray) -> np.ndarray:
-    """Quality of the best scored model that answered; of equal ones the first."""
-    best = np.where(~np.isnan(quality), np.nan_to_num(score, nan=-1.0), -np.inf).argmax(axis=1)
-    return np.asarray(quality[np.arange(len(quality)), best])
-
-
-def _training_means(scale: Scale, train: Labels) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """(mean quality by model, the same by task) in training."""
-    names = {
-        name: head
-        for head, name in enumerate(train.heads)
-        if train.scales[train.head_scale[head]] == scale.name
-    }
-    table = np.full((len(train.prompts), len(scale.models)), np.nan)
-    for at, model in enumerate(scale.models):
-        if model in names:
-            table[:, at] = train.quality[:, names[model]]
-    tasks = np.array([prompt.task or "" for prompt in train.prompts])
-
-    def mean(rows: np.ndarray, otherwise: np.ndarray) -> np.ndarray:
-        count = (~np.isnan(table[rows])).sum(axis=0)
-        return np.where(count > 0, np.nansum(table[rows], axis=0) / np.maximum(count, 1), otherwise)
-
-    rated = (~np.isnan(table)).any(axis=1)
-    overall = mean(rated, np.zeros(len(scale.models)))
-    return overall, {
-        task: mean(rated & (tasks == task), overall) for task in np.unique(tasks[rated]).tolist()
-    }
 
 
 # --- two models -----------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""How well the boosted trees of `predicted_latency` foretell p90 on runs that they were not trained on.
+"""How well the boosted trees of `predicted_latency` predict p90 on runs that they were not trained on.
 
 Every run is replayed on an instance of which nothing is known at its start, as it would have been served: by the
 forests alone, and with the offset that they learn online. Beside them the physical estimate with its online
-correction, at the same quantile. Pinball losses are of log seconds; errors |foretold p90 / actual - 1|, which a good
+correction, at the same quantile. Pinball losses are of log seconds; errors |predicted p90 / actual - 1|, which a good
 p90 does not bring to nothing. Intervals are from resamples of blocks of neighbours in time.
 """
 
@@ -43,7 +43,7 @@ def _figures(part: str, found: Sequence[Episode], model: TreeModel, seed: int) -
     block = np.concatenate(
         [[f"{each.run.id} {at // _BLOCK}" for at in range(len(each.actual))] for each in found]
     )
-    told = {
+    by_name = {
         ALONE: np.concatenate([model.predict(each.tree_rows) + each.tree_bases for each in found]),
         OFFSET: np.concatenate([each.predicted[FORESTS] for each in found]),
         ESTIMATE: np.concatenate([each.predicted[PHYSICAL][:, :, _AT] for each in found]),
@@ -52,8 +52,8 @@ def _figures(part: str, found: Sequence[Episode], model: TreeModel, seed: int) -
         known = np.flatnonzero(np.isfinite(actual[:, time]))
         if len(known) < _LEAST:
             continue
-        for of, foretold in told.items():
-            error = actual[known, time] - foretold[known, time]
+        for of, predicted in by_name.items():
+            error = actual[known, time] - predicted[known, time]
             loss = np.maximum(TAU * error, (TAU - 1.0) * error)
             # Beyond a factor of e^20 it does not matter by how much it is off.
             relative = np.abs(np.expm1(np.clip(-error, -20.0, 20.0)))

@@ -68,14 +68,14 @@ class Lane:
                     since = 0
                 if job.submit_s >= until_s:
                     return
-                told = lone.submit(job, self.truth.arrivals[job.request], job.submit_s)
+                completed = lone.submit(job, self.truth.arrivals[job.request], job.submit_s)
                 taken += 1
                 since += 1
             elif due >= until_s:
                 return
             else:
-                told = lone.advance(due)
-            for index, served, ended in told:
+                completed = lone.advance(due)
+            for index, served, ended in completed:
                 if ended:
                     self.met[index] = met(self.truth.arrivals[index], served)
 
@@ -120,7 +120,7 @@ class Lane:
                 job = pending
             due = lone.next_at()
             if job is not None and job.submit_s <= due:
-                told = lone.submit(job, arrivals[job.request], job.submit_s)
+                completed = lone.submit(job, arrivals[job.request], job.submit_s)
                 if job is pending:
                     pending = None
                 else:
@@ -128,8 +128,8 @@ class Lane:
             elif due > until_s or due == inf:
                 return total if total >= least else None
             else:
-                told = lone.advance(due)
-            for index, served, ended in told:
+                completed = lone.advance(due)
+            for index, served, ended in completed:
                 if add is not None and index == add.request:
                     if ended:
                         total += met(arrivals[index], served)

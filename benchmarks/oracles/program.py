@@ -249,9 +249,9 @@ class Program:
         for window in self._windows:
             for cell in window.cells:
                 covered = sum(a * prices[row] for a, row in zip(cell.alone_s, cell.times, strict=True))
-                asked = float(prices[cell.steps].sum())
-                if asked > covered:
-                    prices[cell.steps] *= covered / asked
+                demand = float(prices[cell.steps].sum())
+                if demand > covered:
+                    prices[cell.steps] *= covered / demand
             room = max(float(prices[list(cell.times)].sum()) for cell in window.cells)
             prices[window.room_row] = room
             value += room * window.room_s

@@ -34,7 +34,7 @@ class Served(NamedTuple):
     output_tokens: int
 
 
-class Told(NamedTuple):
+class Completion(NamedTuple):
     """What an instance tells of a request: its times so far, and whether it has ended."""
 
     request: int
@@ -70,12 +70,12 @@ class LoneEngine:
         due = self.engine.next_at()
         return inf if due is None else due
 
-    def submit(self, job: Job, arrival: Arrival, now: float) -> list[Told]:
+    def submit(self, job: Job, arrival: Arrival, now: float) -> list[Completion]:
         """Take a job, in the engine or outside it. What is due at this very moment is handed out before, as the
         simulator does it: the engine would end its step within, and tell of it one step late."""
-        told = self.advance(now) if self.next_at() <= now else []
+        completed = self.advance(now) if self.next_at() <= now else []
         self._take(job, arrival, now)
-        return told
+        return completed
 
     def _take(self, job: Job, arrival: Arrival, now: float) -> None:
         if len(self.inside) >= self.most:
@@ -93,7 +93,7 @@ class LoneEngine:
         else:
             self.inside[job.request] = (inf, 0)
 
-    def advance(self, now: float) -> list[Told]:
+    def advance(self, now: float) -> list[Completion]:
         """Requests that got their first token or ended by `now`."""
         found = []
         for progress in self.engine.advance(now):
@@ -107,7 +107,7 @@ class LoneEngine:
                     self._take(*self.outside.popleft(), now)
             else:
                 self.inside[index] = (first_s, tokens)
-            found.append(Told(index, Served(first_s, now, tokens), ended))
+            found.append(Completion(index, Served(first_s, now, tokens), ended))
         return found
 
 
@@ -125,8 +125,8 @@ def serve(truth: Truth, schedule: Iterable[Job]) -> dict[int, Served]:
             due = lone.next_at()
             if coming and coming[0].submit_s <= due:
                 job = coming.popleft()
-                told = lone.submit(job, truth.arrivals[job.request], job.submit_s)
+                completed = lone.submit(job, truth.arrivals[job.request], job.submit_s)
             else:
-                told = lone.advance(due)
-            found.update((index, served) for index, served, ended in told if ended)
+                completed = lone.advance(due)
+            found.update((index, served) for index, served, ended in completed if ended)
     return found

@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import TimeRemainingColumn
 
 from benchmarks.overhead import report
 from benchmarks.overhead.processes import StartError
 from benchmarks.overhead.runs import TARGETS, Measured, measure, run_count
 from benchmarks.overhead.scenarios import SCENARIOS
-
-INTERRUPTED = 130
+from benchmarks.terminal import INTERRUPTED, progress_bar
 
 
 def parser() -> argparse.ArgumentParser:
@@ -69,12 +67,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except OSError as error:
             return _say(f"cannot write {options.json}: {error.strerror}", 2)
     try:
-        told, figures = _micro() if options.micro else _overhead(options)
+        text, figures = _micro() if options.micro else _overhead(options)
     except StartError as error:
         return _say(str(error), 1)
     except KeyboardInterrupt:
         return INTERRUPTED
-    print(told)
+    print(text)
     if options.json is not None:
         options.json.write_bytes(orjson.dumps(figures, option=orjson.OPT_INDENT_2))
     return 0
@@ -82,20 +80,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _overhead(options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     scenarios = [SCENARIOS[name] for name in options.scenarios]
-    console = Console(stderr=True)
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-        transient=True,
-    ) as progress:
+    with progress_bar(TimeRemainingColumn()) as progress:
         task = progress.add_task("starting", total=run_count(scenarios, options.targets, options.passes))
 
-        def on_run(told: str) -> None:
-            progress.update(task, description=told, advance=1)
+        def on_run(run: str) -> None:
+            progress.update(task, description=run, advance=1)
 
         measured: Measured = measure(
             scenarios,

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import orjson
+from pydantic import TypeAdapter
 
 from benchmarks.measures import quantile
 
@@ -42,10 +43,7 @@ class Plan:
 
     @classmethod
     def parse(cls, data: bytes) -> Plan:
-        values = orjson.loads(data)
-        for name in ("ports", "target_pids", "bench_pids"):
-            values[name] = tuple(values[name])
-        return cls(**values)
+        return _PLANS.validate_json(data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +112,7 @@ class Result:
 
     @classmethod
     def parse(cls, data: bytes) -> Result:
-        values = orjson.loads(data)
-        for name in ("latency", "ttft", "relay", "lag"):
-            values[name] = Spread(**values[name])
-        return cls(**values)
+        return _RESULTS.validate_json(data)
+
+
+_PLANS, _RESULTS = TypeAdapter(Plan), TypeAdapter(Result)

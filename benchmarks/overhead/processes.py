@@ -57,7 +57,7 @@ class Cores:
         """Whether the engine and the load generator share a core."""
         return self.upstream is not None and self.upstream == self.load
 
-    def told(self) -> str:
+    def text(self) -> str:
         """For people."""
         if self.target is None or self.upstream is None or self.load is None:
             return "processes not pinned"

@@ -13,6 +13,7 @@ from benchmarks.overhead.plan import Result
 from benchmarks.overhead.processes import Cores
 from benchmarks.overhead.runs import TARGETS, Measured
 from benchmarks.overhead.scenarios import SCENARIOS, Figure, Scenario
+from benchmarks.terminal import aligned
 
 #: From this share of its core on, the engine or the load generator is what limits a run.
 _SATURATED = 0.9
@@ -33,13 +34,13 @@ class Passes:
     def of(cls, values: Sequence[float]) -> Passes | None:
         return cls(median(values), min(values), max(values)) if values else None
 
-    def told(self) -> str:
+    def text(self) -> str:
         if self.least == self.most:
-            return told(self.median)
-        return f"{told(self.median)} ({told(self.least)}-{told(self.most)})"
+            return digits(self.median)
+        return f"{digits(self.median)} ({digits(self.least)}-{digits(self.most)})"
 
 
-def told(value: float) -> str:
+def digits(value: float) -> str:
     """A number with about three digits."""
     if abs(value) >= 100:
         return f"{value:,.0f}"
@@ -64,7 +65,7 @@ def over_passes(figure: Figure, target: str, results: Mapping[str, Sequence[Resu
 
 def text(measured: Measured) -> str:
     """All tables and what must be said with them."""
-    parts = [f"{_machine()}; {measured.cores.told()}", *_missing(measured)]
+    parts = [f"{_machine()}; {measured.cores.text()}", *_missing(measured)]
     for name, results in measured.results.items():
         parts += ["", *_table(SCENARIOS[name], results), *notes(results, measured.cores)]
     parts += [
@@ -79,7 +80,7 @@ def as_json(measured: Measured, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Medians and every raw result."""
     return {
         "machine": _machine(),
-        "cores": measured.cores.told(),
+        "cores": measured.cores.text(),
         "settings": dict(settings),
         "missing": measured.missing,
         "scenarios": {
@@ -147,7 +148,7 @@ def _disturbances(results: Mapping[str, Sequence[Result]]) -> Iterator[str]:
     for target, runs in results.items():
         late = [each.lag.p99_us for each in runs if each.lag.p99_us is not None]
         if late and median(late) >= _LATE_US:
-            yield f"! {target}: the load generator itself sent up to {told(median(late))} us late (p99)"
+            yield f"! {target}: the load generator itself sent up to {digits(median(late))} us late (p99)"
 
 
 def _table(scenario: Scenario, results: Mapping[str, Sequence[Result]]) -> list[str]:
@@ -158,21 +159,13 @@ def _table(scenario: Scenario, results: Mapping[str, Sequence[Result]]) -> list[
         found = {target: over_passes(figure, target, results) for target in targets}
         if not any(found.values()):
             continue
-        row = [figure.name, *(passes.told() if passes else "-" for passes in found.values())]
+        row = [figure.name, *(passes.text() if passes else "-" for passes in found.values())]
         for target in compare:
             ours, theirs = found["headway"], found[target]
             comparable = ours is not None and theirs is not None and theirs.median > 0
             row.append(f"{ours.median / theirs.median:.2f}" if comparable and ours and theirs else "-")
         rows.append(row)
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-    return [f"{scenario.name}: {scenario.title}", *lines]
+    return [f"{scenario.name}: {scenario.title}", *aligned(rows)]
 
 
 def _missing(measured: Measured) -> list[str]:

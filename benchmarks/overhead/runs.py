@@ -32,7 +32,7 @@ def measure(
     passes: int,
     duration_s: float,
     rate_per_s: float,
-    on_run: Callable[[str], None] = lambda told: None,
+    on_run: Callable[[str], None] = lambda run: None,
 ) -> Measured:
     """Measure; `on_run` hears of each run before it starts. Every pass starts its processes afresh, and
     the order of the targets rotates. Raises StartError if anything but nginx does not start."""

@@ -30,7 +30,7 @@ from benchmarks.pickers.figures import (
     true_frontier,
 )
 from benchmarks.pickers.replay import orders, replay
-from benchmarks.pickers.trained import Asked, ask, fold_of, trained
+from benchmarks.pickers.trained import Predicted, fold_of, predict, trained
 from benchmarks.training.kinds import Progress
 from policies import POLICIES, PolicySettings
 from policies.settings import Targets
@@ -51,11 +51,11 @@ _SWEPT_SEEDS = 1
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """One part: what is replayed, what was said of it, and what the training prompts tell of the models: the best
+    """One part: what is replayed, what was said of it, and what the training prompts show of the models: the best
     one's column, the best one's for each prompt's task, and mean quality by model."""
 
     table: Table
-    asked: Asked
+    predicted: Predicted
     best: int
     best_of_task: np.ndarray
     means: np.ndarray
@@ -70,8 +70,8 @@ def folds_of(
     for number in range(count):
         train = data.keep(prompt=lambda each, number=number: fold[each.id] != number)  # type: ignore[misc]
         test = data.keep(prompt=lambda each, number=number: fold[each.id] == number)  # type: ignore[misc]
-        tell = partial(_tell, progress, f"{case.set}, part {number + 1} of {count}: ")
-        at = trained(train, folder / f"{case.set}-{count}-{number}", seed, tell)
+        show = partial(_prefixed, progress, f"{case.set}, part {number + 1} of {count}: ")
+        at = trained(train, folder / f"{case.set}-{count}-{number}", seed, show)
         table, known = table_of(case, test), table_of(case, train)
         means = known.quality.mean(axis=0)
         cheapest_first = np.lexsort((known.cost_usd.mean(axis=0), -means))
@@ -81,11 +81,11 @@ def folds_of(
         }
         best = int(cheapest_first[0])
         per_task = np.array([of_task.get(task, best) for task in table.tasks])
-        found.append(Fold(table, ask(at, train, table), best, per_task, means))
+        found.append(Fold(table, predict(at, train, table), best, per_task, means))
     return found
 
 
-def _tell(progress: Progress, prefix: str, line: str) -> None:
+def _prefixed(progress: Progress, prefix: str, line: str) -> None:
     progress(prefix + line)
 
 
@@ -104,7 +104,7 @@ def judge(
     wanted = best.point[0] - _LOSS
     random, top = float(quality.mean()), float(quality.max(axis=1).mean())
 
-    def told(each: Got, points: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    def row_of(each: Got, points: Sequence[tuple[float, float]]) -> dict[str, Any]:
         row: dict[str, Any] = summary(resampled, each, best)
         row["usd_per_1000"] = each.point[1] * 1000
         row["share_of_gap"] = (each.point[0] - random) / (top - random) if top > random else None
@@ -117,15 +117,15 @@ def judge(
     for name in (each for each in PICKERS if each in POLICIES):
         progress(f"{case.name}: {name}")
         reached[name] = _played(name, folds, seeds, targets or Targets())
-        policies[name] = told(reached[name], [reached[name].point, *_swept(name, folds)])
+        policies[name] = row_of(reached[name], [reached[name].point, *_swept(name, folds)])
     oracle = true_frontier(quality, cost_usd)
     bounds = {
         "oracle": oracle,
         "fixed price, our predictions": _allowed(
-            folds, lambda fold: (fold.asked.quality, fold.asked.cost_usd)
+            folds, lambda fold: (fold.predicted.quality, fold.predicted.cost_usd)
         ),
         "fixed price, our quality and true cost": _allowed(
-            folds, lambda fold: (fold.asked.quality, fold.table.cost_usd)
+            folds, lambda fold: (fold.predicted.quality, fold.table.cost_usd)
         ),
     }
     ours = reached.get(OURS)
@@ -145,7 +145,7 @@ def judge(
         "random": random,
         "best_of_each": top,
         "policies": policies,
-        "fixed": {name: told(each, [each.point]) for name, each in fixed.items()},
+        "fixed": {name: row_of(each, [each.point]) for name, each in fixed.items()},
         "bounds": {
             name: {
                 "saving_at_equal_quality": 1.0 - cost_at(points, wanted) / best.point[1],
@@ -164,16 +164,16 @@ def _fixed(folds: Sequence[Fold]) -> dict[str, Got]:
     return {
         "best single model": of(lambda fold: np.full(len(fold.table.prompts), fold.best)),
         "best model per task": of(lambda fold: fold.best_of_task),
-        "greatest predicted quality": of(lambda fold: fold.asked.quality.argmax(axis=1)),
+        "greatest predicted quality": of(lambda fold: fold.predicted.quality.argmax(axis=1)),
     }
 
 
 def _played(name: str, folds: Sequence[Fold], seeds: int, targets: Targets) -> Got:
     found = []
     for fold in folds:
-        settings = PolicySettings(targets=lambda key: targets, text=fold.asked.text)
+        settings = PolicySettings(targets=lambda key: targets, text=fold.predicted.text)
         picks = [
-            replay(POLICIES[name](settings), fold.table, fold.asked.predictions, order, seed)
+            replay(POLICIES[name](settings), fold.table, fold.predicted.predictions, order, seed)
             for seed, order in enumerate(orders(len(fold.table.prompts), seeds))
         ]
         found.append(got(fold.table, picks))

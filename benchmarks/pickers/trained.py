@@ -50,7 +50,7 @@ def _tell(progress: Progress, name: str, line: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Predicted:
     """What the trained predictors say of a table's prompts: `predictions` for each prompt and model, and the
     text-only estimators."""
 
@@ -68,7 +68,7 @@ class Asked:
         return np.array([[each.cost_usd for each in row] for row in self.predictions], dtype=float)
 
 
-def ask(folder: Path, train: Dataset, table: Table) -> Asked:
+def predict(folder: Path, train: Dataset, table: Table) -> Predicted:
     """Ask the artifacts of `folder` about the prompts of `table`; `train` is what they were trained on."""
     models = own_models(folder)
     predictor = OnlinePredictor(models)
@@ -86,7 +86,7 @@ def ask(folder: Path, train: Dataset, table: Table) -> Asked:
     if path_of(folder, "text").is_file():
         estimators = TextModels.load(load(path_of(folder, "text"), "text")).estimators
         text = {name: _Once(each, case.tokens) for name, each in estimators.items()}
-    return Asked(predictions, text)
+    return Predicted(predictions, text)
 
 
 def own_models(folder: Path) -> Models:
@@ -115,18 +115,18 @@ def _show(predictor: OnlinePredictor, table: Table) -> None:
 
 
 def _said(option: Option, prompt_tokens: int, case: Case) -> Prediction:
-    told = option.prediction
-    assert told is not None  # noqa: S101 (predict_all has just given it)
-    lengths = told.output_tokens_p50, told.output_tokens_p90, told.output_tokens_mean
-    cost_usd = told.cost_usd
+    predicted = option.prediction
+    assert predicted is not None  # noqa: S101 (predict_all has just given it)
+    lengths = predicted.output_tokens_p50, predicted.output_tokens_p90, predicted.output_tokens_mean
+    cost_usd = predicted.cost_usd
     if case.tokens is not None:
         lengths = (case.tokens,) * 3
         cost_usd = option.candidate.price.cost_usd(prompt_tokens, case.tokens)
     return Prediction(
         *lengths,
-        e2e_s_mean=told.e2e_s_mean,
-        quality=told.quality,
-        quality_sd=told.quality_sd,
+        e2e_s_mean=predicted.e2e_s_mean,
+        quality=predicted.quality,
+        quality_sd=predicted.quality_sd,
         cost_usd=cost_usd,
     )
 

@@ -16,19 +16,19 @@ from typing import Any, TypeVar
 
 import orjson
 import uvloop
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import TimeRemainingColumn
 
+from benchmarks.checks import check_options
 from benchmarks.replay import pace
 from benchmarks.replay.client import Target, check_url
 from benchmarks.replay.row import Row
 from benchmarks.replay.summary import summarise, text
+from benchmarks.terminal import INTERRUPTED, progress_bar
 from benchmarks.workloads.format import Header, WorkloadError, read, read_header
 from benchmarks.workloads.mixes import parse_slo
-from router.core.quoting import quoted
+from router.config.fields import Count, Positive
 
 RESULTS_KEY = "headway_results"
-INTERRUPTED = 130
 Result = TypeVar("Result")
 
 
@@ -74,12 +74,7 @@ def add_target_arguments(parser: argparse.ArgumentParser) -> None:
 def target_from(args: argparse.Namespace, header: Header, environment: Mapping[str, str]) -> Target:
     """The target that the shared options name; a WorkloadError if they are wrong."""
     check_url(args.url)
-    if not args.speed > 0:
-        raise WorkloadError(f"--speed: must be above 0 (given: {quoted(args.speed)})")
-    if not args.timeout > 0:
-        raise WorkloadError(f"--timeout: must be above 0 (given: {quoted(args.timeout)})")
-    if args.max_in_flight is not None and args.max_in_flight < 1:
-        raise WorkloadError(f"--max-in-flight: must be at least 1 (given: {quoted(args.max_in_flight)})")
+    check_options(args, WorkloadError, speed=Positive, timeout=Positive, max_in_flight=Count)
     key = None
     if args.api_key_env is not None:
         key = environment.get(args.api_key_env)
@@ -104,8 +99,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         header = read_header(args.file)
         target = target_from(args, header, os.environ)
-        if args.limit is not None and args.limit < 1:
-            raise WorkloadError(f"--limit: must be at least 1 (given: {quoted(args.limit)})")
+        check_options(args, WorkloadError, limit=Count)
         rows, finished = _replay(args, target)
     except WorkloadError as error:
         print(f"headway replay: {error}", file=sys.stderr)
@@ -164,16 +158,8 @@ class ReplayProgress:
     """A progress bar on a terminal; nothing elsewhere. A context manager that gives the callback."""
 
     def __init__(self, total: int | None, what: str) -> None:
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[in_flight]} in flight, {task.fields[failed]} failed"),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            transient=True,
-            refresh_per_second=4,
-            disable=not sys.stderr.isatty(),
+        self._bar = progress_bar(
+            "{task.fields[in_flight]} in flight, {task.fields[failed]} failed", TimeRemainingColumn()
         )
         self._task = self._bar.add_task(what, total=total, in_flight=0, failed=0)
 

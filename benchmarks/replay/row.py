@@ -46,7 +46,7 @@ class Row:
     Times are in seconds of the workload's clock (already multiplied by the replay's speed): `scheduled_s`
     and `sent_s` from the start of the run, `ttft_s` and `e2e_s` from the scheduled instant, so that a late
     send counts. `tpot_s` is (E2E - TTFT) / (output tokens - 1). `outcome` is the client's own measure in the
-    contract's words, `gateway_outcome` what the gateway told. None is unknown.
+    contract's words, `gateway_outcome` the one that the gateway reported. None is unknown.
     """
 
     id: str
@@ -100,9 +100,9 @@ class Row:
 
     def judge(self) -> None:
         """Set `outcome`, `gateway_outcome` and `met` from what was measured."""
-        told = (self.headway or {}).get("outcome")
-        if isinstance(told, str):
-            self.gateway_outcome = told
+        outcome = (self.headway or {}).get("outcome")
+        if isinstance(outcome, str):
+            self.gateway_outcome = outcome
         slo = to_slo(self.slo)
         if slo is not None:
             self.met = self.complete and slo.met(self.ttft_s, self.tpot_s, self.e2e_s)

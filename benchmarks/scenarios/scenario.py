@@ -37,8 +37,8 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One scenario in its full or small form. `line` is what `headway workload build` would be told, `source`
-    and `options` what that says; `answers` are by model, where the source has none of its own."""
+    """One scenario in its full or small form. `line` has the arguments of `headway workload build`, `source`
+    and `options` are these arguments parsed; `answers` are by model, where the source has none of its own."""
 
     name: str
     about: str
@@ -56,8 +56,8 @@ class Scenario:
         """The workload under a seed: its draws of prompts, wishes and, for generators, of everything."""
         header, requests = build(self.source, replace(self.options, seed=seed), environment)
         if self.answers:
-            told = {model: asdict(answers) for model, answers in self.answers.items()}
-            header = replace(header, details={**header.details, "answers": told})
+            by_model = {model: asdict(answers) for model, answers in self.answers.items()}
+            header = replace(header, details={**header.details, "answers": by_model})
             requests = list(with_answers(requests, self.answers, seed))
         return header, requests
 

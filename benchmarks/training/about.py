@@ -23,7 +23,7 @@ _CODE = ("predictors", "benchmarks", "backends", "policies", "router/core", ":(e
 _PACKAGES = ("numpy", "scikit-learn", "torch")
 _GIT_S = 20.0
 #: What a source may say beside its licence.
-_TOLD = ("limited_to", "from", "seed")
+_KEPT = ("limited_to", "from", "seed")
 
 
 def with_about(
@@ -35,7 +35,7 @@ def with_about(
     held_out: float | None,
     final: bool = False,
 ) -> Artifact:
-    """The artifact with what made it, beside what its trainer told. `data`: what it was trained on; `final`:
+    """The artifact with what made it, beside what its trainer noted. `data`: what it was trained on; `final`:
     that holds the held-out part too, which the figures are of."""
     about: dict[str, Any] = {
         **artifact.about,
@@ -56,10 +56,10 @@ def with_about(
 
 def _metric(figure: Figure) -> dict[str, Any]:
     """A figure without what is not known, to six digits, so that what is no difference makes none."""
-    told = Evaluation("", (figure,)).as_dict()["figures"][0]
+    found = Evaluation("", (figure,)).as_dict()["figures"][0]
     return {
         name: float(f"{value:.6g}") if isinstance(value, float) else value
-        for name, value in told.items()
+        for name, value in found.items()
         if value not in (None, "")
     }
 
@@ -83,15 +83,15 @@ def rows_by_source(data: Dataset) -> list[dict[str, Any]]:
             times[run.source].append(run.started_at_s)
     for attempt in data.attempts:
         counts[of_run[attempt.run]]["attempts"] += 1
-    told = {str(each["name"]): each for each in data.about.get("sources", ())}
+    known = {str(each["name"]): each for each in data.about.get("sources", ())}
     return [
         {
             "name": name,
-            "licence": told.get(name, {}).get("licence"),
+            "licence": known.get(name, {}).get("licence"),
             **counts[name],
             "first_day": _day(min(times[name], default=None)),
             "last_day": _day(max(times[name], default=None)),
-            **{each: value for each, value in told.get(name, {}).items() if each in _TOLD},
+            **{each: value for each, value in known.get(name, {}).items() if each in _KEPT},
         }
         for name in sorted(counts)
     ]

@@ -11,9 +11,12 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import orjson
+from pydantic import Field
 
+from benchmarks.checks import check_options
 from benchmarks.evaluate.arguments import add_data, add_output, read_data, shown_progress
 from benchmarks.evaluate.report import Evaluated, show
 from benchmarks.training.kinds import evaluator, trainer
@@ -22,7 +25,7 @@ from benchmarks.training.train import train_and_evaluate
 from predictors.learned.artifact import ArtifactError
 from predictors.learned.models import KINDS, ArtifactKind
 from predictors.training.dataset import Dataset, DatasetError, joined
-from router.core.quoting import quoted
+from router.config.fields import Count, Positive, Share
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,12 +92,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    if not 0 < args.held_out < 1:
-        raise DatasetError(f"--held-out: must be a share between 0 and 1 (given: {quoted(args.held_out)})")
-    if not 0 <= args.base_share <= 1:
-        raise DatasetError(f"--base-share: must be a share from 0 to 1 (given: {quoted(args.base_share)})")
-    if args.per_stratum < 1:
-        raise DatasetError(f"--per-stratum: must be at least 1 (given: {quoted(args.per_stratum)})")
+    check_options(
+        args, DatasetError, held_out=Annotated[Positive, Field(lt=1)], base_share=Share, per_stratum=Count
+    )
 
 
 def read_and_prepare(

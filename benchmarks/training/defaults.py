@@ -96,9 +96,9 @@ def only_allowed(data: Dataset) -> Dataset:
     answered = {each.prompt for each in answers}
     kept = data.keep(prompt=lambda each: each.id in answered, run=lambda each: each.source in ALLOWED)
     sources = [
-        {**told, "limited_to": _limits(ALLOWED[told["name"]])}
-        for told in data.about.get("sources", ())
-        if told["name"] in ALLOWED
+        {**source, "limited_to": _limits(ALLOWED[source["name"]])}
+        for source in data.about.get("sources", ())
+        if source["name"] in ALLOWED
     ]
     return Dataset(kept.prompts, answers, kept.runs, kept.attempts, kept.states, {"sources": sources})
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
+from pydantic import Field
+
+from benchmarks.checks import check_options
 from benchmarks.workloads.format import WorkloadError
-from benchmarks.workloads.mixes import Wishes, parse_amounts
+from benchmarks.workloads.mixes import RoutingMix, parse_amounts
 from benchmarks.workloads.options import BuildOptions
 from benchmarks.workloads.restrict import Bounds
 from benchmarks.workloads.sources import SOURCES
 from benchmarks.workloads.sources.generators import PROCESSES, Lengths
 from benchmarks.workloads.sources.source import Choices
-from router.core.quoting import quoted
+from router.config.fields import Count, NotNegative, Positive, Share
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -120,36 +124,36 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         lengths.add_argument(f"--{name}", type=float, default=value, help=f"generators (default {value:g})")
     for name, value in (("output-median", 129.0), ("output-sigma", 0.93)):
         lengths.add_argument(f"--{name}", type=float, default=value, help=f"generators (default {value:g})")
-    wishes = parser.add_argument_group("wishes")
-    wishes.add_argument(
+    routing = parser.add_argument_group("routing parameters of the requests")
+    routing.add_argument(
         "--slo", metavar="ttft_ms=..,tpot_ms=..,e2e_ms=..", help="targets (in a mix: of `normal`)"
     )
-    wishes.add_argument(
+    routing.add_argument(
         "--slo-mix",
         metavar="CLASS=SHARE,...",
         help="e.g. tight=0.2,normal=0.5,loose=0.2,none=0.1 (x0.5, x1, x3)",
     )
-    wishes.add_argument(
+    routing.add_argument(
         "--slo-class",
         action="append",
         default=[],
         metavar="NAME=FACTOR|NAME:ttft_ms=..",
         help="define a class of the mix; may be repeated",
     )
-    wishes.add_argument("--on-miss", choices=("reject", "best_effort"))
-    wishes.add_argument(
+    routing.add_argument("--on-miss", choices=("reject", "best_effort"))
+    routing.add_argument(
         "--budget-mix",
         metavar="USD|CLASS=SHARE,...",
         help="e.g. 0.001=0.3,none=0.7, or tight=0.3,none=0.7 (x0.5, x1, x3 of the expected cost)",
     )
-    wishes.add_argument(
+    routing.add_argument(
         "--budget-tariff",
         metavar="INPUT,OUTPUT",
         help="USD per million tokens, for the classes of --budget-mix",
     )
-    wishes.add_argument("--min-quality", type=float, metavar="Q", help="for all requests")
-    wishes.add_argument("--quality-mix", metavar="Q=SHARE,...", help="floors, e.g. 0.7=0.3,none=0.7")
-    wishes.add_argument("--policy")
+    routing.add_argument("--min-quality", type=float, metavar="Q", help="for all requests")
+    routing.add_argument("--quality-mix", metavar="Q=SHARE,...", help="floors, e.g. 0.7=0.3,none=0.7")
+    routing.add_argument("--policy")
 
 
 def options(args: argparse.Namespace) -> BuildOptions:
@@ -159,18 +163,20 @@ def options(args: argparse.Namespace) -> BuildOptions:
         if not max_tokens.isdigit() or int(max_tokens) < 1:
             raise WorkloadError(f"--max-tokens: expected auto, exact or a number, not {max_tokens!r}")
         max_tokens = int(max_tokens)
-    for name in ("min_prompt_tokens", "max_prompt_tokens", "min_output_tokens", "max_output_tokens"):
-        value = getattr(args, name)
-        if value is not None and value < 1:
-            raise WorkloadError(f"--{name.replace('_', '-')}: must be at least 1 (given: {quoted(value)})")
-    if args.min_quality is not None and not 0 <= args.min_quality <= 1:
-        raise WorkloadError(f"--min-quality: must be in [0, 1] (given: {quoted(args.min_quality)})")
-    for name in ("prompt_median", "output_median"):
-        if getattr(args, name) < 1:
-            raise WorkloadError(f"--{name.replace('_', '-')}: must be at least 1 (given: {quoted(value)})")
-    for name in ("prompt_sigma", "output_sigma"):
-        if getattr(args, name) < 0:
-            raise WorkloadError(f"--{name.replace('_', '-')}: must be at least 0")
+    check_options(
+        args,
+        WorkloadError,
+        **dict.fromkeys(
+            ("min_prompt_tokens", "max_prompt_tokens", "min_output_tokens", "max_output_tokens", "limit"),
+            Count,
+        ),
+        **dict.fromkeys(("rate", "rate_scale", "duration", "turns", "cv", "period"), Positive),
+        **dict.fromkeys(("start", "prompt_sigma", "output_sigma"), NotNegative),
+        **dict.fromkeys(("prompt_median", "output_median"), Annotated[Positive, Field(ge=1)]),
+        **dict.fromkeys(("min_quality", "depth"), Share),
+    )
+    if args.rate is not None and args.rate_scale is not None:
+        raise WorkloadError("--rate and --rate-scale cannot both be given")
     return BuildOptions(
         seed=args.seed,
         files=_files(args.name, args.file),
@@ -200,7 +206,7 @@ def options(args: argparse.Namespace) -> BuildOptions:
             on_long=args.on_long,
         ),
         max_tokens=max_tokens,
-        wishes=Wishes.of(
+        routing=RoutingMix.of(
             slo=args.slo,
             slo_mix=args.slo_mix,
             slo_class=args.slo_class,

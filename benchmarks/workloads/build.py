@@ -70,9 +70,9 @@ class _Builder:
         if not seen.requests:
             raise WorkloadError(f"{self._name}: no request is left after the cuts")
         stream = self._with_max_tokens(stream, seen)
-        wishes, seed, mean = self._options.wishes, self._options.seed, seen.mean_output_tokens
-        told = header(self._name, self._options, self._loaded, self._details, seen.requests)
-        return Workload(told, lambda: wishes.apply(stream(), seed, mean))
+        routing, seed, mean = self._options.routing, self._options.seed, seen.mean_output_tokens
+        built = header(self._name, self._options, self._loaded, self._details, seen.requests)
+        return Workload(built, lambda: routing.apply(stream(), seed, mean))
 
     # --- one workload, or several as one ------------------------------------------------------------------
     def _alone(self) -> Stream:
@@ -221,7 +221,7 @@ class _Builder:
         self, name: str, rate_per_s: float, most: int | None, seed: int
     ) -> Callable[[], Iterator[float]]:
         process = Process(name, rate_per_s, *self._shape())
-        self._details["arrivals"] = process.told()
+        self._details["arrivals"] = process.as_dict()
         return self._times(process, seed, self._options.start_s, self._options.end_s, most)
 
     def _times(
@@ -304,7 +304,7 @@ class _Builder:
 
     def _with_max_tokens(self, stream: Stream, seen: Survey) -> Stream:
         """`max_tokens` of each request. One value for all by default: a client does not know how long its
-        answer will be, and a router that is told would have an easy life."""
+        answer will be, and a router that knows it would have an easy life."""
         choice, bound = self._options.max_tokens, self._options.bounds.max_output_tokens
         if choice == "exact":
             self._details["max_tokens"] = "each request's own output_tokens"

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Iterable, Iterator
 
 import orjson
-from rich.console import Console
-from rich.progress import Progress
+from rich.progress import TimeRemainingColumn
 
+from benchmarks.terminal import progress_bar
 from benchmarks.workloads import arguments, describe, figure
 from benchmarks.workloads.build import plan
 from benchmarks.workloads.format import WorkloadError, WorkloadRequest, read, read_header, write
@@ -33,35 +33,35 @@ def run(args: argparse.Namespace) -> int:
 def _build(args: argparse.Namespace) -> int:
     workload = plan(args.name, arguments.options(args), os.environ)
     header = workload.header
-    told = describe.Description()
+    description = describe.Description()
 
     def written(requests: Iterable[WorkloadRequest]) -> Iterator[WorkloadRequest]:
-        nonlocal told
-        told = yield from describe.passing(requests)
+        nonlocal description
+        description = yield from describe.passing(requests)
 
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+    with progress_bar(TimeRemainingColumn()) as progress:
         tracked = progress.track(workload, total=header.requests, description="writing")
         write(args.out, header, written(tracked))
     if args.json:
-        _print_json({"file": str(args.out), "header": header.as_dict(), **told.as_dict()})
+        _print_json({"file": str(args.out), "header": header.as_dict(), **description.as_dict()})
     else:
-        print(describe.text(header, told))
+        print(describe.text(header, description))
         print(f"written to {args.out}")
     return 0
 
 
 def _show(args: argparse.Namespace) -> int:
     header = read_header(args.file)
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
-        told = describe.describe(
+    with progress_bar(TimeRemainingColumn()) as progress:
+        description = describe.describe(
             progress.track(read(args.file), total=header.requests, description="reading"),
         )
     if args.json:
-        _print_json({"header": header.as_dict(), **told.as_dict()})
+        _print_json({"header": header.as_dict(), **description.as_dict()})
     else:
-        print(describe.text(header, told))
+        print(describe.text(header, description))
     if args.out is not None:
-        figure.plot(args.out, header, told)
+        figure.plot(args.out, header, description)
         if not args.json:
             print(f"plot written to {args.out}")
     return 0

@@ -29,7 +29,7 @@ class Mean:
         self.count += 1
         self.total += value
 
-    def told(self) -> dict[str, float | int]:
+    def as_dict(self) -> dict[str, float | int]:
         return {"count": self.count, "mean": self.total / self.count}
 
 
@@ -76,7 +76,7 @@ class Description:
 
     def as_dict(self) -> dict[str, Any]:
         """For `--json`: counts, rate, gaps, lengths in tokens, means by model, each source."""
-        told: dict[str, Any] = {
+        found: dict[str, Any] = {
             "requests": self.requests,
             "span_s": self.arrivals_s[-1] - self.arrivals_s[0] if self.arrivals_s else None,
             "rate_per_s": mean_rate(self.arrivals_s),
@@ -94,12 +94,12 @@ class Description:
             "prefix_blocks_seen_before_share": self.blocks_seen_before / self.blocks if self.blocks else None,
         }
         if self.sources:
-            told["sources"] = {name: each.as_dict() for name, each in self.sources.items()}
-        return told
+            found["sources"] = {name: each.as_dict() for name, each in self.sources.items()}
+        return found
 
 
 def _told(means: Mapping[str, Mean]) -> dict[str, Any] | None:
-    return {model: mean.told() for model, mean in means.items()} or None
+    return {model: mean.as_dict() for model, mean in means.items()} or None
 
 
 def _gap_cv(arrivals_s: Sequence[float]) -> float | None:
@@ -172,34 +172,34 @@ def text(header: Header, description: Description) -> str:
 
 
 def _numbers(description: Description) -> list[str]:
-    told = description.as_dict()
+    found = description.as_dict()
     lines = [
         f"requests   {description.requests:,}"
-        + ("" if told["span_s"] is None else f" in {told['span_s']:,.1f} s")
-        + ("" if told["rate_per_s"] is None else f", {told['rate_per_s']:.3f}/s")
-        + ("" if told["gap_cv"] is None else f", CV of gaps {told['gap_cv']:.2f}"),
-        _line("input", told["prompt_tokens"]),
-        _line("output", told["output_tokens"]),
+        + ("" if found["span_s"] is None else f" in {found['span_s']:,.1f} s")
+        + ("" if found["rate_per_s"] is None else f", {found['rate_per_s']:.3f}/s")
+        + ("" if found["gap_cv"] is None else f", CV of gaps {found['gap_cv']:.2f}"),
+        _line("input", found["prompt_tokens"]),
+        _line("output", found["output_tokens"]),
     ]
     for model, mean in sorted(description.tokens_by_model.items()):
         quality = description.quality_by_model.get(model)
         lines.append(
-            f"  {model:<24} mean output {mean.told()['mean']:,.0f} tokens"
-            + ("" if quality is None else f", mean quality {quality.told()['mean']:.3f}")
+            f"  {model:<24} mean output {mean.as_dict()['mean']:,.0f} tokens"
+            + ("" if quality is None else f", mean quality {quality.as_dict()['mean']:.3f}")
             + f" ({mean.count:,} answers)"
         )
     for model, quality in sorted(description.quality_by_model.items()):
         if model not in description.tokens_by_model:
             lines.append(
-                f"  {model:<24} mean quality {quality.told()['mean']:.3f} ({quality.count:,} answers)"
+                f"  {model:<24} mean quality {quality.as_dict()['mean']:.3f} ({quality.count:,} answers)"
             )
-    budget = "" if not description.with_budget else f", mean {told['mean_budget_usd']:.3g} USD"
+    budget = "" if not description.with_budget else f", mean {found['mean_budget_usd']:.3g} USD"
     lines += [
         f"texts      {description.with_prompt:,} of {description.requests:,} (the others are made up when sent)",
         f"SLO        {description.with_slo:,} requests; budget {description.with_budget:,}{budget}",
     ]
     if description.blocks:
-        share = told["prefix_blocks_seen_before_share"]
+        share = found["prefix_blocks_seen_before_share"]
         lines.append(f"prefixes   {description.blocks:,} blocks, {100 * share:.1f} % seen before")
     return lines
 

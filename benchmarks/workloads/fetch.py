@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import os
-import sys
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -13,9 +12,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.progress import DownloadColumn, TransferSpeedColumn
 
+from benchmarks.terminal import progress_bar
 from benchmarks.workloads.format import WorkloadError, WorkloadRequest
 from benchmarks.workloads.sources.source import Choices, Source, Traffic
 
@@ -156,12 +155,10 @@ def _fetch(url: str, to: Path) -> None:
     if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
         raise WorkloadError(f"{url}: not an http address")
     request = urllib.request.Request(url, headers={"User-Agent": "headway"})  # noqa: S310 (scheme checked)
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with (
         urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer,  # noqa: S310 (scheme checked)
         to.open("wb") as out,
-        Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as progress,
+        progress_bar(TransferSpeedColumn(), count=DownloadColumn()) as progress,
     ):
         length = answer.headers.get("Content-Length")
         task = progress.add_task(to.name.split(".")[0], total=int(length) if length else None)

@@ -40,9 +40,9 @@ class WorkloadError(ValueError):
     """Something is wrong with a workload, its source or the options to build it; one line for a person."""
 
 
-_Text = Annotated[str, Strict()]
-_Name = Annotated[_Text, Field(min_length=1)]
-_Tokens = Annotated[int, Strict(), Field(ge=1, le=MOST_TOKENS)]
+Text = Annotated[str, Strict()]
+_Name = Annotated[Text, Field(min_length=1)]
+Tokens = Annotated[int, Strict(), Field(ge=1, le=MOST_TOKENS)]
 
 
 def _read_as(kind: Any) -> GetPydanticSchema:
@@ -71,8 +71,9 @@ class _Routing(TypedDict, total=False):
     seed: Any
 
 
-_OutputTokens = Annotated[
-    Annotated[_Tokens, Tag("[number]")] | Annotated[dict[_Text, _Tokens], Tag("[by model]")],
+#: One number, or {model: tokens}.
+OutputTokens = Annotated[
+    Annotated[Tokens, Tag("[number]")] | Annotated[dict[Text, Tokens], Tag("[by model]")],
     Discriminator(lambda given: "[by model]" if isinstance(given, dict) else "[number]"),
 ]
 
@@ -90,15 +91,15 @@ class WorkloadRequest:
 
     id: _Name
     arrival_s: NotNegative
-    prompt_tokens: _Tokens
-    max_tokens: _Tokens | None = None
-    prompt: _Text | None = None
-    output_tokens: Annotated[int | Mapping[str, int] | None, _read_as(_OutputTokens | None)] = None
-    quality: Annotated[Mapping[str, float] | None, _read_as(dict[_Text, Share] | None)] = None
+    prompt_tokens: Tokens
+    max_tokens: Tokens | None = None
+    prompt: Text | None = None
+    output_tokens: Annotated[int | Mapping[str, int] | None, _read_as(OutputTokens | None)] = None
+    quality: Annotated[Mapping[str, float] | None, _read_as(dict[Text, Share] | None)] = None
     prefix_hashes: tuple[Annotated[int, Strict()], ...] | None = None
-    session: _Text | None = None
+    session: Text | None = None
     routing: Annotated[Mapping[str, Any] | None, _read_as(_Routing | None)] = None
-    source: _Text = ""
+    source: Text = ""
 
     def longest_output_tokens(self) -> int | None:
         """The true output length; the largest one where models differ; None if unknown."""
@@ -116,14 +117,14 @@ class Header:
     """The first line: where the workload comes from and what was done to it."""
 
     source: _Name
-    licence: _Text | None = None
+    licence: Text | None = None
     seed: Annotated[int, Strict()] | None = None
     requests: Annotated[int, Strict()] | None = None
-    cuts: Annotated[Mapping[str, Any], _read_as(dict[_Text, Any])] = field(default_factory=dict)
+    cuts: Annotated[Mapping[str, Any], _read_as(dict[Text, Any])] = field(default_factory=dict)
     #: which length wins where prompts and lengths come from different sets; None if they are of one set
-    length_wins: _Text | None = None
+    length_wins: Text | None = None
     #: whatever else a builder tells: files, checksums, mixes, generator settings
-    details: Annotated[Mapping[str, Any], _read_as(dict[_Text, Any])] = field(default_factory=dict)
+    details: Annotated[Mapping[str, Any], _read_as(dict[Text, Any])] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         return {

@@ -22,17 +22,17 @@ def header(
     """The header of workload `name`; `details` is what the builder found out on its way."""
     sliced = {"start_s": options.start_s or None, "duration_s": options.duration_s, "limit": options.limit}
     cuts = {
-        **options.bounds.told(),
+        **options.bounds.as_dict(),
         **{name: value for name, value in sliced.items() if value is not None},
         **({"complete": True} if options.choices.complete else {}),
     }
     names = list(dict.fromkeys([name, *options.mix, *loaded]))
     licences = {each: SOURCES[each].licence for each in names if each in SOURCES}
-    told: dict[str, Any] = dict(details)
+    found: dict[str, Any] = dict(details)
     if options.lengths is None and not PROCESSES.keys().isdisjoint((name, *options.mix)):
-        told["lengths"] = options.generator_lengths.told()
+        found["lengths"] = options.generator_lengths.as_dict()
     if loaded:
-        told["files"] = {
+        found["files"] = {
             each: {
                 "route": files.route,
                 "sha256": dict(files.sha256),
@@ -42,9 +42,9 @@ def header(
         }
     own_lengths = options.prompts is not None and options.length_wins == "prompts"
     lengths_of = options.prompts if own_lengths else options.lengths or name
-    told |= _models("output_tokens_of_models", options, lengths_of)
+    found |= _models("output_tokens_of_models", options, lengths_of)
     if options.choices.quality:
-        told |= _models("quality_of_models", options, options.prompts or name)
+        found |= _models("quality_of_models", options, options.prompts or name)
     return Header(
         source=" + ".join(names),
         licence="; ".join(f"{each}: {licence}" for each, licence in licences.items()) or None,
@@ -52,21 +52,21 @@ def header(
         requests=requests,
         cuts=cuts,
         length_wins=_length_wins(name, options),
-        details={**told, **options.wishes.told()},
+        details={**found, **options.routing.as_dict()},
     )
 
 
 def _models(key: str, options: BuildOptions, first: str | None) -> dict[str, Any]:
     """By set: whose answers they are, as {our name: names in the set}; nothing for sets without models."""
     sets = [each for each in (first, *options.mix) if each is not None and each in SOURCES]
-    told = {
+    found = {
         each: {
             ours: list(theirs) for ours, theirs in (options.choices.models or SOURCES[each].models).items()
         }
         for each in sets
         if SOURCES[each].models
     }
-    return {key: told} if told else {}
+    return {key: found} if found else {}
 
 
 def _length_wins(name: str, options: BuildOptions) -> str | None:

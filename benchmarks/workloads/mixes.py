@@ -108,7 +108,7 @@ def _tariff(text: str) -> tuple[float, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class RoutingMix:
     """What is added to requests. `slo_shares` and `budget_shares` are drawn from; `slo` alone is for all."""
 
     slo: Mapping[str, float] | None = None
@@ -136,8 +136,8 @@ class Wishes:
         on_miss: str | None = None,
         min_quality: float | None = None,
         quality_mix: str | None = None,
-    ) -> Wishes:
-        """Wishes from the options as they are typed."""
+    ) -> RoutingMix:
+        """The mix that the options describe."""
         given = parse_slo(slo) if slo else None
         base = given or DEFAULT_SLO
         classes: dict[str, dict[str, float]] = {
@@ -169,63 +169,63 @@ class Wishes:
                 raise WorkloadError(f"--quality-mix: {floor} is above 1")
         return cls(given, shares, classes, budgets, tariff, policy, on_miss, min_quality, floors)
 
-    def told(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """What is set, for a header."""
-        told: dict[str, Any] = {}
+        given: dict[str, Any] = {}
         if self.slo_shares is not None:
-            told["slo_mix"] = dict(self.slo_shares)
-            told["slo_classes"] = {
+            given["slo_mix"] = dict(self.slo_shares)
+            given["slo_classes"] = {
                 name: dict(self.slo_classes[name]) for name in self.slo_shares if name != "none"
             }
         elif self.slo is not None:
-            told["slo"] = dict(self.slo)
+            given["slo"] = dict(self.slo)
         if self.budget_shares is not None:
-            told["budget_mix_usd"] = dict(self.budget_shares)
+            given["budget_mix_usd"] = dict(self.budget_shares)
         if self.tariff_usd_per_mtok is not None:
-            told["budget_tariff_usd_per_mtok"] = list(self.tariff_usd_per_mtok)
+            given["budget_tariff_usd_per_mtok"] = list(self.tariff_usd_per_mtok)
         if self.quality_shares is not None:
-            told["quality_mix"] = dict(self.quality_shares)
+            given["quality_mix"] = dict(self.quality_shares)
         for name in ("policy", "on_miss", "min_quality"):
             if getattr(self, name) is not None:
-                told[name] = getattr(self, name)
-        return told
+                given[name] = getattr(self, name)
+        return given
 
     def apply(
         self, requests: Iterable[WorkloadRequest], seed: int, mean_output_tokens: float | None = None
     ) -> Iterator[WorkloadRequest]:
-        """The requests with their wishes added. Budget classes need the workload's mean answer, in tokens."""
+        """The requests with their routing parameters added. Budget classes need the workload's mean answer, in tokens."""
         for request in requests:
-            wishes = self._drawn(request, seed, mean_output_tokens)
-            yield request.with_routing(**wishes) if wishes else request
+            parameters = self._drawn(request, seed, mean_output_tokens)
+            yield request.with_routing(**parameters) if parameters else request
 
     def _drawn(self, request: WorkloadRequest, seed: int, mean_output_tokens: float | None) -> dict[str, Any]:
         identity = request.id
-        wishes: dict[str, Any] = {}
+        parameters: dict[str, Any] = {}
         if self.policy is not None:
-            wishes["policy"] = self.policy
+            parameters["policy"] = self.policy
         if self.slo_shares is not None:
             name = _choice(self.slo_shares, unit_draw(seed, "slo", identity))
             if name != "none":
-                wishes["slo"] = dict(self.slo_classes[name])
+                parameters["slo"] = dict(self.slo_classes[name])
         elif self.slo is not None:
-            wishes["slo"] = dict(self.slo)
-        if self.on_miss is not None and "slo" in wishes:
-            wishes["on_miss"] = self.on_miss
+            parameters["slo"] = dict(self.slo)
+        if self.on_miss is not None and "slo" in parameters:
+            parameters["on_miss"] = self.on_miss
         if self.budget_shares is not None:
             amount = _choice(self.budget_shares, unit_draw(seed, "budget", identity))
             if amount in CLASS_FACTORS:
-                wishes["max_cost_usd"] = CLASS_FACTORS[amount] * self._expected_usd(
+                parameters["max_cost_usd"] = CLASS_FACTORS[amount] * self._expected_usd(
                     request, mean_output_tokens
                 )
             elif amount != "none":
-                wishes["max_cost_usd"] = float(amount)
+                parameters["max_cost_usd"] = float(amount)
         if self.min_quality is not None:
-            wishes["min_quality"] = self.min_quality
+            parameters["min_quality"] = self.min_quality
         elif self.quality_shares is not None:
             floor = _choice(self.quality_shares, unit_draw(seed, "quality", identity))
             if floor != "none":
-                wishes["min_quality"] = float(floor)
-        return wishes
+                parameters["min_quality"] = float(floor)
+        return parameters
 
     def _expected_usd(self, request: WorkloadRequest, mean_output_tokens: float | None) -> float:
         if mean_output_tokens is None:

@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from benchmarks.workloads.format import WorkloadError
-from benchmarks.workloads.mixes import Wishes
+from benchmarks.workloads.mixes import RoutingMix
 from benchmarks.workloads.restrict import Bounds
 from benchmarks.workloads.sources.generators import Lengths
 from benchmarks.workloads.sources.source import Choices
-from router.core.quoting import quoted
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +37,7 @@ class BuildOptions:
     length_wins: Literal["workload", "prompts"] = "workload"
     bounds: Bounds = Bounds()
     max_tokens: int | Literal["auto", "exact"] = "auto"
-    wishes: Wishes = Wishes()
-
-    def __post_init__(self) -> None:
-        for option, value in (
-            ("--rate", self.rate_per_s),
-            ("--rate-scale", self.rate_scale),
-            ("--duration", self.duration_s),
-            ("--limit", self.limit),
-            ("--turns", self.turns),
-        ):
-            if value is not None and not value > 0:
-                raise WorkloadError(f"{option}: must be above 0 (given: {quoted(value)})")
-        if self.start_s < 0:
-            raise WorkloadError(f"--start: must be at least 0 (given: {quoted(self.start_s)})")
-        if self.rate_per_s is not None and self.rate_scale is not None:
-            raise WorkloadError("--rate and --rate-scale cannot both be given")
+    routing: RoutingMix = RoutingMix()
 
     @property
     def end_s(self) -> float:

@@ -103,7 +103,7 @@ class Bounds:
             if low is not None and high is not None and low > high:
                 raise WorkloadError(f"--min-{what}-tokens {low} is above --max-{what}-tokens {high}")
 
-    def told(self) -> dict[str, int | str]:
+    def as_dict(self) -> dict[str, int | str]:
         """The bounds that are set, for a header."""
         given = {
             name: getattr(self, name)

@@ -18,6 +18,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from router.config.marks import Mark
 from router.core.types import Price, Slo
 
 # Exact types: YAML and JSON carry numbers and booleans, so a quoted one is a mistake worth telling.
@@ -64,7 +65,8 @@ def _environment_name(value: str) -> str:
     return value
 
 
-EnvironmentName = Annotated[str, AfterValidator(_environment_name)]
+EnvironmentName = Annotated[str, AfterValidator(_environment_name), Mark.VARIABLE]
+FileName = Annotated[Text, Mark.FILE]
 
 
 def _no_password(url: str) -> str:

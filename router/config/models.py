@@ -26,6 +26,7 @@ from router.config.crosscheck import crosscheck
 from router.config.fields import (
     Count,
     EnvironmentName,
+    FileName,
     InstanceName,
     Int,
     ModelName,
@@ -37,6 +38,7 @@ from router.config.fields import (
     SloConfig,
     Text,
 )
+from router.config.marks import Mark, named
 from router.config.sections import (
     AuthConfig,
     DefaultsConfig,
@@ -141,18 +143,17 @@ class EngineConfig(Section):
     hardware: Text | None = None
     max_concurrency: Count | None = None
     usd_per_hour: NotNegative | None = None
-    tokenizer: Text | None = None
+    tokenizer: FileName | None = None
     api_key_env: EnvironmentName | None = None
-    ca_file: Text | None = None
+    ca_file: FileName | None = None
     headers_env: dict[HeaderName, EnvironmentName] = Field(default_factory=dict)
 
     def machine_names(self) -> set[tuple[str, str]]:
-        """What it takes from the machine of the gateway: variables and files, each with what it is."""
-        files = {("ca_file", self.ca_file), ("tokenizer", self.tokenizer)}
-        variables = {
-            ("environment variable", name) for name in (self.api_key_env, *self.headers_env.values())
+        """What it takes from the machine of the gateway: variables and, by their keys, files."""
+        return {
+            (each.mark.value if each.mark is Mark.VARIABLE else str(each.path[-1]), each.name)
+            for each in named(self)
         }
-        return {(what, name) for what, name in files | variables if name is not None}
 
 
 class InstanceConfig(EngineConfig):
@@ -262,7 +263,7 @@ class FleetConfig(Section):
     probes: ProbesConfig = ProbesConfig()
     models: Annotated[tuple[ModelConfig, ...], Field(min_length=1)]
     instances: tuple[InstanceConfig, ...] = ()
-    discovery: tuple[DiscoveryConfig, ...] = ()
+    discovery: Annotated[tuple[DiscoveryConfig, ...], Mark.AT_START] = ()
     predictors: PredictorsConfig = PredictorsConfig()
     observability: ObservabilityConfig = ObservabilityConfig()
     ui: UiConfig = UiConfig()
@@ -286,7 +287,7 @@ class FleetConfig(Section):
         """What engines may take from the machine of the gateway: what any of the file's does, and `auth.engine_env`."""
         engines: list[EngineConfig] = [*self.instances, *(each.instance for each in self.discovery)]
         found = {name for each in engines for name in each.machine_names()}
-        return found | {("environment variable", name) for name in self.auth.engine_env}
+        return found | {(Mark.VARIABLE.value, name) for name in self.auth.engine_env}
 
     def candidates(self, instance: InstanceConfig) -> dict[str, Candidate]:
         """The (instance, model) pairs of an instance by the fleet's model name: what it says of a model

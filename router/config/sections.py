@@ -33,6 +33,7 @@ from router.config.fields import (
     SloConfig,
     Text,
 )
+from router.config.marks import Mark
 
 
 class ServerConfig(Section):
@@ -40,9 +41,9 @@ class ServerConfig(Section):
     need a shared `state`. Each has at most `max_connections` of clients. `allowed_hosts` are names under which an open
     gateway answers beside those of this machine."""
 
-    host: ListenHost = "127.0.0.1"
-    port: Annotated[Int, Field(ge=0, le=65535)] = 8080
-    workers: Count = 1
+    host: Annotated[ListenHost, Mark.AT_START] = "127.0.0.1"
+    port: Annotated[Int, Field(ge=0, le=65535), Mark.AT_START] = 8080
+    workers: Annotated[Count, Mark.AT_START] = 1
     max_connections: Count = 10_000
     allowed_hosts: tuple[HostName, ...] = ()
 
@@ -96,7 +97,7 @@ class AuthConfig(Section):
     instances of the file use, and those of `engine_env`. Predictions tell a key nothing of what other keys asked, unless
     they `share_prefixes`; with `cache_salt` vLLM's caches tell them nothing either."""
 
-    admin_key_env: EnvironmentName | None = None
+    admin_key_env: Annotated[EnvironmentName | None, Mark.AT_START] = None
     required: Bool = False
     share_prefixes: Bool = False
     cache_salt: Bool = False
@@ -110,13 +111,13 @@ class StoreConfig(Section):
     `spool_directory` (None: beside a SQLite file, else the working directory), `spool_mb` at most; when that is full
     requests are served without a record (`serve`, counted) or get a 503 (`refuse`)."""
 
-    url: PasswordlessUrl = "sqlite+aiosqlite:///headway.db"
-    password_env: EnvironmentName | None = None
-    retain_days: Positive = 30.0
-    max_mb: Positive = 2048.0
-    keep_prompts: Bool = False
-    spool_directory: Text | None = None
-    spool_mb: Positive = 1024.0
+    url: Annotated[PasswordlessUrl, Mark.AT_START] = "sqlite+aiosqlite:///headway.db"
+    password_env: Annotated[EnvironmentName | None, Mark.AT_START] = None
+    retain_days: Annotated[Positive, Mark.AT_START] = 30.0
+    max_mb: Annotated[Positive, Mark.AT_START] = 2048.0
+    keep_prompts: Annotated[Bool, Mark.AT_START] = False
+    spool_directory: Annotated[Text | None, Mark.AT_START] = None
+    spool_mb: Annotated[Positive, Mark.AT_START] = 1024.0
     when_full: Literal["serve", "refuse"] = "serve"
 
     @field_validator("url")
@@ -134,11 +135,11 @@ class StateConfig(Section):
     `name` tells fleets apart that share one Redis. An answer that takes longer than `timeout_ms` is not waited for:
     each replica then goes by its own view until Redis answers again. Load is told every `interval_ms`."""
 
-    url: PasswordlessUrl = "memory://"
-    password_env: EnvironmentName | None = None
-    name: Annotated[Text, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")] = "headway"
-    timeout_ms: Positive = 250.0
-    interval_ms: Positive = 25.0
+    url: Annotated[PasswordlessUrl, Mark.AT_START] = "memory://"
+    password_env: Annotated[EnvironmentName | None, Mark.AT_START] = None
+    name: Annotated[Text, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$"), Mark.AT_START] = "headway"
+    timeout_ms: Annotated[Positive, Mark.AT_START] = 250.0
+    interval_ms: Annotated[Positive, Mark.AT_START] = 25.0
 
     @field_validator("url")
     @classmethod
@@ -214,11 +215,11 @@ class SchedulingConfig(Section):
     """`confidence` is 1 - epsilon of the SLO-aware policies, `explore` the share of requests that try another
     candidate so that predictions stay honest, `ttft_weight` the weight of TTFT beside E2E in `latency`."""
 
-    confidence: Annotated[Float, Field(gt=0, lt=1)] = 0.9
+    confidence: Annotated[Float, Field(gt=0, lt=1), Mark.AT_START] = 0.9
     hedge: HedgeConfig = HedgeConfig()
     explore: Share = 0.01
     cost: CostConfig = CostConfig()
-    ttft_weight: Share = 0.8
+    ttft_weight: Annotated[Share, Mark.AT_START] = 0.8
 
 
 class ProbesConfig(Section):
@@ -246,11 +247,11 @@ class ObservabilityConfig(Section):
     `decision_log` is a file of all events and instructions of the scheduler, for `headway replay-decisions`; it ends at
     `decision_log_mb`. None of them ever holds a prompt."""
 
-    logs: Literal["text", "json"] = "text"
+    logs: Annotated[Literal["text", "json"], Mark.AT_START] = "text"
     log_requests: Bool = False
-    decision_log: Text | None = None
-    decision_log_mb: Positive = 256.0
-    traces: TracesConfig = TracesConfig()
+    decision_log: Annotated[Text | None, Mark.AT_START] = None
+    decision_log_mb: Annotated[Positive, Mark.AT_START] = 256.0
+    traces: Annotated[TracesConfig, Mark.AT_START] = TracesConfig()
 
 
 class UiConfig(Section):

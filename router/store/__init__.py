@@ -1,1 +1,1 @@
-"""Records of what was decided and what happened, and state shared by replicas."""
+"""Records of requests and their decisions, and the state that replicas share."""

@@ -195,7 +195,7 @@ async def connect(url: URL, engine: AsyncEngine, *, create: bool, wait_s: float 
                 raise StoreError(f"cannot open the store {where}: {reason(error)}") from None
             if path is None and pause_s == _FIRST_PAUSE_S:
                 log.warning(
-                    "the store %s does not answer yet (%s): it is waited for, %g s at most",
+                    "the store %s does not answer yet (%s): waiting up to %g s",
                     where,
                     reason(error),
                     wait_s,

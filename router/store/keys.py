@@ -92,7 +92,7 @@ class KeyTable:
             try:
                 self.keyed.touch(mode=0o600)
             except OSError as error:
-                logger.warning("cannot keep that there are keys (%s): set auth.required", error.strerror)
+                logger.warning("cannot record that there are keys (%s): set auth.required", error.strerror)
 
     async def version(self) -> Version:
         """A value that differs after every change, wherever it was made."""

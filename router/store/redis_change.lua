@@ -1,5 +1,5 @@
--- Changes a shared document if it still has the version that the change was made from. ARGV: the prefix of all keys, the
--- document's name, that version, the new content. Answers whether it did, and the version and content there are now.
+-- Changes a shared document if it still has the version on which the change is based. ARGV: the prefix of all keys, the
+-- document's name, that version, the new content. Returns whether it changed, and the current version and content.
 local prefix, name, from, content = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local version = tonumber(redis.call('HGET', prefix .. 'versions', name) or 0)
 if version ~= from then

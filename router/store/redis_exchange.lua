@@ -1,18 +1,18 @@
--- One exchange of one replica with the shared state, as one step. ARGV: the prefix of all keys, and what the replica
--- tells and asks, as JSON (router/store/redis_state.py writes it and reads the answer). Money and levels are answered as
--- strings, since cjson writes only 14 digits of a number.
+-- One exchange of a replica with the shared state, as one atomic step. ARGV: the prefix of all keys, and the replica's
+-- message as JSON (router/store/redis_state.py writes it and reads the answer). Money and levels are returned as strings,
+-- because cjson writes only 14 digits of a number.
 --
 -- Keys, after the prefix:
---   replicas         sorted set: run -> when it was last heard
+--   replicas         sorted set: run -> time of its last exchange
 --   run:RUN          hash: number of its last exchange, number of its last batch of gives, view (its work, as JSON)
---   budget:BUDGET    hash: spent and held (sums), run:RUN -> what that run has spent (only grows)
---   held:RUN         hash: budget -> what that run has reserved
---   holders          sorted set: run -> when it was last heard, kept for longer: one that is only cut off goes on paying
---                    from what it has reserved
---   bucket:NAME      string: level and when; expires when full
---   counter, changes a counter, and a sorted set: what changed -> the counter when it last did. A replica asks for what
---                    has changed since it last asked. b:RUN:BUDGET money, v:RUN a view, t:WHAT a turn, d:NAME a document
---   turns (TURNS_KEPT at most), lessons, versions, documents
+--   budget:BUDGET    hash: spent and held (sums), run:RUN -> spending of that run (only grows)
+--   held:RUN         hash: budget -> reservations of that run
+--   holders          sorted set: run -> time of its last exchange, kept for longer: a replica that is only disconnected
+--                    keeps paying from its reservations
+--   bucket:NAME      string: level and its time; expires when full
+--   counter, changes a counter, and a sorted set: changed item -> the counter at its last change. A replica reads the
+--                    changes since its last exchange. b:RUN:BUDGET money, v:RUN a view, t:GROUP a turn, d:NAME a document
+--   turns (round-robin positions, TURNS_KEPT at most), lessons (observations), versions, documents
 local prefix, ask = ARGV[1], cjson.decode(ARGV[2])
 local run, call = ask.run, redis.call
 local time = call('TIME')
@@ -31,7 +31,7 @@ local function changed(what) call('ZADD', key('changes'), call('INCR', key('coun
 local function write(budget, field, usd, sum, change)
   local where = key('budget:', budget)
   local total = math.max(0, number(call('HGET', where, sum)) + change)
-  if sum == 'held' and total < 1e-12 then total = 0 end  -- the rest of a floating-point sum
+  if sum == 'held' and total < 1e-12 then total = 0 end  -- a rounding error
   if field then
     call('HSET', where, field, exact(usd), sum, exact(total))
   else
@@ -81,7 +81,7 @@ local function level_of(name, capacity, refill_per_s)
   local text = call('GET', key('bucket:', name))
   if not text then return capacity end
   local level, at = string.match(text, '(%S+) (%S+)')
-  if tonumber(at) > now then  -- the clock was set back: count from here on
+  if tonumber(at) > now then  -- the clock was set back: continue from here
     call('SET', key('bucket:', name), level .. ' ' .. exact(now), 'KEEPTTL')
     return tonumber(level)
   end
@@ -131,8 +131,8 @@ local function grant(want)
   return {given, levels, short, exact(reserved), left and exact(left) or ''}
 end
 
--- --- what changed elsewhere ---
--- Each entry is its kind, its name and what it is now; nil if it is this replica's own, false if it is no more.
+-- --- changes by other replicas ---
+-- Each entry is its kind, its name and its current content; nil if it is this replica's own, false if it no longer exists.
 local READ = {
   b = function(name)
     local who, budget = string.match(name, '^([^:]*):(.*)$')
@@ -171,7 +171,7 @@ local function read_changes()
   return feed, more and tonumber(rows[#rows]) or number(call('GET', key('counter'))), more
 end
 
--- Budgets of days expire by themselves; what says that they once changed goes bit by bit.
+-- Budgets of days expire by themselves; their entries in `changes` are removed one by one.
 local function tidy()
   local what = call('ZRANDMEMBER', key('changes'))
   local budget = what and string.match(what, '^b:[^:]*:(.*)$')
@@ -181,7 +181,7 @@ local function tidy()
 end
 
 local function read_lessons()
-  if ask.heard == '' then  -- nothing is kept for who is away
+  if ask.heard == '' then  -- a new replica gets only later observations
     local last = call('XREVRANGE', key('lessons'), '+', '-', 'COUNT', 1)
     return {}, last[1] and last[1][1] or '0-0', false
   end
@@ -196,10 +196,10 @@ end
 -- --- the exchange ---
 local last = call('HMGET', key('run:', run), 'number', 'gives')
 if not last[1] and not ask.hello then
-  return '{"stranger":true}'  -- this state has forgotten the replica: it has to tell everything again
+  return '{"stranger":true}'  -- this state has lost the replica's data: it must send everything again
 end
 if number(last[1]) >= ask.number then
-  return '{"late":true}'  -- one whose connection is long gone, read after a later one
+  return '{"late":true}'  -- from an old connection, read after a later exchange
 end
 call('HSET', key('run:', run), 'number', ask.number)
 call('ZADD', key('replicas'), exact(now), run)
@@ -225,7 +225,7 @@ if ask.view ~= cjson.null then
 end
 for what, turn in pairs(ask.turns) do
   if call('HSET', key('turns'), what, turn) == 1 and call('HLEN', key('turns')) > TURNS_KEPT then
-    local dropped = call('HRANDFIELD', key('turns'))  -- clients may name any set of models
+    local dropped = call('HRANDFIELD', key('turns'))  -- clients may use any set of models
     call('HDEL', key('turns'), dropped)
     call('ZREM', key('changes'), 't:' .. dropped)
   end

@@ -109,7 +109,7 @@ def _in_words(error: Exception) -> str:
     if isinstance(error, NoPermissionError):
         return "the user may not do this"
     if isinstance(error, AuthenticationError):
-        return "user or password are not accepted"
+        return "the user or the password is not accepted"
     if isinstance(error, BusyLoadingError):
         return "it is still loading its data"
     if isinstance(error, OutOfMemoryError):

@@ -54,7 +54,7 @@ async def check(engine: AsyncEngine) -> None:
         if found not in VERSIONS or not await connection.run_sync(_ready):
             raise SchemaError(
                 f"is at {'no version' if found is None else f'version {found}'}, this program reads {NEWEST}:"
-                " `headway db upgrade` brings it there, and so does the gateway when it starts"
+                " run `headway db upgrade`, or start the gateway, which upgrades it too"
             )
 
 
@@ -71,7 +71,7 @@ def version(connection: Connection) -> str | None:
     found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
     if found is not None and found not in VERSIONS:
         raise SchemaError(
-            f"was made by a newer version of Headway (its tables are at {found}, this program knows {NEWEST})"
+            f"was made by a newer version of Headway (its tables are at {found}, this program supports {NEWEST})"
         )
     return found
 
@@ -97,7 +97,7 @@ def _upgrade(connection: Connection) -> str | None:
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
     _refuse_missing(connection)
-    log.info("the store's tables were brought from %s to version %s", before or "no version", NEWEST)
+    log.info("the store's tables were upgraded from %s to version %s", before or "no version", NEWEST)
     return before
 
 

@@ -42,9 +42,7 @@ class SqliteFile:
         fault = self._find_fault()
         if fault is not None and self.fault is None:
             self.losses += 1
-            log.error(
-                "%s: %s; records wait until it is back, or until the gateway is restarted", self._path, fault
-            )
+            log.error("%s: %s; records wait until it is back or the gateway is restarted", self._path, fault)
         elif fault is None and self.fault is not None:
             log.warning("%s: the database file is back", self._path)
         self.fault = fault
@@ -59,7 +57,7 @@ class SqliteFile:
         except OSError as error:
             return f"the database file cannot be reached ({error.strerror})"
         if (found.st_dev, found.st_ino) != self._identity:
-            return "another file is in the place of the database"
+            return "another file has replaced the database"
         return None
 
     def _check_event(self, *_: Any) -> None:

@@ -217,7 +217,7 @@ class Writer:
             log.warning("%d records wait on disk for the next start", spooled)
         if left > spooled:
             log.error(
-                "%d records could not be written: the database did not take them in time", left - spooled
+                "%d records could not be written: the database did not accept them in time", left - spooled
             )
         if self._spool is not None:
             self._spool.close()
@@ -304,11 +304,11 @@ class Writer:
         """Write the front to the spool, unless it is committed meanwhile."""
         if self._spool is None or self._spool.full:
             return
-        codec = self._front
-        lines = await self._lines(codec)
+        front = self._front
+        lines = await self._lines(front)
         # Entries committed while the lines were made are gone from the front's beginning.
-        lines = lines[len(lines) - len(codec) :]
-        if codec and codec is self._front and self._spool.append(lines):
+        lines = lines[len(lines) - len(front) :]
+        if front and front is self._front and self._spool.append(lines):
             self._front_spooled = True
             self._recent.extend(self._taken)
             self._taken = []
@@ -329,7 +329,7 @@ class Writer:
             for record in records[start : start + _SLICE]:
                 entry = make_entry(record, keep_prompts=self._keep_prompts)
                 if entry is None:
-                    log.error("a record makes no row")
+                    log.error("a record cannot become a row")
                     self._refuse(1)
                 else:
                     entries.append(entry)
@@ -363,7 +363,7 @@ class Writer:
                 self.retries += 1
                 self.away = True
                 self.fault = file_fault(error)
-                log.warning("the store takes no records: %s; %d wait", safe_reason(error), self.pending)
+                log.warning("the store accepts no records: %s; %d wait", safe_reason(error), self.pending)
                 if self._front_spooled:
                     self._front = []  # from now on read from the spool
                     self._front_spooled = False

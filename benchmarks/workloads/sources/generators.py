@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, replace
 
 from benchmarks.workloads import arrivals
 from benchmarks.workloads.format import PREFIX_BLOCK_TOKENS, WorkloadError, WorkloadRequest
-from router.core.quoting import quoted
 
 #: What each process is; the names are what `workload build` and `--arrivals` take.
 PROCESSES: Mapping[str, str] = {
@@ -34,11 +33,6 @@ class Process:
     def __post_init__(self) -> None:
         if self.name not in PROCESSES:
             raise WorkloadError(f"unknown arrival process {self.name!r} (known: {', '.join(PROCESSES)})")
-        for option, value in (("--rate", self.rate_per_s), ("--cv", self.cv), ("--period", self.period_s)):
-            if not value > 0:
-                raise WorkloadError(f"{option}: must be above 0 (given: {quoted(value)})")
-        if not 0 <= self.depth <= 1:
-            raise WorkloadError(f"--depth: must be in [0, 1] (given: {quoted(self.depth)})")
 
     def times(self, seed: int) -> Iterator[float]:
         """Endless arrival times in seconds."""
@@ -49,14 +43,14 @@ class Process:
             return arrivals.gamma(random_, self.rate_per_s, self.cv)
         return arrivals.day_cycle(random_, self.rate_per_s, self.period_s, self.depth)
 
-    def told(self) -> dict[str, str | float]:
+    def as_dict(self) -> dict[str, str | float]:
         """The settings that matter, for a header."""
-        told: dict[str, str | float] = {"process": self.name, "rate_per_s": self.rate_per_s}
+        found: dict[str, str | float] = {"process": self.name, "rate_per_s": self.rate_per_s}
         if self.name == "gamma":
-            told["cv"] = self.cv
+            found["cv"] = self.cv
         if self.name == "daycycle":
-            told |= {"period_s": self.period_s, "depth": self.depth}
-        return told
+            found |= {"period_s": self.period_s, "depth": self.depth}
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +73,7 @@ class Lengths:
             max(1, round(random_.lognormvariate(math.log(self.output_median), self.output_sigma))),
         )
 
-    def told(self) -> dict[str, str | float]:
+    def as_dict(self) -> dict[str, str | float]:
         """The settings, for a header."""
         return {"distribution": "log-normal", **asdict(self)}
 

@@ -4,31 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from router.config import FleetConfig, InstanceConfig, KeyConfig, ModelConfig
+from pydantic import BaseModel
 
-#: Settings that are used only at the start, by section (docs/operations.md lists them too); None: the whole section.
-_AT_START: dict[str, tuple[str, ...] | None] = {
-    "server": ("host", "port", "workers"),
-    "auth": ("admin_key_env",),
-    "store": ("url", "password_env", "retain_days", "max_mb", "keep_prompts", "spool_directory", "spool_mb"),
-    "state": ("url", "password_env", "name", "timeout_ms", "interval_ms"),
-    "scheduling": ("confidence", "ttft_weight"),
-    "discovery": None,
-    "observability": ("logs", "traces"),
-}
+from router.config import FleetConfig, InstanceConfig, KeyConfig, ModelConfig
+from router.config.marks import at_start
 
 
 def needs_restart(started: FleetConfig, now: FleetConfig) -> list[str]:
-    """The settings (`section.setting`) whose values differ from those of the start."""
-    found = []
-    for section, settings in _AT_START.items():
+    """The settings that only a start reads and whose values are not those of the start (`section.setting`)."""
+    found = [each for each in at_start(started) if getattr(started, each) != getattr(now, each)]
+    for section in FleetConfig.model_fields:
         before, after = getattr(started, section), getattr(now, section)
-        if settings is None:
-            found += [section] if before != after else []
-        else:
-            found += [
-                f"{section}.{each}" for each in settings if getattr(before, each) != getattr(after, each)
-            ]
+        if isinstance(before, BaseModel):
+            changed = [each for each in at_start(before) if getattr(before, each) != getattr(after, each)]
+            found += [f"{section}.{each}" for each in changed]
     return found
 
 

@@ -1,4 +1,4 @@
-"""Run by Alembic for each command, over the connection (and in the transaction) that `router.store.schema` opened."""
+"""Alembic runs this for each command, on the connection and in the transaction that `router.store.schema` opened."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ async def collected(
     *,
     questions: Sequence[Question] = QUESTIONS,
     on_progress: Callable[[Progress], None] = lambda _: None,
-    tell: Callable[[str], None] = lambda _: None,
+    show: Callable[[str], None] = lambda _: None,
     stop: asyncio.Event | None = None,
     **settings: Any,
 ) -> Collection:
@@ -43,7 +43,7 @@ async def collected(
             questions,
             Settings(**values),
             stop=stop or asyncio.Event(),
-            tell=tell,
+            show=show,
             on_progress=on_progress,
         )
 
@@ -154,7 +154,7 @@ async def test_what_cannot_be_asked_is_told_and_the_rest_goes_on(engines: Engine
     )
     told: list[str] = []
     standing: list[Progress] = []
-    found = await collected(config, [Level(concurrency=2)], tell=told.append, on_progress=standing.append)
+    found = await collected(config, [Level(concurrency=2)], show=told.append, on_progress=standing.append)
     assert found.finished
     assert {(run.engine.name, run.candidate.model) for run in found.runs} == {
         ("a", "llama-3.1-8b"),

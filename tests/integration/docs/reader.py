@@ -5,11 +5,14 @@ The words after a block's language say what a reader does with it:
 | block | what is done |
 |---|---|
 | `file=NAME` (any language) | it is saved under this name |
+| `diff file=NAME` | this file is changed: lines marked `-` go, lines marked `+` come; the others must stand there, once |
 | `bash run` | typed into the terminal: one shell's variables last from block to block |
 | `bash run server` | typed into a terminal of its own, where its last command goes on serving; the next blocks wait until it is
   ready. One that takes the port of an earlier server has that one ended first, as Ctrl-C would |
 | `python run` | run in the terminal |
 | `status=429` beside `run` | the answer must have this status (`curl -i` shows it); else any status of 400 and above is a failure |
+| `exit=2` beside `run` | the command must end with this code |
+| `text output` | what the last block printed must have these lines, each somewhere |
 
 Pages show the usual ports. Here each one that is shown, or left at its default, is a free one, the same all over the page.
 """
@@ -17,6 +20,7 @@ Pages show the usual ports. Here each one that is shown, or left at its default,
 from __future__ import annotations
 
 import os
+import random
 import re
 import shutil
 import signal
@@ -35,6 +39,8 @@ from tests.unit.docs.pages import Block
 
 #: Where a page shows a port.
 _PORT = re.compile(r"(127\.0\.0\.1:|--port |\bport: )(\d{4,5})\b")
+#: From these no system takes a port for a connection that goes out.
+_PORTS = range(20_000, 32_000)
 #: What listens on 8080 unless it is told otherwise.
 _SERVES = re.compile(r"^(headway (?:serve|demo))\b", re.M)
 DEFAULT_PORT = "8080"
@@ -44,7 +50,7 @@ MAKE_SERVE = ("make serve", "headway demo")
 #: In HOME of the terminal: curl fails where a server refuses, and shows why.
 CURLRC = "fail-with-body\nsilent\nshow-error\nmax-time = 60\n"
 
-_START_S, _BLOCK_S, _STOP_S = 60.0, 60.0, 50.0
+_START_S, _BLOCK_S, _STOP_S = 60.0, 180.0, 50.0
 
 #: A shell's variables, exported or not, outlive the process that runs a block; `declare` refuses those that are readonly.
 _RESTORE = 'source "$READER_VARIABLES" 2>/dev/null || true\n'
@@ -56,14 +62,16 @@ class Failure(AssertionError):
 
 
 class Reader:
-    """Follows one page in `directory`; whatever it has started is ended on the way out."""
+    """Follows one page in `directory`; whatever it has started is ended on the way out. `tree` is a copy of the
+    repository in which it works instead of in an empty directory."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, tree: Path | None = None) -> None:
         for program in ("bash", "curl"):
             if shutil.which(program) is None:
                 raise Failure(f"the pages use {program}, which is not installed here")
-        self.directory = directory / "page"
-        self.directory.mkdir()
+        self.directory = directory / "page" if tree is None else tree
+        self.directory.mkdir(exist_ok=True)
+        self._printed = ""
         self._behind = directory  # what the reader does not see
         self._ports: dict[str, int] = {}
         self._servers: dict[int, tuple[Block, subprocess.Popen[bytes]]] = {}
@@ -79,6 +87,7 @@ class Reader:
             "LANG": "C.UTF-8",
             "OMP_NUM_THREADS": "1",
             "READER_VARIABLES": str(directory / "variables"),
+            **({} if tree is None else {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}),
         }
 
     def __enter__(self) -> Self:
@@ -94,8 +103,16 @@ class Reader:
         """Do what a block says. Raises Failure."""
         for word in block.info[1:]:
             if word.startswith("file="):
-                (self.directory / word.removeprefix("file=")).write_text(self._placed(block.text), "utf-8")
-        if "server" in block.info:
+                path = self.directory / word.removeprefix("file=")
+                if block.info[0] == "diff":
+                    path.write_text(changed(path, block), "utf-8")
+                else:
+                    path.write_text(self._placed(block.text), "utf-8")
+        if "output" in block.info:
+            missing = [line for line in block.text.splitlines() if line not in self._printed]
+            if missing:
+                raise Failure(f"{block}: not printed: {missing}\n{self._printed}")
+        elif "server" in block.info:
             self._serve(block)
         elif "run" in block.info:
             self._run(block)
@@ -107,9 +124,8 @@ class Reader:
             script = self._behind / "block.py"
             script.write_text(text, encoding="utf-8")
             text = f"python {script}\n"
-        status = next(
-            (word.removeprefix("status=") for word in block.info if word.startswith("status=")), None
-        )
+        words = dict(word.split("=", 1) for word in block.info if "=" in word)
+        status, code = words.get("status"), int(words.get("exit", "0"))
         curl = self._behind if status is None else self._behind / "calm"
         script_text = f"{_RESTORE}export CURL_HOME={curl}\n{text}{_SAVE}"
         done = subprocess.run(
@@ -122,9 +138,9 @@ class Reader:
             timeout=_BLOCK_S,
             check=False,
         )
-        told = done.stdout.decode(errors="replace")
-        if done.returncode or (status is not None and f"HTTP/1.1 {status}" not in told):
-            raise Failure(f"{block}: exit code {done.returncode}\n{text}\n{told}{self._logs()}")
+        printed = self._printed = done.stdout.decode(errors="replace")
+        if done.returncode != code or (status is not None and f"HTTP/1.1 {status}" not in printed):
+            raise Failure(f"{block}: exit code {done.returncode}\n{text}\n{printed}{self._logs()}")
 
     # --- servers -----------------------------------------------------------------------------------------
     def _serve(self, block: Block) -> None:
@@ -199,10 +215,31 @@ class Reader:
 
     def _port(self, shown: str) -> int:
         if shown not in self._ports:
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                self._ports[shown] = free.getsockname()[1]
+            self._ports[shown] = next(filter(_is_free, random.sample(_PORTS, len(_PORTS))))
         return self._ports[shown]
+
+
+def _is_free(port: int) -> bool:
+    try:
+        with socket.socket() as taken:
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            taken.bind(("127.0.0.1", port))
+    except OSError:
+        return False
+    return True
+
+
+def changed(path: Path, block: Block) -> str:
+    """A file with the change that a `diff` block shows. Raises Failure unless what it starts from stands there once."""
+    lines = [line or " " for line in block.text.splitlines()]
+    wrong = [line for line in lines if line[:1] not in {" ", "+", "-"}]
+    before = "".join(f"{line[1:]}\n" for line in lines if line[0] in " -")
+    after = "".join(f"{line[1:]}\n" for line in lines if line[0] in " +")
+    text = path.read_text(encoding="utf-8")
+    found = [each.start() for each in re.finditer(f"^{re.escape(before)}", text, re.M)]
+    if wrong or not before or len(found) != 1:
+        raise Failure(f"{block}: {path.name} does not have these lines once: {before!r} {wrong}")
+    return text[: found[0]] + after + text[found[0] + len(before) :]
 
 
 def _answers(port: int, path: str | None) -> bool:

@@ -82,3 +82,25 @@ def test_a_refusal_fails_unless_it_is_told(reader: Reader) -> None:
 def test_a_server_that_does_not_start_fails(reader: Reader) -> None:
     with pytest.raises(Failure, match="does not serve"):
         reader.follow(block("bash run server", "headway serve --config not-there.yaml\n"))
+
+
+def test_a_change_starts_from_what_stands_there_once(reader: Reader) -> None:
+    reader.follow(block("text file=note.txt", "one\n\ntwo\nthree\n"))
+    reader.follow(block("diff file=note.txt", " one\n\n-two\n+2\n+and more\n"))
+    reader.follow(block("bash run", "cat note.txt\n"))
+    reader.follow(block("text output", "and more\nthree\n"))
+    assert (reader.directory / "note.txt").read_text(encoding="utf-8") == "one\n\n2\nand more\nthree\n"
+    for wrong in (" two\n+x\n", " e\n+x\n", "+x\n", "one\n+x\n"):
+        with pytest.raises(Failure, match="does not have these lines"):
+            reader.follow(block("diff file=note.txt", wrong))
+    reader.follow(block("text file=note.txt", "one\none\n"))
+    with pytest.raises(Failure, match="once"):
+        reader.follow(block("diff file=note.txt", " one\n+x\n"))
+
+
+def test_what_is_not_printed_fails(reader: Reader) -> None:
+    reader.follow(block("bash run exit=3", "echo hello\nexit 3\n"))
+    with pytest.raises(Failure, match="not printed"):
+        reader.follow(block("text output", "hello\ngoodbye\n"))
+    with pytest.raises(Failure, match="exit code 0"):
+        reader.follow(block("bash run exit=3", "true\n"))

@@ -57,7 +57,7 @@ async def test_a_refused_password_is_told_and_not_shown(guarded, user, caplog):
     await replica.start()
     assert not replica.state.health.connected
     await replica.state.aclose()
-    assert "user or password are not accepted" in caplog.text
+    assert "the user or the password is not accepted" in caplog.text
     assert "wr0ng" not in caplog.text
 
 

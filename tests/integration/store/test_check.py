@@ -121,7 +121,7 @@ def test_a_wrong_redis_password_is_an_error(
         for state in ({"url": url, "password_env": "WRONG"}, {"url": url}):
             code, told = check(tmp_path, capsys, store=store, state=state)
             assert code == 2
-            assert "state.url: the shared state refuses: user or password are not accepted" in told
+            assert "state.url: the shared state refuses: the user or the password is not accepted" in told
             assert "swordfish" not in told
 
 

@@ -64,7 +64,7 @@ def take_away(path: Path, how: str) -> Callable[[], None]:
     [
         ("file moved", "the database's file was moved or removed"),
         ("directory moved", "the database's directory was moved or removed"),
-        ("replaced", "another file is in the place of the database"),
+        ("replaced", "another file has replaced the database"),
     ],
 )
 async def test_a_lost_file_is_noticed_and_nothing_is_lost_when_it_is_back(

@@ -104,7 +104,12 @@ def test_max_tokens_tells_nothing_of_the_answer_unless_asked(trace: Path) -> Non
         (("poisson", "--prompts", "nothing"), "unknown set 'nothing'"),
         (("poisson", "--limit", "5", "--min-prompt-tokens", "900000"), "no request is left"),
         (("poisson", "--rate", "1", "--duration", "0.0001"), "no arrival in that window"),
-        (("gamma", "--cv", "0"), "--cv: must be above 0"),
+        (("gamma", "--cv", "0"), "--cv: must be above 0 (given: 0)"),
+        (("gamma", "--cv", "inf"), "--cv: must be a finite number"),
+        (("daycycle", "--depth", "1.5"), "--depth: must be at most 1"),
+        (("poisson", "--turns", "0"), "--turns: must be above 0"),
+        (("poisson", "--start", "-1"), "--start: must be at least 0"),
+        (("poisson", "--prompt-median", "0.5"), "--prompt-median: must be at least 1"),
         (("azure_conv", "--file", "{trace}", "--start", "900"), "the trace ends at 119 s"),
         (
             ("azure_conv", "--file", "{trace}", "--prompts", "sharegpt", "--file", "sharegpt={trace}"),

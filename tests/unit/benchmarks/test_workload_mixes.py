@@ -8,20 +8,20 @@ import pytest
 from benchmarks.measures import coefficient_of_variation, mean_rate
 from benchmarks.workloads import arrivals
 from benchmarks.workloads.format import WorkloadError, WorkloadRequest
-from benchmarks.workloads.mixes import Wishes
+from benchmarks.workloads.mixes import RoutingMix
 from benchmarks.workloads.sources.generators import Process
 
 REQUESTS = [WorkloadRequest(id=f"r{index}", arrival_s=float(index), prompt_tokens=1) for index in range(2000)]
 
 
 def test_mix_has_the_told_shares_and_multiples() -> None:
-    wishes = Wishes.of(
+    mix = RoutingMix.of(
         slo="ttft_ms=1000,tpot_ms=50",
         slo_mix="tight=0.2,normal=0.5,own=0.2,none=0.1",
         slo_class=["own:e2e_ms=9000"],
         on_miss="reject",
     )
-    got = list(wishes.apply(REQUESTS, seed=3))
+    got = list(mix.apply(REQUESTS, seed=3))
     kinds = [None if request.routing is None else str(request.routing["slo"]) for request in got]
     shares = {kind: kinds.count(kind) / len(kinds) for kind in set(kinds)}
     assert shares[str({"ttft_ms": 500.0, "tpot_ms": 25.0})] == pytest.approx(0.2, abs=0.03)
@@ -29,21 +29,21 @@ def test_mix_has_the_told_shares_and_multiples() -> None:
     assert shares[str({"e2e_ms": 9000.0})] == pytest.approx(0.2, abs=0.03)
     assert shares[None] == pytest.approx(0.1, abs=0.03)
     assert all(request.routing["on_miss"] == "reject" for request in got if request.routing)
-    assert wishes.told()["slo_classes"]["own"] == {"e2e_ms": 9000.0}
+    assert mix.as_dict()["slo_classes"]["own"] == {"e2e_ms": 9000.0}
 
 
 def test_a_request_keeps_its_wish_whatever_else_is_there() -> None:
-    wishes = Wishes.of(slo_mix="tight=0.5,loose=0.5", budget_mix="0.001=0.5,none=0.5")
-    whole = {request.id: request.routing for request in wishes.apply(REQUESTS, 1)}
-    part = {request.id: request.routing for request in wishes.apply(REQUESTS[500:700], 1)}
+    mix = RoutingMix.of(slo_mix="tight=0.5,loose=0.5", budget_mix="0.001=0.5,none=0.5")
+    whole = {request.id: request.routing for request in mix.apply(REQUESTS, 1)}
+    part = {request.id: request.routing for request in mix.apply(REQUESTS[500:700], 1)}
     assert all(whole[identity] == routing for identity, routing in part.items())
-    other_seed = {request.id: request.routing for request in wishes.apply(REQUESTS, 2)}
+    other_seed = {request.id: request.routing for request in mix.apply(REQUESTS, 2)}
     assert other_seed != whole
 
 
 def test_budget_mix_policy_and_quality() -> None:
-    wishes = Wishes.of(budget_mix="0.002=1", policy="cost", min_quality=0.6)
-    (got,) = wishes.apply(REQUESTS[:1], 0)
+    mix = RoutingMix.of(budget_mix="0.002=1", policy="cost", min_quality=0.6)
+    (got,) = mix.apply(REQUESTS[:1], 0)
     assert got.routing == {"policy": "cost", "max_cost_usd": 0.002, "min_quality": 0.6}
 
 
@@ -64,7 +64,7 @@ def test_budget_mix_policy_and_quality() -> None:
 )
 def test_bad_options_say_why(options: dict[str, str], reason: str) -> None:
     with pytest.raises(WorkloadError, match=reason):
-        Wishes.of(**options)  # type: ignore[arg-type]
+        RoutingMix.of(**options)  # type: ignore[arg-type]
 
 
 def gaps(times: list[float]) -> list[float]:
@@ -90,10 +90,6 @@ def test_day_cycle_is_low_at_its_ends_and_high_in_the_middle() -> None:
     assert high > 4 * low
 
 
-def test_process_settings_are_checked() -> None:
+def test_an_unknown_process_is_refused() -> None:
     with pytest.raises(WorkloadError, match="unknown arrival process"):
         Process("weekly", 1.0)
-    with pytest.raises(WorkloadError, match="--rate"):
-        Process("poisson", 0.0)
-    with pytest.raises(WorkloadError, match="--depth"):
-        Process("daycycle", 1.0, depth=1.5)

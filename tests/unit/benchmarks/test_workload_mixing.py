@@ -14,7 +14,7 @@ from benchmarks.measures import mean_rate
 from benchmarks.workloads import streams
 from benchmarks.workloads.build import build, plan
 from benchmarks.workloads.format import WorkloadError, WorkloadRequest
-from benchmarks.workloads.mixes import Wishes
+from benchmarks.workloads.mixes import RoutingMix
 from benchmarks.workloads.options import BuildOptions
 from benchmarks.workloads.restrict import Bounds
 from benchmarks.workloads.sources.prompt_sets import prompt_id
@@ -119,8 +119,8 @@ def test_prefix_blocks_of_two_sets_are_apart_and_those_of_one_stay_shared(data: 
 
 
 def test_prefix_blocks_outlast_scaling_slicing_and_wishes(data: Mapping[str, str]) -> None:
-    wishes = Wishes.of(slo_mix="tight=0.5,none=0.5", budget_mix="0.01=0.5,none=0.5")
-    options = BuildOptions(rate_scale=3.0, start_s=20.0, duration_s=50.0, wishes=wishes)
+    routing = RoutingMix.of(slo_mix="tight=0.5,none=0.5", budget_mix="0.01=0.5,none=0.5")
+    options = BuildOptions(rate_scale=3.0, start_s=20.0, duration_s=50.0, routing=routing)
     _, requests = build("mooncake_conversation", options, data)
     assert [request.prefix_hashes for request in requests] == [
         (0, index % 3, index) for index in range(40, 140)
@@ -233,9 +233,9 @@ def test_a_set_without_lengths_takes_those_of_another(data: Mapping[str, str]) -
 
 # --- budgets in words ---------------------------------------------------------------------------------
 def test_budget_classes_are_multiples_of_the_expected_cost(data: Mapping[str, str]) -> None:
-    wishes = Wishes.of(budget_mix="tight=0.25,normal=0.25,loose=0.25,none=0.25", budget_tariff="1,10")
+    routing = RoutingMix.of(budget_mix="tight=0.25,normal=0.25,loose=0.25,none=0.25", budget_tariff="1,10")
     header, requests = build(
-        "azure_conv", BuildOptions(wishes=wishes, bounds=Bounds(max_prompt_tokens=100)), data
+        "azure_conv", BuildOptions(routing=routing, bounds=Bounds(max_prompt_tokens=100)), data
     )
     expected_usd = (100 * 1 + 20 * 10) / 1e6
     found = Counter((request.routing or {}).get("max_cost_usd", 0.0) / expected_usd for request in requests)
@@ -255,10 +255,10 @@ def test_budget_classes_are_multiples_of_the_expected_cost(data: Mapping[str, st
 )
 def test_bad_budgets_say_why(mix: str, tariff: str | None, reason: str) -> None:
     with pytest.raises(WorkloadError, match=reason):
-        Wishes.of(budget_mix=mix, budget_tariff=tariff)
+        RoutingMix.of(budget_mix=mix, budget_tariff=tariff)
 
 
 def test_budget_classes_need_known_lengths(data: Mapping[str, str]) -> None:
-    wishes = Wishes.of(budget_mix="tight=1", budget_tariff="1,2")
+    routing = RoutingMix.of(budget_mix="tight=1", budget_tariff="1,2")
     with pytest.raises(WorkloadError, match="answer lengths are known"):
-        build("llmrouter", BuildOptions(wishes=wishes), data)
+        build("llmrouter", BuildOptions(routing=routing), data)

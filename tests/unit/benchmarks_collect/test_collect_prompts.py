@@ -61,7 +61,7 @@ def test_equal_texts_are_one_prompt_and_the_first_counts(tmp_path: Path) -> None
         ('{"prompt": "a"}\n{"text": "a"}\n', "line 2"),
         ('{"prompt": 3}\n', "line 1"),
         ('{"prompt": "a", "max_tokens": 0}\n', "max_tokens"),
-        ('{"prompt": "a", "output_tokens": {"m": "many"}}\n', "m must be"),
+        ('{"prompt": "a", "output_tokens": {"m": "many"}}\n', "output_tokens.m: must be"),
         ('{"prompt": "a", "session": 3}\n', "session"),
         ('{"headway_workload": 1, "source": "s"}\n', "no prompt"),
         ('{"headway_workload": 9, "source": "s"}\n', "version"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.compare.draws import Asked, Draw, Draws, from_file, from_scenario
+from benchmarks.compare.draws import Draw, Draws, RequestDefaults, from_file, from_scenario
 from benchmarks.compare.plan import Plan, run_all, settings_of
 from benchmarks.compare.pool import run_local
 from benchmarks.compare.runs import RunFolder
@@ -19,7 +19,7 @@ from benchmarks.simulator import Fleet, open_fleet
 from benchmarks.workloads.format import Header, WorkloadError, WorkloadRequest, read, write
 from tests.unit.benchmarks_simulator.worlds import MODEL, config, emulated
 
-ASKED = Asked("auto", None)
+DEFAULTS = RequestDefaults("auto", None)
 CONFIG = config(emulated("a"), emulated("b", "l4"))
 
 
@@ -43,11 +43,11 @@ def fleet() -> Fleet:
 def drawn(
     path: Path, fleet: Fleet, out: Path, seeds: Sequence[int] = (0,), limit: int | None = None
 ) -> Draws:
-    return from_file(path, fleet, ASKED, seeds, limit, out)
+    return from_file(path, fleet, DEFAULTS, seeds, limit, out)
 
 
 def task(draw: Draw, rate: float | None, *losses: Loss, policy: str = "least_load") -> Task:
-    return Task(Setting(CONFIG, {}, None, ASKED, losses), draw, policy, rate)
+    return Task(Setting(CONFIG, {}, None, DEFAULTS, losses), draw, policy, rate)
 
 
 @pytest.mark.parametrize("rate", [None, 0.5, 1.0, 7.5])
@@ -124,14 +124,14 @@ def test_a_model_that_the_fleet_cannot_serve_is_refused(tmp_path: Path) -> None:
 def test_a_scenario_is_drawn_anew_for_each_seed(tmp_path: Path) -> None:
     scenario = load_scenario("split-prices", small=True)
     fleet = open_fleet(scenario.fleet)
-    draws = from_scenario(scenario, fleet, ASKED, (3, 4), tmp_path, {})
+    draws = from_scenario(scenario, fleet, DEFAULTS, (3, 4), tmp_path, {})
     assert [draw.seed for draw in draws.each] == [3, 4]
     assert draws.each[0].file.read_bytes() != draws.each[1].file.read_bytes()
-    again = from_scenario(scenario, fleet, ASKED, (4,), tmp_path / "again", {})
+    again = from_scenario(scenario, fleet, DEFAULTS, (4,), tmp_path / "again", {})
     assert again.each[0].file.read_bytes() == draws.each[1].file.read_bytes()
     assert draws.made_of == again.made_of  # so that seeds can be added
     with pytest.raises(WorkloadError, match="scenario split-prices: request gamma-0"):
-        from_scenario(scenario, fleet, Asked("nope", None), (3,), tmp_path, {})
+        from_scenario(scenario, fleet, RequestDefaults("nope", None), (3,), tmp_path, {})
 
 
 def plan(draws: Draws, **changes: Any) -> Plan:
@@ -143,7 +143,7 @@ def plan(draws: Draws, **changes: Any) -> Plan:
         "keep_requests": False,
         **changes,
     }
-    return Plan(Setting(CONFIG, {}, None, ASKED, ()), draws, **values)
+    return Plan(Setting(CONFIG, {}, None, DEFAULTS, ()), draws, **values)
 
 
 class Counting:

@@ -78,13 +78,13 @@ def test_too_little_to_judge_by_is_refused(artifact: Artifact):
 
 def test_coverage_counts_those_given_up_that_are_surely_late():
     nan, inf = np.nan, np.inf
-    told = np.zeros((4, 2, len(TAUS)))  # every quantile is 0
+    predicted = np.zeros((4, 2, len(TAUS)))  # every quantile is 0
     judged = Judged(
         *(np.array(["x"] * 4),) * 3,
         np.zeros(4),
         np.array([[-1.0, nan], [1.0, 1.0], [nan, nan], [nan, nan]]),
         np.array([-inf, -inf, 0.5, -0.5]),
-        {LSTM: told},
+        {LSTM: predicted},
     )
     assert _covered(judged, 0, LSTM, 0.9) == pytest.approx([1.0, 0.0, 0.0, nan], nan_ok=True)
     assert _covered(judged, 1, LSTM, 0.9) == pytest.approx([nan, 0.0, nan, nan], nan_ok=True)
@@ -95,8 +95,8 @@ def test_baselines_are_better_than_the_estimate_that_they_correct():
     actual = np.concatenate([each.actual[:, 1] for each in test])
     corrected = np.concatenate([each.corrected[:, 1] for each in test])
     for fit in (fit_trees, fit_linear):
-        foretell = fit(known, 1)
-        told = np.concatenate([foretell(each) for each in test])
-        assert told.shape == (120, 2, len(TAUS))
-        assert (np.diff(told, axis=2) >= 0.0).all()
-        assert np.nanmean(abs(told[:, 1, MEDIAN] - actual)) < np.nanmean(abs(corrected - actual))
+        predict = fit(known, 1)
+        predicted = np.concatenate([predict(each) for each in test])
+        assert predicted.shape == (120, 2, len(TAUS))
+        assert (np.diff(predicted, axis=2) >= 0.0).all()
+        assert np.nanmean(abs(predicted[:, 1, MEDIAN] - actual)) < np.nanmean(abs(corrected - actual))

@@ -97,7 +97,7 @@ def test_cores_are_shared_out() -> None:
     assert Cores(frozenset({0}), frozenset({1}), frozenset({1})) == TWO
     assert TWO.shared
     assert Cores.of([4, 5, 6, 7]) == Cores(frozenset({4}), frozenset({5}), frozenset({6}))
-    assert Cores().told() == "processes not pinned"
+    assert Cores().text() == "processes not pinned"
 
 
 def test_runs_are_counted() -> None:

@@ -27,7 +27,7 @@ from benchmarks.pickers.figures import (
 )
 from benchmarks.pickers.judge import Fold, judge
 from benchmarks.pickers.replay import orders, replay
-from benchmarks.pickers.trained import Asked, ask, fold_of, trained
+from benchmarks.pickers.trained import Predicted, fold_of, predict, trained
 from policies import POLICIES, PolicySettings
 from policies.lower_hull import lower_hull
 from policies.settings import Targets
@@ -62,7 +62,7 @@ def made(count: int = 120, seed: int = 1) -> Dataset:
     return Dataset(tuple(prompts), tuple(answers))
 
 
-def known(table: Table, sharp: float = 0.9) -> Asked:
+def known(table: Table, sharp: float = 0.9) -> Predicted:
     """Predictions that know how hard a prompt is, and its true cost."""
     rows = []
     for at in range(len(table.prompts)):
@@ -74,7 +74,7 @@ def known(table: Table, sharp: float = 0.9) -> Asked:
                 for each, usd in zip(quality, table.cost_usd[at].tolist(), strict=True)
             ]
         )
-    return Asked(rows, {})
+    return Predicted(rows, {})
 
 
 def fold(data: Dataset) -> Fold:
@@ -176,7 +176,7 @@ def test_savings_and_their_ratio_are_paired_over_groups() -> None:
 
 def test_a_fixed_price_on_what_is_true_of_each_task_reaches_the_frontier_of_tasks() -> None:
     one = fold(made(200))
-    points = priced_frontier(one.table, one.asked.quality, one.table.cost_usd)
+    points = priced_frontier(one.table, one.predicted.quality, one.table.cost_usd)
     hard = one.table.tasks == "hard"
     picked = got(one.table, [np.where(hard, 1, 0)])
     assert cost_at(points, picked.point[0]) <= picked.point[1] + 1e-12
@@ -229,7 +229,7 @@ def test_predictors_are_trained_once_on_the_training_part_and_tell_hard_from_eas
     trained(without_lengths, folder, 1, told.append)
     assert told == []
     table = table_of(case, test)
-    asked = ask(folder, without_lengths, table)
+    asked = predict(folder, without_lengths, table)
     hard = table.tasks == "hard"
     assert asked.quality[hard, 0].mean() < asked.quality[~hard, 0].mean() - 0.3
     assert asked.cost_usd == pytest.approx(table.cost_usd)

@@ -191,11 +191,11 @@ def test_too_little_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Pat
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--held-out", "0"), "--held-out: must be a share between 0 and 1"),
-        (("--held-out", "1.2"), "--held-out: must be a share between 0 and 1"),
-        (("--base-share", "-1"), "--base-share: must be a share from 0 to 1"),
+        (("--held-out", "0"), "--held-out: must be above 0"),
+        (("--held-out", "1.2"), "--held-out: must be below 1"),
+        (("--base-share", "-1"), "--base-share: must be at least 0"),
         (("--per-stratum", "0"), "--per-stratum: must be at least 1"),
-        (("--since", "-3"), "--since: must be a number of days above 0"),
+        (("--since", "-3"), "--since: must be above 0"),
     ],
 )
 def test_options_out_of_range(

@@ -42,6 +42,16 @@ def blocks_of(page: Path) -> list[Block]:
     ]
 
 
+def sections_of(page: Path) -> dict[str, list[Block]]:
+    """The blocks of a page by the second-level heading that they stand under."""
+    found: dict[str, list[Block]] = {}
+    lines = page.read_text(encoding="utf-8").splitlines()
+    for block in blocks_of(page):
+        above = (line for line in reversed(lines[: block.line]) if line.startswith("## "))
+        found.setdefault(next(above, "").removeprefix("## "), []).append(block)
+    return found
+
+
 def blocks(language: str) -> list[Block]:
     """All blocks of a language, over all pages."""
     return [block for page in PAGES for block in blocks_of(page) if block.info[:1] == (language,)]

@@ -7,8 +7,6 @@ import shlex
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
-from random import Random
-from typing import Any
 
 import orjson
 import pytest
@@ -20,9 +18,6 @@ from policies import POLICIES
 from router import __version__
 from router.cli import COMMANDS, build_parser
 from router.config import loads
-from router.core.interfaces import Option
-from router.core.state import Instance
-from router.core.types import Candidate, Request
 from tests.unit.docs.pages import PAGES, ROOT, Block, anchors, blocks, inline_code, links, name
 
 TARGETS = set(re.findall(r"^([a-z0-9-]+):.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
@@ -33,6 +28,8 @@ def commands() -> Iterator[tuple[str, list[str]]]:
     """Where each shown command of ours stands, and its words."""
     for language in ("bash", "console"):
         for block in blocks(language):
+            if block.page.name == "CONTRIBUTING.md" and "run" in block.info:
+                continue  # commands of a changed tree, which `tests/integration/docs/test_contributing.py` runs
             for line in block.text.replace("\\\n", " ").splitlines():
                 command = line.removeprefix("$ ")
                 if command.startswith(("headway ", "make ")):
@@ -85,7 +82,8 @@ def test_commands_inside_text_exist(page: Path) -> None:
             assert words[0] in COMMANDS or words[0] == "--help", code
 
 
-YAML_BLOCKS = blocks("yaml")
+#: Those of CONTRIBUTING.md are fleets of a changed tree (`tests/integration/docs/test_contributing.py`).
+YAML_BLOCKS = [block for block in blocks("yaml") if block.page.name != "CONTRIBUTING.md"]
 
 
 @pytest.mark.parametrize("block", YAML_BLOCKS, ids=str)
@@ -139,25 +137,3 @@ def test_no_page_names_a_path_of_a_machine(page: Path) -> None:
 
 def test_the_changelog_tells_of_this_version() -> None:
     assert f"## [{__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-
-
-# --- the example of CONTRIBUTING ----------------------------------------------------------------------
-def option(instance: str, context_tokens: int, pending: int = 0) -> Option:
-    candidate = Candidate(instance, "m", "m")
-    state = Instance(instance, "vllm", {"m": candidate})
-    state.context_tokens, state.pending_prefill_tokens = context_tokens, pending
-    return Option(candidate, state)
-
-
-def test_the_policy_that_contributing_shows_works() -> None:
-    (block,) = [each for each in blocks("python") if each.page.name == "CONTRIBUTING.md"]
-    namespace: dict[str, Any] = {"__name__": "policies.least_context"}
-    exec(compile(block.text, str(block), "exec"), namespace)  # noqa: S102 (our own page)
-    policy = namespace["LeastContext"]()
-    request = Request("r", 0.0, policy.name, ("m",))
-    options = [option("a", 900), option("b", 100, 900), option("c", 500)]
-    choice = policy.choose(request, options, Random(1))
-    assert choice.index == 2
-    assert choice.scores == [900, 1000, 500]
-    assert choice.reasons[2] is None
-    policy.placed(request, options, choice)

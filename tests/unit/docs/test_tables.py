@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
+from backends import KINDS
 from backends.emulator.faults import FaultKind
 from backends.engine.hardware import HARDWARE
 from benchmarks.workloads.sources import SOURCES
@@ -18,6 +19,7 @@ from benchmarks.workloads.sources.generators import PROCESSES
 from policies import POLICIES
 from predictors.online.predictor import OnlinePredictor
 from router.config import FleetConfig
+from router.config.models import EMULATED
 from router.core.types import EndedHow, Outcome
 from router.gateway.telemetry.metrics import Metrics
 from router.gateway.telemetry.scrapes import metrics_text
@@ -60,6 +62,11 @@ def test_the_fleet_page_has_every_key_and_no_other() -> None:
     headings = set(re.findall(r"[a-z]+", " ".join(re.findall(r"^## (.*)$", said, re.M))))
     words = set(re.findall(r"[a-z][a-z0-9_]*", " ".join(inline_code(page)))) | headings
     assert sorted(plain - words) == []
+
+
+def test_the_fleet_page_names_every_kind_of_engine() -> None:
+    (row,) = [line for line in prose(DOCS / "fleet.md").splitlines() if line.startswith("| `kind` |")]
+    assert [each for each in (*KINDS, EMULATED) if f"`{each}`" not in row] == []
 
 
 def test_policies() -> None:

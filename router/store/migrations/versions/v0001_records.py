@@ -1,6 +1,6 @@
-"""Requests, attempts, explanations, feedback, runs: the tables as they were before versions were kept.
+"""Creates requests, attempts, explanations, feedback and runs: the tables from before versions existed.
 
-A database from then has them, without a version: each is made only if it is not there.
+An old database has these tables without a version, so each one is created only if it does not exist.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TEXT, _COUNT, _REAL = sa.Text, sa.BigInteger, sa.Double
 
 
 def upgrade() -> None:
-    """Make what is not there."""
+    """Create the missing tables."""
     op.create_table(
         "requests",
         sa.Column("id", _ID, primary_key=True),

@@ -1,4 +1,4 @@
-"""What was spent by day, key, policy and model (filled from the requests there are), and keys made at run time."""
+"""Creates `spend` (by day, key, policy and model, filled from the existing requests) and `keys` (made at run time)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DAY = {
 
 
 def upgrade() -> None:
-    """Make the tables; requests from before count as spent by the run `before`."""
+    """Create the tables. The spending of existing requests goes to the run `before`."""
     op.create_table(
         "spend",
         sa.Column("day", sa.String(10), primary_key=True),

@@ -1,0 +1,62 @@
+"""What evaluations of predicted quality share: parts that are apart, and the models that are picked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from predictors.training.dataset import Dataset, DatasetError
+from predictors.training.relevance_labels import Labels
+
+BEST_SINGLE = "best single model"
+BEST_PER_TASK = "best model per task"
+
+
+def check_apart(test: Dataset, train: Dataset | None) -> None:
+    """Raises DatasetError for prompts of `test` that have near copies in `train`."""
+    if train is not None:
+        shared = {each.group for each in train.prompts} & {each.group for each in test.prompts}
+        if shared:
+            raise DatasetError(
+                f"{len(shared)} groups of prompts are in the training part and in the test part (one is "
+                f"{min(shared)}): split by group"
+            )
+
+
+def on_scale(labels: Labels, scale: str, models: Sequence[str]) -> np.ndarray:
+    """(P, M) qualities of these models on this scale; NaN where there is none."""
+    table = np.full((len(labels.prompts), len(models)), np.nan)
+    if scale in labels.scales:
+        of_model = {labels.heads[head]: head for head in labels.heads_on(labels.scales.index(scale))}
+        for column, model in enumerate(models):
+            if model in of_model:
+                table[:, column] = labels.quality[:, of_model[model]]
+    return table
+
+
+def picked(quality: np.ndarray, score: np.ndarray) -> np.ndarray:
+    """(P,) quality of the model with the best score that answered; of equal ones the first."""
+    best = np.where(~np.isnan(quality), np.nan_to_num(score, nan=-1.0), -np.inf).argmax(axis=1)
+    return np.asarray(quality[np.arange(len(quality)), best])
+
+
+def picked_by_means(
+    quality: np.ndarray, tasks: np.ndarray, train: Labels, scale: str, models: Sequence[str]
+) -> dict[str, np.ndarray]:
+    """(P,) quality of the model that was best in training, overall and by each prompt's task. A model without answers
+    to a task counts with its overall mean."""
+    table = on_scale(train, scale, models)
+    known = np.array([prompt.task or "" for prompt in train.prompts])
+    rated = (~np.isnan(table)).any(axis=1)
+
+    def mean(rows: np.ndarray, otherwise: np.ndarray) -> np.ndarray:
+        count = (~np.isnan(table[rows])).sum(axis=0)
+        return np.where(count > 0, np.nansum(table[rows], axis=0) / np.maximum(count, 1), otherwise)
+
+    overall = mean(rated, np.zeros(len(models)))
+    by_task = {task: mean(rated & (known == task), overall) for task in np.unique(known[rated]).tolist()}
+    return {
+        BEST_SINGLE: picked(quality, np.broadcast_to(overall, quality.shape)),
+        BEST_PER_TASK: picked(quality, np.stack([by_task.get(task, overall) for task in tasks])),
+    }
