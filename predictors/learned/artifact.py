@@ -124,7 +124,7 @@ def load(path: Path, kind: str | None = None, features: tuple[str, ...] | None =
         arrays, header = _members(data)
         found_format, found_kind = header["format"], header["kind"]
         found = tuple(str(name) for name in header["features"])
-        told = dict(header["about"])
+        about = dict(header["about"])
     # A damaged zip or member can fail in any of these ways.
     except (
         zipfile.BadZipFile,
@@ -150,7 +150,7 @@ def load(path: Path, kind: str | None = None, features: tuple[str, ...] | None =
         raise ArtifactError(
             f"{path}: made with other features than this version has ({which}): train it anew"
         )
-    return Artifact(found_kind, found, arrays, told, sha256(data).hexdigest()[:12])
+    return Artifact(found_kind, found, arrays, about, sha256(data).hexdigest()[:12])
 
 
 def shaped(
@@ -170,6 +170,26 @@ def shaped(
             raise ArtifactError(f"the {kind} artifact's {name} {found}; it should have {shape}")
         arrays[name] = np.asarray(array, np.float32)
     return arrays
+
+
+def sizes(artifact: Artifact, kind: str, arrays: Mapping[str, tuple[str, str]]) -> dict[str, int]:
+    """The size of each dimension of these arrays, given by name as (types of numbers, a letter for each dimension). A letter
+    means one size everywhere, a digit that size. Raises ArtifactError for an artifact of another kind, or with an array that
+    is missing or does not fit."""
+    if artifact.kind != kind:
+        raise ArtifactError(f"a {artifact.kind} artifact, not a {kind} one")
+    found = {digit: int(digit) for digit in "0123456789"}
+    for name, (types, dimensions) in arrays.items():
+        array = artifact.arrays.get(name)
+        if array is None:
+            raise ArtifactError(f"a {kind} artifact without its {name}")
+        fits = array.dtype.kind in types and array.ndim == len(dimensions)
+        if not fits or any(
+            found.setdefault(dimension, size) != size
+            for dimension, size in zip(dimensions, array.shape, strict=True)
+        ):
+            raise ArtifactError(f"a {kind} artifact whose {name} does not fit: {array.shape} {array.dtype}")
+    return found
 
 
 def _members(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

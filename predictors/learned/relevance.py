@@ -26,7 +26,7 @@ from math import log
 
 import numpy as np
 
-from predictors.learned.artifact import Artifact, ArtifactError
+from predictors.learned.artifact import Artifact, ArtifactError, sizes
 from predictors.learned.names import model_key
 from predictors.learned.text import COUNTS, HEAD_TOKENS, TAIL_TOKENS, TEXT_FEATURES
 from router.core.types import PromptFeatures
@@ -336,29 +336,15 @@ _ARRAYS = {
 
 
 def _check(artifact: Artifact) -> None:
-    if artifact.kind != "relevance":
-        raise ArtifactError(f"a {artifact.kind} artifact, not a relevance one")
-    sizes: dict[str, int] = {"2": 2}
-    for name, (kinds, dimensions) in _ARRAYS.items():
-        array = artifact.arrays.get(name)
-        if array is None:
-            raise ArtifactError(f"a relevance artifact without its {name}")
-        fits = array.dtype.kind in kinds and array.ndim == len(dimensions)
-        if not fits or any(
-            sizes.setdefault(dimension, size) != size
-            for dimension, size in zip(dimensions, array.shape, strict=True)
-        ):
-            raise ArtifactError(
-                f"a relevance artifact whose {name} does not fit: {array.shape} {array.dtype}"
-            )
+    found = sizes(artifact, "relevance", _ARRAYS)
     scales = artifact.arrays["head_scale"]
     if (
-        sizes["X"] != sizes["D"] + len(COUNTS) + 1
-        or sizes["O"] != sizes["N"] + sizes["L"]
-        or not sizes["K"]
-        or not sizes["G"]
-        or not sizes["T"]
-        or (len(scales) and not 0 <= int(scales.min()) <= int(scales.max()) < sizes["S"])
+        found["X"] != found["D"] + len(COUNTS) + 1
+        or found["O"] != found["N"] + found["L"]
+        or not found["K"]
+        or not found["G"]
+        or not found["T"]
+        or (len(scales) and not 0 <= int(scales.min()) <= int(scales.max()) < found["S"])
         or not artifact.arrays["near"][0] < artifact.arrays["near"][1]
     ):
         raise ArtifactError("a relevance artifact whose arrays do not fit each other")

@@ -17,6 +17,7 @@ from predictors.online.prediction import OnlinePrediction, Quantiles
 from predictors.online.residuals import Shrinkage, StratifiedResiduals
 from router.core.profile import EngineProfile
 from router.core.state import Instance
+from router.core.types import Request
 
 #: Log standard deviations before anything is observed: of the bias with a profile, of the bias with the generic profile,
 #: and of single observations. They are chosen wide, so that P(miss) is not certain without data.
@@ -33,14 +34,20 @@ _LEAST_OBSERVED = 2
 
 
 class PendingTtft:
-    """An attempt without a first token, with the prediction made at its dispatch. Log residuals are relative to the
-    physical TTFT. `taken` is the residual that was learned when the attempt was overdue."""
+    """An attempt without a first token, with the prediction made at its dispatch. `ttft_s` is set when the first token
+    comes. Log residuals are relative to the physical TTFT. `taken` is the residual that was learned when the attempt was
+    overdue."""
 
     __slots__ = (
-        "actual", "dispatched_at", "lost", "overdue_at", "physical", "prediction", "stats", "taken", "void",
+        "actual", "dispatched_at", "lost", "overdue_at", "physical", "prediction", "request", "stats", "taken", "ttft_s", "void",
     )  # fmt: skip
 
-    def __init__(self, stats: CandidateStats, prediction: OnlinePrediction, dispatched_at: float) -> None:
+    ttft_s: float
+
+    def __init__(
+        self, request: Request, stats: CandidateStats, prediction: OnlinePrediction, dispatched_at: float
+    ) -> None:
+        self.request = request
         self.stats = stats
         self.prediction = prediction
         self.dispatched_at = dispatched_at

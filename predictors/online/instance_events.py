@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from predictors.online.learner import DispatchEvent, EndEvent, FirstTokenEvent, Learner, LossEvent
+from predictors.online.candidate_stats import PendingTtft
+from predictors.online.learner import EndEvent, Learner, LossEvent
 from predictors.online.observation import CandidateKey, Count, Log, Seconds, Tokens
 
 
@@ -62,8 +63,8 @@ class InstanceEvents(Learner[InstanceEvent]):
 
     observations = (AttemptSent, FirstTokenCame, AnswerEnded, AttemptLost)
 
-    def observe_dispatch(self, event: DispatchEvent) -> AttemptSent | None:
-        stats, estimate = event.stats, event.prediction.estimate
+    def observe_dispatch(self, attempt: PendingTtft) -> AttemptSent | None:
+        stats, estimate = attempt.stats, attempt.prediction.estimate
         if stats.history is None:
             return None
         return AttemptSent(
@@ -75,11 +76,11 @@ class InstanceEvents(Learner[InstanceEvent]):
             estimate.step_s,
         )
 
-    def observe_first_token(self, event: FirstTokenEvent) -> FirstTokenCame:
-        estimate = event.pending.prediction.estimate
+    def observe_first_token(self, attempt: PendingTtft) -> FirstTokenCame:
+        estimate = attempt.prediction.estimate
         return FirstTokenCame(
-            event.stats.key,
-            event.ttft_s,
+            attempt.stats.key,
+            attempt.ttft_s,
             estimate.ttft_s,
             estimate.ttft_bias,
             estimate.prompt_tokens,

@@ -25,24 +25,6 @@ O = TypeVar("O")  # noqa: E741 (the observations of one learner)
 
 
 @dataclass(slots=True)
-class DispatchEvent:
-    """An attempt was sent to its instance."""
-
-    stats: CandidateStats
-    prediction: OnlinePrediction
-
-
-@dataclass(slots=True)
-class FirstTokenEvent:
-    """The first token of an attempt came `ttft_s` after its dispatch."""
-
-    request: Request
-    stats: CandidateStats
-    pending: PendingTtft
-    ttft_s: float
-
-
-@dataclass(slots=True)
 class EndEvent:
     """An attempt ended with a complete answer.
 
@@ -83,16 +65,20 @@ class Learner(ABC, Generic[O]):
     def __init__(self, stats: FleetStats) -> None:
         self.stats = stats
 
-    def observe_dispatch(self, event: DispatchEvent) -> O | None:
+    def observe_dispatch(self, attempt: PendingTtft) -> O | None:
+        """The attempt was sent to its instance."""
         return None
 
-    def observe_first_token(self, event: FirstTokenEvent) -> O | None:
+    def observe_first_token(self, attempt: PendingTtft) -> O | None:
+        """The first token of the attempt came `attempt.ttft_s` after its dispatch."""
         return None
 
     def observe_end(self, event: EndEvent) -> O | None:
+        """An attempt ended with a complete answer."""
         return None
 
     def observe_loss(self, event: LossEvent) -> O | None:
+        """An attempt ended without a complete answer."""
         return None
 
     @abstractmethod

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from predictors.learned.models import Models
 from predictors.online.candidate_stats import CandidateStats, PendingTtft
 from predictors.online.fleet_stats import FleetStats
-from predictors.online.learner import DispatchEvent, EndEvent, FirstTokenEvent, Learner, LossEvent
+from predictors.online.learner import EndEvent, Learner, LossEvent
 from predictors.online.learners import LEARNERS
 from predictors.online.observation import Observation
 from predictors.online.prediction import OnlinePrediction
@@ -131,12 +131,12 @@ class Learning:
         if stats is None or not isinstance(prediction, OnlinePrediction):
             return
         stats.instance = instance
-        pending = PendingTtft(stats, prediction, now)
+        pending = PendingTtft(request, stats, prediction, now)
         self.stats.attempts[request.id, candidate.instance] = pending
         stats.pending.append(pending)
         if stats.history is not None:
             stats.history.waits(now)
-        self._learn(DispatchEvent(stats, prediction), self._on_dispatch, now)
+        self._learn(pending, self._on_dispatch, now)
         self._learn_due(stats, now)
 
     def observe_ttft(
@@ -154,11 +154,11 @@ class Learning:
             return
         stats = pending.stats
         stats.instance = instance
-        ttft_s = max(engine_ttft_s, LEAST_S)
+        pending.ttft_s = ttft_s = max(engine_ttft_s, LEAST_S)
         pending.actual = log(ttft_s / pending.prediction.estimate.ttft_s)
         if stats.history is not None:
             stats.history.stops_waiting(now - ttft_s)
-        self._learn(FirstTokenEvent(request, stats, pending, ttft_s), self._on_first_token, now)
+        self._learn(pending, self._on_first_token, now)
         self._learn_due(stats, now)
 
     def observe_end(

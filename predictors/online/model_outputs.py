@@ -31,7 +31,7 @@ class ModelOutputs(NamedTuple):
     predict for. By row: the quantiles of log errors as they serve, and as the latency model gave them (2, TAUS); the
     factors that the former stand for (2, 3: median, 95 % quantile, mean); the mean share of KV memory in use.
 
-    `serves_ttft` and `serves_tpot` say by candidate whether the latency model's quantiles serve.
+    `serves_ttft` and `serves_tpot` say, by candidate with a row, whether the latency model's quantiles serve.
     """
 
     rows: dict[int, int]
@@ -43,6 +43,9 @@ class ModelOutputs(NamedTuple):
     serves_tpot: list[bool]
 
 
+_NOTHING = ModelOutputs({}, [], np.empty((0, 2, len(TAUS))), [], [], [], [])
+
+
 def model_outputs(
     fleet: FleetStats,
     request: Request,
@@ -52,9 +55,9 @@ def model_outputs(
 ) -> ModelOutputs:
     """For each candidate's analytic estimate at its instance."""
     model, memory = fleet.models.latency, fleet.models.memory
-    serves_ttft, serves_tpot = [False] * len(estimates), [False] * len(estimates)
     if model is None or not request.decodes:
-        return ModelOutputs({}, [], _NO_QUANTILES, [], [], serves_ttft, serves_tpot)
+        return _NOTHING
+    serves_ttft, serves_tpot = [False] * len(estimates), [False] * len(estimates)
     modelled: Sequence[int] = range(len(estimates))
     if len(estimates) > _MOST_MODELLED:
         ranks = [each.e2e_s for each in estimates]
@@ -82,9 +85,6 @@ def model_outputs(
     return ModelOutputs(
         places, quantiles.tolist(), raw, factors_of(quantiles).tolist(), ratios, serves_ttft, serves_tpot
     )
-
-
-_NO_QUANTILES = np.empty((0, 2, len(TAUS)))
 
 
 def misses(

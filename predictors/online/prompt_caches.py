@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from predictors.online.candidate_stats import PendingTtft
 from predictors.online.fleet_stats import FleetStats
-from predictors.online.learner import EndEvent, FirstTokenEvent, Learner
+from predictors.online.learner import EndEvent, Learner
 from predictors.online.observation import CandidateKey, Hash, Tokens
 from predictors.online.prefix_index import PrefixIndex
 from predictors.online.sessions import SessionIndex
@@ -50,11 +51,11 @@ class PromptCaches(Learner[PromptCached]):
         held_tokens = self.sessions.held_tokens(instance, request.session)
         return max(hashed_tokens, min(held_tokens, request.prompt_tokens - 1.0))
 
-    def observe_first_token(self, event: FirstTokenEvent) -> PromptCached | None:
-        request = event.request
+    def observe_first_token(self, attempt: PendingTtft) -> PromptCached | None:
+        request = attempt.request
         if not request.prefix and request.session is None:
             return None
-        return PromptCached(event.stats.key, request.prefix, request.session, request.prompt_tokens)
+        return PromptCached(attempt.stats.key, request.prefix, request.session, request.prompt_tokens)
 
     def observe_end(self, event: EndEvent) -> PromptCached | None:
         request, stats = event.request, event.stats

@@ -13,8 +13,8 @@ from typing import Annotated
 
 from predictors.analytic.physical import TPOT_STRATA, TTFT_STRATA
 from predictors.analytic.quantiles import P50, P95
-from predictors.online.candidate_stats import CandidateStats
-from predictors.online.learner import EndEvent, FirstTokenEvent, Learner
+from predictors.online.candidate_stats import CandidateStats, PendingTtft
+from predictors.online.learner import EndEvent, Learner
 from predictors.online.observation import CandidateKey, Log, Quantiles, Seconds, within
 
 #: Two events at the same moment count as this far apart.
@@ -103,16 +103,11 @@ class TtftErrors(Learner[TtftError | TtftCorrection]):
             )
         return None
 
-    def observe_first_token(self, event: FirstTokenEvent) -> TtftCorrection | None:
-        pending, stats = event.pending, event.stats
-        if (
-            pending.taken is None
-            or pending.actual is None
-            or self.stats.candidates.get(stats.key) is not stats
-        ):
+    def observe_first_token(self, attempt: PendingTtft) -> TtftCorrection | None:
+        taken, actual, stats = attempt.taken, attempt.actual, attempt.stats
+        if taken is None or actual is None or self.stats.candidates.get(stats.key) is not stats:
             return None
-        stratum = pending.prediction.estimate.ttft_stratum
-        return TtftCorrection(stats.key, stratum, pending.taken, pending.actual)
+        return TtftCorrection(stats.key, attempt.prediction.estimate.ttft_stratum, taken, actual)
 
     def apply(self, observation: TtftError | TtftCorrection, now: float) -> None:
         stats = self.stats.candidates[observation.candidate]

@@ -20,9 +20,9 @@ import numpy as np
 from predictors.analytic.physical import is_unloaded
 from predictors.learned.models import Models
 from predictors.learned.trees import TAU, tree_row
-from predictors.online.candidate_stats import CandidateStats
+from predictors.online.candidate_stats import CandidateStats, PendingTtft
 from predictors.online.fleet_stats import FleetStats
-from predictors.online.learner import EndEvent, FirstTokenEvent, Learner, LossEvent
+from predictors.online.learner import EndEvent, Learner, LossEvent
 from predictors.online.observation import CandidateKey, Log, within
 from predictors.online.prediction import OnlinePrediction
 from router.core.interfaces import Option
@@ -161,12 +161,12 @@ class TreeTimes(Learner[TreeError]):
             times.append((waited_s + ttft_s, exp(tpot + group.value(_TPOT, queued))))
         return times
 
-    def observe_first_token(self, event: FirstTokenEvent) -> TreeError | None:
-        forecast = event.pending.prediction.trees
-        if forecast is None or self._is_stale(forecast, event.stats):
+    def observe_first_token(self, attempt: PendingTtft) -> TreeError | None:
+        forecast = attempt.prediction.trees
+        if forecast is None or self._is_stale(forecast, attempt.stats):
             return None
-        error = log(event.ttft_s) - forecast.ttft
-        return TreeError(event.stats.key, _TTFT, forecast.queued, error)
+        error = log(attempt.ttft_s) - forecast.ttft
+        return TreeError(attempt.stats.key, _TTFT, forecast.queued, error)
 
     def observe_loss(self, event: LossEvent) -> TreeError | None:
         forecast = None if event.pending is None else event.pending.prediction.trees

@@ -1,1 +1,1 @@
-"""What a request asks of the router: routing parameters, facts of its prompt, capabilities it needs."""
+"""What the router reads of a request: its checked body, routing parameters, facts of its prompt, needed capabilities."""

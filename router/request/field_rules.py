@@ -1,8 +1,9 @@
-"""Members of a body that operators do not let clients send on to engines, and media that engines would fetch.
+"""Fields that operators forbid, and media that engines would fetch.
 
-An engine acts on some members with its own rights: it runs a template, loads a tensor, moves other requests back, finds
-another's picture in its cache, or opens a URL from where it stands in the network. Checked once for each body, before it
-is translated or sent.
+An engine acts on some fields with its own rights: it runs a template, loads a tensor, delays other requests, finds another
+client's picture in its cache, or opens a URL from its place in the network. Each body is checked once, before it is
+translated or sent. The forbidden names come from the fleet file and may be anywhere in open-ended arguments, so these
+checks are code, not a model of the body.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from typing import Any
 
 from router.core.errors import invalid_request
 
-#: Members of a part of a message that name what an engine may open, beside those that end in `url`.
+#: Fields of a message's part that name media, beside those that end in `url`.
 _MEDIA = frozenset({"image", "video", "audio", "file"})
-#: Members that hold further arguments of an engine end so.
+#: Endings of fields that hold further arguments for engines.
 _ARGUMENTS = ("_kwargs", "_body", "_params")
 _NOT_GIVEN: tuple[Any, ...] = (None, [], {}, "")
 _ALLOWED = {"allow": ("data:", "http://", "https://"), "data_only": ("data:",)}
 
 
 class FieldRules:
-    """`forbidden` are names of members; `media_urls` is `allow` or `data_only` (`limits` of the fleet file)."""
+    """`forbidden` are names of fields; `media_urls` is `allow` or `data_only` (`limits` of the fleet file)."""
 
     def __init__(self, forbidden: Collection[str], media_urls: str) -> None:
         self._forbidden = frozenset(forbidden)
@@ -33,8 +34,8 @@ class FieldRules:
         )
 
     def check_names(self, body: Mapping[str, Any]) -> None:
-        """Raise a 400 for a forbidden member, also of arguments (`chat_template_kwargs`). What is null or empty is not
-        given: clients write `"tools": []` into every request."""
+        """Raise a 400 for a forbidden field, in arguments (`chat_template_kwargs`) too. Null and empty values pass: clients
+        write `"tools": []` into every request."""
         if not self._forbidden.isdisjoint(body):
             self._refuse(body, "")
         for name, value in body.items():
@@ -51,8 +52,7 @@ class FieldRules:
                 raise invalid_request(f"{at}{name} is not allowed here.", f"{at}{name}")
 
     def check_media(self, body: Mapping[str, Any]) -> None:
-        """Raise a 400 for parts of a chat's messages with a forbidden member, or with media that an engine would have to
-        fetch from where it must not."""
+        """Raise a 400 for parts of a chat's messages with a forbidden field, or with media that an engine must not fetch."""
         messages = body.get("messages")
         if not isinstance(messages, list):
             return
@@ -69,7 +69,7 @@ class FieldRules:
 
 
 def _urls(part: Any) -> Iterator[tuple[str, str]]:
-    """Everything in a part that names media, with the member's name."""
+    """All URLs and texts that name media in a part, with the field's name."""
     if not isinstance(part, dict):
         return
     for name, value in part.items():

@@ -1,4 +1,4 @@
-"""What a client's key fixes for its requests."""
+"""The terms of a client's key."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyTerms:
-    """A client key's default policy and caps. One object for one key: it is compared by identity.
+    """A client key's default policy and caps. There is one object for each key, compared by identity.
 
-    `locked` takes the choice of the policy from the client (the key's, else the model's or the server's
-    default holds). `max_cost_usd`, `min_quality` and `max_priority` are caps that a client may tighten. `models` are
-    the fleet's names that it may use (None: all): for it there are no others. `owner` is the operator's key above it, or
-    itself; `prefix_salt` keeps its prompts' hashes apart from those of other keys, `cache_salt` its prompts in engines' caches.
+    `locked`: clients cannot choose the policy (the key's applies, else the model's or the server's default).
+    `max_cost_usd`, `min_quality` and `max_priority` are caps that a client may tighten. `models` are the fleet's models that
+    the key may use (None: all); others do not exist for it. `owner` is the operator's key above it, or itself. `prefix_salt`
+    separates its prompt hashes from those of other keys, `cache_salt` its prompts in engines' caches.
     """
 
     name: str | None = None

@@ -1,4 +1,4 @@
-"""The names that clients may ask for."""
+"""The model names that clients may use."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from router.core.types import Outcome
 
 #: Any model that generates text.
 AUTO = "auto"
-#: The longest name with a suffix that is looked at for its suffix.
+#: The longest name that may have a suffix.
 _MAX_NAME_CHARS = 1024
 
 
 class ModelNames:
-    """The names that clients may ask for, resolved ahead of time.
+    """The model names that clients may use, resolved ahead of time.
 
-    `models` are the fleet's names, `aliases` maps other names to them, `policies` are the known policies,
-    `generation` those of `models` that generate text (all, if not given): what `auto` means.
+    `models` are the fleet's names, `aliases` maps other names to them, `policies` are the known policies. `generation` are
+    the `models` that generate text (default: all), which `auto` stands for.
     """
 
     def __init__(
@@ -32,58 +32,58 @@ class ModelNames:
         self._aliases = dict(aliases)
         self._none_left = False
         names = tuple(models)
-        # First come, first served: exact names, aliases, Ollama's default tag, `auto`, then suffixes.
+        # The first meaning of a name wins: exact names, aliases, Ollama's default tag, `auto`, then suffixes.
         plain: dict[str, tuple[str, ...]] = {name: (name,) for name in names}
         for alias, name in aliases.items():
             plain.setdefault(alias, (name,))
-        for asked, found in list(plain.items()):
-            plain.setdefault(f"{asked}:latest", found)
-            plain.setdefault(asked.removesuffix(":latest"), found)
-        self._single = {asked: found[0] for asked, found in plain.items()}
+        for name, found in list(plain.items()):
+            plain.setdefault(f"{name}:latest", found)
+            plain.setdefault(name.removesuffix(":latest"), found)
+        self._single = {name: found[0] for name, found in plain.items()}
         every = names if generation is None else tuple(generation)
         self._names, self._generation = names, every
         if every:
             plain.setdefault(AUTO, every)
         self._known: dict[str, tuple[tuple[str, ...], str | None]] = {
-            asked: (found, None) for asked, found in plain.items()
+            name: (found, None) for name, found in plain.items()
         }
-        for asked, found in plain.items():
+        for name, found in plain.items():
             for policy in self.policies:
-                self._known.setdefault(f"{asked}:{policy}", (found, policy))
+                self._known.setdefault(f"{name}:{policy}", (found, policy))
 
-    def resolve(self, asked: object) -> tuple[tuple[str, ...], str | None]:
-        """The models that a request's `model` may be served by, and the policy of its suffix.
+    def resolve(self, name: object) -> tuple[tuple[str, ...], str | None]:
+        """The models that may serve a request's `model`, and the policy of its suffix.
 
-        Raises a 400 Refusal (`param` "model") for what is no name or an unknown suffix on a known name, and
-        a 404 `model_not_found` for anything else unknown.
+        Raises a 400 Refusal (`param` "model") for a value that is not a name and for an unknown suffix of a known name, and
+        a 404 `model_not_found` for any other unknown name.
         """
-        if not isinstance(asked, str) or not asked:
+        if not isinstance(name, str) or not name:
             raise invalid_request("model must be a non-empty string", "model")
-        found = self._known.get(asked)
+        found = self._known.get(name)
         if found is not None:
             return found
-        name = asked if len(asked) <= _MAX_NAME_CHARS else ""  # no name is that long, whatever its suffix
-        while ":" in name:
-            name = name.rpartition(":")[0]
-            if name in self._known:
-                suffix = asked[len(name) + 1 :]
+        known = name if len(name) <= _MAX_NAME_CHARS else ""  # no name with a suffix is that long
+        while ":" in known:
+            known = known.rpartition(":")[0]
+            if known in self._known:
+                suffix = name[len(known) + 1 :]
                 raise invalid_request(
-                    f"unknown policy {quoted(suffix)} after model {quoted(name)}; "
+                    f"unknown policy {quoted(suffix)} after model {quoted(known)}; "
                     f"known: {', '.join(self.policies)}",
                     "model",
                 )
-        message = f"The model {quoted(asked)} does not exist"
+        message = f"The model {quoted(name)} does not exist"
         if self._none_left:
             message += ": the fleet has none of the models that this key may use"
         raise Refusal(404, "model_not_found", message, Outcome.REJECTED_INVALID, param="model")
 
     @property
     def models(self) -> tuple[str, ...]:
-        """All names that are no alias."""
+        """All names except aliases."""
         return self._names
 
     def only(self, models: frozenset[str]) -> ModelNames:
-        """The names of some models, as if there were no others: `auto` means those of them that generate text."""
+        """The names of some models, as if there were no others. `auto` stands for those that generate text."""
         few = ModelNames(
             (name for name in self._names if name in models),
             {alias: name for alias, name in self._aliases.items() if name in models},
@@ -93,6 +93,6 @@ class ModelNames:
         few._none_left = not few._names
         return few
 
-    def name_of(self, asked: str) -> str | None:
-        """The fleet's name for one exact name or alias, without policy suffixes; None if there is none."""
-        return self._single.get(asked)
+    def name_of(self, name: str) -> str | None:
+        """The fleet's name for an exact name or alias, without policy suffixes; None if there is none."""
+        return self._single.get(name)

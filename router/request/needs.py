@@ -1,4 +1,4 @@
-"""What a request needs of an engine that not every kind can do, so that it goes to one that can."""
+"""The capabilities that a request needs and that not every kind of engine has."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""What the router needs to know of a prompt: token counts and prefix hashes. Text goes no further.
+"""Facts of a prompt: token counts and prefix hashes. The text itself goes no further.
 
-Without the engine's tokenizer the estimate is one token for four UTF-8 bytes (English text in the Llama 3
-and Qwen 2.5 vocabularies is at 4.2 to 4.6; the predictors learn the true ratio of each model).
+Without the engine's tokenizer the estimate is one token for four UTF-8 bytes (English text in the Llama 3 and Qwen 2.5
+vocabularies has 4.2 to 4.6; the predictors learn the true ratio of each model).
 
-The upper bound does not rest on what is recognised as text: an engine may write any member of a body into its
-prompt. A byte-level BPE token covers at least one byte, so the bound is the bytes of the JSON that is sent, data of
-images apart, and what a chat template adds to them.
+The upper bound does not depend on what is recognized as text: an engine may write any field of a body into its prompt. A
+byte-level BPE token covers at least one byte. So the bound is the bytes of the JSON that is sent, without the data of
+images, plus what a chat template adds.
 """
 
 from __future__ import annotations
@@ -20,27 +20,26 @@ from router.core.raw_json import LongText, Signs, json_bytes, measured
 from router.core.types import PREFIX_TOKENS, PromptFeatures
 
 BYTES_PER_TOKEN = 4
-#: Upper bound of what a chat template adds once.
+#: Upper bound of the tokens that a chat template adds once.
 TEMPLATE_TOKENS = 64
-#: Tokens of one image. A usual value: Qwen2.5-VL takes one for 28 x 28 pixels, so about 1024 x 768. The upper bound:
-#: the 12845056 pixels (`max_pixels` of its preprocessor_config.json) to which it shrinks larger ones. Others take fewer:
-#: Llama 3.2 Vision 4 tiles of 1601, LLaVA-NeXT at most 2880, OpenAI's GPT-4o at most 1445.
+#: Tokens of one image. Estimate: Qwen2.5-VL uses one for 28 x 28 pixels, so 1024 is an image of about 1024 x 768. Upper
+#: bound: it shrinks larger images to 12845056 pixels (`max_pixels` of its preprocessor_config.json). Others use fewer: Llama
+#: 3.2 Vision 4 tiles of 1601, LLaVA-NeXT at most 2880, OpenAI's GPT-4o at most 1445.
 IMAGE_TOKENS = 1024
 IMAGE_TOKENS_BOUND = 12845056 // (28 * 28)
-#: Most tokens of sound or video whose data is not sent along: nobody knows how long it is. Qwen2.5-VL takes at most
-#: 115200 for a video; contexts of models that take media end at about this.
+#: The most tokens of sound or video whose data is not in the request, so that its length is unknown. Qwen2.5-VL uses at
+#: most 115200 for a video; contexts of models for media end at about this.
 MEDIA_TOKENS_BOUND = 1 << 17
-#: Prefix hashes: one for each leading block of this many bytes, at most so many.
+#: Prefix hashes: one for each leading block of this many bytes, up to a maximum.
 PREFIX_BLOCK_BYTES = 1024
 MAX_PREFIX_BLOCKS = PREFIX_TOKENS * BYTES_PER_TOKEN // PREFIX_BLOCK_BYTES
 
-#: Of several texts that are longer in all predictors see so many characters at both ends.
+#: Of longer texts predictors get this many characters at both ends.
 _MAX_SEEN_CHARS = 1 << 20
 
-#: Members of a message that chat templates print beside its content.
+#: Fields of a message that chat templates print beside its content.
 _ALSO_RENDERED = ("tool_calls", "function_call", "reasoning", "reasoning_content")
-#: Types of a content's parts that hold text, and the members that make an engine take a part for media whatever its type
-#: says (vLLM does).
+#: Types of parts that hold text, and fields that make an engine read a part as media whatever its type says (vLLM does).
 _TEXT_PARTS = frozenset({"text", "refusal", "input_text", "output_text", "thinking"})
 _IMAGE_MEMBERS = frozenset({"image_url", "image_pil", "image_embeds"})
 _MEDIA_MEMBERS = frozenset(
@@ -53,18 +52,18 @@ _MEDIA_MEMBERS = frozenset(
         "file",
     }
 )
-#: Where a request's prompt stands, by API.
+#: The field of the prompt, by API.
 _PROMPT = {"chat": "messages", "completions": "prompt", "embeddings": "input"}
-#: Templates print JSON with an indent (Llama 3.1: 4 spaces a level): more tokens for each member and bracket. A run of
-#: spaces is one token up to 16 of them at least, in all vocabularies in use.
+#: Templates print JSON with an indent (Llama 3.1: 4 spaces a level), which adds tokens for each member and bracket. In all
+#: vocabularies in use a run of up to 16 spaces is one token.
 _TOKENS_PER_BREAK = 9
 #: Go, and with it Ollama, writes each of `<`, `>` and `&` in JSON as six characters.
 _MORE_PER_ESCAPE = 5
-#: Bytes of messages that are not prompt, as they usually are: once, for each, and for escapes as a share of the text.
+#: Usual bytes of messages that are not prompt: once, for each message, and for escapes as a share of the text.
 _USUAL_ENVELOPE_BYTES = 512
 _USUAL_MESSAGE_BYTES = 64
 _USUAL_ESCAPES = 1 / 8
-#: Members that no engine writes into a prompt. Larger than so many bytes they count in the bound all the same.
+#: Fields that no engine writes into a prompt. Values above this size count in the bound all the same.
 _SMALL_BYTES = 64
 _NOT_PROMPT = frozenset(
     "model stream stream_options max_tokens max_completion_tokens min_tokens n best_of use_beam_search temperature top_p"  # noqa: SIM905 (a list of thirty lines)
@@ -74,12 +73,12 @@ _NOT_PROMPT = frozenset(
 )
 
 
-#: Members that bind the sampling, or tell what to do with the prompt, as a rule: they count in the bound only.
+#: Fields that usually control sampling or processing: they count in the bound only.
 _USUALLY_NOT_PROMPT = frozenset(
     "response_format structured_outputs guided_json guided_regex guided_choice guided_grammar tool_choice logits_processors"  # noqa: SIM905
     " stop_token_ids bad_words allowed_token_ids vllm_xargs cache_salt prediction".split()
 )
-#: Members whose text is counted as such, and those; by API.
+#: Fields that are counted otherwise, by API.
 _SEEN = {
     api: _USUALLY_NOT_PROMPT | ({name} if api == "chat" else {name, "suffix"})
     for api, name in _PROMPT.items()
@@ -88,11 +87,11 @@ _SEEN = {
 
 @dataclass(frozen=True, slots=True)
 class PromptFacts:
-    """`tokens`: best estimate; `tokens_bound`: upper bound; `prefix`: hashes of the leading blocks, each
-    chained to those before it. `longest_tokens`: of several prompts in one request the longest, which is the
-    one that must fit a context (None: there is only one), `prompts` how many there are. `text_bytes` and `media`: how
-    much text, and how many images (or other media), both numbers count; `media_bound`: the most tokens that the media take,
-    beside what their bytes are in `tokens_bound`."""
+    """`tokens`: best estimate. `tokens_bound`: upper bound. `prefix`: hashes of the leading blocks, each chained to those
+    before it. `longest_tokens`: the longest of several prompts in one request, which must fit a context (None: one prompt).
+    `prompts`: their number. `text_bytes` and `media`: the bytes of text and the number of images (or other media) in both
+    counts. `media_bound`: the most tokens of the media, beside their bytes in `tokens_bound`.
+    """
 
     tokens: int
     tokens_bound: int
@@ -102,12 +101,12 @@ class PromptFacts:
     media_bound: int = 0
     longest_tokens: int | None = None
     prompts: int = 1
-    features: PromptFeatures | None = None  # what predictors see of it; None: no text, or several prompts
+    features: PromptFeatures | None = None  # for predictors; None: no text, or several prompts
 
 
 class ChatParts(NamedTuple):
-    """A chat's texts (JSON where a template prints JSON), how many images (or other media) it holds, the bytes of
-    the images' data, and the most tokens that all media take."""
+    """A chat's texts (JSON where a template prints JSON), its number of images (or other media), the bytes of the images'
+    data, and the most tokens of all media."""
 
     texts: list[str]
     media: int
@@ -116,8 +115,8 @@ class ChatParts(NamedTuple):
 
 
 def prompt_facts(api: str, body: Mapping[str, Any], around_bound: int | None = None) -> PromptFacts:
-    """Facts of a checked body: a chat's `messages` (and `tools`), a completion's `prompt`, or an embedding's
-    `input`. `around_bound` is what `bound_around` says of it (None: not asked yet)."""
+    """Facts of a checked body: a chat's `messages` (and `tools`), a completion's `prompt`, or an embedding's `input`.
+    `around_bound` is the result of `bound_around` (None: it is computed here)."""
     if around_bound is None:
         around_bound = bound_around(api, body)
     prompt = body[_PROMPT[api]]
@@ -127,7 +126,7 @@ def prompt_facts(api: str, body: Mapping[str, Any], around_bound: int | None = N
         sent = json_bytes(prompt) - media_bytes
         written = sent + unseen_bytes(body, _SEEN[api])
         usual = _USUAL_ENVELOPE_BYTES + _USUAL_MESSAGE_BYTES * len(prompt) + int(size * _USUAL_ESCAPES)
-        unseen = max(0, written - size - usual)  # in members that hold no text as a rule
+        unseen = max(0, written - size - usual)  # in fields that usually hold no text
         return PromptFacts(
             _usual_tokens(size) + unseen // BYTES_PER_TOKEN + media * IMAGE_TOKENS,
             around_bound + sent + media_bound,
@@ -137,7 +136,7 @@ def prompt_facts(api: str, body: Mapping[str, Any], around_bound: int | None = N
             media_bound,
             features=prompt_features(_joined(texts)),
         )
-    suffix = body.get("suffix")  # what the answer is to lead to is written into the prompt too
+    suffix = body.get("suffix")  # the text after the answer is also written into the prompt
     more = [suffix] if api == "completions" and isinstance(suffix, str) else []
     hidden = unseen_bytes(body, _SEEN[api]) - _USUAL_ENVELOPE_BYTES
     unseen = max(0, hidden) // BYTES_PER_TOKEN  # may be written into each prompt
@@ -172,8 +171,8 @@ def prompt_facts(api: str, body: Mapping[str, Any], around_bound: int | None = N
 
 
 def bound_around(api: str, body: Mapping[str, Any]) -> int:
-    """Upper bound of the tokens that a checked body brings beside the JSON of its prompt: every other member as JSON,
-    however a template prints it, and what the template itself adds (for each message less than its JSON's signs)."""
+    """Upper bound of the tokens of a checked body beside the JSON of its prompt: every other field as JSON, however a
+    template prints it, and what the template adds (for each message less than its JSON's punctuation)."""
     prompt = _PROMPT[api]
     bound = 8 if api != "chat" else TEMPLATE_TOKENS
     for name, value in body.items():
@@ -192,7 +191,7 @@ def bound_around(api: str, body: Mapping[str, Any]) -> int:
 
 
 def unseen_bytes(body: Mapping[str, Any], seen: Collection[str]) -> int:
-    """Bytes of the members that may be written into a prompt, but are not among those `seen` by who counted it."""
+    """Bytes of fields that may be written into a prompt, except those in `seen`, which the caller has counted."""
     return sum(
         len(name) + json_bytes(value)
         for name, value in body.items()
@@ -211,7 +210,7 @@ def prompt_texts(api: str, body: Mapping[str, Any]) -> list[str]:
 
 
 def chat_parts(body: Mapping[str, Any]) -> ChatParts:
-    """What stands in a chat."""
+    """The texts and media of a chat."""
     messages = body["messages"]
     if len(messages) == 1 and isinstance(content := messages[0].get("content"), str) and "tools" not in body:
         return ChatParts([content], 0, 0, 0)
@@ -243,7 +242,7 @@ def chat_parts(body: Mapping[str, Any]) -> ChatParts:
 
 
 def _printed(value: Any) -> list[str]:
-    """JSON as text; its long strings by themselves, after the rest."""
+    """JSON as text; its long strings follow separately."""
     if isinstance(value, str):
         return [value]
     data, long, _ = measured(value)
@@ -251,15 +250,15 @@ def _printed(value: Any) -> list[str]:
 
 
 def _image_bytes(part: Mapping[str, Any]) -> int:
-    """Bytes of an image's own data: an engine decodes them, and shrinks what is too large. Of sound and video nothing
-    bounds the tokens but their bytes."""
+    """Bytes of an image's data, which an engine decodes and shrinks. For sound and video only the bytes bound the
+    tokens."""
     image = part.get("image_url")
     url = image.get("url") if isinstance(image, dict) else image
     return len(url) if isinstance(url, str) and url.isascii() and url.startswith("data:image/") else 0
 
 
 def _media_bound(part: Mapping[str, Any]) -> int:
-    """The most tokens of one part with media: of images a constant, of other media their bytes if those are here."""
+    """The most tokens of a part with media: a constant for images, the bytes for other media that are in the request."""
     members = _MEDIA_MEMBERS.intersection(part)
     if (
         members
@@ -273,7 +272,7 @@ def _media_bound(part: Mapping[str, Any]) -> int:
 
 
 def _is_reference(value: Any) -> bool:
-    """Whether a member of a part says where an engine is to fetch the media."""
+    """Whether a field of a part is a URL from which an engine fetches the media."""
     if isinstance(value, dict):
         return any(map(_is_reference, value.values()))
     return isinstance(value, str) and value[:8].lower().startswith(("http://", "https://"))
@@ -291,7 +290,7 @@ def _text_bytes(texts: Iterable[str]) -> int:
 
 
 def _encoded_bytes(text: str) -> int:
-    """Of a long text as it came, escapes included: to encode it would take too long."""
+    """For a long text the bytes as received, escapes included: encoding it would take too long."""
     return len(text.json) - 2 if isinstance(text, LongText) else len(text.encode())
 
 
@@ -300,7 +299,7 @@ def _usual_tokens(size: int) -> int:
 
 
 def leading_chars(texts: Iterable[str], chars: int, between: str = "") -> str:
-    """The first characters of texts that are joined, without joining all of them."""
+    """The first characters of joined texts, without joining all of them."""
     start: list[str] = []
     for text in texts:
         start.append(text[:chars])
@@ -317,7 +316,7 @@ def _prefix(texts: list[str], size: int) -> tuple[int, ...]:
 
 
 def _joined(texts: list[str]) -> str:
-    """The texts as predictors see them: of very long ones the beginning and the end."""
+    """The text for predictors: of a very long text the beginning and the end."""
     if len(texts) == 1:
         return texts[0]
     if sum(map(len, texts)) <= 2 * _MAX_SEEN_CHARS:

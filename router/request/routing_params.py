@@ -1,12 +1,12 @@
-"""What a client asks of the router, settled against what the operator fixed.
+"""Merges a client's routing parameters with the operator's defaults and caps.
 
-A wish comes in three spellings: the body's `routing` object, headers (both read by
-`router.request.routing_input`), and the model name (`auto`, `auto:latency`, `NAME:policy`). Precedence:
+A client gives parameters in the body's `routing` object, in headers (`router.request.routing_input` reads both), and in the
+model name (`auto`, `auto:latency`, `NAME:policy`). Precedence:
 
     operator's lock > body > headers > suffix > key's default > model's default > server's default
 
-A null or an absent field is not given and leaves the word to the next level. A given `slo` replaces the
-default as a whole, so `"slo": {}` asks for none. `models` replaces the model of the request's `model`.
+A null or absent field leaves the choice to the next level. A given `slo` replaces the complete default, so `"slo": {}`
+means no target. `models` replaces the model of the request's `model`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _NO_TARGET = Slo()
 
 @dataclass(frozen=True, slots=True)
 class RoutingParams:
-    """Everything decided. `models` are fleet names, never empty; `slo` is None when no target holds;
-    `hard` says that a missed target refuses or ends the request."""
+    """The merged parameters. `models` are fleet names, never empty. `slo` is None without a target. `hard`: a missed target
+    refuses or ends the request."""
 
     policy: str
     models: tuple[str, ...]
@@ -41,7 +41,7 @@ class RoutingParams:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What holds when nothing was asked, of the server or of one model; None leaves it to the next level."""
+    """Defaults of the server or of one model; None leaves a value to the next level."""
 
     policy: str | None = None
     slo: Slo | None = None
@@ -49,16 +49,16 @@ class Defaults:
 
 
 # --- merging -----------------------------------------------------------------------------------------
-_SILENT = RoutingInput()
+_NOTHING = RoutingInput()
 _OPEN = KeyTerms()
 _CACHED = 10_000
 _CACHED_NAMES = 1_000
 
 
 class RoutingRules:
-    """Settles wishes against one fleet's defaults. Built anew when the fleet changes.
+    """Merges parameters with the defaults of one version of the fleet.
 
-    `server` must name a policy; `models` holds the defaults of those models that have any.
+    `server` must name a policy; `models` has the defaults of those models that have any.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class RoutingRules:
         self._server = server
         self._models = dict(models or {})
         self._joint: dict[tuple[str, ...], Defaults] = {}
-        self._unasked: dict[tuple[KeyTerms, object], RoutingParams] = {}
+        self._plain: dict[tuple[KeyTerms, object], RoutingParams] = {}
         self._only: dict[frozenset[str], ModelNames] = {}
 
     def names_for(self, key: KeyTerms | None) -> ModelNames:
-        """The names that there are for a key."""
+        """The model names that exist for a key."""
         models = None if key is None else key.models
         if models is None:
             return self.names
@@ -93,28 +93,28 @@ class RoutingRules:
         body: RoutingInput | None = None,
         headers: RoutingInput | None = None,
     ) -> RoutingParams:
-        """The wish of one request that asks for `model` with `key` (None on an open gateway).
+        """The parameters of one request for `model` with `key` (None on an open gateway).
 
-        Raises the Refusals of `ModelNames.resolve`, and a 400 for an unknown policy or an unknown name in
-        `models`, `param` naming where it stood.
+        Raises the Refusals of `ModelNames.resolve`, and a 400 for an unknown policy or an unknown name in `models`, with
+        `param` naming the field.
         """
         terms = _OPEN if key is None else key
         if body is None and headers is None and isinstance(model, str):
-            params = self._unasked.get((terms, model))
+            params = self._plain.get((terms, model))
             if params is None:
-                params = self._merge(model, terms, _SILENT, _SILENT)
-                if len(self._unasked) >= _CACHED:
-                    self._unasked.clear()
-                self._unasked[terms, model] = params
+                params = self._merge(model, terms, _NOTHING, _NOTHING)
+                if len(self._plain) >= _CACHED:
+                    self._plain.clear()
+                self._plain[terms, model] = params
             return params
-        return self._merge(model, terms, body or _SILENT, headers or _SILENT)
+        return self._merge(model, terms, body or _NOTHING, headers or _NOTHING)
 
     def _merge(
         self, model: object, key: KeyTerms, body: RoutingInput, headers: RoutingInput
     ) -> RoutingParams:
         names = self.names_for(key)
         models, suffix = names.resolve(model)
-        # Both spellings are checked, also the one that another outranks.
+        # Both are checked, also the one that another overrides.
         self._check_policy(body.policy, "routing.policy")
         self._check_policy(headers.policy, "x-headway-policy")
         header_models = _named(names, headers.models, "x-headway-models")
@@ -153,8 +153,8 @@ class RoutingRules:
             raise invalid_request(f"unknown policy {quoted(policy)}; known: {known}", param)
 
     def _defaults(self, models: tuple[str, ...]) -> Defaults:
-        """What holds for a request that any of `models` may serve: a policy or `on_miss` that all of them
-        share, and of each SLO target the loosest, so that no model is held to another one's promise."""
+        """The defaults of a request that any of `models` may serve: a policy or `on_miss` that all of them share, and the
+        loosest of each SLO target, so that no model is held to another model's target."""
         joint = self._joint.get(models)
         if joint is None:
             each = [self._models.get(name, Defaults()) for name in models]
@@ -176,11 +176,11 @@ class RoutingRules:
         return joint
 
 
-def _named(names: ModelNames, asked: tuple[str, ...] | None, param: str) -> tuple[str, ...] | None:
-    if asked is None:
+def _named(names: ModelNames, given: tuple[str, ...] | None, param: str) -> tuple[str, ...] | None:
+    if given is None:
         return None
-    found: dict[str, None] = {}  # a set that keeps the order
-    for name in asked:
+    found: dict[str, None] = {}  # an ordered set
+    for name in given:
         known = names.name_of(name)
         if known is None:
             raise invalid_request(f"unknown model {quoted(name)} in {param}", param)
@@ -197,7 +197,7 @@ def _loosest(targets: Iterable[float | None]) -> float | None:
     return largest
 
 
-def _tighter(pick: Callable[[float, float], float], asked: float | None, cap: float | None) -> float | None:
-    if asked is None:
+def _tighter(pick: Callable[[float, float], float], given: float | None, cap: float | None) -> float | None:
+    if given is None:
         return cap
-    return asked if cap is None else pick(asked, cap)
+    return given if cap is None else pick(given, cap)

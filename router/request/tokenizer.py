@@ -1,4 +1,4 @@
-"""Prompt tokens by a `tokenizer.json` that the fleet file names (extra `tokenizers`)."""
+"""Counts prompt tokens with a `tokenizer.json` that the fleet file names (extra `tokenizers`)."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any, Self
 
 from router.request.prompt import IMAGE_TOKENS, PromptFacts, prompt_texts
 
-#: Texts longer than this are counted in a thread, so that others need not wait for it.
+#: Longer texts are counted in a thread, so that other requests do not wait.
 _IN_THREAD_CHARS = 8_000
-#: Longer ones are not counted, as it takes half a second and more: the estimate and the bound of their bytes hold.
+#: Longer texts are not counted, which would take half a second or more: the estimate and its bound are used.
 _MAX_COUNTED_CHARS = 2_000_000
-#: Threads that count at a time; who waits longer than this for one goes on with the estimate.
+#: Threads that count at the same time, and the longest wait for one; after it the estimate is used.
 _THREADS, _PATIENCE_S = 2, 1.0
-#: What a chat template usually adds for one message.
+#: Tokens that a chat template usually adds to a message.
 _USUAL_PER_MESSAGE = 5
 
 
 class PromptTokenizer:
-    """Counts a prompt's tokens. The chat template is not applied: what it adds is estimated and bounded."""
+    """Counts a prompt's tokens. The chat template is not applied: its tokens are estimated and bounded."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -68,5 +68,5 @@ class PromptTokenizer:
             self._threads.release()
 
     def _count(self, texts: list[str]) -> int:
-        # Only the batch call lets go of the interpreter's lock while it works.
+        # Only the batch call releases the interpreter's lock while it works.
         return sum(map(len, self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)))

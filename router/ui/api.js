@@ -1,4 +1,4 @@
-// All talk with the gateway. Keys stay in this tab (sessionStorage) and go out as Authorization only.
+// All calls to the gateway. Keys stay in this tab (sessionStorage) and are sent only as Authorization.
 
 const ADMIN = "headway.admin-key";
 const CLIENT = "headway.client-key";
@@ -38,8 +38,8 @@ async function ask(path, key, options = {}) {
     response = await fetch(`../${path}`, { ...options, headers, credentials: "omit", cache: "no-store" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    // A header that no browser sends is the key's fault, not the gateway's.
-    if (key && /[^\x20-\x7e]/.test(key)) throw new ApiError(401, "invalid_api_key", "A key has plain characters only.");
+    // The browser refuses such a header: the key is wrong, not the gateway.
+    if (key && /[^\x20-\x7e]/.test(key)) throw new ApiError(401, "invalid_api_key", "A key has only ASCII characters.");
     reachable(false);
     throw new ApiError(0, "unreachable", "The gateway does not answer.");
   }
@@ -58,7 +58,7 @@ async function refused(response) {
   }
 }
 
-/** GET under /admin. A 401 is also told as the event `locked`. */
+/** GET under /admin. A 401 also fires the event `locked`. */
 export async function admin(path, signal) {
   try {
     return await (await ask(`admin/${path}`, keys.admin, { signal })).json();

@@ -1,4 +1,4 @@
-// The frame: which view is shown, the theme, the admin key, and whether the gateway answers.
+// The frame: the current view, the theme, the admin key, and whether the gateway answers.
 
 import * as api from "./api.js";
 import { card, h, head, say } from "./dom.js";
@@ -88,8 +88,8 @@ function gate() {
     },
   }, h("label", null, "Admin key", key), wrong, h("div", { class: "actions" }, h("button", { class: "main" }, "Open")));
   const where = about?.admin_key_needed === false
-    ? "No admin key is set, so this part answers only a browser on the gateway's own machine."
-    : "This part needs the admin key. It is kept in this tab until it is closed.";
+    ? "No admin key is set, so this part is open only to a browser on the gateway's machine."
+    : "This part needs the admin key. The key stays in this tab until it is closed.";
   main.replaceChildren(h("div", { class: "gate" }, head("Admin key", where), card(null, form)));
   key.focus();
 }

@@ -1,4 +1,4 @@
-// Comparisons of policies (`headway compare`): from the gateway's directory of reports, or from a file of one's own.
+// Comparisons of policies (`headway compare`): from the gateway's directory of reports, or from a local file.
 
 import { admin, adminFile, ApiError } from "./api.js";
 import { card, h, head, say } from "./dom.js";
@@ -35,7 +35,7 @@ export async function show(main, { rest, signal }) {
   }
   const fromFile = async (file) => {
     open(await file.text(), file.name);
-    input.value = ""; // else the same file, changed, could not be chosen again
+    input.value = ""; // so that the same file can be chosen again after a change
   };
 
   async function fromGateway(name) {
@@ -64,11 +64,11 @@ export async function show(main, { rest, signal }) {
         h("button", { type: "button", onclick: () => fromGateway(name) }, name), " ", h("span", { class: "soft small" }, moment(modified_at)),
         files.includes("report.html") && [" ", h("button", { type: "button", class: "quiet", "aria-label": `Save ${name} as a page`, onclick: () => save(name, "report.html") }, "Save as a page")])))
     : h("p", { class: "empty" }, configured
-        ? ["The directory holds no report yet. Write one into it: ", h("code", null, "headway compare … --out DIR/NAME"), "."]
-        : ["Name a directory as ", h("code", null, "ui.reports"), " in the fleet file, and the comparisons in it are offered here."]));
+        ? ["The directory has no report yet. Write one: ", h("code", null, "headway compare … --out DIR/NAME"), "."]
+        : ["Name a directory as ", h("code", null, "ui.reports"), " in the fleet file to open its comparisons here."]));
   if (rest) await fromGateway(rest);
 }
 
 function field_(input) {
-  return h("label", null, "Choose a report.json, or drop it here. It is read in this page and sent nowhere.", input);
+  return h("label", null, "Choose a report.json, or drop it here. The page reads it and sends it nowhere.", input);
 }

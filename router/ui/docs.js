@@ -1,25 +1,25 @@
-// The API at /docs, from the gateway's own OpenAPI document. Nothing is loaded from elsewhere.
+// The API at /docs, from the gateway's OpenAPI document. Nothing is loaded from elsewhere.
 
 import { card, h, head, table } from "./dom.js";
 
 const METHODS = ["get", "post", "put", "patch", "delete"];
 
 /** A schema in a few words; a named one is shown by name. */
-function told(schema) {
+function typeName(schema) {
   if (!schema) return "";
   if (schema.$ref) return schema.$ref.split("/").pop();
   const any = schema.anyOf ?? schema.oneOf;
-  if (any) return any.map(told).join(" or ");
+  if (any) return any.map(typeName).join(" or ");
   if (schema.enum) return schema.enum.map((each) => JSON.stringify(each)).join(", ");
-  if (schema.type === "array") return `list of ${told(schema.items) || "anything"}`;
+  if (schema.type === "array") return `list of ${typeName(schema.items) || "anything"}`;
   return [schema.type ?? "anything"].flat().join(" or ");
 }
 
 function members(schema, schemas) {
-  const found = schema?.$ref ? schemas[told(schema)] : schema;
+  const found = schema?.$ref ? schemas[typeName(schema)] : schema;
   return Object.entries(found?.properties ?? {}).map(([name, each]) => [
     h("code", null, name),
-    told(each),
+    typeName(each),
     (found.required ?? []).includes(name) ? "yes" : "",
     each.description ?? "",
   ]);
@@ -30,7 +30,7 @@ const COLUMNS = [{ name: "name" }, { name: "type" }, { name: "needed" }, { name:
 function operation(method, path, about, schemas) {
   const parameters = (about.parameters ?? []).map((each) => [
     h("code", null, each.name),
-    `${told(each.schema)} (${each.in})`,
+    `${typeName(each.schema)} (${each.in})`,
     each.required ? "yes" : "",
     each.description ?? "",
   ]);
@@ -43,7 +43,7 @@ function operation(method, path, about, schemas) {
     h("summary", null, h("code", null, `${method.toUpperCase()} ${path}`), ` ${about.summary ?? ""}`),
     about.description && h("p", null, about.description),
     parameters.length > 0 && table(COLUMNS, parameters, { caption: "Parameters" }),
-    fields.length > 0 && table(COLUMNS, fields, { caption: `Body${body.$ref ? `: ${told(body)}` : ""}` }),
+    fields.length > 0 && table(COLUMNS, fields, { caption: `Body${body.$ref ? `: ${typeName(body)}` : ""}` }),
     table([{ name: "status" }, { name: "meaning" }], answers, { caption: "Answers" }),
   );
 }

@@ -1,4 +1,4 @@
-// Elements from plain values. Text goes in as text only; the page's policy forbids HTML from strings anyway.
+// Makes elements from plain values. Text is inserted as text only; the page's policy forbids HTML from strings anyway.
 
 const SVG = "http://www.w3.org/2000/svg";
 

@@ -1,9 +1,9 @@
-// A decision's candidates and what was expected of each, as a table.
+// A decision's candidates and their predictions, as a table.
 
 import { h, table } from "./dom.js";
 import { count, number, percent, ratio, seconds, usd } from "./format.js";
 
-const COLUMNS = [{ name: "Candidate" }, { name: "Score", num: true, title: "Lower is better, by the policy's own terms" }, { name: "TTFT", num: true, title: "Median and 95 % quantile" },
+const COLUMNS = [{ name: "Candidate" }, { name: "Score", num: true, title: "Lower is better; the scale depends on the policy" }, { name: "TTFT", num: true, title: "Median and 95 % quantile" },
   { name: "E2E", num: true, title: "Median and 95 % quantile" }, { name: "Output tokens", num: true, title: "Median and 90 % quantile" }, { name: "Cost", num: true },
   { name: "Quality", num: true }, { name: "P(miss)", num: true, title: "Probability that an SLO is missed" }, { name: "Decision" }];
 

@@ -1,4 +1,4 @@
-// What all charts share: title, legend, the drawing that follows its width, a readout, and the same figures as a table.
+// Shared by all charts: title, legend, a drawing that follows its width, a readout, and the figures as a table.
 
 import { h, s, table } from "./dom.js";
 

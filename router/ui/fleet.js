@@ -1,4 +1,4 @@
-// The fleet as it is now: asked once a second while the page is seen.
+// The fleet now: fetched once a second while the page is visible.
 
 import { admin, poll } from "./api.js";
 import { card, h, head, s, say, table, tiles } from "./dom.js";
@@ -11,23 +11,23 @@ const COLUMNS = [
   { name: "Instance" },
   { name: "Health" },
   { name: "Serves" },
-  { name: "In flight", num: true, title: "Requests that the router (all its replicas) has sent there and that have not ended" },
+  { name: "In flight", num: true, title: "Unfinished requests that the router (all replicas) has sent there" },
   { name: "Last 2 min" },
   { name: "Running / waiting", num: true, title: "As the engine reports" },
   { name: "KV memory", num: true, title: "Share of the engine's KV blocks in use" },
-  { name: "TTFT, last minute", num: true, title: "Mean time to the first token: what happened, and what was predicted" },
+  { name: "TTFT, last minute", num: true, title: "Mean time to the first token: actual and predicted" },
   { name: "Predictions hold", num: true, title: "Share of first tokens within the predicted 95 % quantile; close to 95 % is right" },
 ];
 
 export async function show(main, { signal }) {
   const figures = h("div");
   const body = h("tbody");
-  const empty = h("p", { class: "empty", hidden: true }, "No instance is in the fleet. Add one to the fleet file, or with POST /admin/instances.");
+  const empty = h("p", { class: "empty", hidden: true }, "The fleet has no instance. Add one to the fleet file, or with POST /admin/instances.");
   const rows = new Map();
   const models = h("div");
   const replicas = h("div");
   main.append(
-    head("Fleet", "What each instance is doing now, and whether it does what was predicted."),
+    head("Fleet", "What each instance does now, and how well predictions hold."),
     figures,
     card("Instances", h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Instances" },
       h("table", { id: "instances" }, h("thead", null, h("tr", null, COLUMNS.map((each) => h("th", { scope: "col", class: each.num ? "num" : null, title: each.title }, each.name)))), body)), empty),
@@ -156,12 +156,12 @@ function sharing({ replicas, state, changes }) {
   if (replicas > 1 || state?.shared) {
     add("Replicas of the router", count(replicas));
     if (state) {
-      add("Shared state", h("span", { class: `badge ${state.connected ? "good" : "bad"}` }, state.connected ? "connected" : "does not answer: each replica goes by its own word"));
+      add("Shared state", h("span", { class: `badge ${state.connected ? "good" : "bad"}` }, state.connected ? "connected" : "does not answer: each replica decides alone"));
       add("Exchanges", `${count(state.exchanges)}, ${seconds(state.exchanges ? state.exchange_s / state.exchanges : null)} each; ${count(state.failures)} failed`);
-      if (state.alone_s) add("Without the others for", seconds(state.alone_s));
+      if (state.alone_s) add("Time alone", seconds(state.alone_s));
     }
   }
   for (const name of ["added", "removed", "draining"]) if (changes?.[name]?.length) add(`Instances ${name} over the fleet file`, changes[name].join(", "));
-  if (changes?.trouble) add("A change that does not hold", h("span", { class: "error" }, changes.trouble));
+  if (changes?.trouble) add("Change not applied", h("span", { class: "error" }, changes.trouble));
   return facts.length ? [card("Replicas and changes", h("dl", { class: "facts" }, facts))] : [];
 }

@@ -1,4 +1,4 @@
-// What was recorded over a window of time.
+// The records of a time window.
 
 import { admin, poll } from "./api.js";
 import { card, choices, h, head, table, tiles } from "./dom.js";
@@ -35,30 +35,30 @@ export async function show(main, { query, signal }) {
     again();
   };
   main.append(
-    head("Overview", "Whether what was promised was kept, how long it took, and what it cost.", choices("Window", WINDOWS, window_s, pick)),
+    head("Overview", "SLO attainment, latency and cost of recorded requests.", choices("Window", WINDOWS, window_s, pick)),
     note, figures,
     h("div", { class: "grid wide" }, charts.time.map((chart) => h("section", { class: "card" }, chart.node))),
     card("Latency", h("div", { class: "grid three" }, Object.values(charts.latency).map((chart) => chart.node))),
-    card("Predictions: what happened over what was predicted",
+    card("Predictions: actual over predicted values",
       h("p", { class: "soft small" }, "1 is right, 2 means twice as much as predicted. The line is the median, the band holds 80 % of the requests."),
       h("div", { class: "grid three" }, charts.prediction.map((chart) => chart.node))),
     outcomes, spend,
   );
   const update = async () => {
-    const asked = window_s;
-    const told = await admin(`overview?window_s=${asked}&buckets=${BUCKETS}`, signal);
-    if (signal.aborted || asked !== window_s) return;
-    const sampled = told.sampled_share < 1;
-    note.textContent = sampled ? `Estimated from ${percent(told.sampled_share, 0)} of ${count(told.requests)} requests.` : told.requests ? "" : "No request was recorded in this window.";
+    const requested = window_s;
+    const answer = await admin(`overview?window_s=${requested}&buckets=${BUCKETS}`, signal);
+    if (signal.aborted || requested !== window_s) return;
+    const sampled = answer.sampled_share < 1;
+    note.textContent = sampled ? `Estimated from ${percent(answer.sampled_share, 0)} of ${count(answer.requests)} requests.` : answer.requests ? "" : "No request was recorded in this window.";
     note.hidden = !note.textContent;
-    figures.replaceChildren(totals(told));
-    // A part that has only begun says little of a rate.
-    const whole = told.buckets.filter((bucket, at) => at < told.buckets.length - 1 || bucket.seconds > told.bucket_s / 4);
+    figures.replaceChildren(totals(answer));
+    // A bucket that has only begun has no meaningful rate.
+    const whole = answer.buckets.filter((bucket, at) => at < answer.buckets.length - 1 || bucket.seconds > answer.bucket_s / 4);
     charts.time.forEach((chart) => chart.update(whole));
     charts.prediction.forEach((chart) => chart.update(whole));
-    for (const [name, chart] of Object.entries(charts.latency)) chart.update(told.latency[name]);
-    outcomes.replaceChildren(outcomeTable(told.totals));
-    spend.replaceChildren(...[["policy", "Policy"], ["model", "Model"], ["key", "Key"]].map(([by, name]) => spendTable(name, told.spend[by], told.totals)));
+    for (const [name, chart] of Object.entries(charts.latency)) chart.update(answer.latency[name]);
+    outcomes.replaceChildren(outcomeTable(answer.totals));
+    spend.replaceChildren(...[["policy", "Policy"], ["model", "Model"], ["key", "Key"]].map(([by, name]) => spendTable(name, answer.spend[by], answer.totals)));
   };
   again = () => update().catch((error) => { if (!signal.aborted && error.name !== "ApiError" && !("status" in error)) throw error; });
   await poll(signal, REFRESH_MS, update);
@@ -69,12 +69,12 @@ function build() {
   const group = ([key, name, k]) => ({ name, k, of: (bucket) => bucket.groups[key] ?? 0 });
   return {
     time: [
-      lines("SLO attainment", { note: "Offered requests that met all their SLOs; refused ones count as missed.", form: (value) => percent(value, 0), top: 1, series: [{ name: "attainment", k: 2, of: (bucket) => bucket.attainment }] }),
+      lines("SLO attainment", { note: "Offered requests that met all their SLOs; refused requests count as missed.", form: (value) => percent(value, 0), top: 1, series: [{ name: "attainment", k: 2, of: (bucket) => bucket.attainment }] }),
       lines("Goodput", { note: "Requests a second that met all their SLOs, beside all requests.", form: number, series: [{ name: "all requests /s", k: 6, of: per("requests") }, { name: "goodput /s", k: 2, of: (bucket) => (bucket.offered ? bucket.goodput_per_s : null) }] }),
-      stacks("Answered", { note: "Requests that decoded, by how they ended.", form: short, series: ANSWERED.map(group) }),
-      stacks("Ended before decoding", { note: "Requests without a single token, by why.", form: short, series: BEFORE.map(group) }),
+      stacks("Answered", { note: "Requests that decoded, by outcome.", form: short, series: ANSWERED.map(group) }),
+      stacks("Ended before decoding", { note: "Requests without any token, by reason.", form: short, series: BEFORE.map(group) }),
       lines("Time to the first token", { form: seconds, series: [["p99", 4], ["p95", 3], ["p50", 1]].map(([name, k]) => ({ name, k, of: (bucket) => bucket.ttft_s[name] })) }),
-      lines("Tokens", { note: "A second; prompts as sent, output as answered.", form: short, series: [{ name: "prompt /s", k: 6, of: per("prompt_tokens") }, { name: "output /s", k: 1, of: per("output_tokens") }] }),
+      lines("Tokens", { note: "Tokens a second: prompts sent and output received.", form: short, series: [{ name: "prompt /s", k: 6, of: per("prompt_tokens") }, { name: "output /s", k: 1, of: per("output_tokens") }] }),
     ],
     latency: { ttft_s: histogram("TTFT: to the first token", 1), tpot_s: histogram("TPOT: for each further token", 2), e2e_s: histogram("E2E: to the end", 5) },
     prediction: PREDICTED.map(([key, name, k]) => lines(name, { form: ratio, target: [1, "as predicted"], series: [{ name: "median", k, of: (bucket) => bucket.prediction[key].p50 }], band: [(bucket) => bucket.prediction[key].p10, (bucket) => bucket.prediction[key].p90] })),
@@ -85,7 +85,7 @@ function totals({ totals: all, latency, prediction }) {
   const before = BEFORE.reduce((sum, [key]) => sum + (all.groups[key] ?? 0), 0);
   return tiles([
     { name: "Requests", value: count(all.requests) },
-    { name: "SLO attainment", value: percent(all.attainment), small: all.offered ? `of ${short(all.offered)}` : "no SLO asked" },
+    { name: "SLO attainment", value: percent(all.attainment), small: all.offered ? `of ${short(all.offered)}` : "no SLO" },
     { name: "Goodput", value: `${number(all.goodput_per_s)} /s` },
     { name: "Ended before decoding", value: count(before), small: all.requests ? percent(before / all.requests) : "" },
     { name: "TTFT, median", value: seconds(latency.ttft_s.p50), small: `p95 ${seconds(latency.ttft_s.p95)}` },

@@ -1,4 +1,4 @@
-// Ask the fleet: what would be decided, and what then happens; two policies side by side.
+// Sends a prompt to the fleet, or predicts the decision; compares two policies.
 
 import { admin, client, keys } from "./api.js";
 import { card, field, h, head, select } from "./dom.js";
@@ -21,14 +21,14 @@ export async function show(main, { about, signal }) {
   const error = h("p", { class: "error", role: "alert" });
   const both = h("input", { type: "checkbox", name: "both", onchange: () => { second.node.hidden = !both.checked; } });
   const policies = [["", `by default (${about.default_policy})`], ...about.policies.map((name) => [name, name])];
-  const first = column("A", policies, "", wish);
-  const second = column("B", policies, about.policies.includes("price") ? "price" : "", wish);
+  const first = column("A", policies, "", requestBody);
+  const second = column("B", policies, about.policies.includes("price") ? "price" : "", requestBody);
   second.node.hidden = true;
   const used = () => (both.checked ? [first, second] : [first]);
   signal.addEventListener("abort", () => [first, second].forEach((each) => each.stop()));
 
   /** The request's body as the form says it; what is empty is left out. */
-  function wish(policy) {
+  function requestBody(policy) {
     const value = (name) => (controls[name].value === "" ? undefined : controls[name].type === "number" ? Number(controls[name].value) : controls[name].value);
     const slo = Object.fromEntries(["ttft_ms", "tpot_ms", "e2e_ms"].filter((name) => value(name) !== undefined).map((name) => [name, value(name)]));
     const routing = { policy: policy || undefined, slo: Object.keys(slo).length ? slo : undefined };
@@ -44,7 +44,7 @@ export async function show(main, { about, signal }) {
 
   const form = h("form", { onsubmit: (event) => { event.preventDefault(); each((one) => one.send()); } },
     h("div", { class: "fields" }, field("Model", model), field("TTFT target, ms", controls.ttft_ms), field("TPOT target, ms", controls.tpot_ms), field("E2E target, ms", controls.e2e_ms), field("When a target is missed", controls.on_miss),
-      field("Money cap, USD", controls.max_cost_usd), field("Least quality, 0 to 1", controls.min_quality), field("Priority", controls.priority), field("Output tokens at most", controls.max_tokens),
+      field("Money cap, USD", controls.max_cost_usd), field("Minimum quality, 0 to 1", controls.min_quality), field("Priority", controls.priority), field("Maximum output tokens", controls.max_tokens),
       about.client_key_needed || keys.client ? field("Client key", key) : null),
     field("Prompt", prompt), error,
     h("div", { class: "actions" },
@@ -52,7 +52,7 @@ export async function show(main, { about, signal }) {
       h("button", { type: "button", onclick: () => each((one) => one.predict()) }, "Predict"),
       h("label", { class: "check" }, both, "Compare two policies on this prompt")));
   main.append(
-    head("Playground", "Predict asks what would be decided and sends nothing. Send asks an engine, and shows what was predicted beside what happens."),
+    head("Playground", "Predict shows the decision without sending anything. Send calls an engine and shows predicted and actual values."),
     card(null, form), h("div", { class: "grid wide" }, first.node, second.node));
   await models(about, model, key, error, signal);
 }
@@ -68,7 +68,7 @@ async function models(about, model, key, error, signal) {
       error.textContent = "";
     } catch (failure) {
       if (signal.aborted || !("status" in failure)) throw failure;
-      error.textContent = failure.status === 401 ? (keys.client ? "That is no client key of this gateway." : "This gateway asks for a client key.") : failure.message;
+      error.textContent = failure.status === 401 ? (keys.client ? "That is not a client key of this gateway." : "This gateway needs a client key.") : failure.message;
     }
   };
   key.addEventListener("change", () => { keys.client = key.value.trim(); load(); });

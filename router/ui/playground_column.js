@@ -1,12 +1,12 @@
-// One column of the playground: a policy, what is predicted for it, and the answer as it streams.
+// One column of the playground: a policy, its prediction, and the answer as it streams.
 
 import { client, events, post } from "./api.js";
 import { field, h, say, select } from "./dom.js";
 import { candidateTable, comparedTable } from "./explained.js";
 import { count, outcome, seconds, usd, words } from "./format.js";
 
-/** `wish(policy)` gives the request's body. */
-export function column(name, policies, chosen, wish) {
+/** `requestBody(policy)` returns the body of the request. */
+export function column(name, policies, chosen, requestBody) {
   const policy = select("policy", policies, chosen);
   const candidates = h("div");
   const answer = h("div", { class: "answer", tabindex: 0, role: "region", "aria-label": `Answer ${name}`, hidden: true });
@@ -32,9 +32,9 @@ export function column(name, policies, chosen, wish) {
     answer.hidden = true;
     const mine = (under = new AbortController());
     try {
-      const told = await (await post("v1/routing/predict", wish(policy.value), mine.signal)).json();
-      say(state, `${words(told.policy)} would send it to ${told.instance}, ${told.model} (prompt: ${count(told.prompt_tokens)} tokens).`);
-      candidates.replaceChildren(candidateTable(told.candidates, `Candidates ${name}`));
+      const decided = await (await post("v1/routing/predict", requestBody(policy.value), mine.signal)).json();
+      say(state, `${words(decided.policy)} would send it to ${decided.instance}, ${decided.model} (prompt: ${count(decided.prompt_tokens)} tokens).`);
+      candidates.replaceChildren(candidateTable(decided.candidates, `Candidates ${name}`));
     } catch (failure) {
       refused(failure);
     }
@@ -43,7 +43,7 @@ export function column(name, policies, chosen, wish) {
   async function send() {
     clear();
     const mine = (under = new AbortController());
-    const body = { ...wish(policy.value), stream: true, stream_options: { include_usage: true } };
+    const body = { ...requestBody(policy.value), stream: true, stream_options: { include_usage: true } };
     const began = performance.now();
     const run = { id: null, first_s: null, pieces: 0, headway: null };
     const tick = () => {
@@ -88,25 +88,25 @@ export function column(name, policies, chosen, wish) {
   /** Predicted beside actual: from the stream's last chunk, else from the record. */
   async function happened(run) {
     if (!run.id) return;
-    const told = run.headway ?? (await record(run.id));
-    if (!told) return;
-    const expected = told.predicted ?? {};
+    const facts = run.headway ?? (await record(run.id));
+    if (!facts) return;
+    const expected = facts.predicted ?? {};
     say(clock, "");
     result.replaceChildren(
-      h("p", { class: "small" }, outcome(told.outcome), " ", told.slo_met === null ? "" : told.slo_met ? "SLO met. " : "SLO missed. ",
+      h("p", { class: "small" }, outcome(facts.outcome), " ", facts.slo_met === null ? "" : facts.slo_met ? "SLO met. " : "SLO missed. ",
         h("a", { href: `#/requests/${encodeURIComponent(run.id)}` }, "Why, and every attempt")),
       comparedTable([
-        ["TTFT", expected.ttft_s_p50, told.ttft_ms === null ? null : told.ttft_ms / 1000, seconds],
-        ["E2E", expected.e2e_s_p50, told.e2e_ms === null ? null : told.e2e_ms / 1000, seconds],
-        ["Output tokens", expected.output_tokens_p50, told.output_tokens ?? null, count],
-        ["Cost", expected.cost_usd, told.cost_usd, usd],
+        ["TTFT", expected.ttft_s_p50, facts.ttft_ms === null ? null : facts.ttft_ms / 1000, seconds],
+        ["E2E", expected.e2e_s_p50, facts.e2e_ms === null ? null : facts.e2e_ms / 1000, seconds],
+        ["Output tokens", expected.output_tokens_p50, facts.output_tokens ?? null, count],
+        ["Cost", expected.cost_usd, facts.cost_usd, usd],
       ], `Predicted and actual ${name}`));
   }
 
   async function record(id) {
     const ms = (value) => (value === null ? null : value * 1000);
     for (let tries = 0; tries < 20; tries += 1) {
-      await new Promise((go) => setTimeout(go, 150)); // its end is being recorded
+      await new Promise((go) => setTimeout(go, 150)); // its record is being written
       try {
         const row = await client(`v1/routing/${encodeURIComponent(id)}`);
         return { outcome: row.outcome, slo_met: row.slo_met, ttft_ms: ms(row.ttft_s), e2e_ms: ms(row.e2e_s), cost_usd: row.cost_usd, output_tokens: row.output_tokens,

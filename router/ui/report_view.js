@@ -1,4 +1,4 @@
-// One comparison: what was measured, a table of policies by metrics, and curves over the rate.
+// One comparison: its settings, a table of policies by metrics, and curves over the rate.
 
 import { card, field, h, select, table } from "./dom.js";
 import { count, number, percent, seconds, usd } from "./format.js";
@@ -63,7 +63,7 @@ function about(report) {
     ["Seeds", report.seeds.join(", ")],
     ["Baseline", report.baseline],
     ["Made by", report.command ? h("code", null, report.command) : null],
-    ["Complete", report.complete ? null : "no: the comparison was ended early"],
+    ["Complete", report.complete ? null : "no: the comparison ended early"],
     ["Warning", report.warning],
   ];
   return h("dl", { class: "facts" }, rows.filter(([, value]) => value).map(([label, value]) => [h("dt", null, label), h("dd", null, value)]));
@@ -87,12 +87,12 @@ function interval(value, form, best) {
 }
 
 function capacityCard({ capacity, attainment_target: target }) {
-  const rows = capacity.map((each) => [each.policy, told(each), each.ratio?.mean ? `×${number(each.ratio.mean)}` : "—"]);
+  const rows = capacity.map((each) => [each.policy, rateRange(each), each.ratio?.mean ? `×${number(each.ratio.mean)}` : "—"]);
   return card("Capacity", h("p", { class: "soft small" }, `Requests a second at which ${percent(target, 0)} still meet their SLOs.`),
     table([{ name: "Policy" }, { name: "Requests /s" }, { name: "Over the baseline", num: true }], rows, { label: "Capacity" }));
 }
 
-function told({ bound, low_per_s: low, high_per_s: high, rate_per_s: rate }) {
+function rateRange({ bound, low_per_s: low, high_per_s: high, rate_per_s: rate }) {
   if (rate?.mean !== null && rate?.mean !== undefined) return `${number(rate.mean)}${rate.half_width === null ? "" : ` ± ${number(rate.half_width)}`}`;
   if (bound === "below") return `below ${number(high)}`;
   if (bound === "at_least") return `at least ${number(low)}`;

@@ -1,4 +1,4 @@
-// One request: what was decided, why, and what happened.
+// One request: its decisions and its outcome.
 
 import { admin } from "./api.js";
 import { card, h, head, s, table } from "./dom.js";
@@ -8,61 +8,61 @@ import { count, moment, number, outcome, percent, seconds, usd, words } from "./
 
 export async function show(main, { rest: id, signal }) {
   const back = h("p", null, h("a", { href: "#/requests" }, "All requests"));
-  let told;
+  let request;
   try {
-    told = await admin(`requests/${encodeURIComponent(id)}`, signal);
+    request = await admin(`requests/${encodeURIComponent(id)}`, signal);
   } catch (error) {
     if (error.status !== 404) throw error;
-    main.append(back, head("No such request"), card(null, h("p", { class: "empty" }, "It was never recorded, or its time in the store is over.")));
+    main.append(back, head("No such request"), card(null, h("p", { class: "empty" }, "It was never recorded, or its record has been deleted.")));
     return;
   }
   main.append(
     back,
-    head("Request", h("code", { id: "request-id" }, told.request_id), outcome(told.outcome)),
-    h("div", { class: "grid" }, facts(told), compared(told)),
-    why(told),
-    timeline(told),
-    ...told.decisions.map((decision, at) => decisionCard(decision, at, told.decisions.length)),
-    feedback(told),
+    head("Request", h("code", { id: "request-id" }, request.request_id), outcome(request.outcome)),
+    h("div", { class: "grid" }, facts(request), compared(request)),
+    why(request),
+    timeline(request),
+    ...request.decisions.map((decision, at) => decisionCard(decision, at, request.decisions.length)),
+    feedback(request),
   );
   main.querySelector("h1").focus({ preventScroll: true });
 }
 
-function facts(told) {
-  const slo = [["TTFT", told.slo_ttft_s], ["TPOT", told.slo_tpot_s], ["E2E", told.slo_e2e_s]].filter(([, value]) => value !== null);
-  const met = { null: "not judged", true: "met", false: "missed" }[told.slo_met];
+function facts(request) {
+  const slo = [["TTFT", request.slo_ttft_s], ["TPOT", request.slo_tpot_s], ["E2E", request.slo_e2e_s]].filter(([, value]) => value !== null);
+  const met = { null: "not judged", true: "met", false: "missed" }[request.slo_met];
   const rows = [
-    ["Received", moment(told.received_at)],
-    ["Asked for", `${told.model_requested ?? "—"} by ${words(told.api ?? "—")}`],
-    ["Key", told.key_name ?? "none"],
-    ["Policy", told.policy ?? "—"],
-    ["Served by", told.instance ? `${told.instance}, ${told.model}` : "no instance"],
+    ["Received", moment(request.received_at)],
+    ["Requested", `${request.model_requested ?? "—"} by ${words(request.api ?? "—")}`],
+    ["Key", request.key_name ?? "none"],
+    ["Policy", request.policy ?? "—"],
+    ["Served by", request.instance ? `${request.instance}, ${request.model}` : "no instance"],
     ["SLO", slo.length ? `${slo.map(([name, value]) => `${name} ${seconds(value)}`).join(", ")}: ${met}` : "none"],
-    ["Money cap", told.max_cost_usd === null ? "none" : usd(told.max_cost_usd)],
-    ["Prompt", `${count(told.prompt_tokens)} tokens`],
-    ["Waited in the queue", seconds(told.queue_wait_s)],
-    ["Ended", [told.finish_reason, told.error_code].filter(Boolean).join(", ") || words(told.outcome)],
-    told.propensity !== null && told.propensity < 1 ? ["Drawn with probability", number(told.propensity)] : null,
-    told.artifact ? ["Predicted by", told.artifact] : null,
-    told.client_request_id ? ["Client's own id", told.client_request_id] : null,
+    ["Money cap", request.max_cost_usd === null ? "none" : usd(request.max_cost_usd)],
+    ["Prompt", `${count(request.prompt_tokens)} tokens`],
+    ["Waited in the queue", seconds(request.queue_wait_s)],
+    ["Ended", [request.finish_reason, request.error_code].filter(Boolean).join(", ") || words(request.outcome)],
+    request.propensity !== null && request.propensity < 1 ? ["Drawn with probability", number(request.propensity)] : null,
+    request.artifact ? ["Predicted by", request.artifact] : null,
+    request.client_request_id ? ["Client's own id", request.client_request_id] : null,
   ];
-  return card("What was asked", h("dl", { class: "facts" }, rows.filter(Boolean).map(([name, value]) => [h("dt", null, name), h("dd", null, value)])));
+  return card("Request", h("dl", { class: "facts" }, rows.filter(Boolean).map(([name, value]) => [h("dt", null, name), h("dd", null, value)])));
 }
 
-function compared(told) {
+function compared(request) {
   return card("Predicted and actual", comparedTable([
-    ["TTFT", told.predicted_ttft_s_p50, told.ttft_s, seconds],
-    ["TTFT, p95", told.predicted_ttft_s_p95, told.ttft_s, seconds],
-    ["E2E", told.predicted_e2e_s_p50, told.attempts.length ? told.e2e_s : null, seconds],
-    ["Output tokens", told.predicted_output_tokens_p50, told.output_tokens, count],
-    ["Cost", told.predicted_cost_usd, told.cost_usd, usd],
-    ["Quality", told.predicted_quality, told.feedback[0]?.quality ?? null, number],
-  ]), told.tpot_s !== null && h("p", { class: "soft small" }, `Each further token took ${seconds(told.tpot_s)} on average, the longest gap was ${seconds(told.itl_max_s)}.`));
+    ["TTFT", request.predicted_ttft_s_p50, request.ttft_s, seconds],
+    ["TTFT, p95", request.predicted_ttft_s_p95, request.ttft_s, seconds],
+    ["E2E", request.predicted_e2e_s_p50, request.attempts.length ? request.e2e_s : null, seconds],
+    ["Output tokens", request.predicted_output_tokens_p50, request.output_tokens, count],
+    ["Cost", request.predicted_cost_usd, request.cost_usd, usd],
+    ["Quality", request.predicted_quality, request.feedback[0]?.quality ?? null, number],
+  ]), request.tpot_s !== null && h("p", { class: "soft small" }, `Each further token took ${seconds(request.tpot_s)} on average, the longest gap was ${seconds(request.itl_max_s)}.`));
 }
 
-function why(told) {
-  if (!told.why.length) return card("Why", h("p", { class: "empty" }, "Nothing was decided: the request ended before an instance was chosen."));
-  return card("Why", h("ul", { class: "why", id: "why" }, told.why.map((line) => h("li", null, line))));
+function why(request) {
+  if (!request.why.length) return card("Why", h("p", { class: "empty" }, "There was no decision: the request ended before an instance was chosen."));
+  return card("Why", h("ul", { class: "why", id: "why" }, request.why.map((line) => h("li", null, line))));
 }
 
 function decisionCard(decision, at, all) {
@@ -76,16 +76,16 @@ function decisionCard(decision, at, all) {
 const TONES = { ok: "good", failed: "bad", cancelled: "warn", hedge_lost: "warn" };
 
 /** Every attempt as a bar from its start to its end, the wait for its first token paler. */
-function timeline(told) {
-  const start = told.received_at;
-  const end = Math.max(start + (told.e2e_s ?? 0), ...told.attempts.map((each) => each.ended_at ?? each.started_at));
+function timeline(request) {
+  const start = request.received_at;
+  const end = Math.max(start + (request.e2e_s ?? 0), ...request.attempts.map((each) => each.ended_at ?? each.started_at));
   const draw = (svg, area) => {
-    if (!told.attempts.length) return nothing(svg, area, "It was sent to no instance");
+    if (!request.attempts.length) return nothing(svg, area, "It was not sent to any instance");
     const left = Math.min(130, area.width * 0.3);
     const span = Math.max(end - start, 0.001);
     const x = (at) => left + ((at - start) / span) * (area.right - left - 4);
     const marks = [[start, "received"], [end, seconds(end - start)]];
-    told.attempts.forEach((each, at) => {
+    request.attempts.forEach((each, at) => {
       const y = area.top + at * 30;
       const from = x(each.started_at);
       const first = each.first_token_at === null ? null : x(each.first_token_at);
@@ -98,21 +98,21 @@ function timeline(told) {
       if (first !== null) svg.append(s("rect", { class: `k${k}`, fill: "currentColor", x: first, y: y + 4, width: Math.max(1.5, to - first), height: 15, rx: 2 }));
     });
     svg.append(s("line", { class: "axis", x1: left, x2: area.right - 4, y1: area.bottom, y2: area.bottom }));
-    if (told.slo_ttft_s !== null && told.slo_ttft_s <= span) {
-      const at = x(start + told.slo_ttft_s);
+    if (request.slo_ttft_s !== null && request.slo_ttft_s <= span) {
+      const at = x(start + request.slo_ttft_s);
       svg.append(s("line", { class: "target", x1: at, x2: at, y1: area.top - 4, y2: area.bottom }));
-      marks.push([start + told.slo_ttft_s, "TTFT target"]);
+      marks.push([start + request.slo_ttft_s, "TTFT target"]);
     }
     below(svg, { ...area, width: area.width + 30 }, marks.sort((one, other) => one[0] - other[0]).map(([at, text]) => [x(at), text]));
     return {
-      stops: told.attempts.map((each) => x(each.first_token_at ?? each.started_at)),
-      tell: (at) => [`Attempt ${told.attempts[at].number}: ${told.attempts[at].instance}`, attemptFacts(told.attempts[at], start)],
-      summary: told.attempts.map((each) => `Attempt ${each.number} at ${each.instance} ${words(each.ended_how ?? "has not ended")}`).join(". ") + ".",
+      stops: request.attempts.map((each) => x(each.first_token_at ?? each.started_at)),
+      tell: (at) => [`Attempt ${request.attempts[at].number}: ${request.attempts[at].instance}`, attemptFacts(request.attempts[at], start)],
+      summary: request.attempts.map((each) => `Attempt ${each.number} at ${each.instance} ${words(each.ended_how ?? "has not ended")}`).join(". ") + ".",
       legend: [["pale: waiting for the first token", 2]],
     };
   };
-  const { node } = frame("Attempts", null, draw, 46 + 30 * Math.max(1, told.attempts.length));
-  const rows = told.attempts.map((each) => [
+  const { node } = frame("Attempts", null, draw, 46 + 30 * Math.max(1, request.attempts.length));
+  const rows = request.attempts.map((each) => [
     String(each.number), each.instance, each.model, h("span", { class: `badge ${TONES[each.ended_how] ?? ""}` }, words(each.ended_how ?? "under way")),
     ...times(each, start), count(each.output_tokens), usd(each.cost_usd), h("span", { class: each.error ? "long" : null }, each.error ?? ""),
   ]);
@@ -126,7 +126,7 @@ const attemptFacts = (each, start) => {
   return [["sent after", sent], ["first token after", first], ["ended after", ended], ["output tokens", count(each.output_tokens)]];
 };
 
-function feedback(told) {
-  if (!told.feedback.length) return "";
-  return card("Feedback", h("ul", { class: "why" }, told.feedback.map((each) => h("li", null, `quality ${percent(each.quality, 0)}, `, moment(each.received_at)))));
+function feedback(request) {
+  if (!request.feedback.length) return "";
+  return card("Feedback", h("ul", { class: "why" }, request.feedback.map((each) => h("li", null, `quality ${percent(each.quality, 0)}, `, moment(each.received_at)))));
 }

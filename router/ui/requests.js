@@ -34,16 +34,16 @@ export async function show(main, { about, query, signal }) {
 
   async function load(more) {
     const mine = ++turn;
-    const asked = new URLSearchParams({ limit: PAGE });
+    const query = new URLSearchParams({ limit: PAGE });
     for (const [name, control] of Object.entries(controls)) {
       if (!control.value) continue;
-      asked.set(name, name === "since" ? Date.now() / 1000 - Number(control.value) : control.value);
+      query.set(name, name === "since" ? Date.now() / 1000 - Number(control.value) : control.value);
     }
-    if (more && cursor) asked.set("cursor", cursor);
+    if (more && cursor) query.set("cursor", cursor);
     older.disabled = true;
     error.textContent = "";
     try {
-      const page = await admin(`requests?${asked}`, signal);
+      const page = await admin(`requests?${query}`, signal);
       if (mine !== turn) return;
       shown = more ? [...shown, ...page.requests] : page.requests;
       cursor = page.next_cursor;
@@ -56,7 +56,7 @@ export async function show(main, { about, query, signal }) {
     }
     older.hidden = cursor === null;
     found.textContent = shown.length ? `${count(shown.length)} requests${cursor ? ", older ones follow" : ""}` : "";
-    rows.replaceChildren(shown.length ? table(COLUMNS, shown.map(line), { label: "Requests" }) : h("p", { class: "empty" }, "No request fits. Send one from the playground, or loosen the filters."));
+    rows.replaceChildren(shown.length ? table(COLUMNS, shown.map(line), { label: "Requests" }) : h("p", { class: "empty" }, "No request matches. Send one from the playground, or loosen the filters."));
   }
 
   const form = h("form", { class: "fields", onsubmit: (event) => { event.preventDefault(); changed(); }, onchange: () => changed() },

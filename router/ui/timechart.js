@@ -24,7 +24,7 @@ export function lines(title, { note, series, band, form, top, bottom, target }) 
     for (const each of series) {
       line(svg, buckets.map((bucket, at) => { const value = each.of(bucket) ?? null; return [x(at), value === null ? null : y(value)]; }), each.k);
     }
-    return told(buckets, x, [...series, ...(band ? [{ name: "10–90 %", of: (bucket) => [band[0](bucket), band[1](bucket)], form: (pair) => pair[0] === null ? "—" : `${form(pair[0])} to ${form(pair[1])}` }] : [])], form, [...series.map(({ name, k }) => [name, k, ""]), ...(band ? [["10–90 %", 6]] : [])]);
+    return readout(buckets, x, [...series, ...(band ? [{ name: "10–90 %", of: (bucket) => [band[0](bucket), band[1](bucket)], form: (pair) => pair[0] === null ? "—" : `${form(pair[0])} to ${form(pair[1])}` }] : [])], form, [...series.map(({ name, k }) => [name, k, ""]), ...(band ? [["10–90 %", 6]] : [])]);
   });
   return { node, update(given) { buckets = given; redraw(); } };
 }
@@ -51,7 +51,7 @@ export function stacks(title, { note, series, form }) {
         base += value;
       }
     });
-    return told(buckets, x, series, form, series.map(({ name, k }) => [name, k]));
+    return readout(buckets, x, series, form, series.map(({ name, k }) => [name, k]));
   });
   return { node, update(given) { buckets = given; redraw(); } };
 }
@@ -77,7 +77,7 @@ function shade(svg, buckets, x, y, [low, high]) {
   svg.append(s("polygon", { class: "k6", points: [...upper, ...lower].join(" "), fill: "currentColor", "fill-opacity": 0.22 }));
 }
 
-function told(buckets, x, series, form, legend) {
+function readout(buckets, x, series, form, legend) {
   const text = (each, bucket) => (each.form ?? form)(each.of(bucket) ?? null);
   const from = (bucket) => moment(bucket.start).textContent;
   const known = buckets.findLast((bucket) => series.some((each) => each.of(bucket) !== null && each.of(bucket) !== undefined));

@@ -41,7 +41,7 @@ async def test_predict_shows_the_candidates_and_sends_nothing(page: Watched, gat
 async def test_two_policies_stream_side_by_side(page: Watched, gateway: Live) -> None:
     await page.go("#/playground")
     await page.page.get_by_label("Model").select_option("llama-3.1-8b")
-    await page.page.get_by_label("Output tokens at most").fill("24")
+    await page.page.get_by_label("Maximum output tokens").fill("24")
     await page.page.get_by_label("Compare two policies").check()
     await page.page.get_by_label("Policy A").select_option("latency")
     await page.page.get_by_label("Policy B").select_option("price")
@@ -66,7 +66,7 @@ async def test_stop_cancels_at_the_engine(page: Watched, gateway: Live) -> None:
     page.expected = ("404",)  # its record may not be there yet when it is first asked for
     await page.go("#/playground")
     await page.page.get_by_label("Model").select_option("qwen2.5-7b")
-    await page.page.get_by_label("Output tokens at most").fill("4000")
+    await page.page.get_by_label("Maximum output tokens").fill("4000")
     await page.page.get_by_role("button", name="Send").click()
     column = page.page.get_by_label("Column A")
     await expect(column.locator(".answer")).to_contain_text("Emulated")

@@ -7,7 +7,7 @@ from math import isnan
 
 import numpy as np
 
-from predictors.learned.artifact import Artifact, ArtifactError
+from predictors.learned.artifact import Artifact, ArtifactError, sizes
 from predictors.learned.names import model_key
 from predictors.learned.relevance import Encoder
 from predictors.learned.text import COUNTS, HEAD_TOKENS, TAIL_TOKENS, TEXT_FEATURES
@@ -209,23 +209,11 @@ _ARRAYS = {
 
 def check(artifact: Artifact) -> None:
     """Raises ArtifactError for anything but an artifact of text-only estimators."""
-    if artifact.kind != "text":
-        raise ArtifactError(f"a {artifact.kind} artifact, not a text one")
-    sizes: dict[str, int] = {"3": 3}
-    for name, (kinds, dimensions) in _ARRAYS.items():
-        array = artifact.arrays.get(name)
-        if array is None:
-            raise ArtifactError(f"a text artifact without its {name}")
-        fits = array.dtype.kind in kinds and array.ndim == len(dimensions)
-        if not fits or any(
-            sizes.setdefault(dimension, size) != size
-            for dimension, size in zip(dimensions, array.shape, strict=True)
-        ):
-            raise ArtifactError(f"a text artifact whose {name} does not fit: {array.shape} {array.dtype}")
+    found = sizes(artifact, "text", _ARRAYS)
     if (
-        sizes["X"] != sizes["D"] + len(COUNTS) + 1
-        or sizes["O"] != sizes["H"] * (1 + sizes["B"])
-        or not all(sizes[each] for each in "GHIKB")
+        found["X"] != found["D"] + len(COUNTS) + 1
+        or found["O"] != found["H"] * (1 + found["B"])
+        or not all(found[each] for each in "GHIKB")
         or artifact.arrays["knn"][0] < 1
     ):
         raise ArtifactError("a text artifact whose arrays do not fit each other")

@@ -1,4 +1,4 @@
-"""Who may ask, how much they may send, and how errors are told, for everything that FastAPI serves."""
+"""Access to FastAPI's paths: callers, limits of bodies, and the shape of errors."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from router.request.key_terms import KeyTerms
 from router.request.validation import path_of, sentence_of
 from router.store.database import StoreError
 
-#: A body of the control plane, which is parsed in one piece.
+#: The largest body of a path that has no prompt; it is parsed at once.
 MAX_BODY_BYTES = 256 * 1024
-#: Paths that take a whole prompt.
+#: Paths whose body has a prompt.
 _PROMPT_PATHS = frozenset({"/v1/routing/predict"})
 _PROBES = frozenset({"/healthz", "/readyz"})
 
 
 class Guard:
-    """What holds before a route reads anything: the caller's key on /v1, /api and /admin, and the body's size."""
+    """Checks before a route reads anything: the caller's key on /v1, /api and /admin, and the body's size."""
 
     def __init__(self, app: ASGIApp, gateway: Gateway) -> None:
         self._app = app
@@ -45,8 +45,7 @@ class Guard:
             left = min(left, MAX_BODY_BYTES)
         too_large = f"The body is larger than {left / 1024 / 1024:g} MiB."
         try:
-            # On an open gateway every path is checked: this is where a page of another site is refused. Probes may ask
-            # under any name.
+            # An open gateway checks every path, to refuse pages of other sites. Probes may use any host name.
             if (self._gateway.rules.keys.open and path not in _PROBES) or path.startswith(("/v1/", "/api/")):
                 client_key(self._gateway, request)
             if path.startswith("/admin"):
@@ -70,13 +69,13 @@ class Guard:
 
 
 def client_key(gateway: Gateway, request: Request) -> KeyTerms | None:
-    """The caller's key; None on an open gateway. Raises what `callers.caller_terms` raises."""
+    """The terms of the caller's key; None on an open gateway. Raises as `callers.caller_terms`."""
     raw = request.scope["headers"]
     return caller_terms(gateway.rules, raw, dict(raw))
 
 
 def admin_only(gateway: Gateway, request: Request) -> None:
-    """Let in who has the admin key, or without one who may do without. Raises the 401."""
+    """Raise the 401 unless the caller has the admin key, or needs none."""
     client = None if request.client is None else request.client.host
     check_admin(
         gateway.rules, gateway.admin_key, request.scope["headers"], client, request.scope["http_version"]
@@ -88,9 +87,7 @@ _HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "request_too_la
 
 def refusal_response(request: Request, refusal: Refusal) -> Response:
     """A refusal in the shape of the API that was called."""
-    ollama = request.scope["path"].startswith(
-        "/api/"
-    )  # not request.url, which is made of the header Host, too
+    ollama = request.scope["path"].startswith("/api/")  # not request.url, which depends on the header Host
     content = refusal_body(refusal, "") if ollama else openai_error(refusal)
     headers = {}
     if refusal.retry_after_s is not None:
@@ -103,7 +100,7 @@ def refusal_response(request: Request, refusal: Refusal) -> Response:
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Tell every known error in the contract's shape."""
+    """Answer every known error in the shape of the API."""
     respond = refusal_response
 
     @app.exception_handler(Refusal)
@@ -139,14 +136,16 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(StoreError)
     async def store(request: Request, error: StoreError) -> Response:
-        # Where the database is concerns operators alone.
-        told = str(error) if request.scope["path"].startswith("/admin") else "The database does not answer."
+        # Only operators may see where the database is.
+        message = (
+            str(error) if request.scope["path"].startswith("/admin") else "The database does not answer."
+        )
         return respond(
             request,
-            Refusal(503, "store_unavailable", told, Outcome.REJECTED_NO_INSTANCE, retry_after_s=2),
+            Refusal(503, "store_unavailable", message, Outcome.REJECTED_NO_INSTANCE, retry_after_s=2),
         )
 
 
 def not_found(what: str) -> Refusal:
-    """The 404 for a thing that is not there (or is another's)."""
+    """The 404 for a thing that does not exist, or belongs to another key."""
     return Refusal(404, "not_found", what, Outcome.REJECTED_INVALID)

@@ -21,8 +21,8 @@ from router.gateway.service import Gateway
 
 
 class TargetChange(BaseModel):
-    """`quality`: the wished mean (null: that of the best single model, less the slack); `attainment`: the wished
-    share of SLOs kept. What is left out stays."""
+    """`quality`: the target of mean quality (null: that of the best single model, less the slack). `attainment`: the target
+    share of SLOs kept. Omitted fields stay unchanged."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -32,7 +32,7 @@ class TargetChange(BaseModel):
 
 
 def admin_routes(gateway: Gateway) -> APIRouter:
-    """All of /admin; each call needs the admin key, or a program on this machine where none is set."""
+    """All of /admin. Each call needs the admin key; without one set it must come from a program on this machine."""
 
     def allowed(request: Request) -> None:
         admin_only(gateway, request)
@@ -41,8 +41,8 @@ def admin_routes(gateway: Gateway) -> APIRouter:
 
     @router.get("/fleet")
     async def fleet() -> dict[str, Any]:
-        """Instances with health, load and what they serve; how this replica shares with the others, and what operators
-        have changed over its fleet file."""
+        """Instances with health, load and models; the state shared with other replicas; operators' changes over the fleet
+        file."""
         scheduler = gateway.runner.scheduler
         now = gateway.runner.clock()
         return {
@@ -59,10 +59,10 @@ def admin_routes(gateway: Gateway) -> APIRouter:
 
     @router.post("/instances", status_code=201, responses={409: {}, 422: {}})
     async def add_instance(body: dict[str, Any]) -> dict[str, Any]:
-        """Add one instance, given as in the fleet file."""
+        """Add one instance, written as in the fleet file."""
         added = parse_instance(body)
         if gateway.admin_key is None and (added.api_key_env or added.headers_env):
-            # Else whoever is on this machine could have any secret of ours sent to a URL of theirs.
+            # Otherwise any program on this machine could have our secrets sent to its own URL.
             raise Refusal(401, "invalid_api_key", "Secrets need an admin key.", Outcome.REJECTED_AUTH)
 
         await gateway.changes.edit(adding(added))
@@ -70,7 +70,7 @@ def admin_routes(gateway: Gateway) -> APIRouter:
 
     @router.delete("/instances/{name}")
     async def remove_instance(name: str, drain: bool = False) -> dict[str, Any]:
-        """Take an instance out: at once, or with `drain=true` when its last request has ended."""
+        """Remove an instance: at once, or with `drain=true` after its last request."""
         if gateway.config.instance(name) is None:
             raise not_found("There is no such instance")
         await gateway.changes.edit(draining(name) if drain else removing(name))
@@ -110,8 +110,8 @@ def admin_routes(gateway: Gateway) -> APIRouter:
 
     @router.post("/reload", responses={422: {}})
     async def reload() -> dict[str, Any]:
-        """Read the fleet file again; a bad one is refused and the old one stays. `needs_restart` names settings that differ
-        from those of the start and hold only after another one."""
+        """Read the fleet file again. A bad file is refused and the old one stays. `needs_restart` names changed settings that
+        apply only after a restart."""
         config = await gateway.changes.reload(everywhere=True)
         return {
             "instances": len(config.instances),
@@ -121,20 +121,19 @@ def admin_routes(gateway: Gateway) -> APIRouter:
 
     @router.get("/predictors")
     async def predictors() -> dict[str, Any]:
-        """The artifacts in use (what data, commit, metrics and features made them), how the latency model does
-        beside the physical estimate by model and hardware, and how far lengths and feedback are believed."""
+        """The artifacts in use (their data, commit, metrics and features), the accuracy of the latency model and of the
+        physical estimate by model and hardware, and the weights of predicted lengths and feedback."""
         return _described(gateway.predictor)
 
     @router.get("/targets")
     async def targets() -> dict[str, Any]:
-        """What the policies aim at, for the fleet (`key` null) and for each key, and the prices that `cost` puts on
-        it at this moment."""
+        """The targets of the policies for the fleet (`key` null) and each key, and the prices that `cost` uses for them
+        now."""
         return _targets(gateway)
 
     @router.patch("/targets", responses={400: {}, 404: {}})
     async def change_targets(change: TargetChange) -> dict[str, Any]:
-        """Change the targets of a key, or of the fleet (`key` null or left out), until the fleet file is read
-        again."""
+        """Change the targets of a key, or of the fleet (`key` null or omitted), until the fleet file is read again."""
         values = {name: getattr(change, name) for name in change.model_fields_set - {"key"}}
         if change.key is not None and change.key not in gateway.targets.scopes:
             raise not_found("There is no such key")
@@ -143,7 +142,7 @@ def admin_routes(gateway: Gateway) -> APIRouter:
 
     @router.get("/scaling")
     async def get_scaling() -> dict[str, Any]:
-        """How many replicas each model wants, from what is in flight and queued now."""
+        """How many replicas each model needs for its requests in flight and queued."""
         return {
             "models": [
                 asdict(each)
@@ -174,8 +173,8 @@ def _described(predictor: OnlinePredictor) -> dict[str, Any]:
 
 def _targets(gateway: Gateway) -> dict[str, Any]:
     live = gateway.targets
-    tell = getattr(gateway.runner.scheduler.policies.get("cost"), "prices", None)
-    prices: Mapping[str | None, Any] = {} if tell is None else tell()
+    read_prices = getattr(gateway.runner.scheduler.policies.get("cost"), "prices", None)
+    prices: Mapping[str | None, Any] = {} if read_prices is None else read_prices()
     return {
         "targets": [
             {"key": key, **asdict(targets), "changed": live.changed(key), "prices": prices.get(key)}
@@ -185,7 +184,7 @@ def _targets(gateway: Gateway) -> dict[str, Any]:
 
 
 def _changes(gateway: Gateway) -> dict[str, Any]:
-    """What holds over the fleet file here; `trouble`: why a newer change does not."""
+    """The changes that apply over the fleet file here; `trouble`: why a newer change does not apply."""
     changes = gateway.changes
     overlay = changes.overlay
     return {

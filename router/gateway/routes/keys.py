@@ -1,7 +1,6 @@
-"""Keys and what they spend, over HTTP: for operators under /admin, for a key's holder under /v1.
+"""Keys and their spending over HTTP: for operators under /admin, for a key's holder under /v1.
 
-A holder sees its own key and those it made, directly or further down; for any other name the answer is that of a name
-that nobody has.
+A holder sees its own key and the keys below it. For any other key the answer is the same as for an unknown name.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from router.store.spend_report import day, dimensions, spend_report
 from router.store.spending import today
 from router.store.state import TOTAL, Bucket
 
-#: How a report's parameters are written.
+#: The parameters of a report.
 _By = Annotated[str, Query(description="any of day, key, policy, model; comma-separated")]
 _Day = Annotated[str | None, Query(description="a day (UTC): 2026-11-22, today, or 7d (the last seven)")]
 
 _Read = TypeVar("_Read")
 
-#: Changes of keys by the holders below one of the operator's: at once, and a second. All gateways read all keys after each.
+#: Changes of keys below one operator's key: at once, and a second. All gateways read all keys after each change.
 _CHANGES_AT_ONCE, _CHANGES_PER_S = 60, 1.0
 
-#: Keys that are told between two turns of the event loop.
+#: Keys listed between two turns of the event loop.
 _AT_A_TIME = 25
 
 _CLOSED = "The gateway was open; from now on every request needs a key."
@@ -71,22 +70,22 @@ def _operators(gateway: Gateway) -> APIRouter:
 
     @router.get("/keys")
     async def keys() -> Response:
-        """All keys, revoked ones included: their own settings, what holds for them, what they and those below them have
-        spent and have left."""
+        """All keys, revoked ones included: own and effective settings, and what they and the keys below them have spent and
+        have left."""
         return await _listed(gateway, list(gateway.rules.tenants))
 
     @router.post("/keys", status_code=201, responses={409: {}, 422: {}})
     async def make_key(body: NewKeyBelow, response: Response) -> dict[str, Any]:
-        """Make a key: `name`, the fleet file's settings of a key, and `maker` for one below another key. The key itself
-        stands in this answer and nowhere else."""
+        """Make a key: `name`, settings as in the fleet file, and `maker` for a key below another key. Only this answer
+        contains the key itself."""
         if gateway.admin_key is None:
-            # The first key closes the gateway: whoever is on this machine could lock its owner out.
+            # The first key closes the gateway: any program on this machine could lock its owner out.
             raise Refusal(401, "invalid_api_key", "Keys need an admin key.", Outcome.REJECTED_AUTH)
         return await _make(gateway, body, body.maker, response)
 
     @router.delete("/keys/{name}", responses={404: {}, 409: {}})
     async def revoke_key(name: str) -> dict[str, Any]:
-        """Revoke a key and all that it made, for good."""
+        """Revoke a key and all keys below it, for good."""
         tenant = gateway.rules.tenants.get(name)
         if tenant is None:
             raise not_found("There is no such key")
@@ -108,7 +107,7 @@ def _holders(gateway: Gateway) -> APIRouter:
         terms = client_key(gateway, request)
         found = None if terms is None or terms.name is None else gateway.rules.tenants.get(terms.name)
         if found is None:
-            raise not_found("This gateway needs no key, so there is none to tell of")
+            raise not_found("This gateway is open: there is no key")
         return found
 
     async def may_change(maker: str) -> None:
@@ -119,21 +118,21 @@ def _holders(gateway: Gateway) -> APIRouter:
 
     @router.get("/keys/self", responses={404: {}})
     async def own(request: Request) -> dict[str, Any]:
-        """The caller's key: what holds for it, what is spent and what is left."""
+        """The caller's key: effective settings, spending and what is left."""
         tenant = caller(request)
-        return {"name": tenant.name, **_terms(gateway, tenant.name), **_money(gateway, tenant.name)}
+        return {"name": tenant.name, **_effective(gateway, tenant.name), **_money(gateway, tenant.name)}
 
     @router.get("/keys", responses={404: {}})
     async def keys(request: Request) -> Response:
-        """The keys that the caller's key made, directly or further down."""
+        """The keys below the caller's key."""
         tenants = gateway.rules.tenants
         made = map(tenants.get, tenants.made_by(caller(request).name))
         return await _listed(gateway, [tenant for tenant in made if tenant is not None])
 
     @router.post("/keys", status_code=201, responses={403: {}, 404: {}, 409: {}, 422: {}})
     async def make_key(body: NewKey, request: Request, response: Response) -> dict[str, Any]:
-        """Make a key that has no more than the caller's: `name` and the settings of a key. The key itself stands in
-        this answer and nowhere else."""
+        """Make a key below the caller's: `name`, and settings within the caller's own. Only this answer contains the key
+        itself."""
         maker = caller(request).name
         if not gateway.rules.tenants.effective(maker).makes_keys:
             raise Refusal(403, "permission_denied", "This key may not make keys", Outcome.REJECTED_AUTH)
@@ -142,7 +141,7 @@ def _holders(gateway: Gateway) -> APIRouter:
 
     @router.delete("/keys/{name}", responses={404: {}})
     async def revoke_key(name: str, request: Request) -> dict[str, Any]:
-        """Revoke a key that the caller's key made, and all that it made."""
+        """Revoke a key below the caller's, and all keys below that."""
         tenants, maker = gateway.rules.tenants, caller(request).name
         tenant = tenants.get(name) if name in tenants.made_by(maker) else None
         if tenant is None:
@@ -158,7 +157,7 @@ def _holders(gateway: Gateway) -> APIRouter:
         until: _Day = None,
         key: str | None = None,
     ) -> dict[str, Any]:
-        """Requests, tokens and USD of the caller's key and those it made, or of one of them (`key`)."""
+        """Requests, tokens and USD of the caller's key and the keys below it, or of one of them (`key`)."""
         name = caller(request).name
         visible = [name, *gateway.rules.tenants.made_by(name)]
         if key is not None and key not in visible:
@@ -168,7 +167,7 @@ def _holders(gateway: Gateway) -> APIRouter:
     return router
 
 
-# --- what both do -------------------------------------------------------------------------------------
+# --- both ---------------------------------------------------------------------------------------------
 async def _make(gateway: Gateway, body: NewKey, maker: str | None, response: Response) -> dict[str, Any]:
     was_open = gateway.rules.keys.open
     settings = body.model_extra or {}
@@ -185,8 +184,8 @@ async def _make(gateway: Gateway, body: NewKey, maker: str | None, response: Res
     response.headers["cache-control"] = "no-store"
     answer = {"key": made.text, **_row(made.stored)}
     tenant = gateway.rules.tenants.get(made.stored.name)
-    if tenant is not None:  # else the database went away just now
-        answer |= _told(gateway, tenant)
+    if tenant is not None:  # otherwise the database went away just now
+        answer |= _described(gateway, tenant)
     return answer | {"note": _CLOSED} if was_open else answer
 
 
@@ -224,17 +223,17 @@ async def _spend(
 
 
 async def _listed(gateway: Gateway, tenants: Sequence[Tenant]) -> Response:
-    """What is told of keys, of which there may be thousands: the event loop runs in between."""
-    told = []
+    """Keys as JSON. There may be thousands: the event loop runs in between."""
+    listed = []
     for number, tenant in enumerate(tenants, 1):
-        if gateway.rules.tenants.get(tenant.name) is not None:  # else it left meanwhile
-            told.append(_told(gateway, tenant))
+        if gateway.rules.tenants.get(tenant.name) is not None:  # otherwise it vanished meanwhile
+            listed.append(_described(gateway, tenant))
         if number % _AT_A_TIME == 0:
             await asyncio.sleep(0)
-    return Response(orjson.dumps({"keys": told}), media_type="application/json")
+    return Response(orjson.dumps({"keys": listed}), media_type="application/json")
 
 
-def _told(gateway: Gateway, tenant: Tenant) -> dict[str, Any]:
+def _described(gateway: Gateway, tenant: Tenant) -> dict[str, Any]:
     row = (
         {"name": tenant.name, "maker": None, "created_at": None, "revoked_at": None}
         if tenant.stored is None
@@ -247,7 +246,7 @@ def _told(gateway: Gateway, tenant: Tenant) -> dict[str, Any]:
         "settings": tenant.settings.model_dump(
             mode="json", include=tenant.settings.model_fields_set & {*SETTINGS}
         ),
-        "effective": _terms(gateway, tenant.name),
+        "effective": _effective(gateway, tenant.name),
         **_money(gateway, tenant.name),
     }
 
@@ -261,14 +260,13 @@ def _row(stored: StoredKey) -> dict[str, Any]:
     }
 
 
-def _terms(gateway: Gateway, name: str) -> dict[str, Any]:
-    held = gateway.rules.tenants.effective(name)
-    return {setting: getattr(held, setting) for setting in SETTINGS}
+def _effective(gateway: Gateway, name: str) -> dict[str, Any]:
+    effective = gateway.rules.tenants.effective(name)
+    return {setting: getattr(effective, setting) for setting in SETTINGS}
 
 
 def _money(gateway: Gateway, name: str) -> dict[str, Any]:
-    """What the key and those below it have spent, and what is left of the tightest budget that holds for it (null
-    where none does)."""
+    """The spending of the key and the keys below it, and what is left of its tightest budget (null without one)."""
     rules, now = gateway.rules, time.time()
     spent_usd, left_usd = {}, {}
     budgets = rules.accounts[name].budgets(now)

@@ -63,14 +63,14 @@ def ollama_routes(gateway: Gateway) -> APIRouter:
 
     @router.get("/ps")
     async def running(request: Request) -> dict[str, Any]:
-        """Those that live instances serve."""
+        """The models that live instances serve."""
         return ps(cards(names_for(request), live_only=True))
 
     @router.post("/show")
-    async def show_model(asked: ShowRequest, request: Request) -> dict[str, Any]:
+    async def show_model(wanted: ShowRequest, request: Request) -> dict[str, Any]:
         """One model."""
         names = names_for(request)
-        name = asked.model or asked.name
+        name = wanted.model or wanted.name
         if not name:
             raise invalid_request("model is required", "model")
         known = names.name_of(name)
@@ -82,7 +82,7 @@ def ollama_routes(gateway: Gateway) -> APIRouter:
     @router.head("/version", include_in_schema=False)
     @router.get("/version")
     async def get_version(request: Request) -> dict[str, str]:
-        """The version of the API that is spoken, and the router's own."""
+        """The version of the API, and the router's own."""
         client_key(gateway, request)
         return version(__version__)
 

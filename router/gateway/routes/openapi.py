@@ -1,4 +1,4 @@
-"""The hot endpoints in the OpenAPI document; FastAPI does not see them (`router.gateway.endpoints`)."""
+"""Adds the hot endpoints (`router.gateway.endpoints`) to the OpenAPI document, which FastAPI does not know."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NUMBER = {"type": "number", "exclusiveMinimum": 0}
 _SCHEMAS: dict[str, Any] = {
     "Routing": {
         "type": "object",
-        "description": "What matters for this request. Never forwarded.",
+        "description": "The routing parameters of this request. Never forwarded.",
         "additionalProperties": False,
         "properties": {
             "policy": {"type": "string", "example": "latency"},
@@ -59,7 +59,7 @@ _COMMON = {
     "stream_options": {"type": "object", "properties": {"include_usage": {"type": "boolean"}}},
     "prompt_cache_key": {
         "type": "string",
-        "description": "the conversation; its requests are best served where the others were",
+        "description": "the conversation; its requests go to the same instance where possible",
     },
     "routing": {"$ref": "#/components/schemas/Routing"},
 }
@@ -68,7 +68,7 @@ _SESSION = {
     "in": "header",
     "required": False,
     "schema": {"type": "string"},
-    "description": "the conversation, where the body has no `prompt_cache_key`",
+    "description": "the conversation, if the body has no `prompt_cache_key`",
 }
 _TEXTS = {
     "anyOf": [
@@ -176,16 +176,16 @@ _PATHS: dict[str, tuple[str, str, list[str], dict[str, Any]]] = {
     ),
 }
 _STATUSES = {
-    400: "bad request, or a wish that no candidate can meet",
+    400: "bad request, or routing parameters that no candidate can meet",
     401: "no or wrong key",
-    404: "unknown model, or no such thing",
+    404: "unknown model, or no such object",
     405: "method not allowed",
     409: "the name is taken",
-    408: "the request came too slowly",
+    408: "the request arrived too slowly",
     413: "the body is too large",
-    422: "what was given does not validate",
+    422: "the content is not valid",
     429: "rate limit, budget, or a hard SLO that cannot be met now",
-    500: "a fault of the gateway",
+    500: "the gateway failed",
     502: "every attempt failed upstream",
     503: "no live instance, or the queue is full",
     504: "a time limit passed",
@@ -193,7 +193,7 @@ _STATUSES = {
 
 
 def add_generation_paths(app: FastAPI) -> None:
-    """Let `/openapi.json` tell of the hot endpoints too."""
+    """Document the hot endpoints in `/openapi.json`."""
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -211,7 +211,7 @@ def add_generation_paths(app: FastAPI) -> None:
 
 
 def _document_errors(path: str, operation: dict[str, Any]) -> None:
-    """What FastAPI does not know: faulty input is a 400 here, and every error has the contract's shape."""
+    """Document what FastAPI does not know: bad input is a 400, and every error has the API's shape."""
     name = "OllamaError" if path.startswith("/api/") else "Error"
     content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
     responses = operation["responses"]

@@ -1,4 +1,4 @@
-"""What the page at /ui shows of the records: `GET /admin/overview` and the fleet's last minute."""
+"""The figures of the page at /ui: `GET /admin/overview`, and the fleet's last minute."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from router.store.overview import overview, recent_by_instance
 from router.store.overview_figures import Window
 
 MAX_WINDOW_S = 31 * 86400
-#: An answer serves again for this many times what it took to make, so that however many pages are open, the database
-#: spends at most this share of its time on them.
+#: An answer is reused for this many times the time that it took to make. So the database spends a bounded share of its time
+#: on pages, however many are open.
 _REUSED_TIMES = 4.0
 _KEPT_ANSWERS = 16
 
 
 class Shared:
-    """One computation at a time; an answer that was costly is given again for a while."""
+    """Runs one computation at a time and reuses each answer for a while, longer if it was expensive."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -45,7 +45,7 @@ class Shared:
 
 
 def overview_routes(gateway: Gateway) -> APIRouter:
-    """Aggregates of the records; each call needs the admin key, or a program on this machine where none is set."""
+    """Aggregates of the records. Each call needs the admin key; without one set it must come from this machine."""
 
     def allowed(request: Request) -> None:
         admin_only(gateway, request)
@@ -58,9 +58,9 @@ def overview_routes(gateway: Gateway) -> APIRouter:
         window_s: Annotated[float, Query(ge=60, le=MAX_WINDOW_S, allow_inf_nan=False)] = 3600,
         buckets: Annotated[int, Query(ge=1, le=120)] = 60,
     ) -> dict[str, Any]:
-        """The last `window_s` seconds in `buckets` equal parts: attainment, goodput, outcomes (those before
-        decoding apart), quantiles of TTFT, TPOT and E2E, actual over predicted, spending by policy, model and key,
-        tokens. Of very many requests a share is read (`sampled_share`) and the figures are scaled up."""
+        """The last `window_s` seconds in `buckets` equal parts: attainment, goodput, outcomes (before and after decoding
+        began), quantiles of TTFT, TPOT and E2E, actual over predicted values, spending by policy, model and key, tokens.
+        Of very many requests a share is read (`sampled_share`) and the figures are scaled up."""
         return dict(
             await windows.get(
                 (window_s, buckets),

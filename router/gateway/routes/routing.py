@@ -31,7 +31,7 @@ _PREDICT_BODY = {
 
 
 class Feedback(BaseModel):
-    """A caller's judgement of an answer: `quality` from 0 (useless) to 1 (perfect)."""
+    """Feedback about an answer: `quality` from 0 (useless) to 1 (perfect)."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -45,9 +45,8 @@ def routing_routes(gateway: Gateway) -> APIRouter:
 
     @router.post("/routing/predict", openapi_extra=_PREDICT_BODY)
     async def predict(request: Request) -> dict[str, Any]:
-        """A dry run of a chat (`messages`), completion (`prompt`), embedding (`input`) or response (`input` with
-        items, or with a field that only responses have): candidates, predictions and scores; nothing is sent, no row
-        written, no counter advanced."""
+        """A dry run of a chat (`messages`), completion (`prompt`), embedding (`input`) or response (`input` with items, or
+        with a field that only responses have): candidates, predictions and scores. Nothing is sent or recorded."""
         terms = client_key(gateway, request)
         if terms is None or terms.name is None:
             return await _dry_run(gateway, request, None, None)
@@ -61,7 +60,7 @@ def routing_routes(gateway: Gateway) -> APIRouter:
 
     @router.get("/routing/{request_id}")
     async def routing(request_id: str, request: Request) -> dict[str, Any]:
-        """What was decided for one of the caller's requests, and what happened."""
+        """The decision for one of the caller's requests, and its outcome."""
         terms = client_key(gateway, request)
         row = await gateway.records.find(request_id, None if terms is None else terms.name)
         if row is None:
@@ -69,13 +68,13 @@ def routing_routes(gateway: Gateway) -> APIRouter:
         return await describe(gateway.store, row)
 
     @router.post("/feedback")
-    async def feedback(given: Feedback, request: Request) -> dict[str, Any]:
-        """Tell how good an answer was."""
+    async def feedback(rating: Feedback, request: Request) -> dict[str, Any]:
+        """Rate an answer."""
         terms = client_key(gateway, request)
         name = None if terms is None else terms.name
-        if not await gateway.feedback.add(given.request_id, given.quality, name):
+        if not await gateway.feedback.add(rating.request_id, rating.quality, name):
             raise not_found("There is no such request")
-        return {"request_id": given.request_id, "quality": given.quality}
+        return {"request_id": rating.request_id, "quality": rating.quality}
 
     return router
 

@@ -1,4 +1,4 @@
-"""The pages at /ui and /docs: their own files, and the comparisons that the first offers to open."""
+"""The pages at /ui and /docs: their files, and the comparison reports that /ui opens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-#: Nothing but what this server sends may run, load or be talked to; no other page may frame this one.
+#: The page may run, load and call only what this server sends. No other page may frame it.
 _POLICY = (
     "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
@@ -35,14 +35,14 @@ _SAFETY = {
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
-    # Asked again each time, answered by a 304 while nothing has changed.
+    # Revalidated each time; a 304 while nothing has changed.
     "cache-control": "no-cache",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One file of the page as it goes out."""
+    """One file of the page."""
 
     body: bytes
     media_type: str
@@ -50,7 +50,7 @@ class Asset:
 
 
 def read_assets() -> dict[str, Asset]:
-    """The page's files by name. They are part of the package, few and small, so they are kept."""
+    """The page's files by name. They are few, small and part of the package, so they stay in memory."""
     found = {}
     for entry in files("router.ui").iterdir():
         media_type = _TYPES.get(Path(entry.name).suffix)
@@ -61,7 +61,7 @@ def read_assets() -> dict[str, Asset]:
 
 
 def ui_routes(gateway: Gateway) -> APIRouter:
-    """/ui, /docs and the reports under /admin. 404 where `ui.enabled` is false."""
+    """/ui, /docs and the reports under /admin; 404 if `ui.enabled` is false."""
 
     def enabled() -> None:
         if not gateway.config.ui.enabled:
@@ -72,20 +72,20 @@ def ui_routes(gateway: Gateway) -> APIRouter:
 
     @router.api_route("/ui", methods=["GET", "HEAD"])
     async def ui() -> Response:
-        # Relative, so that a proxy may put the gateway under a path of its own.
+        # Relative, so that a proxy may serve the gateway under a path.
         return Response(status_code=308, headers={"location": "ui/"})
 
     @router.api_route("/ui/about.json", methods=["GET", "HEAD"])
     async def about() -> Response:
-        """What the page must know before any key is typed; nothing secret."""
-        told = {
+        """What the page needs before a key is entered; nothing secret."""
+        about = {
             "version": __version__,
             "policies": sorted(gateway.fleet.policies),
             "admin_key_needed": admin_needs_key(gateway.rules, gateway.admin_key),
             "client_key_needed": not gateway.rules.keys.open,
             "default_policy": gateway.config.defaults.policy,
         }
-        return Response(orjson.dumps(told), headers=_SAFETY, media_type="application/json")
+        return Response(orjson.dumps(about), headers=_SAFETY, media_type="application/json")
 
     @router.api_route("/ui/", methods=["GET", "HEAD"])
     async def index(request: Request) -> Response:
@@ -114,7 +114,7 @@ def _sent(asset: Asset, request: Request) -> Response:
 
 
 # --- comparisons --------------------------------------------------------------------------------------
-#: What `headway compare --out` writes, and may be fetched.
+#: Files of `headway compare --out` that may be fetched.
 _REPORT_FILES = {
     "report.json": "application/json",
     "report.html": "text/html; charset=utf-8",
@@ -124,7 +124,7 @@ _REPORT_FILES = {
     "outcomes.csv": "text/csv; charset=utf-8",
     "timeline.csv": "text/csv; charset=utf-8",
 }
-#: A report brings its own styles; it may do nothing else.
+#: A report may use its own styles and nothing else.
 _REPORT_SAFETY = _SAFETY | {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"
 }
@@ -132,7 +132,7 @@ MAX_REPORTS = 500
 
 
 def report_path(directory: Path, name: str, file: str) -> Path | None:
-    """A file of a report, None if it is none or lies, followed through its links, outside `directory`."""
+    """A file of a report; None if it is not one, or if its links lead outside `directory`."""
     if file not in _REPORT_FILES or name in {"", ".", ".."} or "/" in name or "\\" in name or "\0" in name:
         return None
     try:
@@ -144,8 +144,8 @@ def report_path(directory: Path, name: str, file: str) -> Path | None:
 
 
 def list_reports(directory: Path) -> list[dict[str, Any]]:
-    """Folders of `directory` that hold a report, newest first: `name`, `modified_at`, `bytes` (of report.json) and the
-    `files` that are there."""
+    """Folders of `directory` with a report, newest first: `name`, `modified_at`, `bytes` (of report.json) and the existing
+    `files`."""
     found: list[dict[str, Any]] = []
     try:
         folders = [entry.name for entry in directory.iterdir() if entry.is_dir()]
@@ -157,10 +157,10 @@ def list_reports(directory: Path) -> list[dict[str, Any]]:
             continue
         try:
             status = report.stat()
-        except OSError:  # removed in this moment
+        except OSError:  # removed just now
             continue
-        there = [file for file in _REPORT_FILES if report_path(directory, name, file) is not None]
-        found.append({"name": name, "modified_at": status.st_mtime, "bytes": status.st_size, "files": there})
+        files = [file for file in _REPORT_FILES if report_path(directory, name, file) is not None]
+        found.append({"name": name, "modified_at": status.st_mtime, "bytes": status.st_size, "files": files})
     found.sort(key=lambda each: (-each["modified_at"], each["name"]))
     return found[:MAX_REPORTS]
 
@@ -173,7 +173,7 @@ def _reports(gateway: Gateway) -> APIRouter:
 
     @router.get("")
     async def reports() -> dict[str, Any]:
-        """The comparisons in `ui.reports`; `configured` false where no directory is named."""
+        """The comparisons in `ui.reports`; `configured` is false without a directory."""
         directory = gateway.config.ui.reports
         if directory is None:
             return {"configured": False, "reports": []}

@@ -1,7 +1,7 @@
 """Prometheus' text format 0.0.4, made in pieces.
 
-A page may have a hundred thousand lines, and while one line is made nothing else is served. So families give their lines
-in small pieces, and whoever makes a page lets the event loop turn between them (`Page.of`).
+A page may have a hundred thousand lines, and nothing else is served while lines are made. So families yield their lines in
+small pieces, and the event loop runs between the pieces (`Page.of`).
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import NamedTuple, Self
 from router.gateway.telemetry.histogram import Histogram
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-#: A page is made for this long between two turns of the event loop.
+#: Time between two turns of the event loop while a page is made.
 _TURN_S = 0.002
 #: Series summed, or lines made, in one piece.
 _PIECE = 100
-#: What is written at once.
+#: Bytes written at once.
 PIECE_BYTES = 64 * 1024
 
 Labels = tuple[str, ...]
 
 
 class Family(NamedTuple):
-    """One family: `name` and `kind` as its TYPE line has them. `samples` makes its lines, in pieces; an empty piece is a
-    moment to let others run."""
+    """One family. `name` and `kind` are those of its TYPE line. `samples` makes its lines in pieces; an empty piece only
+    lets the event loop run."""
 
     name: str
     kind: str
@@ -42,12 +42,12 @@ class Family(NamedTuple):
 
 
 def gauge(name: str, text: str, labels: Labels, values: Iterable[tuple[Labels, float]]) -> Family:
-    """A family of values as they are now."""
+    """A family of current values."""
     return Family(name, "gauge", text, labels, lambda more: _lines(name, labels, values, more))
 
 
 def counter(name: str, text: str, labels: Labels, values: Iterable[tuple[Labels, float]]) -> Family:
-    """A counter: values summed over those that share labels. `name` is without `_total`."""
+    """A counter: values with the same labels are summed. `name` is without `_total`."""
     full = f"{name}_total"
 
     def samples(more: str) -> Iterator[str]:
@@ -62,7 +62,7 @@ def counter(name: str, text: str, labels: Labels, values: Iterable[tuple[Labels,
 
 
 def histogram(name: str, text: str, labels: Labels, values: Iterable[tuple[Labels, Histogram]]) -> Family:
-    """A histogram: counts summed over those that share labels; empty ones are left out."""
+    """A histogram: counts with the same labels are summed; empty ones are left out."""
 
     def samples(more: str) -> Iterator[str]:
         sums: dict[Labels, Histogram] = {}
@@ -75,12 +75,12 @@ def histogram(name: str, text: str, labels: Labels, values: Iterable[tuple[Label
             if number % _PIECE == 0:
                 yield ""
         for key, one in sums.items():
-            told = _labels(labels, key, more)
-            begin = f'{name}_bucket{{{told}{"," if told else ""}le="'
+            text = _labels(labels, key, more)
+            begin = f'{name}_bucket{{{text}{"," if text else ""}le="'
             bounds = [*map(repr, one.bounds), "+Inf"]
             counts = list(accumulate(one.counts))
             lines = [f'{begin}{bound}"}} {count}.0\n' for bound, count in zip(bounds, counts, strict=True)]
-            around = f"{{{told}}}" if told else ""
+            around = f"{{{text}}}" if text else ""
             lines.append(f"{name}_count{around} {counts[-1]}.0\n")
             lines.append(f"{name}_sum{around} {_number(one.total)}\n")
             yield "".join(lines)
@@ -91,8 +91,8 @@ def histogram(name: str, text: str, labels: Labels, values: Iterable[tuple[Label
 def _lines(name: str, labels: Labels, values: Iterable[tuple[Labels, float]], more: str) -> Iterator[str]:
     lines: list[str] = []
     for key, value in values:
-        told = _labels(labels, key, more)
-        lines.append(f"{name}{{{told}}} {_number(value)}\n" if told else f"{name} {_number(value)}\n")
+        text = _labels(labels, key, more)
+        lines.append(f"{name}{{{text}}} {_number(value)}\n" if text else f"{name} {_number(value)}\n")
         if len(lines) == _PIECE:
             yield "".join(lines)
             lines.clear()
@@ -100,9 +100,9 @@ def _lines(name: str, labels: Labels, values: Iterable[tuple[Labels, float]], mo
 
 
 def _labels(names: Labels, values: Labels, more: str) -> str:
-    """Labels as they stand between braces, by name; `more` are further ones, in that form."""
-    told = sorted([f'{name}="{_escaped(value)}"' for name, value in zip(names, values, strict=True)])
-    return ",".join([more, *told] if more else told)
+    """The text between braces, ordered by label; `more` is text of further labels."""
+    labels = sorted([f'{name}="{_escaped(value)}"' for name, value in zip(names, values, strict=True)])
+    return ",".join([more, *labels] if more else labels)
 
 
 def _number(value: float) -> str:
@@ -116,14 +116,14 @@ def _escaped(value: str) -> str:
 
 
 class Page:
-    """Families by name, each with its head and pieces of its lines, as they go out."""
+    """A page to be sent: families by name, each with its head and pieces of its lines."""
 
     def __init__(self) -> None:
         self.families: dict[str, tuple[bytes, list[bytes]]] = {}
 
     @classmethod
     async def of(cls, families: Iterable[Family], more: str = "") -> Self:
-        """Make a page while others are served; `more` is a label for all samples (`worker="0"`)."""
+        """Make a page; the event loop runs in between. `more` is a label for all samples (`worker="0"`)."""
         page = cls()
         clock = time.perf_counter
         until = clock() + _TURN_S
@@ -143,11 +143,11 @@ class Page:
         return page
 
     def lines(self, name: str, head: bytes) -> list[bytes]:
-        """The lines of a family, to add more; its head if it has none yet."""
+        """The list of a family's lines, to add more. `head` is used for a new family."""
         return self.families.setdefault(name, (head, []))[1]
 
     def pieces(self) -> Iterator[bytes]:
-        """The page from its beginning to its end."""
+        """All pieces of the page in order."""
         for head, lines in self.families.values():
             yield head
             yield from lines

@@ -1,4 +1,4 @@
-"""Counts by upper bound: what a Prometheus histogram is made of."""
+"""Counts by upper bound, for Prometheus histograms."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import accumulate
 
 
 class Histogram:
-    """Counts of values by upper bound (inclusive, as Prometheus has it)."""
+    """Counts of values by inclusive upper bound."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -21,7 +21,7 @@ class Histogram:
         self.total += value
 
     def add(self, other: Histogram) -> None:
-        """Add the counts of another one with the same bounds."""
+        """Add the counts of a histogram with the same bounds."""
         self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
         self.total += other.total
 

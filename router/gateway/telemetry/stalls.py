@@ -1,7 +1,7 @@
-"""How long the event loop is held: a timer that notices how late it runs.
+"""Measures how long callbacks hold the event loop, by a timer that notices how late it runs.
 
-While one callback runs, nothing else of the process is served. `StallWatch` asks the loop to call it every `interval_s`;
-the time by which the loop is late is time in which something held it. It costs one timer and no work for each request.
+While one callback runs, the process serves nothing else. The loop calls `StallWatch` every `interval_s`; if the call is
+late, something held the loop for that time. This costs one timer, and nothing for each request.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import time
 from router.gateway.telemetry.histogram import Histogram
 
 STALL_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-#: `recent_s` looks back over one to two of these.
+#: `recent_s` covers one to two of these windows.
 WINDOW_S = 60.0
 
 
 class StallWatch:
-    """Measures stalls of the event loop that it is started in. A stall is seen up to `interval_s` shorter than it was.
+    """Measures stalls of the event loop in which it is started. A stall is measured up to `interval_s` too short.
 
-    `longest_s` is the longest stall since `start` or `reset`, in wall time. `longest_busy_s` counts of each stall only
-    the processor time that this process used: on a machine that is shared with others it is the measure of our own
-    doing."""
+    `longest_s` is the longest stall since `start` or `reset`, in wall time. `longest_busy_s` counts only the processor time
+    that this process used in each stall, which is the better measure on a shared machine.
+    """
 
     def __init__(self, interval_s: float = 0.02) -> None:
         self._interval_s = interval_s
@@ -38,18 +38,18 @@ class StallWatch:
         return max(self._window_s, self._window_before_s)
 
     def start(self) -> None:
-        """Begin to measure, in the running loop."""
+        """Start measuring in the running loop."""
         self.stop()
         self._wait(asyncio.get_running_loop(), time.monotonic())
 
     def stop(self) -> None:
-        """Measure no more; what was measured stays."""
+        """Stop measuring; the results stay."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def reset(self) -> None:
-        """Forget the longest stall; what holds the loop from here on counts."""
+        """Forget the longest stall and measure anew."""
         self.longest_s = self.longest_busy_s = 0.0
         if self._timer is not None:
             self.start()

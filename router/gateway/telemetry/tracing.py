@@ -1,8 +1,8 @@
 """OpenTelemetry traces: one span a request, and under it its wait in the queue and each of its attempts.
 
-Spans are made when a request has ended, from its record, so tracing costs the relay nothing but ids. The ids are drawn
-when it comes, since engines are told theirs (`traceparent`, W3C Trace Context), so that a vLLM's own spans hang under ours.
-Names and attributes: OpenTelemetry semantic conventions for generative AI spans; no prompt and no answer is in them.
+Spans are made from the record when a request has ended, so the relay only needs ids. The ids are drawn when the request
+arrives, because engines get them (`traceparent`, W3C Trace Context): a vLLM's own spans become children of ours. Names and
+attributes follow OpenTelemetry's semantic conventions for generative AI spans. They contain no prompt and no answer.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _SUCCESS = frozenset({Outcome.OK, Outcome.LATE})
 
 
 class Trace(NamedTuple):
-    """Where a request stands in a trace. `span_id` is its own, `parent_id` its caller's (None: it begins the trace)."""
+    """A request's place in a trace. `span_id` is its own, `parent_id` its caller's (None: it begins the trace)."""
 
     trace_id: int
     span_id: int
     parent_id: int | None
 
     def parent_of(self, span_id: int) -> str:
-        """The `traceparent` of a call made inside the span `span_id`."""
+        """The `traceparent` of a call inside the span `span_id`."""
         return f"00-{self.trace_id:032x}-{span_id:016x}-01"
 
 
@@ -68,18 +68,18 @@ class Tracing:
         self._rng = Random(secrets.randbits(64))
 
     def begin(self, headers: Mapping[bytes, bytes]) -> Trace | None:
-        """A request has come; None if it is not traced. A caller that says so itself decides."""
-        told = _TRACEPARENT.fullmatch(headers.get(b"traceparent", b"").strip())
-        if told is not None and told[1] != b"ff" and int(told[2], 16) and int(told[3], 16):
-            if not int(told[4], 16) & 1:
+        """The trace of a request that arrives; None if it is not traced. A caller's `traceparent` decides."""
+        given = _TRACEPARENT.fullmatch(headers.get(b"traceparent", b"").strip())
+        if given is not None and given[1] != b"ff" and int(given[2], 16) and int(given[3], 16):
+            if not int(given[4], 16) & 1:
                 return None
-            return Trace(int(told[2], 16), new_span_id(), int(told[3], 16))
+            return Trace(int(given[2], 16), new_span_id(), int(given[3], 16))
         if self._rng.random() >= self._sample:
             return None
         return Trace(secrets.randbits(128) or 1, new_span_id(), None)
 
     def end(self, record: RequestRecord, trace: Trace) -> None:
-        """The request has ended: send its spans."""
+        """Send the spans of a request that has ended."""
         began, ended = record.received_at, record.received_at + (record.e2e_s or 0.0)
         operation = _OPERATIONS.get(record.api or "", "chat")
         model = record.model or ""
@@ -151,9 +151,9 @@ class Tracing:
         def context(of: int, *, remote: bool = False) -> SpanContext:
             return SpanContext(trace.trace_id, of, remote, TraceFlags(TraceFlags.SAMPLED))
 
-        told = {key: value for key, value in attributes.items() if value is not None}
+        known = {key: value for key, value in attributes.items() if value is not None}
         if failed is not None:
-            told["error.type"] = failed
+            known["error.type"] = failed
         remote = parent_id is not None and parent_id == trace.parent_id
         self._processor.on_end(
             ReadableSpan(
@@ -161,7 +161,7 @@ class Tracing:
                 context=context(span_id),
                 parent=None if parent_id is None else context(parent_id, remote=remote),
                 resource=self._resource,
-                attributes=told,
+                attributes=known,
                 events=()
                 if first_token_at is None
                 else (Event("first_token", timestamp=int(first_token_at * 1e9)),),
@@ -174,7 +174,7 @@ class Tracing:
         )
 
     def close(self) -> None:
-        """Send what waits, within a few seconds, and stop. Blocks: call it off the event loop."""
+        """Send waiting spans within a few seconds, and stop. Blocks: call it in a thread."""
         self._processor.force_flush(3000)
         self._processor.shutdown()  # type: ignore[no-untyped-call]
 

@@ -1,8 +1,8 @@
-"""One page of metrics made of those of several workers.
+"""One metrics page from the pages of several workers.
 
-Each sample has the label `worker`, and each family stands once, as Prometheus' text format 0.0.4 wants it. Sums over
-the label are what the gateway counted: a worker that was started again begins its own series anew, which
-`rate()` and `increase()` understand, where counters summed here would seem to fall.
+Each sample has the label `worker`, and each family appears once, as Prometheus' text format 0.0.4 requires. The sum over
+the label is the gateway's count. A restarted worker begins its series again, which `rate()` and `increase()` handle;
+counters that were summed here would seem to fall.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _HEAD = re.compile(r"(?:#.*\n)*")
 
 
 def add_text(page: Page, text: str, more: str = "") -> None:
-    """Add a short text whose families begin by their HELP lines, as prometheus_client writes them; `more` is a label for
-    all of its samples."""
+    """Add a short text of prometheus_client, whose families begin with HELP lines. `more` is a label for all of its
+    samples."""
     if more:
         text = _LABELLED.sub(lambda found: f"{found[1]}{{{more},", text)
         text = _BARE.sub(lambda found: f"{found[1]}{{{more}}} ", text)
@@ -35,7 +35,7 @@ def add_text(page: Page, text: str, more: str = "") -> None:
 
 
 def merge(pages: Iterable[Page]) -> Page:
-    """Pages, each with its own label, as one."""
+    """Several pages, each with its own label, as one."""
     merged = Page()
     for page in pages:
         for name, (head, lines) in page.families.items():
@@ -44,8 +44,7 @@ def merge(pages: Iterable[Page]) -> Page:
 
 
 async def pack(page: Page) -> list[list[str]]:
-    """A page as it goes from one process to another. Compressed, in a thread: a long one would hold the event loops of
-    both while it is read."""
+    """A page to send to another process. It is compressed, in a thread: reading a long page would hold both event loops."""
 
     def packed() -> list[list[str]]:
         found = []
@@ -59,7 +58,7 @@ async def pack(page: Page) -> list[list[str]]:
 
 
 async def unpack(packed: Iterable[Sequence[str]]) -> Page:
-    """The page that was packed."""
+    """A page from `pack`."""
 
     def unpacked() -> Page:
         page = Page()

@@ -13,7 +13,7 @@ from tests.integration.gateway.live import bearer, key, live, vllm
 BOUNDED = {
     "PrefixIndex._seen": "tests/unit/predictors_online: max_blocks",
     "SessionIndex._held": "tests/unit/predictors_online: max_sessions",
-    "RoutingRules._unasked": "cleared at _CACHED",
+    "RoutingRules._plain": "cleared at _CACHED",
     "RoutingRules._joint": "cleared at _CACHED",
     "RoundRobinCursor._last": "tests/unit/policies/test_policies.py: 1024",
     "LengthModel._fleets": "cleared at _FLEETS",

@@ -25,9 +25,9 @@ def test_normal_scores_are_the_standard_librarys() -> None:
     assert beyond(np.array([0.0, 1.0, -40.0])) == pytest.approx([0.5, 1.0 - normal.cdf(1.0), 1.0])
 
 
-def test_windows_and_told_ones_stand_side_by_side() -> None:
+def test_windows_and_quantiles_are_evaluated_together() -> None:
     rng = Random(2)
-    windows, told, single = [], [], []
+    windows, modelled, single = [], [], []
     for number in range(12):
         if number % 3:
             window = ResidualWindow(0.35, 0.5)
@@ -38,9 +38,9 @@ def test_windows_and_told_ones_stand_side_by_side() -> None:
         else:
             quantiles = sorted(rng.gauss(0.0, 0.5) for _ in range(5))
             windows.append(None)
-            told.append(quantiles)
+            modelled.append(quantiles)
             single.append(Distribution(quantiles))
-    errors = LogErrors(windows, np.array(told))
+    errors = LogErrors(windows, np.array(modelled))
     residuals = [rng.gauss(0.0, 1.5) for _ in single]
     exceeded = [each.exceed(residual) for each, residual in zip(single, residuals, strict=True)]
     assert errors.exceed(np.array(residuals)) == pytest.approx(exceeded, rel=1e-12)

@@ -158,7 +158,7 @@ def test_prefill_rate_is_the_recent_mean_and_fades() -> None:
         rate.add(50.0, tick * 0.1)
     assert rate.tokens_per_s(99.9) == pytest.approx(500.0, rel=0.02)
     assert rate.tokens_per_s(109.9) == pytest.approx(500.0 / 2.718, rel=0.02)
-    rate.add(50.0, 90.0)  # told late: counts, and turns no clock back
+    rate.add(50.0, 90.0)  # late: it counts, and does not turn the clock back
     assert rate.tokens_per_s(99.9) == pytest.approx(505.0, rel=0.02)
 
 

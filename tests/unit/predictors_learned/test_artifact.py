@@ -51,7 +51,7 @@ def test_the_same_content_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arrays", "about", "told"),
+    ("arrays", "about", "message"),
     [
         ({"a": np.array([1.0, np.nan])}, {}, "a has values that are no numbers"),
         ({"a": np.array([np.inf])}, {}, "a has values that are no numbers"),
@@ -62,9 +62,9 @@ def test_the_same_content_gives_the_same_bytes(tmp_path: Path) -> None:
     ],
 )
 def test_what_could_not_be_read_is_not_written(
-    tmp_path: Path, arrays: dict[str, np.ndarray], about: dict[str, Any], told: str
+    tmp_path: Path, arrays: dict[str, np.ndarray], about: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ArtifactError, match=told):
+    with pytest.raises(ArtifactError, match=message):
         save(Artifact("length", (), arrays, about), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -139,7 +139,7 @@ def test_a_foreign_file_is_refused_in_one_line(tmp_path: Path, data: bytes) -> N
     assert str(refused.value) == f"{path}: not a whole artifact of Headway"
 
 
-def test_a_later_format_is_told(tmp_path: Path) -> None:
+def test_a_later_format_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "length.headway.npz"
     path.write_bytes(zipped({"about.json": header(format=FORMAT + 1)}))
     with pytest.raises(ArtifactError, match=f"artifact format {FORMAT + 1}, this version reads {FORMAT}"):

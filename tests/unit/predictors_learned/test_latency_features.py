@@ -33,8 +33,8 @@ def slower(estimate: Estimate, by: float) -> Estimate:
     )
 
 
-class Asked(InstanceHistory):
-    """Is asked for a row after each event."""
+class Queried(InstanceHistory):
+    """Gives a row after each event."""
 
     def _event(self, kind: str, instance: Instance, now: float, *rest: float) -> None:
         super()._event(kind, instance, now, *rest)
@@ -92,13 +92,13 @@ def test_a_slower_engine_gives_the_same_rows():
 
 
 def test_a_row_does_not_depend_on_rows_before_it():
-    (events, instance), (asked, same) = history(), history(kind=Asked)
-    assert asked.target(same, ESTIMATE, 8.0) == events.target(instance, ESTIMATE, 8.0)
-    for each, of_each in ((events, instance), (asked, same)):
+    (events, instance), (queried, same) = history(), history(kind=Queried)
+    assert queried.target(same, ESTIMATE, 8.0) == events.target(instance, ESTIMATE, 8.0)
+    for each, of_each in ((events, instance), (queried, same)):
         of_each.released(300, 200, False)
         each.stops_waiting(5.0)
         each.lost(of_each, 3.5, False, 8.5)
-    assert asked.target(same, ESTIMATE, 9.0) == events.target(instance, ESTIMATE, 9.0)
+    assert queried.target(same, ESTIMATE, 9.0) == events.target(instance, ESTIMATE, 9.0)
 
 
 def test_tokens_of_a_prompt_are_coarse():

@@ -46,11 +46,11 @@ def test_a_correction_is_in_logits() -> None:
     assert model.predict(feature_rows([0.5], [0.5], targets(1)))[0] == pytest.approx(0.75)
     skip = np.zeros(len(MEMORY_FEATURES))
     skip[2] = 1.0
-    told, not_told = MemoryModel.load(artifact(skip=skip)).predict(
+    reported, not_reported = MemoryModel.load(artifact(skip=skip)).predict(
         feature_rows([0.5] * 2, [0.1, None], targets(2))
     )
-    assert told == pytest.approx(1 / (1 + np.exp(-1.0)))
-    assert not_told == pytest.approx(0.5)
+    assert reported == pytest.approx(1 / (1 + np.exp(-1.0)))
+    assert not_reported == pytest.approx(0.5)
 
 
 def test_nothing_makes_it_leave_the_unit_interval() -> None:
@@ -66,7 +66,7 @@ def test_nothing_makes_it_leave_the_unit_interval() -> None:
 
 
 @pytest.mark.parametrize(
-    ("broken", "told"),
+    ("broken", "message"),
     [
         (replace(artifact(), kind="latency"), "not a memory one"),
         (replace(artifact(), features=MEMORY_FEATURES[1:]), "train it anew"),
@@ -75,6 +75,6 @@ def test_nothing_makes_it_leave_the_unit_interval() -> None:
         (artifact(scale=np.zeros(SHAPES["scale"])), "not positive"),
     ],
 )
-def test_an_artifact_that_does_not_fit_is_refused(broken: Artifact, told: str) -> None:
-    with pytest.raises(ArtifactError, match=told):
+def test_an_artifact_that_does_not_fit_is_refused(broken: Artifact, message: str) -> None:
+    with pytest.raises(ArtifactError, match=message):
         MemoryModel.load(broken)

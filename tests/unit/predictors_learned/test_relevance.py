@@ -123,7 +123,7 @@ def test_of_two_versions_the_one_of_the_very_name_answers() -> None:
 @pytest.mark.parametrize(
     "text", ["", "🙂" * 500, "x" * 1_000_000, "ξένη γλώσσα χωρίς γνωστές λέξεις", "\x00\ud800"]
 )
-def test_far_from_all_that_was_learned_only_means_are_told_and_doubted(text: str) -> None:
+def test_far_from_the_training_data_only_means_are_predicted_with_low_trust(text: str) -> None:
     model = RelevanceModel.load(artifact())
     mean, deviation, cluster, _ = model.quality(prompt_features(text), ["adder", "poet-7b"])
     assert odds(mean) == [0.0, 0.5]

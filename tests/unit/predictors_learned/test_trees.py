@@ -46,7 +46,9 @@ def option(name: str, profile: EngineProfile = PROFILE, *, hardware: str | None 
 REQUEST = Request("r", 0.0, "predicted_latency", ("m",), prompt_tokens=1000)
 
 
-def told(predictor: OnlinePredictor, options: list[Option], now: float = 0.0) -> list[tuple[float, float]]:
+def times_of(
+    predictor: OnlinePredictor, options: list[Option], now: float = 0.0
+) -> list[tuple[float, float]]:
     predictor.predict_all(REQUEST, options, now)
     times = predictor.tree_times(REQUEST, options)
     assert times is not None
@@ -144,28 +146,28 @@ def test_a_queue_speaks_for_itself_once_it_was_seen() -> None:
 def test_times_follow_hardware_load_and_the_wait_so_far() -> None:
     predictor = OnlinePredictor(Models(trees=TreeModel.load(artifact())))
     fast, slow = option("fast"), option("slow", SLOW)
-    (fast_ttft_s, fast_tpot_s), (slow_ttft_s, slow_tpot_s) = told(predictor, [fast, slow], now=2.0)
+    (fast_ttft_s, fast_tpot_s), (slow_ttft_s, slow_tpot_s) = times_of(predictor, [fast, slow], now=2.0)
     assert fast_ttft_s == pytest.approx(2.0 + PROFILE.prefill_s(1000))
     assert slow_ttft_s == pytest.approx(2.0 + SLOW.prefill_s(1000))
     assert fast_tpot_s == pytest.approx(1.5 * PROFILE.step_s(0, 1, 1000))
     assert slow_tpot_s == pytest.approx(1.5 * SLOW.step_s(0, 1, 1000))
     fast.instance.dispatched(1000)
-    assert told(predictor, [fast])[0][0] == pytest.approx(4.0 * PROFILE.prefill_s(1000))
+    assert times_of(predictor, [fast])[0][0] == pytest.approx(4.0 * PROFILE.prefill_s(1000))
 
 
 def test_a_model_that_must_be_loaded_takes_that_long() -> None:
     predictor = OnlinePredictor(Models(trees=TreeModel.load(artifact())))
     one = option("one")
     one.instance.report = LoadReport(loaded_models=frozenset())
-    assert told(predictor, [one])[0][0] == pytest.approx(PROFILE.load_s + PROFILE.prefill_s(1000))
+    assert times_of(predictor, [one])[0][0] == pytest.approx(PROFILE.load_s + PROFILE.prefill_s(1000))
 
 
 def test_an_engine_slower_than_its_profile_is_learned_for_its_kind() -> None:
     predictor = OnlinePredictor(Models(trees=TreeModel.load(artifact())))
     one, twin, other = option("one", hardware="A"), option("twin", hardware="A"), option("other")
-    before = told(predictor, [one, twin, other])
+    before = times_of(predictor, [one, twin, other])
     for at in range(60):
-        told(predictor, [one])
+        times_of(predictor, [one])
         prediction = one.prediction
         assert prediction is not None
         request = replace(REQUEST, id=str(at))
@@ -174,25 +176,25 @@ def test_an_engine_slower_than_its_profile_is_learned_for_its_kind() -> None:
         predictor.observe_end(
             request, one.candidate, one.instance, prediction, 20, 1000, 2 * before[0][1], 2.0
         )
-    after = told(predictor, [one, twin, other])
+    after = times_of(predictor, [one, twin, other])
     for at in range(2):
         assert after[at][0] == pytest.approx(3 * before[at][0])
         assert after[at][1] == pytest.approx(2 * before[at][1])
     assert after[2] == pytest.approx(before[2])
     predictor.forget("one")
-    assert told(predictor, [twin])[0] == after[1]
+    assert times_of(predictor, [twin])[0] == after[1]
     predictor.forget("twin")
-    assert told(predictor, [twin])[0] == pytest.approx(before[1])
+    assert times_of(predictor, [twin])[0] == pytest.approx(before[1])
 
 
-def test_a_lost_request_tells_only_that_it_was_late() -> None:
+def test_a_lost_request_shows_only_that_it_was_late() -> None:
     predictor = OnlinePredictor(Models(trees=TreeModel.load(artifact())))
     one = option("one")
-    before = told(predictor, [one])[0][0]
+    before = times_of(predictor, [one])[0][0]
 
     def lose(waited_s: float) -> None:
         for at in range(40):
-            told(predictor, [one])
+            times_of(predictor, [one])
             prediction = one.prediction
             assert prediction is not None
             request = replace(REQUEST, id=str(at))
@@ -202,9 +204,9 @@ def test_a_lost_request_tells_only_that_it_was_late() -> None:
             )
 
     lose(0.5 * before)
-    assert told(predictor, [one])[0][0] == pytest.approx(before)
+    assert times_of(predictor, [one])[0][0] == pytest.approx(before)
     lose(5 * before)
-    assert told(predictor, [one])[0][0] == pytest.approx(5 * before)
+    assert times_of(predictor, [one])[0][0] == pytest.approx(5 * before)
 
 
 def test_without_the_artifact_there_are_no_times() -> None:

@@ -62,7 +62,7 @@ def test_p_miss_is_calibrated(rate_per_s: float, slo: Slo) -> None:
         low, high = interval([one.missed(slo) for one in bucket], rng)
         said = mean(one.prediction.p_miss or 0.0 for one in bucket)
         assert low - 0.08 <= said <= high + 0.08
-    # In total, and far better than knowing the base rate alone where the state tells something.
+    # In total, and far better than knowing the base rate alone where the state shows something.
     base = mean(one.missed(slo) for one in seen)
     assert mean(one.prediction.p_miss or 0.0 for one in seen) == pytest.approx(base, abs=0.06)
     brier = mean(((one.prediction.p_miss or 0.0) - one.missed(slo)) ** 2 for one in seen)

@@ -26,7 +26,7 @@ def test_before_anything_is_seen_the_trained_model_mostly_serves() -> None:
     assert 0.85 < learned.weight < 0.95
     assert table.p50 == pytest.approx(50, rel=0.2)
     assert sum(table.shares) == pytest.approx(1.0)
-    assert table.quantile(0.99) > 300  # the wide prior is still heard
+    assert table.quantile(0.99) > 300  # the wide prior still counts
 
 
 def test_a_fleet_whose_answers_are_longer_corrects_the_marginal_and_keeps_the_order() -> None:

@@ -21,7 +21,7 @@ def test_nothing_is_changed_before_anything_came():
 
 
 @pytest.mark.parametrize("shift", [-0.3, 0.0, 0.3])
-def test_shares_become_right_whatever_is_told(shift: float):
+def test_shares_become_right_whatever_is_predicted(shift: float):
     offsets, rng, below = Offsets(), random.Random(1), [0] * len(TAUS)
     for at in range(6000):
         quantiles = served(offsets)
@@ -53,7 +53,7 @@ def test_a_distribution_has_its_quantiles_and_its_inverse():
     assert median < mean < p95
 
 
-def test_a_distribution_of_one_value_can_be_asked():
+def test_a_distribution_of_one_value_has_quantiles():
     found = Distribution([0.1] * 5)
     assert found.exceed(0.0) == pytest.approx(1.0)
     assert found.exceed(0.2) == pytest.approx(0.0)

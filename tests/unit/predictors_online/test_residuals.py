@@ -113,7 +113,7 @@ def test_a_stratum_speaks_for_itself_after_enough_observations() -> None:
     assert strata.window(0).median_factor == pytest.approx(exp(0.1), rel=0.1)
 
 
-def test_an_estimate_that_tells_nothing_is_drawn_in() -> None:
+def test_an_uninformative_estimate_is_drawn_in() -> None:
     rng = Random(7)
     shrinkage = Shrinkage()
     for _ in range(600):
@@ -124,7 +124,7 @@ def test_an_estimate_that_tells_nothing_is_drawn_in() -> None:
     assert shrinkage.shrunk(0.2) > 0.07
 
 
-def test_an_estimate_that_tells_all_is_left_alone() -> None:
+def test_an_exact_estimate_is_left_alone() -> None:
     rng = Random(8)
     shrinkage = Shrinkage()
     assert shrinkage.shrunk(0.5) == 0.5

@@ -215,5 +215,5 @@ def test_a_request_may_have_two_attempts_at_once() -> None:
     assert not predictor.stats.attempts
     assert all(not each.pending for each in predictor.stats.candidates.values())
     assert all(not each._waiting for each in predictor.stats.histories.values())
-    told = predictor.coverage()
-    assert told["quick"]["observed"] == 1
+    coverage = predictor.coverage()
+    assert coverage["quick"]["observed"] == 1

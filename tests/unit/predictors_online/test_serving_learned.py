@@ -97,7 +97,7 @@ def value(number: float | None) -> float:
 
 
 def known(predictor: OnlinePredictor, instance: Instance) -> Instance:
-    """The instance, after enough requests for the latency model to be heard."""
+    """The instance, after enough requests for the latency model to serve."""
     for number in range(10):
         serve(predictor, instance, 5.0 * number, 1.0, number)
     return instance
@@ -106,21 +106,21 @@ def known(predictor: OnlinePredictor, instance: Instance) -> Instance:
 def test_what_the_latency_model_says_is_served() -> None:
     physical, learned = OnlinePredictor(), predictor_with(latency=latency_model(0.5, -0.2))
     plain = physical.predict(REQUEST, candidate("i"), known(physical, an_instance()), 100.0)
-    told = learned.predict(REQUEST, candidate("i"), known(learned, an_instance()), 100.0)
-    assert value(told.ttft_s_p50) == pytest.approx(value(plain.ttft_s_p50) * exp(0.5), rel=0.03)
-    assert told.tpot_s == plain.tpot_s  # a profile tells how a step grows
-    assert value(told.ttft_s_p50) < value(told.ttft_s_p95) < 2 * value(told.ttft_s_p50)
+    predicted = learned.predict(REQUEST, candidate("i"), known(learned, an_instance()), 100.0)
+    assert value(predicted.ttft_s_p50) == pytest.approx(value(plain.ttft_s_p50) * exp(0.5), rel=0.03)
+    assert predicted.tpot_s == plain.tpot_s  # a profile says how a step grows
+    assert value(predicted.ttft_s_p50) < value(predicted.ttft_s_p95) < 2 * value(predicted.ttft_s_p50)
 
 
-def test_tpot_is_learned_where_no_profile_tells_it() -> None:
+def test_tpot_is_learned_without_a_profile() -> None:
     physical, learned = OnlinePredictor(), predictor_with(latency=latency_model(0.5, -0.2))
     for each in (physical, learned):
         unknown = an_instance()
         unknown.profiles.clear()
-        told = each.predict(REQUEST, candidate("i"), known(each, unknown), 100.0)
+        predicted = each.predict(REQUEST, candidate("i"), known(each, unknown), 100.0)
         if each is physical:
-            plain = told
-    assert value(told.tpot_s) == pytest.approx(value(plain.tpot_s) * exp(-0.2), rel=0.03)
+            plain = predicted
+    assert value(predicted.tpot_s) == pytest.approx(value(plain.tpot_s) * exp(-0.2), rel=0.03)
 
 
 def test_one_by_one_or_all_at_once_is_the_same() -> None:
@@ -144,8 +144,10 @@ def test_a_constant_error_of_the_model_is_learned() -> None:
     instance = an_instance()
     for number in range(200):
         serve(predictor, instance, 10.0 * number, 1.0, number)
-    told = predictor.predict(replace(REQUEST, arrived_at=3000.0), instance.candidates["m"], instance, 3000.0)
-    assert value(told.ttft_s_p50) == pytest.approx(PROFILE.prefill_s(500), rel=0.1)
+    predicted = predictor.predict(
+        replace(REQUEST, arrived_at=3000.0), instance.candidates["m"], instance, 3000.0
+    )
+    assert value(predicted.ttft_s_p50) == pytest.approx(PROFILE.prefill_s(500), rel=0.1)
 
 
 def test_instances_of_one_kind_share_their_spread_but_not_their_bias() -> None:
@@ -158,11 +160,11 @@ def test_instances_of_one_kind_share_their_spread_but_not_their_bias() -> None:
     assert group == ("m", "gpu")
     assert predictor.groups()[group].learned.ttfts == 200 - 2 * 2  # the first of each are the physical one's
     at = 2000.0
-    told = [
+    predicted = [
         value(predictor.predict(replace(REQUEST, arrived_at=at), i.candidates["m"], i, at).ttft_s_p50)
         for i in (slow, fast)
     ]
-    assert told[0] / told[1] == pytest.approx(2.0, rel=0.15)
+    assert predicted[0] / predicted[1] == pytest.approx(2.0, rel=0.15)
 
 
 def test_a_model_that_does_not_hold_gives_way_to_the_physical_estimate() -> None:
@@ -176,8 +178,10 @@ def test_a_model_that_does_not_hold_gives_way_to_the_physical_estimate() -> None
     trust = predictor.groups()["m", "gpu"]
     assert not trust.believed
     assert trust.alarms >= 1
-    told = predictor.predict(replace(REQUEST, arrived_at=3000.0), instance.candidates["m"], instance, 3000.0)
-    assert value(told.ttft_s_p50) == pytest.approx(PROFILE.prefill_s(500), rel=0.15)
+    predicted = predictor.predict(
+        replace(REQUEST, arrived_at=3000.0), instance.candidates["m"], instance, 3000.0
+    )
+    assert value(predicted.ttft_s_p50) == pytest.approx(PROFILE.prefill_s(500), rel=0.15)
 
 
 def test_attempts_that_are_overdue_count_before_they_end() -> None:
@@ -227,8 +231,8 @@ def test_a_request_given_up_at_once_teaches_nothing_and_one_given_up_late_does()
         prediction = predictor.predict(REQUEST, of, instance, 100.0)
         predictor.observe_dispatch(REQUEST, of, instance, prediction, 100.0)
         predictor.observe_loss(REQUEST, of, instance, prediction, waited_s, False, 100.0 + waited_s)
-        told = predictor.coverage().get("i")
-        assert (0 if told is None else told["observed"]) == learned
+        predicted = predictor.coverage().get("i")
+        assert (0 if predicted is None else predicted["observed"]) == learned
 
 
 def test_reports_and_losses_reach_the_track() -> None:
@@ -242,7 +246,7 @@ def test_reports_and_losses_reach_the_track() -> None:
     assert predictor.groups() == {}  # nobody else is of this kind
 
 
-def test_a_prompt_tells_the_length_and_fleet_answers_correct_it() -> None:
+def test_a_prompt_gives_the_length_and_fleet_answers_correct_it() -> None:
     predictor = predictor_with(length=Words())
     instance, of = an_instance(), candidate("i")
     short = replace(REQUEST, features=prompt_features("a line"))
@@ -265,11 +269,11 @@ def test_a_prompt_tells_the_length_and_fleet_answers_correct_it() -> None:
 
 
 def test_the_prompt_is_looked_at_once_a_request() -> None:
-    asked = []
+    models_of = []
 
     class Counting(Words):
         def shares(self, features: PromptFeatures, models: Any) -> np.ndarray:
-            asked.append([model for model, _ in models])
+            models_of.append([model for model, _ in models])
             return super().shares(features, models)
 
     predictor = predictor_with(length=Counting())
@@ -279,7 +283,7 @@ def test_the_prompt_is_looked_at_once_a_request() -> None:
     for _ in range(3):
         predictor.predict(request, candidate("i"), instance, 100.0)
     predictor.predict_all(request, [Option(candidate("i"), instance), Option(other, instance)], 100.0)
-    assert asked == [["m"], ["n"]]
+    assert models_of == [["m"], ["n"]]
 
 
 def test_quality_is_the_models_with_its_uncertainty_and_moves_with_feedback() -> None:
@@ -287,8 +291,8 @@ def test_quality_is_the_models_with_its_uncertainty_and_moves_with_feedback() ->
     instance = an_instance()
     features = prompt_features("How much is 2 + 2?")
     request = replace(REQUEST, features=features)
-    told = predictor.predict(request, candidate("i"), instance, 100.0)
-    assert (told.quality, told.quality_sd) == (pytest.approx(0.8), pytest.approx(0.1))
+    predicted = predictor.predict(request, candidate("i"), instance, 100.0)
+    assert (predicted.quality, predicted.quality_sd) == (pytest.approx(0.8), pytest.approx(0.1))
     unknown = predictor.predict(request, candidate("i", "n"), instance, 100.0)
     assert (unknown.quality, unknown.quality_sd) == (0.5, None)
     for _ in range(50):
@@ -296,9 +300,11 @@ def test_quality_is_the_models_with_its_uncertainty_and_moves_with_feedback() ->
         predictor.observe_quality("n", features, 0.2)
     again = predictor.predict(replace(request, forecast=None), candidate("i"), instance, 100.0)
     assert value(again.quality) == pytest.approx(0.2, abs=0.1)
-    told = predictor.predict(replace(request, forecast=None), candidate("i", "n"), instance, 100.0)
-    assert value(told.quality) == pytest.approx(0.3, abs=0.1)  # what the fleet file says is corrected, too
-    assert told.quality_sd is None
+    predicted = predictor.predict(replace(request, forecast=None), candidate("i", "n"), instance, 100.0)
+    assert value(predicted.quality) == pytest.approx(
+        0.3, abs=0.1
+    )  # the fleet file's quality is corrected too
+    assert predicted.quality_sd is None
     assert predictor.feedback_counts() == {"m": 50, "n": 50}
 
 
@@ -307,8 +313,8 @@ def test_the_fleet_files_quality_gives_way_as_far_as_the_prompt_is_like_those_le
     served = []
     for trust in (0.0, 0.25, 0.5, 1.0):
         predictor = predictor_with(relevance=Judge(trust))
-        told = predictor.predict(replace(request, forecast=None), candidate("i"), an_instance(), 100.0)
-        served.append((value(told.quality), told.quality_sd))
+        predicted = predictor.predict(replace(request, forecast=None), candidate("i"), an_instance(), 100.0)
+        served.append((value(predicted.quality), predicted.quality_sd))
         bare = replace(candidate("i"), quality=None)
         alone = predictor.predict(replace(request, forecast=None), bare, an_instance(), 100.0)
         assert (alone.quality, alone.quality_sd) == (0.8, 0.1)
@@ -328,9 +334,9 @@ def test_instances_of_one_model_may_state_qualities_of_their_own() -> None:
     full, quantised = candidate("i"), replace(candidate("j"), quality=0.3)
     options = [Option(full, an_instance("i")), Option(quantised, an_instance("j"))]
     predictor.predict_all(request, options, 100.0)
-    told = [value(each.prediction.quality) for each in options if each.prediction is not None]
-    assert told[1] < told[0] - 0.05
-    assert list(predictor.qualities(replace(request, forecast=None), [full, quantised])) == told
+    predicted = [value(each.prediction.quality) for each in options if each.prediction is not None]
+    assert predicted[1] < predicted[0] - 0.05
+    assert list(predictor.qualities(replace(request, forecast=None), [full, quantised])) == predicted
 
 
 def test_feedback_from_the_records_is_learned_once_the_fleet_is_known() -> None:
@@ -344,12 +350,12 @@ def test_feedback_from_the_records_is_learned_once_the_fleet_is_known() -> None:
         late.observe_quality("m", features, 0.1)
         predictor.observe_quality("nobody", features, 0.1)
     assert predictor.feedback_counts() == {"m": 30, "nobody": 30}
-    told = [
+    predicted = [
         each.predict(replace(request, forecast=None), candidate("i"), an_instance(), 100.0).quality
         for each in (predictor, late)
     ]
-    assert told[0] == told[1]
-    assert value(told[0]) < 0.5
+    assert predicted[0] == predicted[1]
+    assert value(predicted[0]) < 0.5
 
 
 def test_feedback_corrects_a_prior_where_nothing_was_trained() -> None:
@@ -365,13 +371,13 @@ def test_feedback_corrects_a_prior_where_nothing_was_trained() -> None:
 def test_embeddings_ask_no_model() -> None:
     predictor = predictor_with(latency=latency_model(1.0), length=Words(), relevance=Judge())
     request = replace(REQUEST, decodes=False, features=prompt_features("x"))
-    told = predictor.predict(request, candidate("i"), an_instance(), 100.0)
+    predicted = predictor.predict(request, candidate("i"), an_instance(), 100.0)
     plain = OnlinePredictor().predict(request, candidate("i"), an_instance(), 100.0)
-    assert told.ttft_s_p50 == plain.ttft_s_p50
-    assert told.quality == 0.5
+    assert predicted.ttft_s_p50 == plain.ttft_s_p50
+    assert predicted.quality == 0.5
 
 
-def test_of_many_candidates_the_model_is_asked_about_those_that_physics_ranks_first() -> None:
+def test_of_many_candidates_the_model_predicts_those_that_physics_ranks_first() -> None:
     predictor = predictor_with(latency=latency_model())
     instances = [an_instance(f"i{number:03}") for number in range(100)]
     plain = OnlinePredictor()
@@ -390,11 +396,15 @@ def test_of_many_candidates_the_model_is_asked_about_those_that_physics_ranks_fi
 
 
 def test_an_instance_that_nobody_has_seen_is_the_physical_estimates() -> None:
-    told = predictor_with(latency=latency_model(3.0, 3.0)).predict(
+    predicted = predictor_with(latency=latency_model(3.0, 3.0)).predict(
         REQUEST, candidate("i"), an_instance(), 100.0
     )
     plain = OnlinePredictor().predict(REQUEST, candidate("i"), an_instance(), 100.0)
-    assert (told.ttft_s_p95, told.tpot_s, told.e2e_s_p95) == (plain.ttft_s_p95, plain.tpot_s, plain.e2e_s_p95)
+    assert (predicted.ttft_s_p95, predicted.tpot_s, predicted.e2e_s_p95) == (
+        plain.ttft_s_p95,
+        plain.tpot_s,
+        plain.e2e_s_p95,
+    )
 
 
 @pytest.mark.parametrize("ttft_s", [None, 1e-6, 0.05, 1e6])
@@ -405,8 +415,8 @@ def test_any_target_has_a_probability(
 ) -> None:
     request = replace(REQUEST, slo=Slo(ttft_s, tpot_s, e2e_s))
     for models in (Models(), Models(latency=latency_model())):
-        told = OnlinePredictor(models).predict(request, candidate("i"), an_instance(), 100.0)
-        assert 0.0 <= value(told.p_miss) <= 1.0
+        predicted = OnlinePredictor(models).predict(request, candidate("i"), an_instance(), 100.0)
+        assert 0.0 <= value(predicted.p_miss) <= 1.0
 
 
 def test_answers_without_a_first_token_teach_no_times_and_leave_nothing() -> None:

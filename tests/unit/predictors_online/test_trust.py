@@ -23,9 +23,9 @@ def test_an_alarm_when_the_physical_estimate_is_better() -> None:
         trust.observe(0.0, (-0.5, 2.0), (0.0, 0.1))
     assert trust.learned.ttft_p95 == 1.0
     assert not trust.believed
-    told = trust.as_dict()
-    assert told["believed"] is False
-    assert told["ttft_loss"] > told["physical_ttft_loss"]  # type: ignore[operator]
+    figures = trust.as_dict()
+    assert figures["believed"] is False
+    assert figures["ttft_loss"] > figures["physical_ttft_loss"]  # type: ignore[operator]
 
 
 def test_few_observations_raise_no_alarm() -> None:

@@ -57,12 +57,12 @@ class Seen:
 class Run:
     """Requests of one model at one instance, with a load report of the engine every two seconds."""
 
-    def __init__(self, predictor: OnlinePredictor, told: EngineProfile | None, seed: int = 7) -> None:
+    def __init__(self, predictor: OnlinePredictor, profile: EngineProfile | None, seed: int = 7) -> None:
         self.rng = Random(seed)
         self.predictor = predictor
         self.engine = Engine(TRUTH, every_token=False)
         self.candidate = Candidate("i", "m", "m", Price(0.1, 0.3), 32_768, family="f")
-        profiles = {} if told is None else {"m": told}
+        profiles = {} if profile is None else {"m": profile}
         self.instance = Instance("i", "vllm", {"m": self.candidate}, profiles=profiles)
         self.now = 0.0
         self.seen: list[Seen] = []

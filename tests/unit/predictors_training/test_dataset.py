@@ -60,7 +60,7 @@ def test_the_same_content_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "line", "told"),
+    ("table", "line", "message"),
     [
         ("answers", {"prompt": "p0"}, "answers.jsonl.gz, line 1: model is missing"),
         ("answers", {"prompt": "p0", "model": "m", "output_tokens": "7"}, "output_tokens must be int"),
@@ -75,11 +75,11 @@ def test_the_same_content_gives_the_same_bytes(tmp_path: Path) -> None:
         ("prompts", {"id": "p", "group": "p", "source": "s", "features": [[1], [2]]}, "three lists"),
     ],
 )
-def test_a_broken_row_is_named(tmp_path: Path, table: str, line: object, told: str) -> None:
+def test_a_broken_row_is_named(tmp_path: Path, table: str, line: object, message: str) -> None:
     write(made(), tmp_path)
     with gzip.open(tmp_path / f"{table}.jsonl.gz", "wt") as file:
         file.write(json.dumps(line) + "\n")
-    with pytest.raises(DatasetError, match=told) as error:
+    with pytest.raises(DatasetError, match=message) as error:
         read(tmp_path)
     assert "\n" not in str(error.value)
 

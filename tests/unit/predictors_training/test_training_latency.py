@@ -46,9 +46,9 @@ def test_it_learns():
     found = list(episodes(served(levels=6)))
     network, scales = fit(found[1::2], replace(SMALL, epochs=6, head_epochs=40), 1, lambda _: None)
     residual = np.concatenate([each.residual[:, 0] for each in found[::2]])
-    told = np.concatenate([predict(network, scales, each) for each in found[::2]])
-    assert np.mean(np.abs(residual - told[:, 0, MEDIAN])) < 0.7 * np.mean(np.abs(residual))
-    assert (np.diff(told, axis=2) >= 0.0).all()
+    predicted = np.concatenate([predict(network, scales, each) for each in found[::2]])
+    assert np.mean(np.abs(residual - predicted[:, 0, MEDIAN])) < 0.7 * np.mean(np.abs(residual))
+    assert (np.diff(predicted, axis=2) >= 0.0).all()
 
 
 def test_every_decision_of_a_run_meets_its_own_state():
@@ -85,7 +85,7 @@ def test_pinball_loss_of_known_unknown_and_censored():
     assert loss([nan, nan], -2.0) == 0.0
 
 
-def test_every_fourth_level_tells_how_wide_quantiles_must_be():
+def test_every_fourth_level_shows_how_wide_quantiles_must_be():
     artifact = train(served(levels=4, requests=100), settings=SMALL)
     widths = artifact.arrays["widths"]
     assert widths.shape == (2, len(TAUS))

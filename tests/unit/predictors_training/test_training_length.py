@@ -57,11 +57,11 @@ def test_shuffled_lengths_teach_nothing_of_words() -> None:
 
 def test_what_was_cut_counts_as_longer_than_its_cap() -> None:
     data = made_data(cap=200)
-    told = LengthModel.load(train(data, settings=TINY))
+    informed = LengthModel.load(train(data, settings=TINY))
     answers = tuple(replace(each, capped=False) for each in data.answers)
     blind = LengthModel.load(train(replace(data, answers=answers), settings=TINY))
     text = "please write a essay about the river house"
-    assert (medians(told, text) > 1.2 * medians(blind, text)).all()
+    assert (medians(informed, text) > 1.2 * medians(blind, text)).all()
 
 
 def test_a_model_seen_only_cut_and_a_set_of_one_model() -> None:
@@ -80,10 +80,10 @@ def test_a_model_seen_only_cut_and_a_set_of_one_model() -> None:
     assert shares.sum(axis=1) == pytest.approx(np.ones(4))
 
 
-def test_progress_and_what_is_told(artifact: Artifact) -> None:
-    told: list[str] = []
-    train(made_data(60), settings=TINY, progress=told.append)
-    assert any("epoch 1 of" in line for line in told)
+def test_progress_and_the_description(artifact: Artifact) -> None:
+    lines: list[str] = []
+    train(made_data(60), settings=TINY, progress=lines.append)
+    assert any("epoch 1 of" in line for line in lines)
     assert artifact.kind == "length"
     assert artifact.features == LENGTH_FEATURES
     assert artifact.about["settings"]["hidden"] == TINY.hidden
@@ -134,7 +134,7 @@ def test_likelihood_of_a_bin_and_beyond_a_cap() -> None:
 
 
 def test_factors_of_a_prompt_come_from_fits_without_it() -> None:
-    """With lengths that nothing tells, factors fitted on the prompt itself would correlate with its length."""
+    """With lengths that nothing explains, factors fitted on the prompt itself would correlate with its length."""
     rng = np.random.default_rng(3)
     data = made_data(150)
     features = [each.features for each in data.prompts]

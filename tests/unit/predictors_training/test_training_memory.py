@@ -76,13 +76,13 @@ def data() -> Dataset:
 
 
 def test_the_same_data_give_the_same_bytes(data: Dataset) -> None:
-    told: list[str] = []
-    one, other = (train(data, seed=3, settings=Settings(steps=200), progress=told.append) for _ in range(2))
+    lines: list[str] = []
+    one, other = (train(data, seed=3, settings=Settings(steps=200), progress=lines.append) for _ in range(2))
     assert to_bytes(one) == to_bytes(other)
     left_out = one.about["runs_left_out"]
     assert left_out["mae"] <= (1 - LEAST_GAIN) * left_out["closed_form_mae"]
     assert MemoryModel.load(one).predict(next(rows_of_runs(data)).features).shape
-    assert any("runs left out" in line for line in told)
+    assert any("runs left out" in line for line in lines)
 
 
 def test_a_model_that_gains_nothing_is_not_made() -> None:
@@ -91,7 +91,7 @@ def test_a_model_that_gains_nothing_is_not_made() -> None:
         train(emulate(seed=5, runs=16, requests=60), seed=3, settings=Settings(steps=5))
 
 
-def test_too_little_is_told() -> None:
+def test_too_little_data_is_refused() -> None:
     with pytest.raises(DatasetError, match="no run with answers and reports"):
         train(Dataset())
     with pytest.raises(DatasetError, match="too few"):

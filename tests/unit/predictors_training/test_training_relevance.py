@@ -69,7 +69,7 @@ def test_learns_which_model_is_good_at_what(learned: RelevanceModel) -> None:
     assert within_models(learned, test) > 0.75
 
 
-def test_tells_tasks_from_prompts_and_how_models_did_there() -> None:
+def test_learns_tasks_of_prompts_and_the_quality_there() -> None:
     labels, test = labels_of(generated(300, seed=11)), generated(100, seed=12)
     encoder, _ = fit_encoder(labels.prompts, seed=1)
     tasks = fit_tasks(
@@ -118,9 +118,9 @@ def test_shuffled_labels_teach_nothing_beyond_the_models_means() -> None:
 
 def test_the_same_data_and_seed_give_the_same_bytes() -> None:
     data = generated(80, seed=6)
-    told: list[str] = []
-    assert to_bytes(train(data, progress=told.append)) == to_bytes(train(data))
-    assert told
+    lines: list[str] = []
+    assert to_bytes(train(data, progress=lines.append)) == to_bytes(train(data))
+    assert lines
 
 
 def test_one_model_alone_and_prompts_of_all_sorts() -> None:

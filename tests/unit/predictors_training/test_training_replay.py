@@ -22,7 +22,7 @@ def attempt(at_s: float, first_s: float | None, end_s: float | None, **changed: 
     return Attempt("r", "m", at_s, 100, first_s, end_s, 11, **changed)  # type: ignore[arg-type]
 
 
-def test_what_came_of_each_request_is_told():
+def test_each_request_has_its_outcome():
     found = replay(RUN, [attempt(1.0, 1.5, 2.5), attempt(2.0, 4.0, 4.5)], [])
     assert found.actual[:, 0] == pytest.approx([math.log(0.5), math.log(2.0)])
     assert found.actual[:, 1] == pytest.approx([math.log(0.1), math.log(0.05)])
@@ -84,7 +84,7 @@ def test_times_that_are_no_times_are_refused(odd: Attempt):
         list(episodes(Dataset(runs=(RUN,), attempts=(odd,))))
 
 
-def test_with_a_model_it_tells_what_was_served():
+def test_with_a_model_it_has_what_was_served():
     rng = np.random.default_rng(1)
     arrays = {name: rng.normal(0.0, 0.05, shape) for name, shape in SHAPES.items()}
     arrays |= {name: np.ones(SHAPES[name]) for name in ("event_scale", "target_scale", "widths")}

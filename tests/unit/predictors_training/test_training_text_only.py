@@ -77,7 +77,7 @@ def test_each_estimator_learns_who_is_good_at_what_and_how_long_it_takes(
 
 
 @pytest.mark.parametrize("name", ["mean", *LEARNED])
-def test_models_that_are_not_known_are_told_apart_from_bad_ones(models: TextModels, name: str) -> None:
+def test_unknown_models_differ_from_bad_ones(models: TextModels, name: str) -> None:
     quality, tokens = models.estimators[name](
         TEST.prompts[1].features, ("nobody", "org/Adder", "lately", "novice")
     )
@@ -137,7 +137,7 @@ def test_an_artifact_that_does_not_fit_is_refused(artifact: Artifact, name: str)
         TextModels.load(replace(artifact, kind="relevance"))
 
 
-def test_effects_are_told_apart_from_levels() -> None:
+def test_effects_are_separated_from_levels() -> None:
     """A model that answered only the hard half is not the worse for it."""
     rng = np.random.default_rng(1)
     levels = np.repeat([1.0, -1.0], 400)

@@ -24,7 +24,7 @@ def profiled(data: Dataset) -> Dataset:
     return replace(data, runs=runs)
 
 
-def test_arrays_tell_what_scikit_learn_tells() -> None:
+def test_arrays_predict_as_scikit_learn_does() -> None:
     draw = np.random.default_rng(1)
     features = draw.normal(size=(800, len(TREE_FEATURES)))
     actual = np.stack(
@@ -58,10 +58,10 @@ def test_forests_learn_what_a_profile_does_not_tell() -> None:
     assert artifact.about["requests"] == {"made": 600}
     seen = list(episodes(held_out, trees=TreeModel.load(artifact)))
     actual = np.concatenate([each.actual for each in seen])
-    told = np.concatenate([each.predicted[FORESTS] for each in seen])
-    assert 0.8 < np.mean(actual[:, 0] <= told[:, 0]) <= 1.0
+    predicted = np.concatenate([each.predicted[FORESTS] for each in seen])
+    assert 0.8 < np.mean(actual[:, 0] <= predicted[:, 0]) <= 1.0
     bases = np.concatenate([each.tree_bases for each in seen])
-    assert np.abs(told - actual)[:, 1].mean() < 0.4 * np.abs(bases - actual)[:, 1].mean()
+    assert np.abs(predicted - actual)[:, 1].mean() < 0.4 * np.abs(bases - actual)[:, 1].mean()
 
 
 def test_a_request_that_was_given_up_counts_with_its_wait() -> None:
