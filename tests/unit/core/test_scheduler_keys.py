@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from router.core.events import Arrived, Dispatch, Ended, FirstToken
@@ -22,7 +22,6 @@ def serve_one(s: Scheduler, running: list[Dispatch], now: float) -> None:
     running += [each for each in out if isinstance(each, Dispatch)]
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     slots=st.integers(1, 3),
