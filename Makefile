@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := router policies predictors backends benchmarks tests scripts
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check format train-defaults bench bench-overhead test-browser test-engines test-e2e install dev lock audit sbom digests clean
+.PHONY: help serve test check format train-defaults bench bench-overhead test-nightly test-browser test-engines test-e2e install dev lock audit sbom digests clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -16,11 +16,14 @@ help: ## list the targets
 serve: install ## run the gateway over an emulated fleet (ONCE=1: ask each policy once and end; PORT=, SPEED=)
 	@exec $(BIN)/headway demo $(if $(filter-out 0,$(ONCE)),--once) $(if $(PORT),--port $(PORT)) $(if $(SPEED),--speed $(SPEED))
 
-# What computes runs side by side; what talks over sockets, or times something, has the machine for itself.
-OVER_SOCKETS := tests/integration tests/contract tests/e2e tests/browser tests/engines
-test: dev .tools/helm ## run all tests but those that need a real engine or a browser (ARGS= goes to pytest)
-	$(BIN)/python -m pytest -n auto --dist loadfile $(OVER_SOCKETS:%=--ignore=%) $(ARGS) || [ $$? -eq 5 ]
-	$(BIN)/python -m pytest -m "not engines and not browser" --ignore=tests/unit $(ARGS) || [ $$? -eq 5 ]
+# Each process of pytest begins with its share of the tests, in order, and takes over what another has left.
+SIDE_BY_SIDE := $(BIN)/python -m pytest -n auto --dist worksteal
+test: dev .tools/helm ## run all tests but those that take long, need a real engine or a browser (ARGS= goes to pytest)
+	$(SIDE_BY_SIDE) -m "not engines and not browser and not nightly" $(ARGS)
+
+test-nightly: dev .tools/helm ## run the tests that take long too, and all others with more examples (ARGS= goes to pytest)
+	HYPOTHESIS_PROFILE=nightly HEADWAY_ODD_BODIES=0 HEADWAY_STALL_CASES=200 HEADWAY_STALL_FULL=1 \
+	  $(SIDE_BY_SIDE) -m "not engines and not browser" --timeout 7200 $(ARGS)
 
 check: dev ## format, lint, types and import rules
 	$(BIN)/ruff format --check $(SOURCES)
@@ -48,7 +51,7 @@ test-engines: dev ## run the engine tests against a real vLLM on CPU (installs i
 train-defaults: dev ## train the predictors that come with Headway (data: HEADWAY_DATA, else downloaded; ARGS= e.g. one of them)
 	$(BIN)/python -m benchmarks.training.defaults $(ARGS)
 
-test-e2e: dev ## collect, train, serve and evaluate on emulated engines (also a part of test; ARGS= goes to pytest)
+test-e2e: dev ## collect, train, serve and evaluate on emulated engines (also a part of test-nightly; ARGS= goes to pytest)
 	$(BIN)/python -m pytest -m e2e tests/e2e $(ARGS)
 
 install: $(VENV)/.runtime ## .venv with what the service needs
