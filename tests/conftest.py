@@ -1,7 +1,12 @@
-"""What holds for all tests."""
+"""What holds for all tests: the profile of hypothesis."""
+
+import os
 
 from hypothesis import HealthCheck, settings
 
 # How long an example takes to draw or to run says something of the machine, not of the code.
-settings.register_profile("headway", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("headway")
+_ALL = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# A change is judged by the same examples on every machine; new ones are looked for at night.
+settings.register_profile("ci", _ALL, max_examples=60, derandomize=True)
+settings.register_profile("nightly", _ALL, max_examples=1000, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -77,8 +78,14 @@ def _connect(ray: Any, address: str) -> None:
 
 
 def _check(address: str) -> None:
-    """Ask the cluster for its status in a process that can be ended: where nobody answers as Ray does, `ray.init`
-    tries for a minute, prints, and then ends the process."""
+    """Connect, then ask the cluster for its status in a process that can be ended: where nobody answers as Ray does,
+    `ray.init` tries for a minute, prints, and then ends the process."""
+    host, _, port = address.rpartition(":")
+    if port.isdecimal():
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S).close()
+        except OSError as error:
+            raise WorkloadError(f"no Ray at {address}: {error.strerror or error}") from None
     command = [sys.executable, "-m", "ray.scripts.scripts", "status", "--address", address]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_ANSWER_S)  # noqa: S603 (our own command)

@@ -59,6 +59,7 @@ class OnlinePredictor:
         self.observe_loss = learning.observe_loss
         self.observe_report = learning.observe_report
         self.observe_quality = learning.observe_quality
+        self.receive = self.sharing.receive
         #: By option, p90 of TTFT and TPOT from boosted trees.
         self.tree_times = learning.learner(TreeTimes).times
 

@@ -25,7 +25,7 @@ from predictors.training import dataset
 from predictors.training.dataset import Dataset, split_prompts
 from tests.e2e.world import MODELS, SEED, THINGS, headway, served, write_prompts
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(900)]
 
 KINDS = ("length", "latency", "memory")
 LEVELS = ("10/s", "20/s", "40/s")

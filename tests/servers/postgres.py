@@ -1,4 +1,4 @@
-"""A real PostgreSQL server on a free port, over a data directory of its own."""
+"""A PostgreSQL server over a data directory of its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -20,6 +19,10 @@ from typing import Any
 import asyncpg
 import pytest
 from sqlalchemy.engine import URL
+
+from tests.servers.ports import HeldPort
+
+_ROOM_BYTES = 4 << 30
 
 
 class PostgresServer:
@@ -79,7 +82,7 @@ class PostgresServer:
                 [
                     self._binaries / "postgres",
                     *("-D", self.directory / "data", "-h", "127.0.0.1", "-p", str(self.port), "-k", ""),
-                    "-F",
+                    *("-F", "-c", "max_wal_size=64MB"),
                 ],
                 stdout=log,
                 stderr=log,
@@ -155,10 +158,7 @@ def _children(pid: int) -> list[int]:
 @contextlib.contextmanager
 def running_postgres() -> Iterator[PostgresServer]:
     """A server that is ended, and its directory removed, on the way out."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    directory = Path(tempfile.mkdtemp(prefix="headway-postgres-"))
+    directory = Path(tempfile.mkdtemp(prefix="headway-postgres-", dir=_in_memory()))
     binaries, user = _binaries(), _unprivileged_user()
     if user is not None and "site-packages" in binaries.parts:
         # Another user may not be able to look into our virtual environment.
@@ -167,14 +167,23 @@ def running_postgres() -> Iterator[PostgresServer]:
             if package.is_dir() and package.suffix != ".dist-info":
                 shutil.copytree(package, directory / package.name)
         binaries = directory / binaries.relative_to(packages)
-    server = PostgresServer(binaries, directory, port, user)
-    try:
-        server.create()
-        server.start()
-        yield server
-    finally:
-        server.kill()
-        shutil.rmtree(directory, ignore_errors=True)
+    with HeldPort() as port:
+        server = PostgresServer(binaries, directory, port.number, user)
+        try:
+            server.create()
+            server.start()
+            yield server
+        finally:
+            server.kill()
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _in_memory() -> Path | None:
+    """A file system in memory with room for the databases of many tests: a disk takes long to make and remove each."""
+    shared = Path("/dev/shm")  # noqa: S108 (the directory that is made in it is private)
+    if os.access(shared, os.W_OK) and shutil.disk_usage(shared).free >= _ROOM_BYTES:
+        return shared
+    return None
 
 
 def _binaries() -> Path:

@@ -1,4 +1,4 @@
-"""A Redis server of one's own, to be killed, stopped and held up at will."""
+"""A Redis server for one test or several, which may be killed, stopped and paused."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from tests.servers.ports import HeldPort
 
 _START_S = 20.0
 
@@ -25,16 +27,15 @@ def binary() -> str:
 
 
 class RedisServer:
-    """On a free port of 127.0.0.1, with its files in `directory`. It writes each change to a file there, so that started
-    again after a kill it has what it had; `options` are those of the command line."""
+    """On one port of 127.0.0.1 until `close`, with its files in `directory`. It writes each change to a file there, so
+    that started again after a kill it has what it had; `options` are those of the command line."""
 
     def __init__(self, directory: Path, *options: str) -> None:
         self._directory = directory
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self._held = HeldPort()
+        self.port = self._held.number
 
     @property
     def url(self) -> str:
@@ -68,7 +69,7 @@ class RedisServer:
             return False
 
     def kill(self) -> None:
-        """As when the power fails: nothing is written any more."""
+        """As if the power failed: it writes nothing any more."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
@@ -76,7 +77,7 @@ class RedisServer:
         self._end(signal.SIGTERM)
 
     def pause(self) -> None:
-        """It is there and does not answer."""
+        """It accepts connections and does not answer."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
@@ -92,6 +93,11 @@ class RedisServer:
             process.send_signal(signal.SIGCONT)
             process.wait(20)
 
+    def close(self) -> None:
+        """End it for good."""
+        self.kill()
+        self._held.close()
+
     def __enter__(self) -> Self:
         self.start()
         return self
@@ -99,4 +105,4 @@ class RedisServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.kill()
+        self.close()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from policies import POLICIES, PolicySettings
@@ -125,14 +125,12 @@ def made(name: str) -> Policy:
 
 @pytest.mark.parametrize("check", [check_choices, check_dry_runs, check_placed])
 @given(cases=case_lists())
-@settings(max_examples=60, deadline=None)
 def test_policies_keep_their_contract(check, cases: list[Case]) -> None:
     for name in POLICIES:
         check(partial(made, name), cases)
 
 
 @given(cases=case_lists(), seed=st.integers(0, 1000))
-@settings(max_examples=60, deadline=None)
 def test_a_seeded_request_gets_the_same_choice_from_any_generator(cases: list[Case], seed: int) -> None:
     seeded = [replace(case, request=replace(case.request, seed=seed)) for case in cases]
     for name in POLICIES:
@@ -140,7 +138,6 @@ def test_a_seeded_request_gets_the_same_choice_from_any_generator(cases: list[Ca
 
 
 @given(cases=case_lists())
-@settings(max_examples=60, deadline=None)
 def test_one_option_is_taken_for_certain(cases: list[Case]) -> None:
     for name in POLICIES:
         check_one_option(partial(made, name), cases[0])

@@ -90,6 +90,7 @@ def compare(out: Path, *further: str) -> dict:
     return report
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_a_cluster_gives_the_same_runs(cluster: str, tmp_path: Path) -> None:
     here = compare(tmp_path / "here", "--jobs", "1")
@@ -108,6 +109,7 @@ def double(number: int) -> int:
     return 2 * number
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_what_a_worker_raises_is_raised_here(cluster: str) -> None:
     assert dict(run_on_ray(double, [1, 2, 3], cluster)) == {0: 2, 1: 4, 2: 6}
@@ -116,5 +118,5 @@ def test_what_a_worker_raises_is_raised_here(cluster: str) -> None:
 
 
 def test_no_ray_at_an_address_is_one_line() -> None:
-    with pytest.raises(WorkloadError, match=r"no Ray (answers )?at 127\.0\.0\.1:\d+"):
-        list(run_on_ray(double, [1], f"127.0.0.1:{free_port()}"))
+    with pytest.raises(WorkloadError, match=r"^no Ray at 127\.0\.0\.1:1: Connection refused$"):
+        list(run_on_ray(double, [1], "127.0.0.1:1"))

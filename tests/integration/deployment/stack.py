@@ -7,7 +7,6 @@ import asyncio
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from typing import Any, Self
 import aiohttp
 import yaml
 
+from tests.servers.ports import HeldPort
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 
@@ -26,13 +26,6 @@ COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8
 SERVICES = COMPOSE["services"]
 ADMIN_KEY = "the-admin-key"
 START_S = 60.0
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-    return port
 
 
 def filled(value: str, variables: dict[str, str]) -> str:
@@ -57,8 +50,10 @@ class Stack:
         options = [filled(word, self._variables) for word in SERVICES["redis"]["command"][1:]]
         self.redis = RedisServer(directory / "redis", *options)
         engines = [name for name, service in SERVICES.items() if "emulate" in service.get("command", ())]
-        self._ports = {name: free_port() for name in engines}
-        self.gateways = [free_port() for _ in range(SERVICES["gateway"]["deploy"]["replicas"])]
+        self._held = [HeldPort() for _ in range(len(engines) + SERVICES["gateway"]["deploy"]["replicas"])]
+        ports = [each.number for each in self._held]
+        self._ports = dict(zip(engines, ports, strict=False))
+        self.gateways = ports[len(engines) :]
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
@@ -81,7 +76,9 @@ class Stack:
             process.kill()
         for process in self._running.values():
             process.wait(20)
-        self.redis.kill()
+        self.redis.close()
+        for port in self._held:
+            port.close()
 
     def _fleet(self) -> str:
         """The fleet file that the compose file mounts, with this machine's addresses."""

@@ -5,26 +5,23 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
 from tests.integration.deployment.stack import ADMIN_KEY, Stack
-from tests.servers.postgres import running_postgres
+from tests.servers.postgres import PostgresServer
 
 ADMIN = {"authorization": f"Bearer {ADMIN_KEY}"}
 ASK = {"model": "small", "messages": [{"role": "user", "content": "Name three rivers."}], "max_tokens": 4}
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    directory: Path = tmp_path_factory.mktemp("compose")
-    with running_postgres() as postgres:
-        asyncio.run(postgres.execute("CREATE DATABASE compose"))
-        with Stack(directory, postgres, "compose") as running:
-            yield running
+def stack(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer) -> Iterator[Stack]:
+    asyncio.run(postgres.execute("CREATE DATABASE compose"))
+    with Stack(tmp_path_factory.mktemp("compose"), postgres, "compose") as running:
+        yield running
 
 
 async def ask(session: aiohttp.ClientSession, url: str, headers: dict[str, str] | None = None) -> str:

@@ -13,8 +13,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.integration.deployment.stack import free_port
 from tests.integration.gateway.live import live, vllm
+from tests.servers.ports import HeldPort
 
 ROOT = Path(__file__).resolve().parents[3]
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
@@ -26,41 +26,41 @@ pytestmark = pytest.mark.skipif(NGINX is None and "CI" not in os.environ, reason
 @asynccontextmanager
 async def nginx(directory: Path, gateway: str) -> AsyncIterator[str]:
     """The file of docker-compose.yml, with a plain upstream as docs/deployment.md has it; the proxy's host and port."""
-    port = free_port()
-    text = (ROOT / "deploy" / "nginx" / "nginx.conf").read_text(encoding="utf-8")
-    for old, new in (
-        (r"/tmp/", f"{directory}/"),  # noqa: S108
-        (r"listen 8080", f"listen 127.0.0.1:{port}"),
-        (r"/etc/nginx/headway.conf", str(ROOT / "deploy" / "nginx" / "headway.conf")),
-        (r"server gateway:8080 resolve", f"server {gateway}"),
-        (r"resolver .*", ""),
-        (r"zone .*", ""),
-    ):
-        text = re.sub(old, new, text)
-    (directory / "nginx.conf").write_text(text, encoding="utf-8")
-    process = await asyncio.create_subprocess_exec(
-        str(NGINX),
-        *("-p", str(directory), "-c", str(directory / "nginx.conf")),
-        *("-e", str(directory / "error.log"), "-g", "daemon off; master_process off;"),
-    )
-    try:
-        async with asyncio.timeout(10):
-            while True:
-                try:
-                    _, writer = await asyncio.open_connection("127.0.0.1", port)
-                except OSError:
-                    await asyncio.sleep(0.02)
-                else:
-                    writer.close()
-                    break
-        yield f"127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        await process.wait()
+    with HeldPort() as port:
+        text = (ROOT / "deploy" / "nginx" / "nginx.conf").read_text(encoding="utf-8")
+        for old, new in (
+            (r"/tmp/", f"{directory}/"),  # noqa: S108
+            (r"listen 8080", f"listen 127.0.0.1:{port.number}"),
+            (r"/etc/nginx/headway.conf", str(ROOT / "deploy" / "nginx" / "headway.conf")),
+            (r"server gateway:8080 resolve", f"server {gateway}"),
+            (r"resolver .*", ""),
+            (r"zone .*", ""),
+        ):
+            text = re.sub(old, new, text)
+        (directory / "nginx.conf").write_text(text, encoding="utf-8")
+        process = await asyncio.create_subprocess_exec(
+            str(NGINX),
+            *("-p", str(directory), "-c", str(directory / "nginx.conf")),
+            *("-e", str(directory / "error.log"), "-g", "daemon off; master_process off;"),
+        )
+        try:
+            async with asyncio.timeout(10):
+                while True:
+                    try:
+                        _, writer = await asyncio.open_connection("127.0.0.1", port.number)
+                    except OSError:
+                        await asyncio.sleep(0.02)
+                    else:
+                        writer.close()
+                        break
+            yield f"127.0.0.1:{port.number}"
+        finally:
+            process.terminate()
+            await process.wait()
 
 
 async def test_without_a_gateway_the_answer_is_the_503_that_it_says(tmp_path):
-    async with nginx(tmp_path, f"127.0.0.1:{free_port()}") as host, aiohttp.ClientSession() as http:
+    async with nginx(tmp_path, "127.0.0.1:1") as host, aiohttp.ClientSession() as http:
         async with http.get(f"http://{host}/v1/models") as answer:
             assert (answer.status, answer.content_type) == (503, "application/json")
             assert (await answer.json())["error"]["code"] == "no_gateway"

@@ -20,7 +20,6 @@ Pages show the usual ports. Here each one that is shown, or left at its default,
 from __future__ import annotations
 
 import os
-import random
 import re
 import shutil
 import signal
@@ -35,12 +34,11 @@ from types import TracebackType
 from typing import Self
 
 from tests.servers import redis
+from tests.servers.ports import HeldPort
 from tests.unit.docs.pages import Block
 
 #: Where a page shows a port.
 _PORT = re.compile(r"(127\.0\.0\.1:|--port |\bport: )(\d{4,5})\b")
-#: From these no system takes a port for a connection that goes out.
-_PORTS = range(20_000, 32_000)
 #: What listens on 8080 unless it is told otherwise.
 _SERVES = re.compile(r"^(headway (?:serve|demo))\b", re.M)
 DEFAULT_PORT = "8080"
@@ -73,7 +71,7 @@ class Reader:
         self.directory.mkdir(exist_ok=True)
         self._printed = ""
         self._behind = directory  # what the reader does not see
-        self._ports: dict[str, int] = {}
+        self._ports: dict[str, HeldPort] = {}
         self._servers: dict[int, tuple[Block, subprocess.Popen[bytes]]] = {}
         tools = directory / "tools"
         tools.mkdir()
@@ -98,6 +96,8 @@ class Reader:
     ) -> None:
         for port in list(self._servers):
             self._stop(port, fails=kind is None)
+        for held in self._ports.values():
+            held.close()
 
     def follow(self, block: Block) -> None:
         """Do what a block says. Raises Failure."""
@@ -215,18 +215,8 @@ class Reader:
 
     def _port(self, shown: str) -> int:
         if shown not in self._ports:
-            self._ports[shown] = next(filter(_is_free, random.sample(_PORTS, len(_PORTS))))
-        return self._ports[shown]
-
-
-def _is_free(port: int) -> bool:
-    try:
-        with socket.socket() as taken:
-            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            taken.bind(("127.0.0.1", port))
-    except OSError:
-        return False
-    return True
+            self._ports[shown] = HeldPort()
+        return self._ports[shown].number
 
 
 def changed(path: Path, block: Block) -> str:

@@ -48,7 +48,13 @@ def tree(tmp_path: Path) -> Path:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("heading", EXAMPLES)
+@pytest.mark.parametrize(
+    "heading",
+    [
+        pytest.param(each, marks=[] if each == "Adding a policy" else [pytest.mark.nightly])
+        for each in EXAMPLES
+    ],
+)
 def test_an_example_works(heading: str, tree: Path, tmp_path: Path) -> None:
     with Reader(tmp_path, tree) as reader:
         for block in EXAMPLES[heading]:

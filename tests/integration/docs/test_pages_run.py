@@ -45,6 +45,10 @@ NOT_RUN = {
 }
 
 
+#: Pages of many commands, which tests of their own run in every form: their blocks are run at night.
+NIGHTLY = {"docs/keys.md", "docs/operations.md", "docs/records.md"}
+
+
 def is_run(block: Block) -> bool:
     return "run" in block.info or (block.info[0] == "python" and any("file=" in word for word in block.info))
 
@@ -80,10 +84,14 @@ def test_make_serve_is_the_demo() -> None:
 
 
 #: CONTRIBUTING.md is followed in a copy of the tree (`test_contributing`).
-RUN_PAGES = [page for page in PAGES if any(map(is_run, blocks_of(page))) and page.name != "CONTRIBUTING.md"]
+RUN_PAGES = [
+    pytest.param(page, id=name(page), marks=[pytest.mark.nightly] if name(page) in NIGHTLY else [])
+    for page in PAGES
+    if any(map(is_run, blocks_of(page))) and page.name != "CONTRIBUTING.md"
+]
 
 
-@pytest.mark.parametrize("page", RUN_PAGES, ids=name)
+@pytest.mark.parametrize("page", RUN_PAGES)
 def test_a_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
     with Reader(tmp_path) as reader:
         for block in blocks_of(page):

@@ -19,8 +19,8 @@ async def test_a_key_whose_budget_is_spent(tmp_path, name, said):
     budget_usd = PROMPT_USD + 30 * OUTPUT_USD
     keys = [key("poor", **{name: budget_usd}), key("rich", **{name: 100})]
     async with live(tmp_path, vllm("a"), models=MODELS[:1], auth={"keys": keys}) as gw:
-        wish = {"headers": bearer("poor"), "max_tokens": 500, "ignore_eos": True}
-        status, headers, answer = await gw.chat(**wish)
+        chat = {"headers": bearer("poor"), "max_tokens": 500, "ignore_eos": True}
+        status, headers, answer = await gw.chat(**chat)
         assert (status, answer["choices"][0]["finish_reason"]) == (200, "length")
         row = await gw.row(headers["x-request-id"])
         assert row["outcome"] == "budget_exhausted_mid_decode"
@@ -28,7 +28,7 @@ async def test_a_key_whose_budget_is_spent(tmp_path, name, said):
         # The prompt was shorter than its upper bound: what is left of it pays for a second, shorter answer.
         assert PROMPT_USD < spent_usd <= budget_usd
         for _ in range(5):
-            status, headers, answer = await gw.chat(**wish)
+            status, headers, answer = await gw.chat(**chat)
             row = await gw.row(headers["x-request-id"])
             spent_usd += row["cost_usd"] or 0.0
             if status != 200:
@@ -45,13 +45,13 @@ async def test_a_key_whose_budget_is_spent(tmp_path, name, said):
 async def test_what_was_spent_is_known_after_a_restart(tmp_path):
     budget_usd = PROMPT_USD + 300 * OUTPUT_USD
     auth = {"keys": [key("k", budget_usd=budget_usd)]}
-    wish = {"headers": bearer("k"), "max_tokens": 280, "ignore_eos": True}
+    chat = {"headers": bearer("k"), "max_tokens": 280, "ignore_eos": True}
     async with live(tmp_path, vllm("a"), models=MODELS[:1], auth=auth) as gw:
-        assert (await gw.chat(**wish))[0] == 200
+        assert (await gw.chat(**chat))[0] == 200
         (row,) = await gw.rows()
     async with live(tmp_path, vllm("a"), models=MODELS[:1], auth=auth) as gw:
         assert gw.gateway.state.spent_usd("k", "total") == pytest.approx(row["cost_usd"])
-        _, _, answer = await gw.chat(**wish)
+        _, _, answer = await gw.chat(**chat)
         assert answer["choices"][0]["finish_reason"] == "length"
         assert sum(row["cost_usd"] for row in await gw.rows()) <= budget_usd
 

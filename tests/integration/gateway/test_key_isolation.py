@@ -32,7 +32,7 @@ async def test_a_prompt_is_known_to_be_cached_to_those_who_sent_it(tmp_path, sha
 
 
 @pytest.mark.parametrize("kind", ["vllm", "openai"])
-async def test_vllm_keeps_each_keys_prompts_apart_where_that_is_wished(tmp_path, kind):
+async def test_vllm_keeps_each_keys_prompts_apart_with_cache_salt(tmp_path, kind):
     sent = []
 
     async def play(exchange: Exchange) -> None:

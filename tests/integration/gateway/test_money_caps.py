@@ -26,7 +26,7 @@ PROMPT_BOUND = 99  # of "Hello": the JSON of its message and what a chat templat
 
 
 def cap_for(tokens: int) -> dict[str, float]:
-    """A wish whose cap pays the prompt's bound and so many output tokens."""
+    """Routing parameters whose cap pays the prompt's bound and so many output tokens."""
     return {"max_cost_usd": PROMPT_BOUND * INPUT_USD + (tokens + 0.01) * OUTPUT_USD}
 
 

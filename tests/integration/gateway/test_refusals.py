@@ -61,7 +61,7 @@ async def refused(
         ({"stop": [1]}, "stop"),
     ],
 )
-async def test_bad_wishes_and_bad_bodies_are_400s_that_name_the_field(shared, body, param):
+async def test_bad_parameters_and_bad_bodies_are_400s_that_name_the_field(shared, body, param):
     await refused(shared, 400, "invalid_request", "rejected_invalid", param, **body)
 
 

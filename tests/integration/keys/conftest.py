@@ -1,36 +1,13 @@
-"""Databases and gateways for the tests of keys."""
+"""The counter files of gateways over PostgreSQL lie where the gateways run: in the test's own directory."""
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.servers.postgres import PostgresServer, running_postgres
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    """One server for all tests; each has a database of its own."""
-    with running_postgres() as server:
-        yield server
-
 
 @pytest.fixture
-async def postgres_url(postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A fresh database. The counter files of its gateways lie where they run: in a directory of the test's."""
+def postgres_url(postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
-    name = f"test_{secrets.token_hex(6)}"
-    await postgres.execute(f'CREATE DATABASE "{name}"')
-    return postgres.url(name)
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A fresh database of each kind."""
-    if request.param == "sqlite":
-        return f"sqlite+aiosqlite:///{tmp_path / 'headway.db'}"
-    url: str = request.getfixturevalue("postgres_url")
-    return url
+    return postgres_url

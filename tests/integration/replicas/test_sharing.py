@@ -6,7 +6,7 @@ import asyncio
 
 from router.core.events import Probed
 from router.core.state import Work
-from tests.integration.gateway.live import vllm
+from tests.integration.gateway.live import fault, vllm
 from tests.integration.replicas.replicas import replicas
 
 
@@ -14,7 +14,9 @@ async def test_load_turns_lessons_and_rows_are_one_truth(tmp_path, redis):
     async with replicas(tmp_path, redis, 2, vllm("a"), vllm("b"), vllm("c")) as fleet:
         one, two = fleet.gateways
         # Load: what one has under way the other counts, and both want as many replicas.
-        async with one.stream(model="small:round_robin", max_tokens=500, ignore_eos=True) as response:
+        for engine in fleet.engines.values():
+            engine.arm(fault("hang_mid_stream", after_tokens=1))
+        async with one.stream(model="small:round_robin") as response:
             name = response.headers["x-headway-instance"]
             await fleet.until(lambda: two.instances[name].elsewhere.in_flight == 1)
             assert (two.instances[name].in_flight, two.instances[name].own.in_flight) == (1, 0)
@@ -25,6 +27,8 @@ async def test_load_turns_lessons_and_rows_are_one_truth(tmp_path, redis):
             wanted = [(await gw.get("/admin/scaling"))[1] for gw in (one, two)]
             assert wanted[0] == wanted[1]
             assert wanted[0]["models"][0]["in_flight"] == 1
+        for engine in fleet.engines.values():
+            engine.faults.clear()
         await fleet.quiet()
 
         # Round robin: each continues from what the other took last.

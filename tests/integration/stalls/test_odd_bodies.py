@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.integration.stalls.held import held
 
-COUNT = int(os.environ.get("HEADWAY_ODD_BODIES", "1500"))
+COUNT = int(os.environ.get("HEADWAY_ODD_BODIES", "1000"))
 ODD = [
     *("null", "true", "false", "0", "-1", "1.5", "1e308", "-1e308", "1e999", "NaN", "Infinity", "-Infinity"),
     *("9" * 400, "18446744073709551616", "9223372036854775807", "-9223372036854775809", '"9"', '""', '"x"'),

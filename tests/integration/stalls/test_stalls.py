@@ -15,7 +15,7 @@ from tests.integration.stalls.held import Held, held
 
 #: What is promised, and how much longer the first use of fresh memory may take on the machines of a CI.
 LIMIT_S = 0.05
-CASES = int(os.environ.get("HEADWAY_STALL_CASES", "30"))
+CASES = int(os.environ.get("HEADWAY_STALL_CASES", "10"))
 SEED = int(os.environ.get("HEADWAY_STALL_SEED", "1"))
 FULL = (32 * 1024 * 1024 - 2048,) if os.environ.get("HEADWAY_STALL_FULL") else ()
 SIZES = (20_000, 300_000, 2_000_000, 8_000_000, *FULL)

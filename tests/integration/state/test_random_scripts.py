@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from router.store.state import TOTAL, Bucket, Budget, Want
+from tests.examples import few_examples
 from tests.integration.state.replicas import Replica, replicas, until
 
 DAY = "2026-11-22"
@@ -55,7 +56,7 @@ class World:
 
 
 @pytest.mark.parametrize("count", [2, 4])
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(few_examples, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 2**32),
     limit_usd=st.floats(0.5, 8.0),

@@ -1,19 +1,15 @@
-"""Real databases: SQLite files, and a PostgreSQL server of our own on a free port."""
+"""Records to store."""
 
 from __future__ import annotations
 
-import secrets
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from router.core.events import Considered, Decision
-from router.core.types import Candidate, EndedHow, Prediction
+from router.core.types import Candidate, Considered, Decision, EndedHow, Prediction
 from router.store.records import AttemptRecord, RequestRecord
-from tests.servers.postgres import PostgresServer, running_postgres
 
 MakeRecord = Callable[..., RequestRecord]
 
@@ -69,27 +65,3 @@ def make_record() -> MakeRecord:
         return record
 
     return make
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    """One server for all tests; each has a database of its own."""
-    with running_postgres() as server:
-        yield server
-
-
-@pytest.fixture
-async def postgres_url(postgres: PostgresServer) -> str:
-    """A fresh database."""
-    name = f"test_{secrets.token_hex(6)}"
-    await postgres.execute(f'CREATE DATABASE "{name}"')
-    return postgres.url(name)
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A fresh database of each kind."""
-    if request.param == "sqlite":
-        return f"sqlite+aiosqlite:///{tmp_path / 'headway.db'}"
-    url: str = request.getfixturevalue("postgres_url")
-    return url

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -33,14 +32,6 @@ def check(
 
 def sqlite(path: Path) -> dict[str, str]:
     return {"url": f"sqlite+aiosqlite:///{path}"}
-
-
-@pytest.fixture
-def closed_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-    return port
 
 
 def test_a_good_file_over_a_good_database(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,7 +68,6 @@ def test_a_database_file_that_a_start_cannot_use_is_an_error(
 
 def test_postgres_that_refuses_is_an_error_and_one_that_is_away_is_told(
     postgres_url: str,
-    closed_port: int,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -98,7 +88,7 @@ def test_postgres_that_refuses_is_an_error_and_one_that_is_away_is_told(
     )
     assert code == 2
     assert 'database "nobody" does not exist' in told
-    away = {"url": f"postgresql+asyncpg://headway@127.0.0.1:{closed_port}/x"}
+    away = {"url": "postgresql+asyncpg://headway@127.0.0.1:1/x"}
     code, told = check(tmp_path, capsys, store=away)
     assert code == 0
     assert "does not answer here" in told
@@ -164,7 +154,9 @@ def test_what_a_start_does_without_is_a_warning_before_the_last_line(
     assert f"warning: ui.reports {gone} is not a directory here: the page shows no comparison" in before
 
 
-def test_an_error_of_a_start_names_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_a_start_names_the_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.delenv("NOT_SET", raising=False)
     file = tmp_path / "fleet.yaml"
     file.write_text(
@@ -182,8 +174,8 @@ def test_an_error_of_a_start_names_the_line(tmp_path: Path, monkeypatch: pytest.
         assert done.returncode == 2
         return done.stderr
 
-    for command in (["check"], ["serve", "--port", "0"]):
-        told = refused(*command)
+    assert main(["check", "--config", str(file)]) == 2
+    for told in (capsys.readouterr().err, refused("serve", "--port", "0")):
         assert told.startswith(f"headway: {file}:4: store.url: ")
         assert f"{tmp_path}/no/a.db" in told
     file.write_text(
@@ -196,10 +188,8 @@ def test_an_error_of_a_start_names_the_line(tmp_path: Path, monkeypatch: pytest.
     )
 
 
-def test_a_redis_that_is_away_is_told(
-    tmp_path: Path, closed_port: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    state = {"url": f"redis://127.0.0.1:{closed_port}"}
+def test_a_redis_that_is_away_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state = {"url": "redis://127.0.0.1:1"}
     code, told = check(tmp_path, capsys, store=sqlite(tmp_path / "a.db"), state=state)
     assert code == 0
     assert "warning: the shared state does not answer here (ConnectionError)" in told

@@ -91,17 +91,17 @@ async def test_a_killed_worker_takes_only_its_own_connections_along(tmp_path, re
                                 done += 1
                         except aiohttp.ClientConnectionError:
                             broken += 1
-                        await asyncio.sleep(0.02)  # the start of a process needs the cores as well
+                        await asyncio.sleep(0.05)  # the start of a process needs the cores as well
 
-            clients = [asyncio.create_task(ask()) for _ in range(8)]
-            await until(lambda: done >= 50)
+            clients = [asyncio.create_task(ask()) for _ in range(4)]
+            await until(lambda: done >= 30)
             # Nobody has been told to read this: who starts again serves what the other one serves.
             gw.change(models=[])
             killed, other = gw.workers()
             os.kill(killed, signal.SIGKILL)
             before = done
-            await until(lambda: done >= before + 50)  # the other one goes on
-            assert broken <= 8
+            await until(lambda: done >= before + 30)  # the other one goes on
+            assert broken <= 4
             assert not ended(other)
 
             # It comes back, takes connections again, and the page says so.
@@ -120,7 +120,7 @@ async def test_a_killed_worker_takes_only_its_own_connections_along(tmp_path, re
             assert killed != new[0]
             stop.set()
             await asyncio.gather(*clients)
-            assert broken <= 8
+            assert broken <= 4
             for _ in range(20):
                 await gw.chat()
                 done += 1
@@ -139,5 +139,5 @@ async def test_a_killed_worker_takes_only_its_own_connections_along(tmp_path, re
     assert [bool(clean) for clean, *_ in runs] == [False, True, True]
     _, recorded, finished, lost_finished, lost_in_flight = runs[0]
     assert lost_finished == finished - recorded
-    assert lost_in_flight <= 8
+    assert lost_in_flight <= 4
     assert done <= rows + lost_finished <= done + broken

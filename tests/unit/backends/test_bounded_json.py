@@ -32,7 +32,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_json, "_WINDOW", 40)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(value=VALUES, ascii_only=st.booleans(), spaces=st.booleans())
 async def test_the_value_is_that_of_a_plain_parse(value: object, ascii_only: bool, spaces: bool) -> None:
     separators = (" ,\n", " : ") if spaces else (",", ":")
@@ -50,7 +50,7 @@ async def test_the_value_is_that_of_a_plain_parse(value: object, ascii_only: boo
     assert all(text.signs == Signs.of(text.json) for text in long)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     data=st.binary(max_size=80)
     | st.text('"\\u0dDcC8{}[],:1 ', max_size=120).map(str.encode)

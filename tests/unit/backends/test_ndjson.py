@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.ndjson import NdjsonScanner
@@ -116,7 +116,6 @@ ENDS = st.sampled_from(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(lines=st.lists(LINES, max_size=8), end=ENDS, cuts=st.data())
 def test_the_outcome_does_not_depend_on_the_reads(
     lines: list[bytes], end: bytes, cuts: st.DataObject

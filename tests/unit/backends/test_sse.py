@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.sse import SseScanner
@@ -249,7 +249,6 @@ ENDS = st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(events=st.lists(EVENTS, max_size=8), end=ENDS, crlf=st.booleans(), cuts=st.data())
 def test_the_outcome_does_not_depend_on_the_reads(
     events: list[bytes], end: bytes, crlf: bool, cuts: st.DataObject
@@ -274,7 +273,6 @@ def test_an_event_written_in_another_way_between_two_alike() -> None:
     assert b"engine" not in told[0]
 
 
-@settings(max_examples=150, deadline=None)
 @given(events=st.lists(EVENTS, max_size=8))
 def test_the_text_arrives_unchanged(events: list[bytes]) -> None:
     def texts(stream: bytes) -> list[Any]:

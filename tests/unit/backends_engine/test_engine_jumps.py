@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.engine import Engine, Progress, QueueFull, Sequence, SlotEngine, profile
@@ -143,7 +143,6 @@ def check_same(make: Callable[[bool], Engine | SlotEngine], load: list[Arrival],
 
 
 @given(load=loads(300), most=st.integers(1, 3), slots=st.integers(1, 3))
-@settings(max_examples=60, deadline=None)
 def test_slots(load: list[Arrival], most: int, slots: int) -> None:
     def make(every_token: bool) -> SlotEngine:
         return SlotEngine(
@@ -159,7 +158,6 @@ def test_slots(load: list[Arrival], most: int, slots: int) -> None:
 
 
 @given(load=loads(600), max_queued=st.sampled_from([None, 2]), unit=st.sampled_from([16, 64]))
-@settings(max_examples=60, deadline=None)
 def test_batching(load: list[Arrival], max_queued: int | None, unit: int) -> None:
     def make(every_token: bool) -> Engine:
         return Engine(PROFILE, max_queued=max_queued, every_token=every_token)
@@ -168,7 +166,6 @@ def test_batching(load: list[Arrival], max_queued: int | None, unit: int) -> Non
 
 
 @given(load=loads(600), max_queued=st.sampled_from([None, 2]), unit=st.sampled_from([16, 64]))
-@settings(max_examples=60, deadline=None)
 def test_batching_of_whole_prompts(load: list[Arrival], max_queued: int | None, unit: int) -> None:
     def make(every_token: bool) -> Engine:
         return Engine(WHOLE_PROMPTS, max_queued=max_queued, every_token=every_token)
@@ -177,7 +174,6 @@ def test_batching_of_whole_prompts(load: list[Arrival], max_queued: int | None, 
 
 
 @given(load=loads(600), one=st.sampled_from([PROFILE, WHOLE_PROMPTS]))
-@settings(max_examples=60, deadline=None)
 def test_gaps_are_those_between_the_tokens_given_out(load: list[Arrival], one: EngineProfile) -> None:
     """No abort and no preemption, whose gaps are not told."""
     calm = [dataclasses.replace(each, abort_after_s=None) for each in load]

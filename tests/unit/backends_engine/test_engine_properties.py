@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.engine import Engine, Progress, Sequence
@@ -109,7 +109,6 @@ def check_conserved(engine: Engine, load: list[Arrival], out: list[Progress], ab
 
 
 @given(load=arrivals, caching=st.booleans(), one=PROFILES)
-@settings(max_examples=100, deadline=None)
 def test_every_sequence_ends_once_within_the_limits(
     load: list[Arrival], caching: bool, one: EngineProfile
 ) -> None:
@@ -122,7 +121,6 @@ def test_every_sequence_ends_once_within_the_limits(
 
 
 @given(load=arrivals, one=PROFILES)
-@settings(max_examples=60, deadline=None)
 def test_stretches_agree_with_single_steps(load: list[Arrival], one: EngineProfile) -> None:
     calm = [dataclasses.replace(one, abort_after_s=None) for one in load]
     ends = []
@@ -137,7 +135,6 @@ def test_stretches_agree_with_single_steps(load: list[Arrival], one: EngineProfi
 
 
 @given(load=arrivals, one=PROFILES)
-@settings(max_examples=50, deadline=None)
 def test_stretches_with_aborts_stay_within_the_limits(load: list[Arrival], one: EngineProfile) -> None:
     engine = Engine(one, every_token=False)
     out, aborted = play(engine, load)

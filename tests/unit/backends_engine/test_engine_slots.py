@@ -7,7 +7,7 @@ import math
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.engine import Progress, PromptTooLong, QueueFull, Sequence, SlotEngine, UnknownModel
@@ -281,7 +281,6 @@ jobs = st.lists(
 
 
 @given(load=jobs, most=st.integers(1, 3))
-@settings(max_examples=60, deadline=None)
 def test_every_sequence_ends_once(
     load: list[tuple[float, int, int, str, float | None, float | None]], most: int
 ) -> None:

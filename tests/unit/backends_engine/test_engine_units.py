@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.engine import Engine, Sequence, SlotEngine
@@ -96,7 +96,6 @@ loads = st.lists(
 
 
 @given(load=loads, slots=st.booleans())
-@settings(max_examples=60, deadline=None)
 def test_units_do_what_their_blocks_would(load: list[tuple[float, int, int, int, int]], slots: bool) -> None:
     """While nothing is evicted, and the last unit is never full, as where its hash is not known."""
     outcomes = []

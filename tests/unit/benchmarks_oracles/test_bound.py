@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.oracles import Job, Truth, goodput_upper_bound, oracles, program, serve
@@ -19,8 +19,9 @@ from benchmarks.oracles.work import LeastWork
 from benchmarks.simulator import Arrival, Fleet, simulate
 from benchmarks.workloads.format import WorkloadError
 from policies import POLICIES
-from router.core.outcome import tpot_s
+from router.core.settlement import tpot_s
 from router.core.types import Slo
+from tests.examples import few_examples
 from tests.unit.benchmarks_oracles.cases import (
     CRAMPED,
     INSTANCES,
@@ -153,7 +154,7 @@ def test_a_prompt_that_fits_nowhere_is_not_offered_and_one_too_dear_is() -> None
     assert (found.met, found.offered) == (0, 1)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@few_examples
 @given(
     seed=st.integers(0, 2**32),
     instances=st.lists(
@@ -189,7 +190,7 @@ def test_what_has_happened_is_possible(
     assert found.met == found.offered == len(served)
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@few_examples
 @given(
     seed=st.integers(0, 2**32),
     instances=st.lists(
@@ -299,7 +300,7 @@ def test_prices_are_made_feasible() -> None:
     assert less == pytest.approx([6.0, 0.5, 0.25, 2.0, 4.0])
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@few_examples
 @given(seed=st.integers(0, 2**32))
 def test_whatever_prices_the_solver_tells_the_bound_holds(seed: int) -> None:
     """By weak duality: prices that are off only loosen it."""

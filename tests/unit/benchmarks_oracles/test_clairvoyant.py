@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.oracles import Effort, Job, Truth, goodput_upper_bound, schedule_of, search, serve
@@ -17,6 +17,7 @@ from benchmarks.oracles.schedule import met
 from benchmarks.simulator import Arrival, Fleet, simulate
 from policies import POLICIES
 from router.core.types import Slo
+from tests.examples import few_examples
 from tests.unit.benchmarks_oracles.cases import CRAMPED, INSTANCES, arrival, fleet, some, with_policy
 from tests.unit.benchmarks_simulator.worlds import emulated, one_by_one
 
@@ -155,7 +156,7 @@ def test_a_changed_lane_is_served_as_a_new_one() -> None:
     assert lane.met == {at: met(arrivals[at], times) for at, times in served.items()}
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@few_examples
 @given(
     seed=st.integers(0, 2**32),
     instances=st.lists(

@@ -6,18 +6,19 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.simulator import OUTCOMES, InstanceLoss, Simulation
 from router.core.events import Event, Instruction
-from router.core.outcome import tpot_s
+from router.core.settlement import tpot_s
 from router.core.types import OUTSIDE_ATTAINMENT, Outcome, Slo
+from tests.examples import few_examples
 from tests.integration.parity.scenarios import MIXED, any_wish, asked, fleet, workload
-from tests.integration.parity.traces import listen
+from tests.unit.core.ledger import listen
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@few_examples
 @given(
     seed=st.integers(0, 2**32),
     instances=st.lists(st.sampled_from(MIXED), min_size=1, max_size=5, unique_by=lambda each: each["name"]),
@@ -110,7 +111,7 @@ def _check_row(row: dict[str, Any], request: Any, of: Any) -> None:
         assert outcome not in (Outcome.REJECTED_SLO, Outcome.EXPIRED_MID_DECODE)
 
 
-@settings(max_examples=10, deadline=None, derandomize=True)
+@few_examples
 @given(
     seed=st.integers(0, 2**32),
     slots=st.sampled_from([1, 4, None]),

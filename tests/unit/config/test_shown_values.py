@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
@@ -169,7 +169,6 @@ VALUES = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=300)
 @given(path=st.sampled_from(list(FIELDS)), value=VALUES)
 def test_whatever_is_written_an_error_is_short_lines_of_printable_text(path: Path, value: Any) -> None:
     from router.config.load import check  # what follows the parser

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from router.core.errors import Refusal
@@ -271,7 +271,6 @@ BODY = some(
 )
 
 
-@settings(max_examples=400, deadline=None)
 @given(BODY)
 @example({"input": [{"type": "reasoning", "content": [{"text": "a"}]}, {"type": "function_call_output"}]})
 def test_any_body_is_a_chat_or_a_400_that_names_its_field(body: dict[str, Any]) -> None:

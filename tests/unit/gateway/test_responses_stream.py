@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import orjson
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
@@ -227,7 +227,6 @@ def chats(draw: st.DrawFn) -> list[bytes]:
     return events
 
 
-@settings(max_examples=150, deadline=None)
 @given(chats(), st.data())
 def test_streamed_and_whole_are_the_same(events: list[bytes], data: st.DataObject) -> None:
     cuts = data.draw(st.lists(st.integers(1, len(events)), unique=True).map(sorted))

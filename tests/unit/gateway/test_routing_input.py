@@ -1,4 +1,4 @@
-"""The routing wish as clients write it: the body's `routing` object and headers."""
+"""Routing parameters as clients write them: the body's `routing` object and headers."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_bad_bodies_name_their_field(routing: object, param: str) -> None:
     assert param in refusal.message
 
 
-def test_an_unknown_key_is_told_with_the_known_ones_and_cut_when_long() -> None:
+def test_an_unknown_key_is_refused_with_the_known_ones_and_cut_when_long() -> None:
     assert "max_cost_usd" in refused({"max_cost": 1}).message
     assert len(refused({"k" * 5000: 1}).message) < 300
 
@@ -166,7 +166,7 @@ def test_a_target_is_taken_exactly_when_it_is_a_finite_number_above_0(ms: float)
 
 
 # --- headers -----------------------------------------------------------------------------------------
-def test_without_wish_headers_there_is_no_wish() -> None:
+def test_without_routing_headers_there_are_no_parameters() -> None:
     assert from_headers({b"host": b"x", b"x-headway": b"1", b"content-type": b"y"}) is None
 
 
@@ -206,7 +206,7 @@ def test_llm_d_targets_fill_what_ours_leave_open() -> None:
     assert params.slo == Slo(ttft_s=0.1, tpot_s=0.04)
 
 
-def test_a_bad_number_is_told_even_where_another_header_outranks_it() -> None:
+def test_a_bad_number_is_refused_even_where_another_header_wins() -> None:
     with pytest.raises(Refusal) as caught:
         headers(headway_ttft_ms="100", llm_d_slo_ttft_ms="soon")
     assert caught.value.param == "x-llm-d-slo-ttft-ms"

@@ -1,4 +1,4 @@
-"""Model names and the precedence of wishes."""
+"""Model names and the precedence of routing parameters."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_what_does_not_resolve(asked: Any, status: int, code: str) -> None:
     assert caught.value.outcome == "rejected_invalid"
 
 
-def test_an_unknown_suffix_is_told_with_the_known_policies() -> None:
+def test_an_unknown_suffix_is_refused_with_the_known_policies() -> None:
     with pytest.raises(Refusal) as caught:
         NAMES.resolve("llama:cheap")
     assert "'cheap'" in caught.value.message
@@ -105,7 +105,7 @@ def test_a_fleet_without_generation_has_no_auto() -> None:
 SERVER = Defaults("random")
 
 
-def settle(
+def merged(
     model: str = "llama",
     *,
     key: KeyTerms | None = None,
@@ -151,7 +151,7 @@ def test_policy_precedence(
     expected: str,
 ) -> None:
     models = None if model_default is None else {"llama": Defaults(policy=model_default)}
-    assert settle(asked, key=key, body=body, headers=headers, models=models).policy == expected
+    assert merged(asked, key=key, body=body, headers=headers, models=models).policy == expected
 
 
 BODY_SLO, HEADER_SLO, MODEL_SLO, SERVER_SLO = Slo(ttft_s=1), Slo(tpot_s=2), Slo(e2e_s=3), Slo(4, 4, 4)
@@ -171,7 +171,7 @@ BODY_SLO, HEADER_SLO, MODEL_SLO, SERVER_SLO = Slo(ttft_s=1), Slo(tpot_s=2), Slo(
 def test_slo_precedence(
     body: Slo | None, headers: Slo | None, model: Slo | None, server: Slo | None, expected: Slo | None
 ) -> None:
-    params = settle(
+    params = merged(
         body=RoutingInput(slo=body),
         headers=RoutingInput(slo=headers),
         models={"llama": Defaults(slo=model)},
@@ -192,7 +192,7 @@ def test_slo_precedence(
     ],
 )
 def test_on_miss_precedence(body: Any, headers: Any, model: Any, server: Any, hard: bool) -> None:
-    params = settle(
+    params = merged(
         body=RoutingInput(on_miss=body, slo=BODY_SLO),
         headers=RoutingInput(on_miss=headers),
         models={"llama": Defaults(on_miss=model)},
@@ -202,7 +202,7 @@ def test_on_miss_precedence(body: Any, headers: Any, model: Any, server: Any, ha
 
 
 def test_without_a_target_nothing_is_hard() -> None:
-    assert not settle(body=RoutingInput(on_miss="reject")).hard
+    assert not merged(body=RoutingInput(on_miss="reject")).hard
 
 
 @pytest.mark.parametrize(
@@ -219,9 +219,9 @@ def test_without_a_target_nothing_is_hard() -> None:
 def test_a_keys_cost_cap_is_tightened_never_loosened(
     asked: float | None, cap: float | None, expected: float | None
 ) -> None:
-    params = settle(key=KeyTerms(max_cost_usd=cap), body=RoutingInput(max_cost_usd=asked))
+    params = merged(key=KeyTerms(max_cost_usd=cap), body=RoutingInput(max_cost_usd=asked))
     assert params.max_cost_usd == expected
-    assert settle(key=KeyTerms(max_cost_usd=cap), headers=RoutingInput(max_cost_usd=asked)) == params
+    assert merged(key=KeyTerms(max_cost_usd=cap), headers=RoutingInput(max_cost_usd=asked)) == params
 
 
 @pytest.mark.parametrize(
@@ -238,12 +238,12 @@ def test_a_keys_cost_cap_is_tightened_never_loosened(
 def test_a_keys_quality_floor_is_raised_never_lowered(
     asked: float | None, floor: float | None, expected: float | None
 ) -> None:
-    params = settle(key=KeyTerms(min_quality=floor), body=RoutingInput(min_quality=asked))
+    params = merged(key=KeyTerms(min_quality=floor), body=RoutingInput(min_quality=asked))
     assert params.min_quality == expected
 
 
 def test_the_body_outranks_headers_under_the_keys_caps() -> None:
-    params = settle(
+    params = merged(
         key=KeyTerms(max_cost_usd=0.3, max_priority=2),
         body=RoutingInput(max_cost_usd=0.2, min_quality=0.1, priority=1, seed=7),
         headers=RoutingInput(max_cost_usd=0.1, min_quality=0.9, priority=2),
@@ -256,7 +256,7 @@ def test_the_body_outranks_headers_under_the_keys_caps() -> None:
     [(None, None, 0), (9, None, 9), (9, 5, 5), (3, 5, 3), (-4, 5, -4), (None, -1, -1), (9, 0, 0)],
 )
 def test_priority_is_capped(asked: int | None, cap: int | None, expected: int) -> None:
-    params = settle(key=KeyTerms(max_priority=cap), headers=RoutingInput(priority=asked))
+    params = merged(key=KeyTerms(max_priority=cap), headers=RoutingInput(priority=asked))
     assert params.priority == expected
 
 
@@ -272,7 +272,7 @@ def test_priority_is_capped(asked: int | None, cap: int | None, expected: int) -
 def test_models_replace_the_model(
     asked: str, body: tuple[str, ...] | None, headers: tuple[str, ...] | None, expected: tuple[str, ...]
 ) -> None:
-    params = settle(asked, body=RoutingInput(models=body), headers=RoutingInput(models=headers))
+    params = merged(asked, body=RoutingInput(models=body), headers=RoutingInput(models=headers))
     assert params.models == expected
 
 
@@ -293,7 +293,7 @@ def test_unknown_policies_and_models_are_refused_where_they_stand(
     body: RoutingInput | None, headers: RoutingInput | None, param: str
 ) -> None:
     with pytest.raises(Refusal) as caught:
-        settle(key=KeyTerms(policy="slo", locked=True), body=body, headers=headers)
+        merged(key=KeyTerms(policy="slo", locked=True), body=body, headers=headers)
     assert (caught.value.status, caught.value.param) == (400, param)
     if param.endswith("policy"):
         assert all(policy in caught.value.message for policy in POLICIES)
@@ -302,21 +302,21 @@ def test_unknown_policies_and_models_are_refused_where_they_stand(
 def test_several_models_are_held_to_the_loosest_of_their_targets() -> None:
     models = {"llama": Defaults(slo=Slo(1, 0.05)), "qwen:7b": Defaults(slo=Slo(3, 0.02, 9))}
     both = RoutingInput(models=("llama", "qwen:7b"))
-    assert settle("auto", body=both, models=models).slo == Slo(3, 0.05)
+    assert merged("auto", body=both, models=models).slo == Slo(3, 0.05)
     # A model without a default has the server's, here none: nothing can be held against all of them.
-    assert settle("auto", models=models).slo is None
+    assert merged("auto", models=models).slo is None
     server = Defaults("random", slo=Slo(2, 2, 2))
-    assert settle("auto", models=models, server=server).slo == Slo(3, 2)
+    assert merged("auto", models=models, server=server).slo == Slo(3, 2)
 
 
 def test_several_models_share_a_policy_only_if_all_name_it() -> None:
     both = RoutingInput(models=("llama", "qwen:7b"))
     same = {"llama": Defaults(policy="price"), "qwen:7b": Defaults(policy="price")}
-    assert settle("auto", body=both, models=same).policy == "price"
-    assert settle("auto", body=both, models={"llama": Defaults(policy="price")}).policy == "random"
+    assert merged("auto", body=both, models=same).policy == "price"
+    assert merged("auto", body=both, models={"llama": Defaults(policy="price")}).policy == "random"
 
 
-def test_unasked_wishes_are_settled_once_for_each_key() -> None:
+def test_plain_requests_are_merged_once_for_each_key() -> None:
     rules = RoutingRules(NAMES, Defaults("random"))
     dear, cheap = KeyTerms("a", max_cost_usd=1), KeyTerms("a", max_cost_usd=0.1)
     assert rules.merge("llama", dear) is rules.merge("llama", dear)
@@ -341,17 +341,17 @@ NONE = KeyTerms("n", models=frozenset())
 
 
 def test_for_a_key_with_models_auto_means_those_of_its_own_that_generate() -> None:
-    assert settle("auto", key=QWEN).models == ("qwen:7b",)
-    assert settle("auto:slo", key=QWEN).models == ("qwen:7b",)
-    assert settle("qwen:7b", key=QWEN).models == ("qwen:7b",)
-    assert settle("embedder", key=QWEN).models == ("embedder",)
+    assert merged("auto", key=QWEN).models == ("qwen:7b",)
+    assert merged("auto:slo", key=QWEN).models == ("qwen:7b",)
+    assert merged("qwen:7b", key=QWEN).models == ("qwen:7b",)
+    assert merged("embedder", key=QWEN).models == ("embedder",)
 
 
 @pytest.mark.parametrize("asked", ["llama", "llama:latest", "llama:slo", "small", "tagged", "tagged:latest"])
 def test_other_models_do_not_exist_for_a_key(asked: str) -> None:
     def told(key: KeyTerms | None, name: str) -> tuple[object, ...]:
         with pytest.raises(Refusal) as caught:
-            settle(name, key=key)
+            merged(name, key=key)
         error = caught.value
         return error.status, error.code, error.param, error.message.replace(name, "?")
 
@@ -361,8 +361,8 @@ def test_other_models_do_not_exist_for_a_key(asked: str) -> None:
 
 def test_an_alias_counts_as_its_model() -> None:
     key = KeyTerms("k", models=frozenset({"llama"}))
-    assert settle("small", key=key).models == ("llama",)
-    assert settle("auto", key=key, body=RoutingInput(models=("small",))).models == ("llama",)
+    assert merged("small", key=key).models == ("llama",)
+    assert merged("auto", key=key, body=RoutingInput(models=("small",))).models == ("llama",)
 
 
 @pytest.mark.parametrize("name", ["llama", "small", "nowhere"])
@@ -372,7 +372,7 @@ def test_other_models_cannot_be_listed_either(name: str) -> None:
         {"headers": RoutingInput(models=(name,))},
     ):
         with pytest.raises(Refusal) as caught:
-            settle("auto", key=QWEN, **asked)
+            merged("auto", key=QWEN, **asked)
         assert caught.value.status == 400
         assert caught.value.message.startswith(f"unknown model '{name}' in ")
 
@@ -380,7 +380,7 @@ def test_other_models_cannot_be_listed_either(name: str) -> None:
 @pytest.mark.parametrize("asked", ["auto", "llama", "nowhere", "auto:slo"])
 def test_a_key_without_any_model_left_is_told_so(asked: str) -> None:
     with pytest.raises(Refusal) as caught:
-        settle(asked, key=NONE)
+        merged(asked, key=NONE)
     assert (caught.value.status, caught.value.code) == (404, "model_not_found")
     assert "none of the models that this key may use" in caught.value.message
 

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from router.config import KeyConfig
@@ -30,8 +30,8 @@ def stored(name: str, maker: str | None = None, *, revoked: bool = False, **sett
     return StoredKey(name, digest(name), maker, json.dumps(settings), 1.0, 2.0 if revoked else None)
 
 
-def model_name(asked: str) -> str | None:
-    return {"alias-of-a": "a"}.get(asked, asked if asked in MODELS else None)
+def model_name(requested: str) -> str | None:
+    return {"alias-of-a": "a"}.get(requested, requested if requested in MODELS else None)
 
 
 def tenants(*rows: StoredKey, file: tuple[KeyConfig, ...] = ()) -> Tenants:
@@ -273,9 +273,9 @@ def test_what_is_no_key_is_told_without_its_value(name: Any, given: dict[str, An
 
 
 def test_a_secret_in_the_wrong_place_is_not_repeated() -> None:
-    for name, wished in (("hw-secret text", {}), ("k", {"policy": 7, "budget_usd": "hw-secret"})):
+    for name, caps in (("hw-secret text", {}), ("k", {"policy": 7, "budget_usd": "hw-secret"})):
         with pytest.raises(BadKey) as caught:
-            key_of(name, digest("k"), wished)
+            key_of(name, digest("k"), caps)
         assert "hw-secret" not in str(caught.value)
 
 
@@ -320,35 +320,34 @@ def within(key: KeyConfig, above: KeyConfig) -> bool:
     return above.makes_keys or not key.makes_keys
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 9), caps), min_size=1, max_size=10),
     st.lists(st.tuples(st.integers(0, 9), caps), max_size=3),
 )
 def test_no_chain_of_creations_ever_has_more_than_any_of_those_above(
-    routing_rules: list[tuple[int, dict[str, Any]]], lowered: list[tuple[int, dict[str, Any]]]
+    made: list[tuple[int, dict[str, Any]]], lowered: list[tuple[int, dict[str, Any]]]
 ) -> None:
     """Keys are made below any earlier one as far as that is allowed; then some get other caps, as an operator may
     give them at any time."""
     rows: list[StoredKey] = []
-    for number, (below, wished) in enumerate(routing_rules):
+    for number, (below, caps) in enumerate(made):
         known = tenants(*rows)
         maker = rows[below % len(rows)].name if rows and below < 8 else None
         try:
-            key = key_of(f"k{number}", digest(f"k{number}"), wished)
-            known.check(wished, key, maker)
+            key = key_of(f"k{number}", digest(f"k{number}"), caps)
+            known.check(caps, key, maker)
         except BadKey:
             continue
         if maker is not None:
-            asked = {field: getattr(key, field) for field in wished if field not in {"policy", "locked"}}
+            requested = {field: getattr(key, field) for field in caps if field not in {"policy", "locked"}}
             top = known.effective(maker)
-            # What was let pass is within the maker's caps as it was asked for, before anything is cut.
-            assert within(top.model_copy(update=asked), top)
-        rows.append(stored(key.name, maker, **wished))
-    for at, wished in lowered:
-        if rows and not (wished.get("locked") and "policy" not in wished):
+            # What was let pass is within the maker's caps as requested, before anything is capped.
+            assert within(top.model_copy(update=requested), top)
+        rows.append(stored(key.name, maker, **caps))
+    for at, caps in lowered:
+        if rows and not (caps.get("locked") and "policy" not in caps):
             old = rows[at % len(rows)]
-            rows[at % len(rows)] = stored(old.name, old.maker, **wished)
+            rows[at % len(rows)] = stored(old.name, old.maker, **caps)
     known = tenants(*rows)
     for row in rows:
         key = known.effective(row.name)
@@ -382,15 +381,15 @@ def test_no_chain_of_creations_ever_has_more_than_any_of_those_above(
 )
 @example({"requests_per_minute": 10**400})
 @example({"max_concurrency": 10**400, "max_priority": -(10**400)})
-def test_whatever_a_holder_asks_for_others_go_on(asked: dict[str, Any]) -> None:
+def test_whatever_a_holder_asks_for_others_go_on(requested: dict[str, Any]) -> None:
     """A key that can be made has terms and an account that can be computed: every gateway does so for all keys at once,
     so one that cannot would stop all of them from hearing of any key."""
     try:
-        key = key_of("made", digest("made"), asked)
-        tenants(file=(configured("top", makes_keys=True),)).check(asked, key, "top")
+        key = key_of("made", digest("made"), requested)
+        tenants(file=(configured("top", makes_keys=True),)).check(requested, key, "top")
     except BadKey:
         pass
-    known = tenants(stored("made", "top", **asked), file=(configured("top", makes_keys=True),))
+    known = tenants(stored("made", "top", **requested), file=(configured("top", makes_keys=True),))
     for tenant in known:
         account = known.account(tenant.name)
         known.effective(tenant.name)
