@@ -6,22 +6,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from router.core.interfaces import Option, TextEstimates, TextEstimator
-from router.core.types import Request
+from router.core.types import Request, Targets
 
 
-@dataclass(frozen=True, slots=True)
-class Targets:
-    """The means that `cost` and the text-only policies hold for a scope (a key, or the fleet).
+class TargetTable:
+    """What holds for each scope at this moment: `PolicySettings.targets` of a running fleet."""
 
-    `quality` is the target mean quality in [0, 1]. None means that of the best single model on the scope's own requests,
-    less `quality_slack`. `attainment` is the target share of requests that meet their SLO. Prices adapt over about
-    `window_requests` requests.
-    """
+    def __init__(self, targets: Mapping[str | None, Targets]) -> None:
+        self.use(targets)
 
-    quality: float | None = None
-    quality_slack: float = 0.01
-    attainment: float = 0.95
-    window_requests: int = 500
+    def use(self, targets: Mapping[str | None, Targets]) -> None:
+        """These hold from now on; None is the fleet, which has to be there."""
+        self._targets, self._fleet = targets, targets[None]
+
+    def __call__(self, key: str | None) -> Targets:
+        """What holds for a key; for an unknown one, and None, the fleet's."""
+        return self._targets.get(key, self._fleet)
 
 
 def _same_targets(key: str | None) -> Targets:

@@ -62,6 +62,7 @@ COMMANDS = {
     "db": Command("router.database", "show the version of the database's tables, or upgrade them"),
     "export": Command("router.export", "export the records to a Parquet or CSV file"),
     "explain": Command("router.explain", "show the decisions for a request and what happened to it"),
+    "replay-decisions": Command("router.replay_decisions", "replay a gateway's decision log, and compare"),
 }
 
 

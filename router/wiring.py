@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from difflib import get_close_matches
@@ -20,16 +21,19 @@ from sqlalchemy.exc import ArgumentError
 import backends
 import policies
 from backends.engine import profiles
+from policies.settings import TargetTable
 from predictors.learned.artifact import ArtifactError
 from predictors.learned.models import Models, load_models
 from predictors.online.predictor import OnlinePredictor
 from router import __version__
 from router.config import ConfigError, FleetConfig, InstanceConfig, Problem
 from router.config.masking import masked
+from router.core.events import FleetChanged, TargetsChanged
 from router.core.interfaces import Backend, TextEstimates, TextEstimator
 from router.core.profile import EngineProfile
 from router.core.scheduler import Scheduler
-from router.core.types import PromptFeatures
+from router.core.types import PromptFeatures, Targets
+from router.decision_log import DecisionLog, Header
 from router.discovery import KubernetesPods
 from router.emulated import EmulatedEngines, Engines
 from router.gateway.fleet.artifacts import Artifacts
@@ -45,7 +49,6 @@ from router.gateway.keys.admission import BudgetAdmission
 from router.gateway.keys.budget_levels import budget_levels
 from router.gateway.keys.client_keys import DOCUMENT as KEYS_DOCUMENT
 from router.gateway.keys.client_keys import ClientKeys
-from router.gateway.keys.quote import Tariffs
 from router.gateway.keys.recorded_spending import RecordedSpending
 from router.gateway.records.feedback import Feedback
 from router.gateway.records.lookup import RecordLookup
@@ -76,22 +79,35 @@ def secret(variable: str, environment: Mapping[str, str], place: str) -> str:
     return value
 
 
-def create_scheduler(
-    config: FleetConfig, predictor: OnlinePredictor, rng: Random, targets: LiveTargets | None = None
-) -> Scheduler:
+def create_scheduler(config: FleetConfig, predictor: OnlinePredictor, rng: Random) -> Scheduler:
     """The scheduler of a fleet file with every registered policy, and no instance yet. The gateway runs it,
-    and so does the simulator. `targets` are asked at each decision (None: the fleet file's, for good)."""
+    and so does the simulator."""
+    scheduling, targets = config.scheduling, LiveTargets(config).scopes
+    scheduler = build_scheduler(predictor, rng, scheduling.confidence, scheduling.ttft_weight, targets)
+    scheduler.handle(FleetChanged((), scheduler_settings(config)), 0.0)
+    return scheduler
+
+
+def build_scheduler(
+    predictor: OnlinePredictor,
+    rng: Random,
+    confidence: float,
+    ttft_weight: float,
+    targets: Mapping[str | None, Targets],
+) -> Scheduler:
+    """A scheduler with default settings, every registered policy, and no instance yet."""
+    table = TargetTable(targets)
     chosen = policies.create_all(
         policies.PolicySettings(
-            confidence=config.scheduling.confidence,
-            ttft_weight=config.scheduling.ttft_weight,
+            confidence=confidence,
+            ttft_weight=ttft_weight,
             cached_tokens=predictor.cached_tokens,
-            targets=targets or LiveTargets(config),
+            targets=table,
             text=text_estimators(predictor),
             tree_times=predictor.tree_times,
         )
     )
-    return Scheduler((), chosen, predictor, scheduler_settings(config), rng)
+    return Scheduler((), chosen, predictor, None, rng, table)
 
 
 def text_estimators(predictor: OnlinePredictor) -> dict[str, TextEstimator]:
@@ -185,7 +201,8 @@ async def open_gateway(
             stack.push_async_callback(asyncio.to_thread, tracing.close)
         predictor = create_predictor(config)
         targets = LiveTargets(config)
-        scheduler = create_scheduler(config, predictor, Random(seed), targets)
+        seed = secrets.randbits(63) if seed is None else seed
+        scheduler = create_scheduler(config, predictor, Random(seed))
         gateway = create_gateway(
             config,
             Runner(scheduler, clock),
@@ -201,6 +218,10 @@ async def open_gateway(
             read_file=reload,
             tracing=tracing,
         )
+        decision_log = create_decision_log(config, predictor.name, seed)
+        if decision_log is not None:
+            stack.callback(decision_log.close)
+            gateway.runner.on_event = decision_log.write
         stack.push_async_callback(gateway.stop)
         await gateway.start()
         for number, entry in enumerate(config.discovery):
@@ -225,7 +246,7 @@ def create_gateway(
     read_file: Callable[[], FleetConfig] | None = None,
     tracing: Tracing | None = None,
 ) -> Gateway:
-    """The object graph of a gateway that is not started. `targets` are those of the scheduler's policies; `read_file`
+    """The object graph of a gateway that is not started. `read_file`
     reads the fleet file again (None: there is none)."""
     scheduler = runner.scheduler
     metrics, stalls = Metrics(), StallWatch()
@@ -236,15 +257,14 @@ def create_gateway(
         runner=runner,
         keys=keys,
         targets=targets,
-        predictor=predictor,
         metrics=metrics,
         make_backend=make_backend,
         profile=profile,
         load_tokenizers=load_tokenizers,
     )
     records = RecordLookup(store, state)
-    feedback = Feedback(store, records, predictor)
-    artifacts = Artifacts(predictor, feedback, load_artifacts)
+    feedback = Feedback(store, records, runner.apply)
+    artifacts = Artifacts(predictor, runner, feedback, load_artifacts)
     peers = PeerLink(runner, state, predictor.sharing)
     changes = FleetChanges(
         config,
@@ -258,6 +278,7 @@ def create_gateway(
     )
     peers.followers[FLEET_DOCUMENT] = changes.document_changed
     peers.followers[KEYS_DOCUMENT] = keys.document_changed
+    targets.on_change = lambda: runner.apply(TargetsChanged(targets.scopes))
     runner.on_decision = metrics.observe_decision
     metrics.sources = Sources(
         instances=lambda: scheduler.instances.values(),  # noqa: PLW0108 (the dict is replaced on a reload)
@@ -286,7 +307,6 @@ def create_gateway(
         feedback=feedback,
         keys=keys,
         budget_admission=BudgetAdmission(state),
-        tariffs=Tariffs(scheduler),
         spending=RecordedSpending(store, state, lambda: fleet.rules.accounts),
         targets=targets,
         fleet=fleet,
@@ -294,6 +314,30 @@ def create_gateway(
         peers=peers,
         tokens=TokenCounter(runner, fleet),
     )
+
+
+def create_decision_log(config: FleetConfig, predictors: str, seed: int) -> DecisionLog | None:
+    """The decision log, if the fleet file names one; of several workers each writes its own. Raises ConfigError."""
+    wanted = config.observability
+    if wanted.decision_log is None:
+        return None
+    path = Path(wanted.decision_log)
+    if config.server.workers > 1:
+        path = path.with_name(f"{path.name}.{os.getpid()}")
+    header = Header(
+        __version__,
+        seed,
+        predictors,
+        config.predictors.directory,
+        config.scheduling.confidence,
+        config.scheduling.ttft_weight,
+        LiveTargets(config).scopes,
+    )
+    try:
+        return DecisionLog(path, header, wanted.decision_log_mb * 1024 * 1024)
+    except OSError as error:
+        reason = f"cannot write {path}: {error.strerror}"
+        raise ConfigError("observability", [Problem(("decision_log",), reason)]) from None
 
 
 def create_tracing(config: FleetConfig) -> Tracing | None:

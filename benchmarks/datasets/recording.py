@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from predictors.training.dataset import Attempt, State
 from router.core.interfaces import Option, Predictor
 from router.core.state import Instance
-from router.core.types import Candidate, EndedHow, Prediction, Request
+from router.core.types import Candidate, EndedHow, Prediction, PromptFeatures, Request
 
 
 class RecordingPredictor:
@@ -122,3 +123,21 @@ class RecordingPredictor:
             State(self._runs[instance.name], now, report.running, report.waiting, report.kv_usage)
         )
         self._inner.observe_report(instance, now)
+
+    def observe_quality(
+        self, model: str, features: PromptFeatures, quality: float, *, recorded: bool = False
+    ) -> None:
+        """As the inner one."""
+        self._inner.observe_quality(model, features, quality, recorded=recorded)
+
+    def receive(self, message: bytes, instances: Mapping[str, Instance], now: float) -> None:
+        """As the inner one."""
+        self._inner.receive(message, instances, now)
+
+    def use(self, models: Any) -> None:
+        """As the inner one."""
+        self._inner.use(models)
+
+    def forget(self, instance: str) -> None:
+        """As the inner one."""
+        self._inner.forget(instance)

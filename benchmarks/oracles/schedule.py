@@ -14,7 +14,7 @@ from typing import NamedTuple
 from benchmarks.oracles.truth import KnownAttempt, Truth
 from benchmarks.simulator import Arrival
 from benchmarks.simulator.engines import QueueFull, SimulatedEngine
-from router.core.outcome import tpot_s
+from router.core.settlement import tpot_s
 
 
 class Job(NamedTuple):

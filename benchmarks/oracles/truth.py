@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from benchmarks.simulator import Arrival, Fleet
 from router.core.eligibility import Eligible, eligible
-from router.core.live import Live
+from router.core.money.account import RequestMoney
 from router.core.state import Instance
 from router.core.types import OUTSIDE_ATTAINMENT, Candidate, Request
 
@@ -81,7 +81,9 @@ class Truth:
         return tuple(found)
 
     def _eligible(self, request: Request, models: Iterable[str]) -> Eligible:
-        return eligible(request, models, self._by_model, 0.0, frozenset(), request.arrived_at)
+        return eligible(
+            request, models, self._by_model, RequestMoney(request), frozenset(), request.arrived_at
+        )
 
     def _candidates(self, request: Request, models: Iterable[str]) -> list[Candidate]:
         found = self._eligible(request, models)
@@ -92,8 +94,8 @@ class Truth:
         place = self._place[candidate.instance]
         instance = self.instances[place]
         wanted = arrival.output_tokens[candidate.model]
-        bound, by_money, _ = Live(request, 0).output_bound(candidate)
-        output = wanted if bound is None else min(wanted, bound)
+        bound = RequestMoney(request).output_bound(candidate)
+        output = wanted if bound.max_tokens is None else min(wanted, bound.max_tokens)
         prompt, cut_prompt = request.prompt_tokens, False
         limit = self._engines[candidate.instance].limit_tokens(candidate.model)
         if instance.fixed_slots and prompt >= limit:
@@ -103,5 +105,5 @@ class Truth:
             return None
         output = min(output, limit - prompt)
         cost_usd = candidate.price.cost_usd(request.prompt_tokens, output) if output else 0.0
-        quality = None if by_money and output < wanted else arrival.quality.get(candidate.model)
+        quality = None if bound.by_money and output < wanted else arrival.quality.get(candidate.model)
         return KnownAttempt(place, candidate.model, prompt, output, cut_prompt, cost_usd, quality, usual)

@@ -12,6 +12,7 @@ from benchmarks.simulator.engines import SimulatedEngine
 from benchmarks.workloads.format import WorkloadError
 from predictors.online.predictor import OnlinePredictor
 from router.config import FleetConfig
+from router.core.events import FleetChanged
 from router.core.profile import EngineProfile
 from router.core.scheduler import Scheduler
 from router.core.state import Instance
@@ -33,7 +34,8 @@ class Fleet:
     def scheduler(self, seed: int, predictor: OnlinePredictor | None = None) -> Scheduler:
         """A scheduler in its first state, as the gateway builds it; `predictor` in place of the fleet file's."""
         scheduler = create_scheduler(self.config, predictor or create_predictor(self.config), Random(seed))
-        scheduler.set_instances(self._instance(name) for name in self.names)
+        instances = tuple(self._instance(name) for name in self.names)
+        scheduler.handle(FleetChanged(instances, scheduler.settings), 0.0)
         return scheduler
 
     def engines(self) -> dict[str, SimulatedEngine]:

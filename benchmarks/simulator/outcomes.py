@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from router.core.events import Dispatch
+from router.core.settlement import Settlement
 from router.core.types import Outcome, Prediction, Request
 
 OUTCOMES: tuple[str, ...] = tuple(outcome.value for outcome in Outcome)
@@ -68,53 +68,37 @@ class Log:
         self._columns = {name: array(code) for name, code in COLUMNS.items()}
         self._append: list[Callable[[Any], None]] = [column.append for column in self._columns.values()]
 
-    def add(
-        self,
-        index: int,
-        request: Request,
-        outcome: Outcome,
-        met: bool | None,
-        dispatch: Dispatch | None = None,
-        *,
-        attempts: int = 0,
-        hedged: bool = False,
-        output_tokens: int = 0,
-        ttft_s: float = nan,
-        tpot_s: float | None = None,
-        e2e_s: float,
-        queue_wait_s: float,
-        cost_usd: float = 0.0,
-        quality: float = nan,
-    ) -> None:
-        """One request has ended. `dispatch` is that of the attempt that the row is about, None where there was
-        none; `ttft_s` is NaN if there was no first token."""
-        slo, cap = request.slo, request.max_cost_usd
+    def add(self, index: int, request: Request, settlement: Settlement, quality: float) -> None:
+        """One request has ended. `index` is its place in the workload, `quality` the true one of its answer (NaN:
+        unknown, or there is no answer)."""
+        slo, answer = request.slo, settlement.answer
         instance, model, propensity = len(self.instances), len(self.models), None
-        prediction = _NO_PREDICTION
-        if dispatch is not None:
-            prediction = dispatch.prediction
-            propensity = dispatch.decision.propensity if attempts == 1 else None  # as in the records
-            instance = self._instance[dispatch.candidate.instance]
-            model = self._model[dispatch.candidate.model]
+        prediction, output_tokens, attempts = _NO_PREDICTION, 0, len(settlement.attempts)
+        if answer is not None:
+            prediction, output_tokens = answer.prediction, answer.output_tokens
+            propensity = answer.decision.propensity if attempts == 1 else None  # as in the records
+            instance = self._instance[answer.candidate.instance]
+            model = self._model[answer.candidate.model]
+        met = settlement.slo_met
         values = (
             index,
             request.arrived_at,
-            _CODE[outcome],
+            _CODE[settlement.outcome],
             2 if met is None else met,
             request.hard,
             instance,
             model,
             attempts,
-            hedged,
+            settlement.hedged,
             request.prompt_tokens,
             output_tokens,
-            ttft_s,
-            _number(tpot_s),
-            e2e_s,
-            queue_wait_s,
-            cost_usd,
-            _number(cap),
-            nan if cap is None else max(0.0, cost_usd - cap),
+            _number(settlement.ttft_s),
+            _number(settlement.tpot_s),
+            settlement.e2e_s,
+            settlement.queue_wait_s,
+            settlement.cost_usd,
+            _number(request.max_cost_usd),
+            _number(settlement.overrun_usd),
             quality,
             nan if slo is None else _number(slo.ttft_s),
             nan if slo is None else _number(slo.tpot_s),

@@ -2,55 +2,56 @@
 
 One loop over events in order of time:
 
-1. An arrival goes to the scheduler; what it answers is done: `Dispatch` submits to the instance's engine,
-   `Cancel` aborts one attempt, `Refuse` ends the request and aborts what runs for it.
-2. An engine's next moment: first tokens are told first, then ends, as the gateway hears them.
+1. An arrival goes to the scheduler. The instructions are carried out: `Dispatch` submits to the instance's engine,
+   `Cancel` aborts an attempt, `Finish` writes the request's row.
+2. An engine's next moment: first tokens are reported first, then ends, as in the gateway.
 3. Every `probes.interval_s` each instance is probed and its load report read, as the gateway's monitor does.
 4. The scheduler's own timer (`wake_at`).
 5. Faults: an instance is lost, and comes back empty.
 
-The scheduler is `router.core`'s and is built by `router.wiring`, as in the gateway; nothing of it is copied
-here. What the relay does around it (bounds on output, prices of attempts, outcomes) is here and in `flights`.
-A simulated second is a second of real hardware; network and the gateway's own work take no time.
+The scheduler is `router.core`'s and is built by `router.wiring`, as in the gateway. It decides everything: where a request
+goes, what it costs, how it counts. A simulated second is a second of real hardware; network and the gateway's own work
+take no time.
 """
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
-from math import inf
+from math import inf, nan
 from time import perf_counter
 
 from benchmarks.simulator.arrivals import Arrival
 from benchmarks.simulator.engines import PromptTooLong, QueueFull, SimulatedEngine
 from benchmarks.simulator.fleet import Fleet
-from benchmarks.simulator.flights import Attempt, Flight
 from benchmarks.simulator.outcomes import Gaps, LoadSample, Log, Result, Timeline
 from predictors.online.predictor import OnlinePredictor
-from router.core.errors import Refusal
 from router.core.events import (
     Arrived,
     Cancel,
     Dispatch,
     Ended,
     Event,
+    Failure,
+    FailureKind,
+    Finish,
     FirstToken,
     Instruction,
     LoadReported,
     Probed,
-    Refuse,
     Tick,
 )
-from router.core.outcome import answered
 from router.core.types import EndedHow, Outcome
 
 #: Share of arrivals whose decision is timed.
 _TIMED_EVERY = 16
 #: Rounds of probes that an idle fleet has before they are left out.
 _IDLE_ROUNDS = 100
+#: Outcomes of answers that came to their end.
+_COMPLETE = (Outcome.OK, Outcome.LATE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +63,56 @@ class InstanceLoss:
     for_s: float
 
 
+@dataclass(slots=True, eq=False)
+class SimulatedRequest:
+    """A request under way: its place in the workload, its truth, and its attempts under way by number."""
+
+    index: int
+    arrival: Arrival
+    attempts: dict[int, SimulatedAttempt] = field(default_factory=dict)
+
+
+class SimulatedAttempt:
+    """An attempt at an engine. `id` names it there, `tokens` are those that the engine gave, `prompt_tokens` its count of
+    the prompt, `wanted_tokens` those that it gives before it stops."""
+
+    __slots__ = (
+        "dispatch",
+        "first_at",
+        "id",
+        "prompt_tokens",
+        "request",
+        "running",
+        "tokens",
+        "wanted_tokens",
+    )
+
+    def __init__(self, request: SimulatedRequest, dispatch: Dispatch) -> None:
+        self.request = request
+        self.dispatch = dispatch
+        self.id = f"{dispatch.request_id}#{dispatch.attempt}"
+        self.running = True
+        self.first_at: float | None = None
+        self.tokens = self.prompt_tokens = 0
+        bound_tokens = dispatch.bound.total_tokens
+        whole = self.full_tokens
+        self.wanted_tokens = whole if bound_tokens is None else min(whole, bound_tokens)
+
+    @property
+    def full_tokens(self) -> int:
+        """The answer's length if nothing bounds it."""
+        return self.request.arrival.output_tokens[self.dispatch.candidate.model]
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the answer ended at a bound, and not where it would have."""
+        return self.wanted_tokens <= self.tokens < self.full_tokens
+
+
 class Simulation:
     """One run. Used once: `Simulation(fleet, seed).run(arrivals)`.
 
-    `seed` is that of the policies' draws. `on_instruction` hears each instruction and its time. `predictor` serves
+    `seed` is that of the policies' draws. `on_instruction` gets each instruction and its time. `predictor` serves
     in place of the fleet file's.
     """
 
@@ -89,8 +136,8 @@ class Simulation:
         self._on_instruction = on_instruction
         self._interval_s = fleet.config.probes.interval_s
         self._log = Log(self._names, [model.name for model in fleet.config.models])
-        self._flights: dict[str, Flight] = {}
-        self._attempts: dict[str, Attempt] = {}  # under way, by their ids at engines
+        self._requests: dict[str, SimulatedRequest] = {}
+        self._attempts: dict[str, SimulatedAttempt] = {}  # under way, by their ids at engines
         #: (time, order, what is done then); engines' moments are skipped if they are no longer due.
         self._heap: list[tuple[float, int, Callable[[float], None] | SimulatedEngine]] = []
         self._order = 0
@@ -124,7 +171,7 @@ class Simulation:
         )
 
     def _run(self, arrivals: Iterable[Arrival], on_progress: Callable[[int], None] | None) -> float:
-        heap, flights = self._heap, self._flights
+        heap, requests = self._heap, self._requests
         now = 0.0
         index = 0
         coming = iter(arrivals)
@@ -132,11 +179,11 @@ class Simulation:
         self._next_arrival_s = inf if following is None else following.request.arrived_at
         self._probe_all(now)  # a look at the start, then a watch; only then requests come
         self._probe_round(now)
-        while following is not None or flights:
+        while following is not None or requests:
             at_s = heap[0][0]
             if following is not None and following.request.arrived_at <= at_s:
                 now = following.request.arrived_at
-                self._arrive(Flight(index, following), now)
+                self._arrive(SimulatedRequest(index, following), now)
                 index += 1
                 following = next(coming, None)
                 self._next_arrival_s = inf if following is None else following.request.arrived_at
@@ -161,14 +208,14 @@ class Simulation:
         for instruction in instructions:
             if self._on_instruction is not None:
                 self._on_instruction(instruction, now)
-            flight = self._flights[instruction.request_id]
+            request = self._requests[instruction.request_id]
             match instruction:
                 case Dispatch():
-                    self._dispatch(flight, instruction, now)
+                    self._dispatch(request, instruction, now)
                 case Cancel():
-                    self._stop(flight.running[instruction.attempt], now)
-                case Refuse():
-                    self._refuse(flight, instruction.refusal.outcome, now)
+                    self._cancel(request.attempts[instruction.attempt], now)
+                case Finish():
+                    self._finish(request, instruction)
 
     def _arm(self) -> None:
         """Set the scheduler's timer, if it wants an earlier one."""
@@ -184,10 +231,10 @@ class Simulation:
         self._apply(Tick(), now)
         self._arm()
 
-    def _arrive(self, flight: Flight, now: float) -> None:
-        request = flight.arrival.request
-        self._flights[request.id] = flight
-        if flight.index % _TIMED_EVERY:
+    def _arrive(self, simulated: SimulatedRequest, now: float) -> None:
+        request = simulated.arrival.request
+        self._requests[request.id] = simulated
+        if simulated.index % _TIMED_EVERY:
             instructions = self.scheduler.handle(Arrived(request), now)
         else:
             began = perf_counter()
@@ -197,13 +244,13 @@ class Simulation:
         self._arm()
 
     # --- instructions --------------------------------------------------------------------------------
-    def _dispatch(self, flight: Flight, dispatch: Dispatch, now: float) -> None:
-        attempt = flight.begin(dispatch, now)
-        self._attempts[attempt.id] = attempt
-        candidate, request = dispatch.candidate, flight.arrival.request
+    def _dispatch(self, simulated: SimulatedRequest, dispatch: Dispatch, now: float) -> None:
+        attempt = SimulatedAttempt(simulated, dispatch)
+        simulated.attempts[dispatch.attempt] = self._attempts[attempt.id] = attempt
+        candidate, request = dispatch.candidate, simulated.arrival.request
         engine = self.engines[candidate.instance]
         if engine.down:
-            self._soon(now, partial(self._fail, attempt, fault=True, unreachable=True))
+            self._soon(now, partial(self._fail, attempt, Failure(FailureKind.UNREACHABLE)))
             return
         self._catch_up(engine, now)
         try:
@@ -212,35 +259,32 @@ class Simulation:
                 candidate.model,
                 request.prompt_tokens,
                 attempt.wanted_tokens,
-                flight.arrival.prefix_hashes,
+                simulated.arrival.prefix_hashes,
                 now,
             )
         except QueueFull:
-            self._soon(now, partial(self._fail, attempt, fault=False))
+            self._soon(now, partial(self._fail, attempt, Failure(FailureKind.ERROR, status=503)))
         except PromptTooLong as error:
-            refusal = Refusal(400, "context_length_exceeded", str(error), Outcome.REJECTED_INVALID)
-            self._soon(now, partial(self._reject, attempt, refusal))
+            failure = Failure(FailureKind.REJECTED, str(error), 400, code="context_length_exceeded")
+            self._soon(now, partial(self._fail, attempt, failure))
         else:
             self._watch(engine)
 
-    def _refuse(self, flight: Flight, outcome: Outcome, now: float) -> None:
-        for attempt in list(flight.running.values()):
-            self._stop(attempt, now)
-        self._end(flight, outcome, now)
-
-    def _stop(self, attempt: Attempt, now: float) -> None:
-        """Give up an attempt under way and count what it cost."""
+    def _cancel(self, attempt: SimulatedAttempt, now: float) -> None:
         engine = self.engines[attempt.dispatch.candidate.instance]
         if not engine.down:
             self._catch_up(engine, now)
             attempt.tokens = max(attempt.tokens, engine.abort(attempt.id, now))
             self._watch(engine)
-        self._settle(attempt, given_up=True)
+        self._end(attempt, EndedHow.CANCELLED, now)
 
-    def _settle(self, attempt: Attempt, prompt_tokens: int | None = None, *, given_up: bool = False) -> None:
-        """An attempt has ended: what it cost is counted, and nobody waits for its engine any more."""
-        del self._attempts[attempt.id]
-        attempt.flight.settle(attempt, prompt_tokens, given_up=given_up)
+    def _finish(self, simulated: SimulatedRequest, instruction: Finish) -> None:
+        request, settlement = simulated.arrival.request, instruction.settlement
+        del self._requests[request.id]
+        quality = nan
+        if settlement.answer is not None and settlement.outcome in _COMPLETE:
+            quality = simulated.arrival.quality.get(settlement.answer.candidate.model, nan)
+        self._log.add(simulated.index, request, settlement, quality)
 
     # --- engines -------------------------------------------------------------------------------------
     def _watch(self, engine: SimulatedEngine) -> None:
@@ -276,69 +320,49 @@ class Simulation:
             if progress.finished is not None:
                 self._soon(now, partial(self._succeed, attempt))
 
-    def _first_token(self, attempt: Attempt, now: float) -> None:
-        """The first one of a request decides which of its attempts answers."""
+    def _first_token(self, attempt: SimulatedAttempt, now: float) -> None:
         attempt.first_at = now
-        flight, dispatch = attempt.flight, attempt.dispatch
-        if flight.answering is None:
-            flight.answering = attempt
-            hedged = len(flight.running) > 1
-            self._apply(FirstToken(dispatch.request_id, dispatch.attempt), now)
-            if hedged:  # a slot has come free: whoever got it has limits of its own
-                self._arm()
+        hedged = len(attempt.request.attempts) > 1
+        self._apply(FirstToken(attempt.dispatch.request_id, attempt.dispatch.attempt), now)
+        if hedged:  # a slot has come free: whoever got it has limits of its own
+            self._arm()
 
-    def _succeed(self, attempt: Attempt, now: float) -> None:
+    def _succeed(self, attempt: SimulatedAttempt, now: float) -> None:
         if not attempt.running:
-            return  # refused or cancelled in between
-        flight, dispatch = attempt.flight, attempt.dispatch
-        request = flight.arrival.request
-        self._settle(attempt, attempt.prompt_tokens)
-        ended = Ended(request.id, dispatch.attempt, EndedHow.OK, attempt.tokens, attempt.prompt_tokens)
+            return  # cancelled in between
         first_at = now if attempt.first_at is None else attempt.first_at
-        outcome, met = answered(
-            request.slo,
-            first_at - request.arrived_at,
-            now - request.arrived_at,
-            attempt.tokens,
-            cut_by_budget=attempt.cut_by_budget,
-        )
-        if attempt.tokens > 1 and not self.engines[dispatch.candidate.instance].tells_gaps:
+        if attempt.tokens > 1 and not self.engines[attempt.dispatch.candidate.instance].tells_gaps:
             self.gaps.add((now - first_at) / (attempt.tokens - 1), attempt.tokens - 1)
-        self._end(flight, outcome, now, met=met)
-        self._apply(ended, now)
+        self._end(attempt, EndedHow.OK, now)
         self._arm()
 
-    def _fail(self, attempt: Attempt, now: float, *, fault: bool, unreachable: bool = False) -> None:
-        """An attempt failed; the request may go elsewhere if the client has seen nothing of it, or goes on with
-        its other attempt."""
-        if not attempt.running:
-            return  # refused or cancelled in between
+    def _fail(self, attempt: SimulatedAttempt, failure: Failure, now: float) -> None:
+        if attempt.running:  # not cancelled in between
+            self._end(attempt, EndedHow.FAILED, now, failure)
+            self._arm()
+
+    def _end(
+        self, attempt: SimulatedAttempt, how: EndedHow, now: float, failure: Failure | None = None
+    ) -> None:
+        """An attempt has ended, and its engine with it."""
         dispatch = attempt.dispatch
-        restartable = attempt.first_at is None
-        self._settle(attempt)
-        if not restartable:
-            self._end(attempt.flight, Outcome.BACKEND_ERROR, now)
+        attempt.running = False
+        del self._attempts[attempt.id]
+        del attempt.request.attempts[dispatch.attempt]
+        truncated = attempt.truncated
         ended = Ended(
             dispatch.request_id,
             dispatch.attempt,
-            EndedHow.FAILED,
+            how,
             attempt.tokens,
-            None,  # an engine counts the prompt at the end of its answer
-            restartable=restartable,
-            fault=fault,
-            unreachable=unreachable,
+            attempt.prompt_tokens
+            if how is EndedHow.OK
+            else None,  # an engine counts it at the end of its answer
+            truncated=truncated,
+            out_of_money=truncated and dispatch.bound.cap_is_least,
+            failure=failure,
         )
         self._apply(ended, now)
-        self._arm()
-
-    def _reject(self, attempt: Attempt, refusal: Refusal, now: float) -> None:
-        """The engine refused the request for good."""
-        if not attempt.running:
-            return
-        self._settle(attempt)
-        self._refuse(attempt.flight, refusal.outcome, now)
-        dispatch = attempt.dispatch
-        self._apply(Ended(dispatch.request_id, dispatch.attempt, EndedHow.FAILED), now)
 
     # --- instances -----------------------------------------------------------------------------------
     def _probe_round(self, now: float) -> None:
@@ -347,7 +371,7 @@ class Simulation:
             self.timeline.add(self._samples(now))
         self._arm()
         next_s = now + self._interval_s
-        if not self._flights and self._all_is_well():
+        if not self._requests and self._all_is_well():
             # Nothing comes of the rounds before the last one in front of whatever happens next.
             until_s = min(self._next_arrival_s, self._heap[0][0] if self._heap else inf)
             if _IDLE_ROUNDS * self._interval_s < until_s - now < inf:
@@ -373,7 +397,7 @@ class Simulation:
                 self._hand_out(engine, now)  # of a jump under way: what the report tells is of now
                 self._watch(engine)
                 reports.append(LoadReported(name, engine.report(now)))
-        for reported in reports:  # what is sent on hearing one is not in another one yet
+        for reported in reports:  # what is sent on one report is not in another one yet
             self._apply(reported, now)
         self._probe_order = sorted(order, key=lambda name: not self.engines[name].down)
 
@@ -389,8 +413,8 @@ class Simulation:
         self._catch_up(engine, now)
         held = [
             attempt
-            for flight in self._flights.values()
-            for attempt in flight.running.values()
+            for request in self._requests.values()
+            for attempt in request.attempts.values()
             if attempt.dispatch.candidate.instance == loss.instance
         ]
         for attempt in held:
@@ -398,7 +422,7 @@ class Simulation:
         engine.restart()
         engine.down, engine.due = True, None
         for attempt in held:
-            self._soon(now, partial(self._fail, attempt, fault=True))
+            self._soon(now, partial(self._fail, attempt, Failure(FailureKind.ERROR)))
         self._at(now + loss.for_s, lambda _: setattr(engine, "down", False))
 
     # --- bookkeeping ---------------------------------------------------------------------------------
@@ -407,10 +431,6 @@ class Simulation:
         heappush(self._heap, (at_s, self._order, what))
 
     _soon = _at  # at this very moment, after what is being done now
-
-    def _end(self, flight: Flight, outcome: Outcome, now: float, met: bool | None = None) -> None:
-        del self._flights[flight.arrival.request.id]
-        flight.write(self._log, outcome, met, now)
 
 
 def simulate(

@@ -61,7 +61,7 @@ def analytic_estimate(
     if instance.report.loaded_models is not None and is_unloaded(instance, candidate.upstream_model):
         ttft_s += costs.load_s
         ttft_stratum = 2
-    ttft_errors, tpot_errors = stats.ttft.window(ttft_stratum), stats.tpot.window(tpot_stratum)
+    ttft_errors, tpot_errors = stats.ttft.windows[ttft_stratum], stats.tpot.windows[tpot_stratum]
     return AnalyticEstimate(
         stats,
         Estimate(

@@ -52,7 +52,7 @@ class PendingTtft:
         self.prediction = prediction
         self.dispatched_at = dispatched_at
         estimate = prediction.estimate
-        window = stats.ttft.window(estimate.ttft_stratum)
+        window = stats.ttft.windows[estimate.ttft_stratum]
         self.physical = window.median, window.p95  # residuals that the physical estimate predicted
         late = window.p95
         if prediction.quantiles is not None:
@@ -115,11 +115,11 @@ class CandidateStats:
     def ttft_error(self, estimate: Estimate, quantiles: Quantiles | None) -> LogError:
         """The distribution of ln(actual / physical TTFT)."""
         if quantiles is None or not self.models_ttft(estimate):
-            return self.ttft.window(estimate.ttft_stratum)
+            return self.ttft.windows[estimate.ttft_stratum]
         return Distribution(quantiles[0])
 
     def tpot_error(self, estimate: Estimate, quantiles: Quantiles | None) -> LogError:
         """The distribution of ln(actual / physical TPOT)."""
         if quantiles is None or not self.models_tpot(estimate):
-            return self.tpot.window(estimate.tpot_stratum)
+            return self.tpot.windows[estimate.tpot_stratum]
         return Distribution(quantiles[1])

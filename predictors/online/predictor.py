@@ -59,6 +59,7 @@ class OnlinePredictor:
         self.observe_loss = learning.observe_loss
         self.observe_report = learning.observe_report
         self.observe_quality = learning.observe_quality
+        self.receive = self.sharing.receive
         #: By option, p90 of TTFT and TPOT from boosted trees.
         self.tree_times = learning.learner(TreeTimes).times
 
@@ -97,7 +98,7 @@ class OnlinePredictor:
         stats = self.stats.of(candidate, instance)
         cached_tokens = self.cached_tokens(request, instance.name)
         idle_s = stats.costs.idle_ttft_s(request.prompt_tokens, cached_tokens)
-        return idle_s * min(stats.ttft.window(0).least_factor(), 1.0)
+        return idle_s * min(stats.ttft.windows[0].least_factor(), 1.0)
 
     # --- the prediction ----------------------------------------------------------------------------
     def _predictions(
@@ -173,18 +174,21 @@ class OnlinePredictor:
         now: float,
         forecast: PromptForecast | None,
     ) -> list[AnalyticEstimate]:
-        answers: dict[tuple[str, int | None], AnswerLength] = {}  # once for all instances of a model
+        answers: dict[
+            tuple[str, int | None], AnswerLength
+        ] = {}  # by model and context: many instances share them
         may_be_cached = bool(request.prefix) or request.session is not None
         stats_of = self.stats.of
         found = []
         for candidate, instance in zip(candidates, instances, strict=True):
             stats = stats_of(candidate, instance)
-            cap = output_cap(request, candidate)
-            answer = answers.get((candidate.model, cap))
+            key = candidate.model, candidate.context_tokens
+            answer = answers.get(key)
             if answer is None:
                 usual = stats.lengths.output
                 table = usual if forecast is None else forecast.tables[candidate.model]
-                answer = answers[candidate.model, cap] = answer_length(table, cap, request.choices, usual)
+                cap = output_cap(request, candidate)
+                answer = answers[key] = answer_length(table, cap, request.choices, usual)
             cached_tokens = self.cached_tokens(request, instance.name) if may_be_cached else 0.0
             found.append(analytic_estimate(stats, request, candidate, instance, cached_tokens, answer, now))
         return found

@@ -184,10 +184,10 @@ class ResidualWindow:
 
 
 class StratifiedResiduals:
-    """One pooled window, and one for each stratum of load: errors of an idle instance say little about a full one. A
-    stratum is read after `OWN_AFTER` observations, the pool before."""
+    """One pooled window, and one for each stratum of load: errors of an idle instance say little about a full one.
+    `windows` are those to read, by stratum: its own after `OWN_AFTER` observations, the pool before."""
 
-    __slots__ = ("_observed", "pooled", "strata")
+    __slots__ = ("_observed", "pooled", "strata", "windows")
 
     OWN_AFTER = 16
 
@@ -195,12 +195,8 @@ class StratifiedResiduals:
         self.pooled = ResidualWindow(prior_sd, noise_sd, memory)
         # A stratum is read only once its bias is learned, so its prior does not matter.
         self.strata = [ResidualWindow(prior_sd, noise_sd, memory) for _ in range(strata)]
+        self.windows = [self.pooled] * strata
         self._observed = 0
-
-    def window(self, stratum: int) -> ResidualWindow:
-        """The window to read for a stratum."""
-        own = self.strata[stratum]
-        return own if own.count >= self.OWN_AFTER else self.pooled
 
     def correct(self, stratum: int, taken: float, actual: float) -> None:
         """A residual of a stratum that was observed as `taken` has turned out to be `actual`."""
@@ -212,6 +208,8 @@ class StratifiedResiduals:
         """Learn one residual of a stratum."""
         own = self.strata[stratum]
         own.observe(residual)
+        if own.count == self.OWN_AFTER:
+            self.windows[stratum] = own
         self._observed += 1
         # Once the strata are read, the pool only has to stay roughly right.
         if self._observed % 4 == 0 or own.count <= self.OWN_AFTER:

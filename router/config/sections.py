@@ -244,10 +244,13 @@ class TracesConfig(Section):
 
 class ObservabilityConfig(Section):
     """What operators read. `logs` as text or as one JSON object a line; `log_requests` writes a line for each request.
-    Neither ever holds a prompt."""
+    `decision_log` is a file of all events and instructions of the scheduler, for `headway replay-decisions`; it ends at
+    `decision_log_mb`. None of them ever holds a prompt."""
 
     logs: Annotated[Literal["text", "json"], Mark.AT_START] = "text"
     log_requests: Bool = False
+    decision_log: Annotated[Text | None, Mark.AT_START] = None
+    decision_log_mb: Annotated[Positive, Mark.AT_START] = 256.0
     traces: Annotated[TracesConfig, Mark.AT_START] = TracesConfig()
 
 

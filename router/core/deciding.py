@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
-from router.core.events import Considered, Decision
 from router.core.interfaces import Choice, Option, Policy, Predictor
-from router.core.types import Candidate, Prediction, Request
+from router.core.types import Candidate, Considered, Decision, Prediction, Request
 
 EXPLORED = "passed over to explore"
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from router.core.errors import Refusal, invalid_request
 from router.core.interfaces import Option
+from router.core.money.account import OVER_BUDGET, RequestMoney
 from router.core.refusals import insufficient_quota
 from router.core.state import Instance
 from router.core.types import Candidate, Need, Outcome, Request
@@ -70,15 +71,13 @@ def eligible(
     request: Request,
     models: Iterable[str],
     instances_by_model: Mapping[str, Mapping[str, Instance]],
-    spent_usd: float,
+    money: RequestMoney,
     tried: frozenset[tuple[str, str]] | set[tuple[str, str]],
     now: float,
     qualities: Qualities | None = None,
-    charged_usd: float = 0.0,
 ) -> Eligible:
-    """Sort the candidates of `models` by what they can do for `request` at `now`. `spent_usd` is what of its money
-    cap is spent or reserved, `charged_usd` what its attempts take from its key's budgets already. A quality floor is
-    held against `qualities`, without them against the priors."""
+    """Sort the candidates of `models` by what they can do for `request` at `now`. `money` says what it can still pay.
+    A quality floor is checked against `qualities`, without them against the priors."""
     free: list[Option] = []
     busy: list[Option] = []
     out: list[tuple[Candidate, str]] = []
@@ -86,8 +85,7 @@ def eligible(
     unmet: set[Need] = set()
     able = not needs
     fits = good = affordable = False
-    by_key = False  # somebody would be affordable, were it not for the key's budgets
-    output_tokens = request.choices if request.decodes else 0
+    over_budget = False  # some candidate is too expensive only for the key's budgets
     # By the best estimate: an upper bound would refuse prompts that fit. The engine has the last word.
     need_tokens = (request.longest_prompt_tokens or request.prompt_tokens) + (1 if request.decodes else 0)
     poor: set[tuple[str, str]] = set()
@@ -113,21 +111,11 @@ def eligible(
                 out.append((candidate, f"quality below {request.min_quality:g}"))
                 continue
             good = True
-            if request.max_cost_usd is not None:
-                bound = candidate.price.affordable_output_tokens(
-                    request.bound_tokens(model), request.max_cost_usd - spent_usd
-                )
-                if bound is not None and bound < output_tokens:
-                    out.append((candidate, "too dear for the money cap"))
-                    continue
-            if request.left_usd is not None:
-                bound = candidate.price.affordable_output_tokens(
-                    request.bound_tokens(model), request.left_usd - charged_usd
-                )
-                if bound is not None and bound < output_tokens:
-                    by_key = True
-                    out.append((candidate, "too dear for what the key's budgets have left"))
-                    continue
+            too_expensive = money.too_expensive(candidate)
+            if too_expensive is not None:
+                over_budget |= too_expensive is OVER_BUDGET
+                out.append((candidate, too_expensive))
+                continue
             affordable = True
             if (candidate.instance, model) in tried:
                 out.append((candidate, "already tried"))
@@ -148,7 +136,7 @@ def eligible(
         if out and not able:
             refusal = _unable(request, models, unmet)
         else:
-            refusal = _refusal(request, bool(out), fits, good, affordable, by_key, best_quality)
+            refusal = _refusal(request, bool(out), fits, good, affordable, over_budget, best_quality)
     return Eligible(free, busy, out, refusal)
 
 
@@ -204,7 +192,7 @@ def _refusal(
     fits: bool,
     good: bool,
     affordable: bool,
-    by_key: bool,
+    over_budget: bool,
     best_quality: float | None,
 ) -> Refusal:
     if known and not fits:
@@ -220,7 +208,7 @@ def _refusal(
             "routing.min_quality",
             "quality_unattainable",
         )
-    if known and not affordable and by_key:
+    if known and not affordable and over_budget:
         return insufficient_quota(
             "What the key's budgets, or those of the keys that made it, have left cannot pay the prompt and one "
             "output token anywhere."

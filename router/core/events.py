@@ -1,24 +1,78 @@
 """What goes into the scheduler and what comes out of it.
 
-Events tell what happened; instructions tell the runner what to do. Both are plain values (named tuples, the
-cheapest to make), so a log of events replayed through a scheduler gives the same instructions.
+Events say what happened; instructions say what the driver (gateway or simulator) has to do. Both are plain values, so a log
+of events replayed through a scheduler gives the same instructions. Whatever changes a decision is an event.
+
+=================  ===============================================================================
+event              the driver says
+=================  ===============================================================================
+Arrived            a request came in
+FirstToken         an attempt's first token is here
+Metered            an attempt's cost has reached what was allowed
+Granted            the key's budgets have answered `Reserve`
+Ended              an attempt has ended, for whatever reason
+Left               the client went away
+GivenUp            the driver itself cannot go on with a request
+LoadReported       an engine's metrics were read
+Probed             a health probe came back
+PeerLoadReported   other replicas of the router reported their work
+FleetChanged       instances or settings were replaced
+DrainChanged       an instance starts or stops draining
+TargetsChanged     operators changed the targets that policies hold
+QualityReported    a client judged an answer
+PeerObserved       another replica observed something that predictors learn from
+PeerTurned         another replica passed on turns of a policy
+PredictorsChanged  other trained predictors serve from now on
+Tick               the driver's one timer fired
+=================  ===============================================================================
+
+=================  ===============================================================================
+instruction        the driver does
+=================  ===============================================================================
+Dispatch           sends the request to a candidate; answers with `Ended` when that is over
+Cancel             aborts an attempt; answers with `Ended` at once
+Reserve            takes more money from the key's budgets; answers with `Granted`
+Allow              lets an attempt cost more, or ends it
+Finish             answers or refuses the client, and records the request
+=================  ===============================================================================
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from enum import StrEnum
+from typing import NamedTuple, Protocol
 
-from router.core.errors import Refusal
-from router.core.state import Work
-from router.core.types import Candidate, EndedHow, LoadReport, Prediction, Request
+from router.core.money.account import OutputBound
+from router.core.money.reservation import Allowance, Funding
+from router.core.settings import SchedulerSettings
+from router.core.settlement import Settlement
+from router.core.state import Instance, Work
+from router.core.types import (
+    Candidate,
+    Decision,
+    EndedHow,
+    LoadReport,
+    Prediction,
+    PromptFeatures,
+    Request,
+    Targets,
+)
+
+
+class NamedModels(Protocol):
+    """Trained predictors."""
+
+    @property
+    def name(self) -> str: ...
 
 
 # --- events -----------------------------------------------------------------------------------------
 class Arrived(NamedTuple):
-    """A well-formed request came in."""
+    """A well-formed request came in. `funding` is what its key's budgets granted it (None: no budget bounds it)."""
 
     request: Request
+    funding: Funding | None = None
 
 
 class FirstToken(NamedTuple):
@@ -28,14 +82,50 @@ class FirstToken(NamedTuple):
     attempt: int
 
 
-class Ended(NamedTuple):
-    """An attempt ended.
+class Metered(NamedTuple):
+    """The cost of an attempt has passed `Allowance.report_at_usd`: with its next event it is `cost_usd`."""
 
-    `output_tokens` are what the engine produced and bills, `prompt_tokens` its own count if it gave one.
-    `restartable` says that the client has seen nothing of it, so another attempt may follow. `refusal`
-    is set when the engine's answer is final for the client (an upstream 400). `fault` says that the
-    instance itself may be to blame (no connection, a 5xx, a broken stream), which counts towards ejection;
-    `unreachable` that there was no connection, so that the request is not to blame.
+    request_id: str
+    attempt: int
+    cost_usd: float
+
+
+class Granted(NamedTuple):
+    """The budgets' answer to `Reserve`: `reserved_usd` more is reserved (0: the budgets gave nothing) of the `left_usd` that
+    they had left (None: unknown)."""
+
+    request_id: str
+    reserved_usd: float
+    left_usd: float | None
+
+
+class FailureKind(StrEnum):
+    """Why an attempt failed."""
+
+    ERROR = "error"  # the engine answered with an error, broke off or fell silent
+    UNREACHABLE = "unreachable"  # no connection
+    REJECTED = "rejected"  # the engine refused the request itself: another one would, too
+    TOO_LARGE = "too_large"  # the engine answered with more than is read
+    NO_SOCKET = "no_socket"  # this machine has no socket left
+
+
+class Failure(NamedTuple):
+    """How an attempt failed. `status` is the engine's HTTP status, if it gave one. `message`, `param` and `code` of a
+    rejection are the engine's own words for the client: they may quote the request, so they are in no log."""
+
+    kind: FailureKind
+    message: str = ""
+    status: int | None = None
+    param: str | None = None
+    code: str | None = None
+
+
+class Ended(NamedTuple):
+    """An attempt has ended.
+
+    `how` is OK, FAILED (with `failure`) or CANCELLED. `output_tokens` are what the engine produced and bills,
+    `prompt_tokens` its own count if it gave one. `sent` says that the engine was given the request. `truncated` says that
+    the engine stopped at its bound, `out_of_money` that the driver cut the answer where its money ended.
     """
 
     request_id: str
@@ -43,16 +133,23 @@ class Ended(NamedTuple):
     how: EndedHow
     output_tokens: int = 0
     prompt_tokens: int | None = None
-    restartable: bool = False
-    refusal: Refusal | None = None
-    fault: bool = False
-    unreachable: bool = False
+    sent: bool = True
+    truncated: bool = False
+    out_of_money: bool = False
+    failure: Failure | None = None
 
 
 class Left(NamedTuple):
     """The client went away."""
 
     request_id: str
+
+
+class GivenUp(NamedTuple):
+    """The driver cannot go on with a request: `reason` is `shutdown` or `internal_error`."""
+
+    request_id: str
+    reason: str
 
 
 class LoadReported(NamedTuple):
@@ -69,76 +166,131 @@ class Probed(NamedTuple):
     healthy: bool
 
 
-class Tick(NamedTuple):
-    """The runner's one timer fired (`Scheduler.wake_at`)."""
-
-
 class PeerLoadReported(NamedTuple):
-    """Other replicas of the router have told: of `replicas` that share the fleet, what those others have at each
-    instance (none where not named), and which instances one of them has `ejected` since the last time."""
+    """Other replicas of the router reported: of `replicas` that share the fleet, what those others have at each instance
+    (none where not named), and which instances one of them has `ejected` since the last time."""
 
     replicas: int
     work: Mapping[str, Work]
     ejected: frozenset[str] = frozenset()
 
 
-Event = Arrived | FirstToken | Ended | Left | LoadReported | Probed | PeerLoadReported | Tick
+class FleetChanged(NamedTuple):
+    """The fleet is `instances` from now on. An instance object that stays keeps its counters; attempts under way on
+    one that goes run to their end."""
+
+    instances: tuple[Instance, ...]
+    settings: SchedulerSettings
+
+
+class DrainChanged(NamedTuple):
+    """An instance takes no new request while it is `draining`."""
+
+    instance: str
+    draining: bool
+
+
+class TargetsChanged(NamedTuple):
+    """What policies hold for each scope from now on: a key, and None for the fleet."""
+
+    targets: Mapping[str | None, Targets]
+
+
+class QualityReported(NamedTuple):
+    """An answer of `model` to a prompt with these features was judged `quality`, 0 to 1. `recorded`: it comes from the
+    records, where every replica finds it."""
+
+    model: str
+    features: PromptFeatures
+    quality: float
+    recorded: bool = False
+
+
+class PeerObserved(NamedTuple):
+    """Another replica of the router observed something that predictors learn from, in their own encoding."""
+
+    message: bytes
+
+
+class PeerTurned(NamedTuple):
+    """Another replica of the router passed on turns: by what is taken in turn, the (instance, model) that had the last
+    one."""
+
+    policy: str
+    turns: Mapping[str, tuple[str, str]]
+
+
+class PredictorsChanged(NamedTuple):
+    """These trained predictors serve from now on; their `name` tells them from others."""
+
+    models: NamedModels
+
+
+class Tick(NamedTuple):
+    """The driver's one timer fired (`Scheduler.wake_at`)."""
+
+
+RequestEvent = FirstToken | Metered | Granted | Ended | Left | GivenUp
+Event = (
+    Arrived
+    | RequestEvent
+    | LoadReported
+    | Probed
+    | PeerLoadReported
+    | FleetChanged
+    | DrainChanged
+    | TargetsChanged
+    | QualityReported
+    | PeerObserved
+    | PeerTurned
+    | PredictorsChanged
+    | Tick
+)
 
 
 # --- instructions -----------------------------------------------------------------------------------
-class Considered(NamedTuple):
-    """One candidate of a decision: its prediction and score (lower is better, None if not scored) and why
-    it was passed over (None for the chosen one)."""
-
-    candidate: Candidate
-    prediction: Prediction | None
-    score: float | None
-    reason: str | None
-
-
-class Decision(NamedTuple):
-    """Why an attempt goes where it goes. `propensity` is the probability with which the policy took it.
-    `loads` are the engine-state features the decision saw, one row a considered candidate, as named by
-    `router.core.state.LOAD_FEATURES`."""
-
-    policy: str
-    at_s: float
-    chosen: int
-    considered: tuple[Considered, ...]
-    propensity: float | None
-    loads: tuple[tuple[float | None, ...], ...]
-
-
 class Dispatch(NamedTuple):
-    """Send the request to a candidate. `max_output_tokens` is the bound to set (None: the engine's own);
-    `budget_bound` says that the money cap, not the client, set it. `paid_tokens` are the output tokens (of all
-    choices together) that the money cap pays for, whatever bound was set (None: no cap): the answer is cut there
-    if the engine goes on. `hedge`: a second attempt beside the one under way; the first token decides, and the
-    other one is ended by `Cancel`."""
+    """Send the request to a candidate. `bound` says how long its answer may become, `allowance` what it may cost for now
+    (None: no budget bounds it). `hedge`: it is a second attempt beside the one under way; the first token decides, and
+    `Cancel` ends the other one."""
 
     request_id: str
     attempt: int
     candidate: Candidate
-    max_output_tokens: int | None
-    budget_bound: bool
+    bound: OutputBound
     prediction: Prediction
     decision: Decision
-    paid_tokens: int | None = None
+    allowance: Allowance | None = None
     hedge: bool = False
 
 
 class Cancel(NamedTuple):
-    """Give up one attempt; the request goes on with its other one, which has given its first token."""
+    """Abort one attempt."""
 
     request_id: str
     attempt: int
 
 
-class Refuse(NamedTuple):
-    """End the request with an error; whatever attempt is under way is cancelled."""
+class Reserve(NamedTuple):
+    """Take `usd` more from the budgets of the request's key."""
 
     request_id: str
-    refusal: Refusal
+    usd: float
 
 
-Instruction = Dispatch | Cancel | Refuse
+class Allow(NamedTuple):
+    """An attempt may cost so much from now on."""
+
+    request_id: str
+    attempt: int
+    allowance: Allowance
+
+
+class Finish(NamedTuple):
+    """The request is over, and all of its attempts: answer or refuse the client by the settlement."""
+
+    request_id: str
+    settlement: Settlement
+
+
+Instruction = Dispatch | Cancel | Reserve | Allow | Finish

@@ -10,7 +10,7 @@ m be the probability of a miss that was predicted at its dispatch, v that of the
 - It is sent if gain x worth > expected extra price. `worth` is what a kept SLO is worth, in prices of an answer.
   If it does not pay yet, it is thought over again each time the wait has grown by a quarter.
 
-Both are paid; the sum of both is reserved against a money cap (`Live.output_bound`). Source: "The tail at
+Both are paid; the sum of both is reserved against a money cap (`RequestMoney.output_bound`). Source: "The tail at
 scale" (Dean and Barroso, CACM 56(2), 2013) for waiting until the 95 % quantile; the calibrated gain is ours.
 """
 
@@ -20,7 +20,7 @@ from math import log
 from statistics import NormalDist
 
 from router.core.interfaces import Option
-from router.core.live import Attempt
+from router.core.request_state import AttemptState
 from router.core.types import Prediction, Request
 
 _NORMAL = NormalDist()
@@ -56,7 +56,7 @@ def again_at(request: Request, now: float) -> float | None:
     return at if at > now and targets and at < request.arrived_at + max(targets) else None
 
 
-def _later_than(attempt: Attempt, waited_s: float) -> float:
+def _later_than(attempt: AttemptState, waited_s: float) -> float:
     """P(TTFT > this long after the arrival), as predicted at the dispatch."""
     told = attempt.prediction
     if told.ttft_s_p50 is None or told.ttft_s_p95 is None or min(told.ttft_s_p50, waited_s) <= 0.0:
@@ -65,7 +65,7 @@ def _later_than(attempt: Attempt, waited_s: float) -> float:
     return max(1.0 - _NORMAL.cdf(log(waited_s / told.ttft_s_p50) / spread), _LEAST_TAIL)
 
 
-def gain(request: Request, attempt: Attempt, other: Prediction, now: float) -> float:
+def gain(request: Request, attempt: AttemptState, other: Prediction, now: float) -> float:
     """How much a second attempt adds to the probability that the SLO is kept."""
     missed = attempt.prediction.p_miss or 0.0
     slo = request.slo
@@ -75,7 +75,7 @@ def gain(request: Request, attempt: Attempt, other: Prediction, now: float) -> f
     return missed * (1.0 - (1.0 if other.p_miss is None else other.p_miss))
 
 
-def pays(request: Request, attempt: Attempt, option: Option, worth: float, now: float) -> bool:
+def pays(request: Request, attempt: AttemptState, option: Option, worth: float, now: float) -> bool:
     """Whether a second attempt at `option` gains more than it costs."""
     other = option.prediction
     if other is None:

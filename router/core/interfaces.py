@@ -8,7 +8,7 @@ from random import Random
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from router.core.state import Instance
-from router.core.types import Candidate, LoadReport, Prediction, PromptFeatures, Request
+from router.core.types import Candidate, LoadReport, Prediction, PromptFeatures, Request, Targets
 
 
 @dataclass(slots=True)
@@ -88,6 +88,14 @@ class HasSharedCursor(Protocol):
     cursor: SharedCursor
 
 
+class TargetHolder(Protocol):
+    """The targets that policies hold."""
+
+    def use(self, targets: Mapping[str | None, Targets]) -> None:
+        """Hold these from now on: by key, and None for the fleet."""
+        ...
+
+
 class Predictor(Protocol):
     """Predicts how a candidate would serve a request, and learns from the outcome.
 
@@ -159,6 +167,25 @@ class Predictor(Protocol):
 
     def observe_report(self, instance: Instance, now: float) -> None:
         """A load report of the engine arrived (`instance.report`)."""
+        ...
+
+    def observe_quality(
+        self, model: str, features: PromptFeatures, quality: float, *, recorded: bool = False
+    ) -> None:
+        """An answer of `model` to such a prompt was judged `quality`, 0 to 1. `recorded`: it comes from the records,
+        where every replica finds it."""
+        ...
+
+    def receive(self, message: bytes, instances: Mapping[str, Instance], now: float) -> None:
+        """Learn from what another replica observed."""
+        ...
+
+    def use(self, models: Any) -> None:
+        """Predict with these trained models from now on."""
+        ...
+
+    def forget(self, instance: str) -> None:
+        """An instance has left the fleet."""
         ...
 
     def ttft_floor_s(self, request: Request, candidate: Candidate, instance: Instance) -> float:

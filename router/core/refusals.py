@@ -96,3 +96,28 @@ def draining() -> Refusal:
     return Refusal(
         503, "no_instance", "The gateway is shutting down.", Outcome.REJECTED_NO_INSTANCE, retry_after_s=5
     )
+
+
+def given_up(reason: str) -> Refusal:
+    """The gateway itself ends a request: it is shutting down, or a fault of ours."""
+    return draining() if reason == "shutdown" else internal_error()
+
+
+def internal_error() -> Refusal:
+    """A fault of ours."""
+    return Refusal(500, "internal_error", "The gateway failed on this request.", Outcome.BACKEND_ERROR)
+
+
+def broken_off() -> Refusal:
+    """An engine failed after the client had seen tokens."""
+    return Refusal(502, "upstream_error", "The engine failed in mid-answer.", Outcome.BACKEND_ERROR)
+
+
+def rejected(message: str, status: int | None, code: str | None, param: str | None) -> Refusal:
+    """An engine refused the request itself: its own words, passed on once."""
+    return Refusal(status or 400, code or "invalid_request", message, Outcome.REJECTED_INVALID, param=param)
+
+
+def too_large(message: str) -> Refusal:
+    """An engine answered with more than is read."""
+    return Refusal(502, "upstream_error", f"{message.capitalize()}.", Outcome.BACKEND_ERROR)

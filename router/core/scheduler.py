@@ -1,85 +1,87 @@
-r"""The scheduler: events in, instructions out, no I/O, `now` an argument.
+r"""The life of every request: events in, instructions out, no I/O, `now` an argument.
 
-Life of a request here::
+::
 
-    Arrived --> decide --> Dispatch --> FirstToken --> Ended(ok) --> gone
-                 |   ^        |   \         |
-                 |   |        |    \        +-- Ended(failed, client has seen tokens) --> gone
-                 |   |        |     +-- late: Dispatch(hedge) --> first token of either: Cancel the other
-                 |   +--------+-- Ended(failed, restartable): decide again without those tried
-                 |   |
-                 +-> queued (every candidate is full, or the policy defers it) -- a slot frees, an instance
-                 |   returns
+    Arrived --> place --> Dispatch --> FirstToken --> Ended(OK) --> Finish
+                 |  ^        |   \         |
+                 |  |        |    \        +-- Ended(FAILED), the client has seen tokens --> Finish
+                 |  |        |     +-- late: Dispatch(hedge) --> first token of either: Cancel the other one
+                 |  +--------+-- Ended(FAILED), the client has seen nothing: place again, elsewhere
+                 |  |
+                 +-> queued (every candidate is full, or the policy defers it) -- a slot frees, an instance returns
                  |
-                 +-> Refuse (nobody may take it, hard SLO out of reach, queue full, time passed)
+                 +-> Finish (nobody may take it, hard SLO out of reach, queue full, time passed)
 
-`Left` (the client went away) and `Refuse` end a request in any state. Time-outs are found by `Tick`; the
-runner keeps one timer, set to `wake_at`. What is due when is `alarms`', the order of those who wait `queue`'s, whether a
-second attempt pays `hedging`'s.
+Every request gets exactly one `Finish`, after all of its attempts have ended. `Left`, `GivenUp` and a time limit end a
+request in any phase: attempts under way are cancelled, and `Finish` follows their `Ended`. The states are
+described in `router.core.request_state`, their parts are elsewhere: who may take a request in `eligibility`, where it goes in
+`placing`, one decision in `deciding`, who waits in `waiting_room`, what an attempt's start and end change in `attempts`, money in
+`money`, when a hedge pays in `hedging`, how an end counts in `settlement`.
+
+The driver keeps one timer, set to `wake_at`, and answers it with `Tick`.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from router.core import admission, health, hedging, refusals
+from router.core import attempts, health, hedging, refusals
 from router.core.deadlines import DeadlineHeap
-from router.core.deciding import Decided, Decider
-from router.core.eligibility import Eligible, eligible, free_slots
+from router.core.deciding import Decided
 from router.core.errors import Refusal
 from router.core.events import (
+    Allow,
     Arrived,
     Cancel,
-    Decision,
     Dispatch,
+    DrainChanged,
     Ended,
     Event,
+    Failure,
+    FailureKind,
+    Finish,
     FirstToken,
+    FleetChanged,
+    GivenUp,
+    Granted,
     Instruction,
     Left,
     LoadReported,
+    Metered,
     PeerLoadReported,
+    PeerObserved,
+    PeerTurned,
+    PredictorsChanged,
     Probed,
-    Refuse,
+    QualityReported,
+    Reserve,
+    TargetsChanged,
     Tick,
 )
-from router.core.interfaces import Learner, Option, Policy, Predictor
-from router.core.live import Attempt, Live
-from router.core.queue import Queue, Waiting
+from router.core.fleet import Fleet
+from router.core.interfaces import HasSharedCursor, Learner, Policy, Predictor, TargetHolder
+from router.core.money import quote
+from router.core.money.account import RequestMoney, Wait
+from router.core.placing import Placement, Placer, Queued
+from router.core.request_state import AttemptPhase, AttemptState, RequestPhase, RequestState, Verdict
+from router.core.settings import SchedulerSettings
+from router.core.settlement import settle, slo_met, tpot_s
 from router.core.state import Instance, Work
-from router.core.types import Candidate, EndedHow, Outcome, Request
+from router.core.types import Decision, EndedHow, Outcome, Request
 
-#: A deferred request is thought over again after this many seconds at the earliest.
-_THINK_AGAIN_S = 0.05
-#: Share of a request's time after which it is deferred no more.
-_PATIENCE = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerSettings:
-    """`confidence`: a hard SLO is taken on only if some candidate keeps it with at least this probability.
-    `max_queue`: requests that may wait for a slot. `max_attempts`: attempts a request may have. `hedge_share`: the
-    greatest share of requests that get a second attempt beside a late first one (0: none), `hedge_worth` what a
-    kept SLO is worth to it, in prices of an answer. `explore`: share of decisions that try another option."""
-
-    confidence: float = 0.9
-    max_queue: int = 512
-    max_attempts: int = 3
-    eject_after: int = 3
-    return_after: int = 2
-    hedge_share: float = 0.0
-    hedge_worth: float = 3.0
-    explore: float = 0.0
+#: A returning instance takes more as time passes: it is looked at again after this many seconds.
+_RETURN_LOOK_S = 0.5
+#: Phases of attempts that the driver has started and that were not cancelled.
+_RUNNING = (AttemptPhase.PREFILL, AttemptPhase.DECODING)
 
 
 class Scheduler:
-    """Decides where each request goes and when it is given up. One thread, one clock, no I/O."""
+    """Decides where each request goes, what it may cost, when it is given up and how it counts. One thread, one
+    clock, no I/O."""
 
     def __init__(
         self,
@@ -88,667 +90,531 @@ class Scheduler:
         predictor: Predictor,
         settings: SchedulerSettings | None = None,
         rng: Random | None = None,
+        targets: TargetHolder | None = None,
     ) -> None:
+        """`targets` are those that the policies hold (None: fixed ones)."""
         self.policies = policies
-        self.instances: dict[str, Instance] = {}
-        self._decider = Decider(policies, predictor, rng or Random())
-        self.settings = settings or SchedulerSettings()
+        self._placer = Placer(
+            Fleet(instances), policies, predictor, settings or SchedulerSettings(), rng or Random()
+        )
+        self._waiting = self._placer.waiting
+        self._targets = targets
         self._learners = {name: each for name, each in policies.items() if isinstance(each, Learner)}
-        self._by_model: dict[str, dict[str, Instance]] = {}
-        self._live: dict[str, Live] = {}
-        self._awaiting: OrderedDict[str, Live] = OrderedDict()  # no first token yet, oldest first
+        self._requests: dict[str, RequestState] = {}
+        self._awaiting: OrderedDict[str, RequestState] = OrderedDict()  # no first token yet, oldest first
         self._awaiting_until = -math.inf  # the latest time limit among those that were there together
-        self._queue = Queue()
-        self._queued_models: Counter[tuple[str, ...]] = Counter()  # how many in the queue want these
         self._deadlines = DeadlineHeap()  # hard SLOs
         self._hedges = DeadlineHeap()  # when an attempt, by its number, is late
-        self._deferred = 0  # in the queue because a policy holds them back
-        self._think_again_at: dict[
-            tuple[str, ...], float
-        ] = {}  # when those are thought over again, by models
-        self._pushed_out: list[str] = []  # requests that gave way to others in a full queue, not yet told
-        self._seq = 0
+        self._arrivals = 0
         self._hedged = 0
-        self._usual_tokens = 256.0  # running mean of answers; a choice until they are seen
         self._now = 0.0
-        self._handlers: dict[type, Callable[[Any, float], list[Instruction]]] = {
+        self._out: list[Instruction] = []
+        self._handlers: dict[type, Callable[[Any, float], None]] = {
             Arrived: self._arrived,
             FirstToken: self._first_token,
+            Metered: self._metered,
+            Granted: self._granted,
             Ended: self._ended,
             Left: self._left,
+            GivenUp: self._given_up,
             LoadReported: self._load_reported,
             Probed: self._probed,
             PeerLoadReported: self._peer_load_reported,
+            FleetChanged: self._fleet_changed,
+            DrainChanged: self._drain_changed,
+            TargetsChanged: self._targets_changed,
+            QualityReported: self._quality_reported,
+            PeerObserved: self._peer_observed,
+            PeerTurned: self._peer_turned,
+            PredictorsChanged: self._predictors_changed,
             Tick: self._tick,
         }
-        self.set_instances(instances)
 
+    # --- what drivers read ---------------------------------------------------------------------------
     @property
     def predictor(self) -> Predictor:
-        return self._decider.predictor
+        return self._placer.predictor
 
     @predictor.setter
     def predictor(self, predictor: Predictor) -> None:
-        self._decider.predictor = predictor
+        self._placer.predictor = predictor
 
     @property
     def settings(self) -> SchedulerSettings:
-        return self._settings
+        return self._placer.settings
 
-    @settings.setter
-    def settings(self, settings: SchedulerSettings) -> None:
-        self._settings = settings
-        self._decider.explore = settings.explore
+    @property
+    def fleet(self) -> Fleet:
+        return self._placer.fleet
 
-    # --- fleet ---------------------------------------------------------------------------------------
-    def set_instances(self, instances: Iterable[Instance]) -> None:
-        """Replace the fleet. An instance object that stays keeps its counters; attempts under way on one
-        that goes run to their end."""
-        self.instances = {instance.name: instance for instance in instances}
-        by_model: dict[str, dict[str, Instance]] = {}
-        for name in sorted(self.instances):
-            for model in self.instances[name].candidates:
-                by_model.setdefault(model, {})[name] = self.instances[name]
-        self._by_model = by_model
-
-    def serving(self, model: str) -> Iterable[Instance]:
-        """The instances that serve a model, in order of name."""
-        return self._by_model.get(model, {}).values()
+    @property
+    def instances(self) -> dict[str, Instance]:
+        """By name."""
+        return self.fleet.instances
 
     @property
     def queue_depth(self) -> int:
-        return len(self._queue)
-
-    @property
-    def usual_tokens(self) -> float:
-        """Output tokens of a usual answer, of late."""
-        return self._usual_tokens
-
-    def knows(self, request_id: str) -> bool:
-        """Whether a request is queued or under way."""
-        return request_id in self._live
-
-    def queued_by_model(self) -> Counter[str]:
-        """Queued requests by the model wanted first."""
-        return Counter(self._live[request_id].request.models[0] for request_id in self._queue)
+        """Requests that wait."""
+        return len(self._waiting)
 
     @property
     def live(self) -> int:
-        """Requests that are queued or under way."""
-        return len(self._live)
+        """Requests that have not ended."""
+        return len(self._requests)
+
+    def queued_by_model(self) -> Counter[str]:
+        """Requests that wait, by the model wanted first."""
+        return Counter(state.request.models[0] for state in self._waiting)
+
+    def quote(self, request: Request) -> quote.Quote:
+        """What a request may cost."""
+        return quote.quote(
+            request,
+            self.fleet.tariffs(request.models + request.fallbacks),
+            self._placer.usual_tokens,
+            hedged=self.settings.hedge_share > 0 and hedging.may(request),
+        )
 
     @property
     def wake_at(self) -> float | None:
         """When `Tick` is wanted next; None for never."""
-        at = min(self._deadlines.next_at(self._live), self._hedges.next_at(self._awaiting))
+        at = min(self._deadlines.next_at(self._requests), self._hedges.next_at(self._awaiting))
         if self._awaiting:
             at = min(at, next(iter(self._awaiting.values())).request.expires_at)
-        if self._queue:
-            if any(i.returned_at is not None for i in self.instances.values()):
-                at = min(at, self._now + 0.5)  # a returning instance takes more as time passes
-            if self._deferred:
-                at = min(at, max(min(self._think_again_at.values()), self._now + _THINK_AGAIN_S))
+        if self._waiting:
+            if self.fleet.returning():
+                at = min(at, self._now + _RETURN_LOOK_S)
+            at = min(at, self._waiting.next_decision_at(self._now))
         return at if math.isfinite(at) else None
-
-    # --- events --------------------------------------------------------------------------------------
-    def handle(self, event: Event, now: float) -> list[Instruction]:
-        """Take in one event at time `now` (seconds, never going back) and say what is to be done."""
-        self._now = now
-        instructions = self._handlers[type(event)](event, now)
-        while self._pushed_out:
-            instructions.append(Refuse(self._pushed_out.pop(), refusals.overloaded(self.drain_s())))
-        return instructions
 
     def decide(self, request: Request, now: float) -> Decision:
         """A dry run: what would be done with `request` now. Changes nothing. Raises Refusal."""
-        found = self._eligible(Live(request, 0), now)
-        if found.refusal is not None:
-            raise found.refusal
-        options, passed_over = found.free or found.busy, found.passed_over
-        if request.hard and request.slo is not None:
-            options, risky = self._admitted(request, options, now)
-            passed_over = [*passed_over, *risky]
-        return self._decider.decide(request, options, now, passed_over=passed_over, dry=True).decision
+        return self._placer.dry_run(request, now)
 
-    def _arrived(self, event: Arrived, now: float) -> list[Instruction]:
-        self._seq += 1
-        live = Live(event.request, self._seq)
-        # Slots of a returning instance open as time passes, and so does room for who was deferred: those who wait
+    # --- events --------------------------------------------------------------------------------------
+    def handle(self, event: Event, now: float) -> list[Instruction]:
+        """Take in one event at time `now` (seconds, never going back) and say what is to be done, in this order."""
+        self._now = now
+        out: list[Instruction] = []
+        self._out = out
+        self._handlers[type(event)](event, now)
+        return out
+
+    def _arrived(self, event: Arrived, now: float) -> None:
+        self._arrivals += 1
+        request = event.request
+        state = RequestState(request, self._arrivals, RequestMoney(request, event.funding))
+        # Slots of a returning instance open as time passes, and so does room for deferred requests: those who wait
         # come first.
-        opening = bool(self._queue) and (
-            any(i.returned_at is not None for i in self.instances.values())
-            or now >= self._think_again_at.get(_models(event.request), math.inf)
-        )
-        first = self._drain(now) if opening else []
-        try:
-            return [*first, self._place(live, self._eligible(live, now), now)]
-        except _Queued:
-            return first
-        except Refusal as refusal:
-            return [*first, Refuse(live.request.id, refusal)]
+        if self._waiting and (self.fleet.returning() or self._waiting.due(state.models, now)):
+            self._serve_queue(now)
+        self._carry_out(state, self._placer.place(state, now), now)
 
-    def _first_token(self, event: FirstToken, now: float) -> list[Instruction]:
-        live = self._live.get(event.request_id)
-        attempt = live.attempt(event.attempt) if live else None
-        if live is None or attempt is None or attempt.first_token_at is not None:
-            return []
-        attempt.first_token_at = now
+    def _first_token(self, event: FirstToken, now: float) -> None:
+        state, attempt = self._find(event.request_id, event.attempt)
+        if state is None or attempt is None or attempt.phase is not AttemptPhase.PREFILL:
+            return
         self._awaiting.pop(event.request_id, None)
-        if live.failed_at:
-            self._blame(live, answered=True)
-        instance = attempt.instance
-        instance.first_token(attempt.prompt_tokens, attempt.expected_output_tokens)
-        self.predictor.observe_ttft(
-            live.request, attempt.candidate, instance, attempt.prediction, now - attempt.dispatched_at, now
-        )
-        instructions: list[Instruction] = []
-        for other in [each for each in live.under_way if each is not attempt]:
-            self._lose(live, other, now)
-            live.spent_usd += other.candidate.price.cost_usd(
-                live.request.bound_tokens(other.candidate.model), 0
-            )
-            instructions.append(Cancel(event.request_id, other.number))
-        if instructions and self._queue:
-            instructions += self._drain(now)
-        return instructions
+        attempts.blame(state, self.settings, answered=True)
+        attempts.first_token(state, attempt, self.predictor, now)
+        if len(state.under_way) > 1:
+            for other in list(state.under_way):
+                if other is not attempt:
+                    self._cancel(state, other, EndedHow.HEDGE_LOST, now)
+            if self._waiting and len(state.under_way) == 1:  # the other one waited for money, and is gone
+                self._serve_queue(now)
 
-    def _ended(self, event: Ended, now: float) -> list[Instruction]:
-        live = self._live.get(event.request_id)
-        attempt = live.attempt(event.attempt) if live else None
-        if live is None or attempt is None:
-            return []
-        request = live.request
-        instructions: list[Instruction] = []
-        if event.how is EndedHow.OK:
-            health.answered(attempt.instance)
-            if live.failed_at:
-                self._blame(live, answered=True)
-            self._succeeded(live, attempt, event, now)
+    def _metered(self, event: Metered, now: float) -> None:
+        state, attempt = self._find(event.request_id, event.attempt)
+        if state is None or attempt is None or attempt.phase is AttemptPhase.CANCELLING:
+            return
+        covered = state.money.metered(attempt.number, event.cost_usd)
+        self._ask_for_money(state)
+        allowance = state.money.allowance(attempt.number) if covered else None
+        if allowance is not None:
+            self._out.append(Allow(event.request_id, attempt.number, allowance))
+
+    def _granted(self, event: Granted, now: float) -> None:
+        state = self._requests.get(event.request_id)
+        if state is None:
+            return
+        money = state.money
+        money.granted(event.reserved_usd, event.left_usd)
+        if state.phase is RequestPhase.ENDING:
+            return
+        running = [each for each in state.under_way if each.phase in _RUNNING]
+        # Attempts that have not started come first: what one would have cost that is not paid pays the others.
+        for attempt in list(state.under_way):
+            if attempt.phase is AttemptPhase.FUNDING:
+                wait = money.wait_of(attempt.number)
+                if wait is Wait.OVER:
+                    self._send(state, attempt)
+                elif wait is Wait.IN_VAIN:
+                    self._unfunded(state, attempt, now)
+        for attempt in running:
+            wait = money.wait_of(attempt.number)
+            allowance = money.allowance(attempt.number, final=wait is Wait.IN_VAIN)
+            if allowance is not None and wait is not Wait.GOES_ON:
+                self._out.append(Allow(event.request_id, attempt.number, allowance))
+        self._ask_for_money(state)
+        if self._waiting:
+            self._serve_queue(now)
+
+    def _ended(self, event: Ended, now: float) -> None:
+        state, attempt = self._find(event.request_id, event.attempt)
+        if state is None or attempt is None:
+            return
+        attempt.output_tokens, attempt.prompt_tokens = event.output_tokens, event.prompt_tokens
+        how = attempt.ended_how if attempt.phase is AttemptPhase.CANCELLING else event.how
+        assert how is not None  # noqa: S101 (whoever cancels says why)
+        failure = event.failure if how is EndedHow.FAILED else None
+        if failure is not None:
+            attempts.count_failure(state, attempt, failure, self.settings)
+        if how is EndedHow.OK:
+            self._succeed(state, attempt, event, now)
         else:
-            if event.how is EndedHow.FAILED and event.fault:
-                if event.unreachable:
-                    health.connection_failed(attempt.instance, self.settings.eject_after)
-                else:
-                    live.failed_at[attempt.instance.name] = attempt.instance
-            self._lose(live, attempt, now)
-            if event.output_tokens:
-                live.spent_usd += attempt.candidate.price.cost_usd(
-                    event.prompt_tokens or request.bound_tokens(attempt.candidate.model), event.output_tokens
-                )
-            again = event.how is EndedHow.FAILED and event.restartable and event.refusal is None
-            if not again:
-                # Before a first token it is the request that was refused: nobody's miss.
-                self._over(live, False if attempt.first_token_at is not None else None, now)
-                if event.refusal is not None:
-                    instructions.append(Refuse(request.id, event.refusal))
-            elif not live.under_way:  # else a second attempt goes on
-                instructions += self._retry(live, now)
-        if self._queue:
-            instructions += self._drain(now)
-        return instructions
+            too_large = failure is not None and failure.kind is FailureKind.TOO_LARGE
+            attempts.lose(state, attempt, how, self.predictor, now, sent=event.sent, too_large=too_large)
+            if state.phase is RequestPhase.ENDING:
+                if not state.under_way:
+                    self._finish(state, now)
+            elif failure is not None:
+                self._failed(state, attempt, failure, now)
+        if self._waiting:
+            self._serve_queue(now)
 
-    def _succeeded(self, live: Live, attempt: Attempt, event: Ended, now: float) -> None:
-        request = live.request
-        self._release(live, attempt, now)
-        self._usual_tokens += 0.01 * (event.output_tokens / request.choices - self._usual_tokens)
-        if live.charged_tokens is not None:
-            used_tokens = request.prompt_tokens + event.output_tokens + 1.0
-            self._queue.used(request.key, used_tokens - live.charged_tokens)
-        first = attempt.first_token_at
-        tpot_s = None
-        if first is not None and event.output_tokens > 1:
-            tpot_s = (now - first) / (event.output_tokens - 1)
-        told = request
-        if (
-            attempt.max_tokens != request.max_tokens and request.decodes
-        ):  # cut there, it might have been longer
-            told = replace(request, max_tokens=attempt.max_tokens)
-        self.predictor.observe_end(
-            told,
-            attempt.candidate,
-            attempt.instance,
-            attempt.prediction,
-            event.output_tokens,
-            event.prompt_tokens,
-            tpot_s,
-            now,
-        )
-        met = request.slo is not None and request.slo.met(
-            (now if first is None else first) - request.arrived_at, tpot_s, now - request.arrived_at
-        )
-        live.placed = attempt.candidate  # with a hedge the one that answered
-        self._over(live, met, now)
+    def _left(self, event: Left, now: float) -> None:
+        state = self._requests.get(event.request_id)
+        if state is not None and state.phase is not RequestPhase.ENDING:
+            self._end(state, Verdict(Outcome.CLIENT_CANCELLED, now), now)
+            if self._waiting:
+                self._serve_queue(now)
 
-    def _left(self, event: Left, now: float) -> list[Instruction]:
-        live = self._live.get(event.request_id)
-        if live is None:
-            return []
-        self._over(live, None, now)
-        return self._drain(now) if self._queue else []
+    def _given_up(self, event: GivenUp, now: float) -> None:
+        state = self._requests.get(event.request_id)
+        if state is not None and state.phase is not RequestPhase.ENDING:
+            refusal = refusals.given_up(event.reason)
+            self._end(state, Verdict(Outcome.BACKEND_ERROR, now, refusal, error_code=event.reason), now)
+            if self._waiting:
+                self._serve_queue(now)
 
-    def _load_reported(self, event: LoadReported, now: float) -> list[Instruction]:
+    def _load_reported(self, event: LoadReported, now: float) -> None:
         instance = self.instances.get(event.instance)
-        if instance is None:
-            return []
-        instance.takes_report(event.report, now)
-        self.predictor.observe_report(instance, now)
-        return self._drain(now) if self._queue else []
+        if instance is not None:
+            instance.takes_report(event.report, now)
+            self.predictor.observe_report(instance, now)
+            if self._waiting:
+                self._serve_queue(now)
 
-    def _probed(self, event: Probed, now: float) -> list[Instruction]:
-        instance = self.instances.get(event.instance)
-        if instance is None:
-            return []
-        changed = health.probed(
-            instance, event.healthy, self.settings.eject_after, self.settings.return_after, now
-        )
-        return self._drain(now) if changed and self._queue else []
+    def _probed(self, event: Probed, now: float) -> None:
+        instance, settings = self.instances.get(event.instance), self.settings
+        if instance is not None:
+            changed = health.probed(instance, event.healthy, settings.eject_after, settings.return_after, now)
+            if changed and self._waiting:
+                self._serve_queue(now)
 
-    def _peer_load_reported(self, event: PeerLoadReported, now: float) -> list[Instruction]:
+    def _peer_load_reported(self, event: PeerLoadReported, now: float) -> None:
         nothing = Work()
         for name, instance in self.instances.items():
             instance.shares(event.work.get(name, nothing), event.replicas)
             if name in event.ejected:
                 health.ejected_elsewhere(instance, now)
-        return self._drain(now) if self._queue else []
+        if self._waiting:
+            self._serve_queue(now)
 
-    def _tick(self, event: Tick, now: float) -> list[Instruction]:
-        instructions: list[Instruction] = []
+    def _fleet_changed(self, event: FleetChanged, now: float) -> None:
+        before = self.instances
+        self._placer.fleet = Fleet(event.instances)
+        for name in before.keys() - self.instances.keys():
+            self.predictor.forget(name)
+        self._placer.settings = event.settings
+        if self._waiting:
+            self._serve_queue(now)
+
+    def _drain_changed(self, event: DrainChanged, now: float) -> None:
+        instance = self.instances.get(event.instance)
+        if instance is not None and instance.draining != event.draining:
+            instance.draining = event.draining
+            if self._waiting:
+                self._serve_queue(now)
+
+    def _targets_changed(self, event: TargetsChanged, now: float) -> None:
+        if self._targets is not None:
+            self._targets.use(event.targets)
+
+    def _quality_reported(self, event: QualityReported, now: float) -> None:
+        self.predictor.observe_quality(event.model, event.features, event.quality, recorded=event.recorded)
+
+    def _peer_observed(self, event: PeerObserved, now: float) -> None:
+        self.predictor.receive(event.message, self.instances, now)
+
+    def _peer_turned(self, event: PeerTurned, now: float) -> None:
+        policy = self.policies.get(event.policy)
+        if isinstance(policy, HasSharedCursor):
+            policy.cursor.receive(event.turns)
+
+    def _predictors_changed(self, event: PredictorsChanged, now: float) -> None:
+        self.predictor.use(event.models)
+
+    def _tick(self, event: Tick, now: float) -> None:
         for request_id, _ in self._deadlines.due(now):
-            live = self._live.get(request_id)
-            if live is None:
+            state = self._requests.get(request_id)
+            if state is None or state.phase is RequestPhase.ENDING:
                 continue
-            due = live.hard_deadline()
+            due = state.hard_deadline()
             if request_id in self._awaiting:
-                due = min(live.request.expires_at, math.inf if due is None else due)
+                due = min(state.request.expires_at, math.inf if due is None else due)
             if due is not None:
                 if due <= now:
-                    instructions.append(self._expire(live, now))
+                    self._expire(state, now)
                 else:
                     self._deadlines.add(due, request_id)
         while self._awaiting:
-            live = next(iter(self._awaiting.values()))
-            if live.request.expires_at > now:
+            state = next(iter(self._awaiting.values()))
+            if state.request.expires_at > now:
                 break
-            instructions.append(self._expire(live, now))
-        if self._queue:
-            instructions += self._drain(now)
+            self._expire(state, now)
+        if self._waiting:
+            self._serve_queue(now)
         for request_id, number in self._hedges.due(now):
-            live = self._awaiting.get(request_id)
-            attempt = live.attempt(number) if live else None
-            if live is not None and attempt is not None and len(live.under_way) == 1:
-                instructions += self._hedge(live, attempt, now)
-        return instructions
+            state = self._awaiting.get(request_id)
+            attempt = state.attempt(number) if state else None
+            if state is not None and attempt is not None and len(state.under_way) == 1:
+                self._hedge(state, attempt, now)
 
-    # --- deciding ------------------------------------------------------------------------------------
-    def _eligible(self, live: Live, now: float) -> Eligible:
-        """Candidates of the wanted models, else of the first fallback that has any."""
-        request = live.request
-        found = self._candidates(live, request.models, now)
-        if found.refusal is not None:
-            for model in request.fallbacks:
-                other = self._candidates(live, (model,), now)
-                if other.refusal is None:
-                    other.passed_over[:0] = found.passed_over
-                    return other
-        return found
+    # --- placing -------------------------------------------------------------------------------------
+    def _carry_out(self, state: RequestState, placement: Placement, now: float) -> None:
+        if isinstance(placement, Decided):
+            self._dispatch(state, placement, now)
+        elif isinstance(placement, Queued):
+            self._register(state)
+            if placement.leaving is not None:
+                refusal = refusals.overloaded(self._placer.drain_s())
+                self._refuse(placement.leaving, refusal, now)
+        else:
+            self._refuse(state, placement, now)
 
-    def _candidates(self, live: Live, models: Iterable[str], now: float) -> Eligible:
-        request = live.request
-        held_usd = live.spent_usd if request.max_cost_usd is None else live.spent_usd + live.reserved_usd()
-        charged_usd = 0.0 if request.left_usd is None else live.charged_usd()
-        return eligible(
-            request,
-            models,
-            self._by_model,
-            held_usd,
-            live.tried,
-            now,
-            self.predictor.qualities,
-            charged_usd,
-        )
+    def _serve_queue(self, now: float) -> None:
+        """Give free slots to those who wait, in order; refuse those whose last instance has gone, and hard ones
+        that cannot be in time any more."""
+        waiting_room, fleet = self._waiting, self.fleet
+        for state in waiting_room.shed(now):
+            if state.request.hard:
+                message = "The hard SLO cannot be kept any more: the request was queued too long."
+                self._refuse(state, refusals.unattainable(message, self._placer.drain_s()), now)
+        full = {models: fleet.full(models, now) for models in waiting_room.models}
+        if all(full.values()):
+            return  # most ends free no slot that a queue of thousands need be walked for
+        for waiting, state in waiting_room.in_order():
+            models = waiting.models
+            if models not in full:
+                full[models] = fleet.full(models, now)
+            if full[models]:
+                if len(full) == len(waiting_room.models) and all(full.values()):
+                    break
+                continue
+            if not waiting_room.may_place(state, now):
+                continue
+            found = self._placer.eligible(state, now)
+            if found.refusal is None and not found.free:
+                continue
+            placement = self._placer.place_among(state, found, now)
+            self._carry_out(state, placement, now)
+            if isinstance(placement, Decided):
+                full.clear()
 
-    def _place(self, live: Live, found: Eligible, now: float) -> Dispatch:
-        """Dispatch or queue a request; raises Refusal, or _Queued."""
-        request = live.request
-        if found.refusal is not None:
-            raise found.refusal
-        if not found.free:
-            self._wait(live, found.busy, now, deferred=False)
-        options, passed_over = found.free, found.passed_over
-        if request.hard and request.slo is not None:
-            options, risky = self._admitted(request, options, now)
-            passed_over = [*passed_over, *risky]
-        decided = self._decider.decide(request, options, now, busy=found.busy, passed_over=passed_over)
-        if decided.deferred and not request.hard and self._may_wait(request, now):
-            self._wait(live, found.free, now, deferred=True)
-        return self._dispatch(live, decided, now)
-
-    def _may_wait(self, request: Request, now: float) -> bool:
-        """Whether a request for which there is a slot may be deferred: there is time, and place in the queue."""
-        patient = now < request.arrived_at + _PATIENCE * (request.expires_at - request.arrived_at)
-        return patient and (request.id in self._queue or len(self._queue) < self.settings.max_queue)
-
-    def _admitted(
-        self, request: Request, options: list[Option], now: float
-    ) -> tuple[list[Option], list[tuple[Candidate, str]]]:
-        """The options that keep a hard SLO with the configured confidence, and the others with why not. Raises the
-        Refusal if there are none."""
-        self.predictor.predict_all(request, options, now)
-        kept, risky = admission.keeping(options, self.settings.confidence)
-        if not kept:
-            raise refusals.unattainable(
-                f"The hard SLO would be missed with probability {admission.least_miss(options):.2f} at best.",
-                max(refusals.until_met_s(request, options, now), self.drain_s()),
-            )
-        return kept, risky
-
-    def drain_s(self) -> float:
-        """Predicted seconds until the queue, and the work before it, has a slot for one more."""
-        gap_s = admission.gap_s(self.instances.values())
-        return refusals.bounded_s((1.0 if gap_s is None else gap_s) * (len(self._queue) + 1))
-
-    def _dispatch(self, live: Live, decided: Decided, now: float, *, hedge: bool = False) -> Dispatch:
-        request = live.request
-        option, prediction = decided.option, decided.prediction
-        candidate, instance = option.candidate, option.instance
-        bound, budget_bound, paid_tokens = live.output_bound(candidate)
-        live.attempts += 1
-        promised_tpot_s = None if request.slo is None else request.slo.tpot_s
-        if (prediction.p_miss or 0.0) > self.settings.confidence:
-            promised_tpot_s = None  # it is lost already
-        live.under_way.append(
-            Attempt(
-                live.attempts,
-                candidate,
-                instance,
-                prediction,
-                now,
-                request.prompt_tokens,
-                int(prediction.output_tokens_p50 or 0.0),
-                bound,
-                paid_tokens,
-                promised_tpot_s,
-            )
-        )
-        live.tried.add((candidate.instance, candidate.model))
-        live.placed = candidate
-        if request.id in self._queue:
-            live.charged_tokens = self._unqueue(live, served=True)
-        instance.dispatched(request.prompt_tokens)
-        if promised_tpot_s is not None:
-            insort(instance.promised_tpot_s, promised_tpot_s)
-        self.predictor.observe_dispatch(request, candidate, instance, prediction, now)
-        self._register(live)
+    # --- attempts ------------------------------------------------------------------------------------
+    def _dispatch(self, state: RequestState, decided: Decided, now: float, *, hedge: bool = False) -> None:
+        """Start an attempt at the candidate decided on; it may have to wait for money first."""
+        request = state.request
+        attempt = attempts.start(state, decided, self.settings.confidence, self.predictor, now, hedge=hedge)
+        if state.phase is RequestPhase.QUEUED:
+            state.charged_tokens = self._waiting.remove(state, served=True)
+        self._register(state)
         self.policies[request.policy].placed(request, decided.options, decided.choice)
         if self.settings.hedge_share and not hedge:
-            at = hedging.hedge_at(request, prediction)
+            at = hedging.hedge_at(request, attempt.prediction)
             if at is not None:
-                self._hedges.add(at, request.id, live.attempts)
-        return Dispatch(
-            request.id,
-            live.attempts,
-            candidate,
-            bound,
-            budget_bound,
-            prediction,
-            decided.decision,
-            paid_tokens,
-            hedge,
+                self._hedges.add(at, request.id, attempt.number)
+        if attempt.phase is AttemptPhase.PREFILL:
+            self._send(state, attempt)
+        self._ask_for_money(state)
+
+    def _send(self, state: RequestState, attempt: AttemptState) -> None:
+        attempt.phase = AttemptPhase.PREFILL
+        self._out.append(
+            Dispatch(
+                state.request.id,
+                attempt.number,
+                attempt.candidate,
+                attempt.bound,
+                attempt.prediction,
+                attempt.decision,
+                state.money.allowance(attempt.number),
+                attempt.hedge,
+            )
         )
 
-    def _hedge(self, live: Live, attempt: Attempt, now: float) -> list[Instruction]:
+    def _hedge(self, state: RequestState, attempt: AttemptState, now: float) -> None:
         """A second attempt beside a late one, if it pays and its share is not used up. The longer nothing comes the
-        more it gains, so what does not pay yet is thought over again."""
-        request, settings = live.request, self.settings
+        more it gains, so what does not pay yet is considered again later."""
+        request, settings = state.request, self.settings
         again = hedging.again_at(request, now)
         if again is not None:
             self._hedges.add(again, request.id, attempt.number)
-        if self._hedged + 1 > settings.hedge_share * self._seq or live.attempts >= settings.max_attempts:
-            return []
-        found = self._candidates(live, request.models, now)
-        options = [each for each in found.free if each.instance is not attempt.instance]
-        if found.refusal is not None or not options:
-            return []
-        self.predictor.predict_all(request, options, now)
-        options = [
-            each for each in options if hedging.pays(request, attempt, each, settings.hedge_worth, now)
-        ]
-        if not options:
-            return []
-        decided = self._decider.decide(request, options, now, passed_over=found.passed_over)
-        self._hedged += 1
-        return [self._dispatch(live, decided, now, hedge=True)]
+        if (
+            attempt.phase is not AttemptPhase.PREFILL  # it waits for money, of which a hedge would take some
+            or self._hedged + 1 > settings.hedge_share * self._arrivals
+            or len(state.attempts) >= settings.max_attempts
+        ):
+            return
+        decided = self._placer.hedge(state, attempt, now)
+        if decided is not None:
+            self._hedged += 1
+            self._dispatch(state, decided, now, hedge=True)
 
-    def _retry(self, live: Live, now: float) -> list[Instruction]:
-        request = live.request
-        due = live.hard_deadline()
-        if live.attempts < self.settings.max_attempts and now < min(request.expires_at, due or math.inf):
-            try:
-                return [self._place(live, self._eligible(live, now), now)]
-            except _Queued:
-                return []
-            except Refusal:
-                pass  # the client is told what went wrong first
-        self._over(live, False, now)
-        return [Refuse(request.id, refusals.failed(live.attempts))]
+    # --- money ---------------------------------------------------------------------------------------
+    def _ask_for_money(self, state: RequestState) -> None:
+        usd = None if state.verdict is not None else state.money.ask()
+        if usd is not None:
+            self._out.append(Reserve(state.request.id, usd))
 
-    # --- queue ---------------------------------------------------------------------------------------
-    def _wait(self, live: Live, options: list[Option], now: float, *, deferred: bool) -> None:
-        """Queue a request, or leave it there; always raises: _Queued, or the Refusal of a full queue or of a hard
-        SLO that passes meanwhile."""
-        request = live.request
-        requeued = False
-        if request.id in self._queue:
-            if deferred and live.deferred:
-                self._think_again_at[_models(request)] = now + _THINK_AGAIN_S
-            if live.deferred or not deferred:
-                raise _Queued
-            self._unqueue(live)
-            requeued = True
-        floor_s = min(self.predictor.ttft_floor_s(request, each.candidate, each.instance) for each in options)
-        if request.slo is not None and request.slo.e2e_s is not None:
-            self.predictor.predict_all(request, options, now)
-        due_at = live.slack_deadline(admission.least_decode_s(request, options))
-        if request.hard and request.slo is not None:
-            turns = self._queue.before(request.priority, due_at, request.key, _models(request)) + 1
-            there = {each.instance.name: each.instance for each in options}.values()
-            if now + admission.wait_s(turns, there, self.settings.confidence) + floor_s > due_at:
-                raise refusals.unattainable(
-                    "The hard SLO would pass while the request is queued.", self.drain_s()
-                )
-        waiting = Waiting(
-            request.id,
-            request.key,
-            request.priority,
-            due_at,
-            live.seq,
-            due_at - floor_s,
-            self._work_tokens(request),
-            late=deferred or due_at - floor_s <= now,
-            models=_models(request),
-        )
-        if len(self._queue) >= self.settings.max_queue and not requeued:
-            self._make_room(waiting, now)
-        live.deferred = deferred
-        self._deferred += deferred
-        self._queue.add(waiting)
-        self._queued_models[_models(request)] += 1
-        if deferred:  # further arrivals do not put it off
-            self._think_again_at.setdefault(_models(request), now + _THINK_AGAIN_S)
-        self._register(live)
-        raise _Queued
+    def _unfunded(self, state: RequestState, attempt: AttemptState, now: float) -> None:
+        """The budgets do not pay an attempt, so it never starts. Another one under way goes on; without one the request
+        ends."""
+        attempt.error = "the key's budgets do not pay it"
+        attempts.lose(state, attempt, EndedHow.CANCELLED, self.predictor, now, sent=False)
+        if not state.under_way:
+            message = "The key's budgets, or those of the keys that made it, are spent."
+            self._refuse(state, refusals.insufficient_quota(message), now)
 
-    def _work_tokens(self, request: Request) -> float:
-        """What a request will take, as far as is known before it is predicted for: the usual answer."""
-        usual = self._usual_tokens if request.decodes else 0.0
-        bound = math.inf if request.max_tokens is None else float(request.max_tokens)
-        return request.prompt_tokens + request.choices * min(usual, bound) + 1.0
+    # --- ends of attempts ----------------------------------------------------------------------------
+    def _succeed(self, state: RequestState, attempt: AttemptState, event: Ended, now: float) -> None:
+        """An attempt has given its whole answer, which ends the request."""
+        request, output_tokens, bound = state.request, event.output_tokens, attempt.bound
+        first_at = now if attempt.first_token_at is None else attempt.first_token_at
+        ttft_s, e2e_s = first_at - request.arrived_at, now - request.arrived_at
+        known_tpot_s = None if attempt.first_token_at is None else tpot_s(ttft_s, e2e_s, output_tokens)
+        attempts.succeed(state, attempt, self.predictor, known_tpot_s, now)
+        attempts.blame(state, self.settings, answered=True)
+        self._placer.answered(state, output_tokens)
+        state.placed = attempt.candidate  # with a hedge the one that answered
+        met = slo_met(request.slo, ttft_s, e2e_s, output_tokens)
+        if event.out_of_money or (
+            event.truncated
+            and bound.by_money
+            and bound.max_tokens is not None
+            and output_tokens >= bound.max_tokens
+        ):
+            outcome = Outcome.BUDGET_EXHAUSTED_MID_DECODE
+        else:
+            outcome = Outcome.LATE if met is False else Outcome.OK
+        self._end(state, Verdict(outcome, now, None, attempt, met), now, lost=EndedHow.HEDGE_LOST)
 
-    def _make_room(self, waiting: Waiting, now: float) -> None:
-        """Refuse somebody for a newcomer to a full queue: who leaves is told with the same event. Raises the Refusal
-        of the newcomer if nobody gives way."""
-        leaving = self._queue.gives_way(waiting)
-        if leaving is None:
-            raise refusals.overloaded(self.drain_s())
-        self._over(self._live[leaving.id], False, now)
-        self._pushed_out.append(leaving.id)
+    def _failed(self, state: RequestState, attempt: AttemptState, failure: Failure, now: float) -> None:
+        """An attempt failed: the request goes on with its other attempt, is placed again, or ends."""
+        request = state.request
+        seen = attempt.decoding and request.client_streams
+        if seen:
+            verdict = Verdict(Outcome.BACKEND_ERROR, now, refusals.broken_off(), attempt)
+            self._end(state, verdict, now)
+        elif any(each.phase is not AttemptPhase.CANCELLING for each in state.under_way):
+            return
+        elif failure.kind is FailureKind.REJECTED:
+            self._refuse(
+                state, refusals.rejected(failure.message, failure.status, failure.code, failure.param), now
+            )
+        elif failure.kind is FailureKind.TOO_LARGE:
+            self._refuse(state, refusals.too_large(failure.message), now)
+        else:
+            self._retry(state, now)
 
-    def _drain(self, now: float) -> list[Instruction]:
-        """Give free slots to queued requests in order; refuse those whose last instance has gone, and hard ones
-        that cannot be in time any more."""
-        instructions: list[Instruction] = []
-        for request_id in self._queue.shed(now):
-            live = self._live[request_id]
-            if live.request.hard:
-                self._over(live, False, now)
-                refusal = refusals.unattainable(
-                    "The hard SLO cannot be kept any more: the request was queued too long.", self.drain_s()
-                )
-                instructions.append(Refuse(request_id, refusal))
-        # models -> whether all their live instances are full
-        full = {models: self._full(models, now) for models in self._queued_models}
-        if all(full.values()):
-            return instructions  # most ends free no slot that a queue of thousands need be walked for
-        for waiting in list(self._queue.in_order()):
-            live = self._live[waiting.id]
-            request, models = live.request, waiting.models
-            if models not in full:
-                full[models] = self._full(models, now)
-            if full[models]:
-                if len(full) == len(self._queued_models) and all(full.values()):
-                    break
-                continue
-            if live.deferred and now < self._think_again_at[models]:
-                continue
-            found = self._eligible(live, now)
-            if found.refusal is None and not found.free:
-                continue
-            try:
-                instructions.append(self._place(live, found, now))
-            except _Queued:
-                continue
-            except Refusal as refusal:
-                self._over(live, False, now)
-                instructions.append(Refuse(request.id, refusal))
-            else:
-                full.clear()
-        return instructions
+    def _retry(self, state: RequestState, now: float) -> None:
+        request, had = state.request, len(state.attempts)
+        due = state.hard_deadline()
+        if had < self.settings.max_attempts and now < min(request.expires_at, due or math.inf):
+            placement = self._placer.place(state, now)
+            if not isinstance(placement, Refusal):
+                self._carry_out(state, placement, now)
+                return
+        self._refuse(state, refusals.failed(had), now)  # the client is told what went wrong first
 
-    def _unqueue(self, live: Live, *, served: bool = False) -> float:
-        """Take a request out of the queue; the work in tokens that its key's turn is counted for."""
-        waiting = self._queue.remove(live.request.id, served=served)
-        self._deferred -= live.deferred
-        live.deferred = False
-        models = _models(live.request)
-        self._queued_models[models] -= 1
-        if not self._queued_models[models]:
-            del self._queued_models[models]
-            self._think_again_at.pop(models, None)
-        return waiting.work_tokens
+    def _cancel(self, state: RequestState, attempt: AttemptState, how: EndedHow, now: float) -> None:
+        """Have the driver abort an attempt; one that waits for money ends at once."""
+        if attempt.phase is AttemptPhase.FUNDING:
+            attempts.lose(state, attempt, how, self.predictor, now, sent=False)
+        elif attempt.phase is not AttemptPhase.CANCELLING:
+            attempt.phase, attempt.ended_how = AttemptPhase.CANCELLING, how
+            self._out.append(Cancel(state.request.id, attempt.number))
 
-    def _full(self, models: tuple[str, ...], now: float) -> bool:
-        """Whether some instance of `models` is alive, but none has a slot."""
-        alive = [
-            instance
-            for model in models
-            for instance in self._by_model.get(model, {}).values()
-            if instance.healthy and not instance.draining
-        ]
-        return bool(alive) and all(free_slots(instance, now) < 1 for instance in alive)
+    # --- ends of requests ----------------------------------------------------------------------------
+    def _refuse(self, state: RequestState, refusal: Refusal, now: float) -> None:
+        self._end(state, Verdict(refusal.outcome, now, refusal), now)
 
-    # --- bookkeeping ---------------------------------------------------------------------------------
-    def _register(self, live: Live) -> None:
-        request_id = live.request.id
-        if request_id not in self._live:
-            self._live[request_id] = live
-            if (due := live.hard_deadline()) is not None:
-                self._deadlines.add(due, request_id)
-        expires_at = live.request.expires_at
-        if not self._awaiting:
-            self._awaiting_until = -math.inf
-        if expires_at < self._awaiting_until:  # out of order: a retry, or another limit since a reload
-            self._deadlines.add(expires_at, request_id)
-        self._awaiting_until = max(self._awaiting_until, expires_at)
-        self._awaiting[request_id] = live
-
-    def _expire(self, live: Live, now: float) -> Refuse:
-        request = live.request
+    def _expire(self, state: RequestState, now: float) -> None:
+        request = state.request
         by_e2e = (
             request.hard
             and request.slo is not None
             and request.slo.e2e_s is not None
             and now >= request.arrived_at + request.slo.e2e_s
         )
-        decoding = live.decoding
-        if decoding:
+        if state.decoding:
             outcome = Outcome.EXPIRED_MID_DECODE
-        elif not live.under_way:
-            outcome = Outcome.EXPIRED_IN_QUEUE
-        else:
+        elif state.under_way:
             outcome = Outcome.EXPIRED_BEFORE_FIRST_TOKEN
-        self._over(live, False, now)
-        return Refuse(request.id, refusals.expired(now - request.arrived_at, outcome, by_e2e))
+        else:
+            outcome = Outcome.EXPIRED_IN_QUEUE
+        self._refuse(state, refusals.expired(now - request.arrived_at, outcome, by_e2e), now)
 
-    def _over(self, live: Live, met: bool | None, now: float) -> None:
-        """A request has ended, and what is under way for it; who learns from that hears of it."""
-        for attempt in list(live.under_way):
-            self._lose(live, attempt, now)
-        if live.failed_at:
-            self._blame(live, answered=False)
-        self._forget(live)
-        learner = self._learners.get(live.request.policy)
-        if learner is not None and live.placed is not None:
-            learner.ended(live.request, live.placed, None if live.request.slo is None else met, now)
+    def _end(
+        self,
+        state: RequestState,
+        verdict: Verdict,
+        now: float,
+        *,
+        lost: EndedHow = EndedHow.CANCELLED,
+    ) -> None:
+        """It is decided how a request ends: cancel what is under way, and finish when all of that has ended."""
+        state.verdict = verdict
+        if state.phase is RequestPhase.QUEUED:
+            self._waiting.remove(state)
+        state.phase = RequestPhase.ENDING
+        self._awaiting.pop(state.request.id, None)
+        for attempt in list(state.under_way):
+            self._cancel(state, attempt, lost, now)
+        if not state.under_way:
+            self._finish(state, now)
 
-    def _blame(self, live: Live, *, answered: bool) -> None:
-        """Count a request's failures against the instances at which it failed, unless it is to blame itself: it failed
-        at several, and none has `answered`."""
-        if answered or len(live.failed_at) == 1:
-            settings = self.settings
-            for instance in live.failed_at.values():
-                health.request_failed(
-                    instance, live.request.owner, settings.eject_after, settings.return_after
-                )
-        live.failed_at.clear()
-
-    def _release(self, live: Live, attempt: Attempt, now: float) -> None:
-        """Take an attempt's work off its instance."""
-        live.under_way.remove(attempt)
-        instance = attempt.instance
-        instance.released(
-            attempt.prompt_tokens, attempt.expected_output_tokens, attempt.first_token_at is not None
-        )
-        if attempt.promised_tpot_s is not None:
-            promised = instance.promised_tpot_s
-            del promised[bisect_left(promised, attempt.promised_tpot_s)]
-        instance.freed(now)
-
-    def _lose(self, live: Live, attempt: Attempt, now: float) -> None:
-        """End an attempt that gave no whole answer."""
-        self._release(live, attempt, now)
-        self.predictor.observe_loss(
-            live.request,
-            attempt.candidate,
-            attempt.instance,
-            attempt.prediction,
-            now - attempt.dispatched_at,
-            attempt.first_token_at is not None,
-            now,
-        )
-
-    def _forget(self, live: Live) -> None:
-        request_id = live.request.id
-        self._live.pop(request_id, None)
-        self._awaiting.pop(request_id, None)
-        if request_id in self._queue:
-            self._unqueue(live)
-        self._deadlines.sweep(self._live)
+    def _finish(self, state: RequestState, now: float) -> None:
+        request = state.request
+        attempts.blame(state, self.settings, answered=False)
+        self._requests.pop(request.id, None)
+        self._deadlines.sweep(self._requests)
         self._hedges.sweep(self._awaiting)
+        settlement = settle(state)
+        learner = self._learners.get(request.policy)
+        if learner is not None and state.placed is not None:
+            learner.ended(request, state.placed, settlement.slo_met, now)
+        self._out.append(Finish(request.id, settlement))
 
+    # --- bookkeeping ---------------------------------------------------------------------------------
+    def _find(
+        self, request_id: str, attempt: int
+    ) -> tuple[RequestState, AttemptState | None] | tuple[None, None]:
+        state = self._requests.get(request_id)
+        return (None, None) if state is None else (state, state.attempt(attempt))
 
-def _models(request: Request) -> tuple[str, ...]:
-    return request.models + request.fallbacks
-
-
-class _Queued(Exception):
-    """The request waits in the queue."""
+    def _register(self, state: RequestState) -> None:
+        """Follow a request's time limits."""
+        request_id, expires_at = state.request.id, state.request.expires_at
+        if request_id not in self._requests:
+            self._requests[request_id] = state
+            if (due := state.hard_deadline()) is not None:
+                self._deadlines.add(due, request_id)
+        if not self._awaiting:
+            self._awaiting_until = -math.inf
+        if expires_at < self._awaiting_until:  # out of order: a retry, or another limit since a reload
+            self._deadlines.add(expires_at, request_id)
+        self._awaiting_until = max(self._awaiting_until, expires_at)
+        self._awaiting[request_id] = state

@@ -143,9 +143,8 @@ class Request:
     `arrived_at` and `expires_at` are on the runner's clock in seconds. `models` are the names it may be
     served by, `fallbacks` those tried in order when none of `models` can take it. `prompt_tokens` is the
     best estimate over all prompts of the request, `prompt_tokens_bound` an upper bound that money caps use,
-    `longest_prompt_tokens` the longest of several prompts (None: one prompt). `max_cost_usd` is the client's cap,
-    `left_usd` what its key's budgets have for it at most, all attempts together, as far as is known (None: its key
-    has no budget). `hard` says that a missed SLO refuses or ends it. `prefix` are hashes of the prompt's leading blocks, shortest first,
+    `longest_prompt_tokens` the longest of several prompts (None: one prompt). `max_cost_usd` is the client's cap
+    over all attempts. `hard` says that a missed SLO refuses or ends it. `prefix` are hashes of the prompt's leading blocks, shortest first,
     over its first PREFIX_TOKENS tokens at most. `owner` is the operator's key above `key`, which is that key itself
     unless it was made by another; `cache_salt` keeps its prompts in engines' caches apart (None: nothing does).
     """
@@ -163,7 +162,6 @@ class Request:
     slo: Slo | None = None
     hard: bool = False
     max_cost_usd: float | None = None
-    left_usd: float | None = None
     min_quality: float | None = None
     priority: int = 0
     seed: int | None = None
@@ -177,6 +175,8 @@ class Request:
     #: priced for each. Only an answer in one piece may bring fewer than were made.
     choices: int = 1
     needs: tuple[Need, ...] = ()  # what not every engine can do; nearly always nothing
+    client_streams: bool = True  # the client reads tokens as they come: what it has seen cannot be taken back
+    engine_streams: bool = True  # False where an engine can only answer in one piece
     hedges: bool = True  # False where two attempts side by side cannot be told apart by their first token
     prefix: tuple[int, ...] = ()
     features: PromptFeatures | None = None  # None: the text is not known
@@ -228,3 +228,41 @@ class Prediction:
     engine_ttft_s: float | None = None
     quality_sd: float | None = None
     memory_ratio: float | None = None
+
+
+class Considered(NamedTuple):
+    """One candidate of a decision: its prediction and score (lower is better, None if not scored) and why
+    it was passed over (None for the chosen one)."""
+
+    candidate: Candidate
+    prediction: Prediction | None
+    score: float | None
+    reason: str | None
+
+
+class Decision(NamedTuple):
+    """Why an attempt goes where it goes. `propensity` is the probability with which the policy took it.
+    `loads` are the engine-state features the decision saw, one row a considered candidate, as named by
+    `router.core.state.LOAD_FEATURES`."""
+
+    policy: str
+    at_s: float
+    chosen: int
+    considered: tuple[Considered, ...]
+    propensity: float | None
+    loads: tuple[tuple[float | None, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """The means that `cost` and the text-only policies hold for a scope (a key, or the fleet).
+
+    `quality` is the target mean quality in [0, 1]. None means that of the best single model on the scope's own requests,
+    less `quality_slack`. `attainment` is the target share of requests that meet their SLO. Prices adapt over about
+    `window_requests` requests.
+    """
+
+    quality: float | None = None
+    quality_slack: float = 0.01
+    attainment: float = 0.95
+    window_requests: int = 500

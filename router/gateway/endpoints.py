@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from router.core import hedging
 from router.core.errors import Refusal, invalid_request
+from router.core.money.quote import Quote
 from router.core.quoting import cut
-from router.core.refusals import draining
+from router.core.refusals import draining, internal_error
 from router.core.types import Outcome, Request
 from router.gateway.codecs.codec import ApiCodec
 from router.gateway.codecs.ollama.catalog import refusal_body
@@ -28,12 +28,12 @@ from router.gateway.fleet.rules import Rules
 from router.gateway.http.request_body import ClientGone, is_small, read_body
 from router.gateway.http.responder import Responder
 from router.gateway.intake.callers import RawHeaders, caller_terms
-from router.gateway.intake.request import build_request, only_non_streaming, routing_params
+from router.gateway.intake.request import build_request, routing_params
 from router.gateway.keys.accounts import Account
-from router.gateway.keys.quote import Quote, quote
-from router.gateway.keys.reservation import Reservation
+from router.gateway.keys.reservation import KeyReservation
 from router.gateway.relay.answer import respond_refusal
-from router.gateway.relay.relay import Exchange, Relay
+from router.gateway.relay.exchange import Exchange
+from router.gateway.relay.relay import Relay
 from router.gateway.service import Gateway
 from router.logs import current_request
 from router.request import body as bodies
@@ -106,7 +106,7 @@ class Api:
         )
         responder = Responder(send)
         extra: list[tuple[bytes, bytes]] = []
-        reservation: Reservation | None = None
+        reservation: KeyReservation | None = None
         connection, task = scope["state"]["connection"], asyncio.current_task()
         assert task is not None  # noqa: S101 (ASGI applications run in tasks)
         if rules.config.store.when_full == "refuse" and gateway.store.full:
@@ -161,7 +161,7 @@ class Api:
                     return
             if large:  # what was translated and what follows need not be one turn of the event loop
                 await asyncio.sleep(0)
-            request, facts, whole = await self._request(
+            request, facts = await self._request(
                 rules, terms, headers, api, body, stream, record, large=large
             )
             if account is not None:
@@ -170,10 +170,7 @@ class Api:
                     reservation = await gateway.budget_admission.enter(
                         account, record.received_at, extra, tokens
                     )
-                await gateway.budget_admission.hold(
-                    reservation, tokens, self._quote(account, request, whole), extra
-                )
-                request.left_usd = reservation.left_usd
+                await gateway.budget_admission.hold(reservation, tokens, self._quote(account, request), extra)
             await gateway.tokens.count(request, api, body, facts)
             record.prompt_tokens = request.prompt_tokens
             if large:
@@ -200,24 +197,21 @@ class Api:
             logger.exception("request %s failed inside the gateway", record.id)
             respond_refusal(responder, codec, internal_error(), record.id, extra)
             return
-        exchange = Exchange(api, body, codec, stream, whole, request, record, extra, reservation)
+        if connection.transport.is_closing():  # gone while its prompt was counted: the hook would never fire
+            self._ended(record, reservation, Outcome.CLIENT_CANCELLED)
+            return
+        exchange = Exchange(api, body, codec, request, record, extra, reservation)
         try:
-            try:
-                await Relay(gateway, exchange, responder).run(connection)
-            finally:
-                if reservation is not None:
-                    reservation.settle(record)
-        except Exception:
+            await Relay(gateway, exchange, responder).run(connection)
+        except Exception:  # a fault of ours before it was submitted
+            self._ended(record, reservation, Outcome.BACKEND_ERROR, "internal_error")
             logger.exception("request %s failed inside the gateway", record.id)
-            if responder.started:
-                responder.abort()
-            else:
-                respond_refusal(responder, codec, internal_error(), record.id, extra)
+            respond_refusal(responder, codec, internal_error(), record.id, extra)
 
     def _ended(
         self,
         record: RequestRecord,
-        reservation: Reservation | None,
+        reservation: KeyReservation | None,
         outcome: Outcome,
         code: str | None = None,
     ) -> None:
@@ -226,7 +220,7 @@ class Api:
         record.e2e_s = self._gateway.runner.clock() - (record.arrived_at or 0.0)
         self._gateway.finish(record)
         if reservation is not None:
-            reservation.settle(record)
+            reservation.cancel()
 
     def _authenticate(
         self, rules: Rules, raw: RawHeaders, headers: dict[bytes, bytes], record: RequestRecord
@@ -252,9 +246,9 @@ class Api:
         record: RequestRecord,
         *,
         large: bool,
-    ) -> tuple[Request, PromptFacts, bool]:
-        """Understand an OpenAI-shaped body; also the facts of its prompt, and whether the engine can only answer it
-        whole. Of a `large` one the event loop runs between the steps."""
+    ) -> tuple[Request, PromptFacts]:
+        """Understand an OpenAI-shaped body; also the facts of its prompt. Of a `large` one the event loop runs between the
+        steps."""
         params = routing_params(rules, terms, headers, api, body)
         around_bound = bound_around(api, body)
         if large:
@@ -262,32 +256,19 @@ class Api:
         facts = prompt_facts(api, body, around_bound)
         if large:
             await asyncio.sleep(0)
-        request = build_request(rules, record, params, api, body, facts, headers.get(b"x-session-id"))
-        whole = api == "embeddings" or only_non_streaming(body)
-        if whole and stream:
+        request = build_request(
+            rules, record, params, api, body, facts, headers.get(b"x-session-id"), stream=stream
+        )
+        if stream and not request.engine_streams:
             raise invalid_request("An engine cannot stream this request; ask without stream.", "stream")
         record.prompt_tokens = request.prompt_tokens
         if rules.config.store.keep_prompts:
             record.prompt = leading_chars(prompt_texts(api, body), MAX_PROMPT_CHARS, "\n")
-        return request, facts, whole
+        return request, facts
 
-    def _quote(self, account: Account, request: Request, whole: bool) -> Quote | None:
+    def _quote(self, account: Account, request: Request) -> Quote | None:
         """What a request may cost; None where no budget bounds it."""
-        if not account.budgeted:
-            return None
-        scheduler = self._gateway.runner.scheduler
-        return quote(
-            request,
-            self._gateway.tariffs.of(request),
-            scheduler.usual_tokens,
-            whole=whole,
-            hedged=scheduler.settings.hedge_share > 0 and hedging.may(request),
-        )
-
-
-def internal_error() -> Refusal:
-    """What a client is told of a fault of ours."""
-    return Refusal(500, "internal_error", "The gateway failed on this request.", Outcome.BACKEND_ERROR)
+        return self._gateway.runner.scheduler.quote(request) if account.budgeted else None
 
 
 def unrecorded() -> Refusal:

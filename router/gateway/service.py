@@ -20,7 +20,6 @@ from router.gateway.fleet.token_count import TokenCounter
 from router.gateway.intake.callers import admin_needs_key
 from router.gateway.keys.admission import BudgetAdmission
 from router.gateway.keys.client_keys import ClientKeys
-from router.gateway.keys.quote import Tariffs
 from router.gateway.keys.recorded_spending import RecordedSpending
 from router.gateway.records.feedback import Feedback
 from router.gateway.records.lookup import RecordLookup
@@ -56,7 +55,6 @@ class Gateway:
     feedback: Feedback
     keys: ClientKeys
     budget_admission: BudgetAdmission
-    tariffs: Tariffs
     spending: RecordedSpending
     targets: LiveTargets
     fleet: ServedFleet

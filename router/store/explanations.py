@@ -19,8 +19,7 @@ from typing import Any, TypedDict
 
 import orjson
 
-from router.core.events import Considered, Decision
-from router.core.types import Prediction, PromptFeatures
+from router.core.types import Considered, Decision, Prediction, PromptFeatures
 from router.store.records import RequestRecord
 
 VERSION = 2

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
-from router.core.events import Decision
-from router.core.types import EndedHow, Outcome, Prediction, PromptFeatures, Slo
+from router.core.types import Decision, EndedHow, Outcome, Prediction, PromptFeatures, Slo
 from router.store import tables
 
 #: Text from outside (requested model names, ids, upstream error texts) is cut to this length.
@@ -36,7 +35,6 @@ class AttemptRecord:
     ended_how: EndedHow | None = None
     error: str | None = None
     # beside the row
-    billed: bool = False  # the engine got the prompt and did not refuse it
     span_id: int | None = None  # in a trace
 
 

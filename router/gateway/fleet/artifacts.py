@@ -8,16 +8,23 @@ from collections.abc import Callable
 from predictors.learned.models import Models
 from predictors.online.predictor import OnlinePredictor
 from router.config import FleetConfig
+from router.core.events import PredictorsChanged
 from router.gateway.records.feedback import Feedback
+from router.gateway.relay.runner import Runner
 
 
 class Artifacts:
     """`read` loads the artifacts of a fleet file and raises ConfigError."""
 
     def __init__(
-        self, predictor: OnlinePredictor, feedback: Feedback, read: Callable[[FleetConfig], Models]
+        self,
+        predictor: OnlinePredictor,
+        runner: Runner,
+        feedback: Feedback,
+        read: Callable[[FleetConfig], Models],
     ) -> None:
         self._predictor = predictor
+        self._runner = runner
         self._feedback = feedback
         self._read = read
 
@@ -33,5 +40,5 @@ class Artifacts:
     async def use(self, models: Models) -> None:
         """Predict with these from now on. New ones learn the recorded feedback again."""
         if models.name != self.name:
-            self._predictor.use(models)
+            self._runner.apply(PredictorsChanged(models))
             await self._feedback.learn_recorded()

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from router.background import Tasks
 from router.config import ConfigError
 from router.core.errors import Refusal
-from router.core.events import Tick
+from router.core.events import DrainChanged
 from router.gateway.relay.runner import Runner
 from router.store.state import State
 
@@ -35,13 +35,12 @@ class Drains:
         """These instances drain now. Instances that drained before and stay after all take requests again."""
         released, self._draining = self._draining - draining, draining
         instances = self._runner.scheduler.instances
-        for name in released & instances.keys():
-            instances[name].draining = False
-        for name in draining & instances.keys():
+        for name in sorted(released & instances.keys()):
+            self._runner.apply(DrainChanged(name, False))
+        for name in sorted(draining & instances.keys()):
             if not instances[name].draining:
-                instances[name].draining = True
+                self._runner.apply(DrainChanged(name, True))
                 self._tasks.start(self._leave(name), f"drain {name}")
-        self._runner.apply(Tick())
 
     async def stop(self) -> None:
         await self._tasks.stop()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from backends import KINDS
 from router.config import FleetConfig, InstanceConfig
 from router.core.profile import EngineProfile
-from router.core.scheduler import SchedulerSettings
+from router.core.settings import SchedulerSettings
 from router.core.state import Instance
 from router.core.types import Candidate
 
@@ -54,5 +54,4 @@ def instance_of(
     instance.unsupported = kind.unsupported
     instance.tokenizes = kind.tokenizes
     instance.fixed_slots = kind.fixed_slots
-    instance.draining = False
     return instance

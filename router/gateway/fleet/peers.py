@@ -13,7 +13,7 @@ from typing import Any
 
 from predictors.online.sharing import Sharing
 from router.background import surviving
-from router.core.events import PeerLoadReported
+from router.core.events import PeerLoadReported, PeerObserved, PeerTurned
 from router.core.interfaces import HasSharedCursor, SharedCursor
 from router.core.state import Work
 from router.gateway.relay.runner import Runner
@@ -79,10 +79,8 @@ class PeerLink:
         self.queued_elsewhere = peers.queued
         for name, last in peers.turns.items():
             policy, _, group = name.partition(":")
-            cursor = self._cursors.get(policy)
-            if cursor is not None:
-                with surviving("peers"):
-                    cursor.receive({group: last})
+            with surviving("peers"):
+                self._runner.apply(PeerTurned(policy, {group: last}))
         load = peers.replicas, peers.work
         if peers.ejected or load != self._reported:
             self._reported = load
@@ -91,10 +89,9 @@ class PeerLink:
 
     def receive_observations(self, observations: Sequence[bytes]) -> None:
         """Observations of the other replicas, for the predictor."""
-        instances, now = self._runner.scheduler.instances, self._runner.clock()
         for message in observations:
             with surviving("peers"):
-                self._sharing.receive(message, instances, now)
+                self._runner.apply(PeerObserved(message))
 
     def document_changed(self, document: str, content: Mapping[str, Any]) -> None:
         """A shared document has changed."""

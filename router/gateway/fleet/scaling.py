@@ -39,7 +39,7 @@ def scaling(
     queued.update(queued_elsewhere or {})
     found = []
     for model in models:
-        instances = [instance for instance in scheduler.serving(model) if not instance.draining]
+        instances = [instance for instance in scheduler.fleet.serving(model) if not instance.draining]
         healthy = [instance for instance in instances if instance.healthy]
         known = [slots for instance in instances if (slots := concurrency(instance, model)) is not None]
         in_flight = sum(instance.in_flight for instance in instances)

@@ -10,11 +10,10 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from predictors.online.predictor import OnlinePredictor
 from router.background import Tasks, close_all
 from router.config import FleetConfig, InstanceConfig
 from router.core.errors import UpstreamError
-from router.core.events import Tick
+from router.core.events import FleetChanged
 from router.core.interfaces import Backend
 from router.core.types import Candidate
 from router.gateway.fleet.instances import ProfileLookup, instance_of, scheduler_settings
@@ -61,7 +60,6 @@ class ServedFleet:
         runner: Runner,
         keys: ClientKeys,
         targets: LiveTargets,
-        predictor: OnlinePredictor,
         metrics: Metrics,
         make_backend: BackendFactory,
         profile: ProfileLookup,
@@ -76,7 +74,6 @@ class ServedFleet:
         self._runner = runner
         self._keys = keys
         self._targets = targets
-        self._predictor = predictor
         self._metrics = metrics
         self._make_backend = make_backend
         self._profile = profile
@@ -165,17 +162,13 @@ class ServedFleet:
             if backends.get(name) is not backend:
                 unused.append(backend)
                 self.monitor.renew(name)
-            if name not in backends:
-                self._predictor.forget(name)
         self.backends = backends
         self.tokenizers = prepared.tokenizers
         self._headers.clear()
-        scheduler.set_instances(instances)
-        scheduler.settings = scheduler_settings(config)
         prepared.rules.stay_closed(self.rules)
         self.rules = prepared.rules
         self._use_keys(self._keys.stored)  # keys may have changed since `prepare`
-        self._runner.apply(Tick())  # queued requests may go to new instances, or must be refused
+        self._runner.apply(FleetChanged(tuple(instances), scheduler_settings(config)))
         self._metrics.set_fleet(
             policies=self.policies,
             models=[model.name for model in config.models],

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from policies.settings import Targets
 from router.config import FleetConfig, KeyConfig
+from router.core.types import Targets
 
 
 class LiveTargets:
-    """`PolicySettings.targets` of the running policies. The fleet file sets them; `change` replaces some until the file is
-    read again. A key has the fleet's targets where neither its entry nor a change sets its own."""
+    """The targets of all scopes. The fleet file sets them; `change` replaces some until the file is read again. A key has the
+    fleet's targets where neither its entry nor a change sets its own."""
 
     def __init__(self, config: FleetConfig) -> None:
+        #: Called when they have changed.
+        self.on_change: Callable[[], None] | None = None
         self._made: dict[str, dict[str, float | None]] = {}
+        self._targets: dict[str | None, Targets] = {}
         self.use(config)
 
     def use(self, config: FleetConfig) -> None:
@@ -30,10 +33,6 @@ class LiveTargets:
         """Use these keys beside those of the fleet file, with their effective settings; keeps all changes."""
         self._made = {key.name: _own(key) for key in made}
         self._merge()
-
-    def __call__(self, key: str | None) -> Targets:
-        """The targets of a key (None or an unknown key: the fleet's)."""
-        return self._targets.get(key, self._fleet)
 
     @property
     def scopes(self) -> Mapping[str | None, Targets]:
@@ -57,10 +56,14 @@ class LiveTargets:
         self._merge()
 
     def _merge(self) -> None:
-        self._targets: dict[str | None, Targets] = {None: self._fleet}
+        before = self._targets
+        targets: dict[str | None, Targets] = {None: self._fleet}
         for name, own in {**self._made, **self._keys}.items():
             values = {**own, **self._changes.get(name, {})}
-            self._targets[name] = replace(self._fleet, **values)  # type: ignore[arg-type]
+            targets[name] = replace(self._fleet, **values)  # type: ignore[arg-type]
+        self._targets = targets
+        if self.on_change is not None and targets != before:
+            self.on_change()
 
 
 def _own(key: KeyConfig) -> dict[str, float | None]:

@@ -66,7 +66,7 @@ class TokenCounter:
         decides = request.max_cost_usd is not None
         tokens, bound = request.prompt_tokens, request.prompt_tokens_bound
         for model in (*request.models, *request.fallbacks):
-            for instance in self._runner.scheduler.serving(model):
+            for instance in self._runner.scheduler.fleet.serving(model):
                 candidate = instance.candidates[model]
                 context = candidate.context_tokens
                 if context is not None and tokens / _ESTIMATE_ERROR < context <= bound:

@@ -51,6 +51,8 @@ def build_request(
     body: Mapping[str, Any],
     facts: PromptFacts,
     session: bytes | None,
+    *,
+    stream: bool = False,
 ) -> Request:
     """The scheduler's request for a checked body. Fills the request's columns of `record`.
 
@@ -67,6 +69,7 @@ def build_request(
         client_session = session.decode("latin-1") if session else None
     choices: int = max(body.get("n") or 1, body.get("best_of") or 1) * facts.prompts
     decodes = api != "embeddings"
+    engine_streams = decodes and not only_non_streaming(body)
     request = scheduler_request(
         rules,
         params,
@@ -78,8 +81,10 @@ def build_request(
         decodes=decodes,
         choices=choices,
         needs=needs_of(api, body),
+        client_streams=stream,
+        engine_streams=engine_streams,
         # Several choices have several first tokens. A non-streaming answer has none.
-        hedges=decodes and choices == 1 and facts.longest_tokens is None and not only_non_streaming(body),
+        hedges=engine_streams and choices == 1 and facts.longest_tokens is None,
         session=client_session,
     )
     record.prefix = request.prefix
@@ -98,6 +103,8 @@ def scheduler_request(
     decodes: bool = True,
     choices: int = 1,
     hedges: bool = True,
+    client_streams: bool = True,
+    engine_streams: bool = True,
     needs: tuple[Need, ...] = (),
     session: str | None = None,
 ) -> Request:
@@ -137,6 +144,8 @@ def scheduler_request(
         choices=choices,
         needs=needs,
         hedges=hedges,
+        client_streams=client_streams,
+        engine_streams=engine_streams,
         session=None if session is None else session_id(key, session),
         prefix=facts.prefix if terms is None else salted(facts.prefix, terms.prefix_salt),
         features=facts.features,

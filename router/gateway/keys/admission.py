@@ -16,12 +16,13 @@ from typing import Any
 
 from router.background import Tasks
 from router.core.errors import Refusal
+from router.core.money.quote import Quote
+from router.core.money.reservation import Funding
 from router.core.refusals import insufficient_quota
 from router.core.types import Outcome
 from router.gateway.keys.accounts import Account
 from router.gateway.keys.keyring import Headers, duration
-from router.gateway.keys.quote import Quote
-from router.gateway.keys.reservation import Reservation
+from router.gateway.keys.reservation import KeyReservation
 from router.store.state import SLACK, TOTAL, Bucket, Budget, Grant, State, Want
 
 #: USD by (key, period) and run, as a store tells what was spent.
@@ -51,14 +52,16 @@ class BudgetAdmission:
         tokens: float = 1.0,
         *,
         sends: bool = True,
-    ) -> Reservation:
+    ) -> KeyReservation:
         """Take one request, one slot (if anything is to be sent) and so many tokens from the account's limits: before any
         work is done for the request one token, which tells whether there are any. Its lease then takes the rest (`hold`),
         and must be settled however the request ends.
 
         The day of `arrived_at` (seconds since the epoch) is the request's for its whole life. The `x-ratelimit-*`
         headers to send are appended to `headers`, also when the answer is the 429 that is raised."""
-        reservation = Reservation(self, account, self._budgets_of(account, arrived_at))
+        reservation = KeyReservation(
+            self.state, self.clock, self.run, account, self._budgets_of(account, arrived_at)
+        )
         slots = account.slots if sends else ()
         if account.requests or account.tokens or slots:
             reservation.tokens = [(each, min(tokens, each.capacity)) for each in account.tokens]
@@ -69,7 +72,7 @@ class BudgetAdmission:
         return reservation
 
     async def hold(
-        self, reservation: Reservation, tokens: float, quote: Quote | None, headers: Headers
+        self, reservation: KeyReservation, tokens: float, quote: Quote | None, headers: Headers
     ) -> None:
         """Take a request's estimated `tokens` (prompt and output) from its account's limits, and hold money for it as
         quoted (None for an account that is not `budgeted`). Raises the 429s. An estimate beyond what a bucket ever holds
@@ -88,7 +91,7 @@ class BudgetAdmission:
             for (bucket, before), (_, more) in zip(reservation.tokens, takes, strict=True)
         ]
         if quote is not None:
-            reservation.fund(quote, grant)
+            reservation.funding = Funding(grant.reserved_usd, grant.left_usd, quote.step_usd, quote.most_usd)
 
     async def take(self, bucket: Bucket, what: str) -> None:
         """Take one from a bucket that belongs to no account. Raises the 429, which says `what` there was too much of."""

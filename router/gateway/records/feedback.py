@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
-from predictors.online.predictor import OnlinePredictor
 from router.core.errors import Refusal
+from router.core.events import QualityReported
 from router.core.types import Outcome
 from router.gateway.records.lookup import RecordLookup
 from router.store.queries import Store
@@ -17,10 +18,10 @@ MAX_JUDGEMENTS = 8
 class Feedback:
     """Adds feedback, and teaches the predictor what the store already holds."""
 
-    def __init__(self, store: Store, lookup: RecordLookup, predictor: OnlinePredictor) -> None:
+    def __init__(self, store: Store, lookup: RecordLookup, report: Callable[[QualityReported], None]) -> None:
         self._store = store
         self._lookup = lookup
-        self._predictor = predictor
+        self._report = report
 
     async def add(self, request_id: str, quality: float, key: str | None) -> bool:
         """Keep a judgement (`quality` 0 to 1) and learn from it; False if the key has no such request.
@@ -38,10 +39,10 @@ class Feedback:
         if len(await self._store.feedback(request_id)) > 1:
             return True  # only the first counts: otherwise one caller could lower a model's quality at will
         for model, features, judged in await self._store.feedback_to_learn(request_id=request_id, limit=1):
-            self._predictor.observe_quality(model, features, judged)
+            self._report(QualityReported(model, features, judged))
         return True
 
     async def learn_recorded(self) -> None:
         """Teach the predictor the feedback of earlier runs."""
         for model, features, quality in await self._store.feedback_to_learn():
-            self._predictor.observe_quality(model, features, quality, recorded=True)
+            self._report(QualityReported(model, features, quality, recorded=True))

@@ -11,7 +11,6 @@ import orjson
 
 from backends import sse_events
 from router.core.errors import Refusal
-from router.core.events import Dispatch
 from router.core.types import Prediction, Request
 from router.explain import PREDICTED
 from router.gateway.codecs.codec import ApiCodec
@@ -41,7 +40,7 @@ def length_event(api: str, model: str, request: Request) -> bytes:
     return sse_events.event(orjson.dumps(chunk))
 
 
-def headway_object(record: RequestRecord, dispatch: Dispatch | None) -> dict[str, Any]:
+def headway_object(record: RequestRecord, prediction: Prediction) -> dict[str, Any]:
     """The `headway` member of an answer."""
     return {
         "request_id": record.id,
@@ -52,7 +51,7 @@ def headway_object(record: RequestRecord, dispatch: Dispatch | None) -> dict[str
         "ttft_ms": None if record.ttft_s is None else round(record.ttft_s * 1000, 3),
         "e2e_ms": None if record.e2e_s is None else round(record.e2e_s * 1000, 3),
         "cost_usd": record.cost_usd,
-        "predicted": None if dispatch is None else predicted_object(dispatch.prediction),
+        "predicted": predicted_object(prediction),
         "slo_met": record.slo_met,
         "outcome": record.outcome,
         "queue_wait_ms": None if record.queue_wait_s is None else round(record.queue_wait_s * 1000, 3),

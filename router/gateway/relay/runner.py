@@ -1,5 +1,5 @@
-"""The thin asyncio runner: feeds events to the scheduler, hands its instructions to the requests they
-concern, and owns the one timer."""
+"""Runs the scheduler in the event loop: feeds it events, hands its instructions to the requests that they concern, and
+owns its one timer."""
 
 from __future__ import annotations
 
@@ -7,125 +7,141 @@ import asyncio
 from collections.abc import Callable
 from math import inf
 from time import monotonic, perf_counter
-from typing import Any
+from typing import Protocol
 
-from router.background import failed
-from router.core.errors import Refusal
-from router.core.events import Arrived, Cancel, Dispatch, Ended, Event, Instruction, Left, Refuse, Tick
+from router.background import failed, surviving
+from router.core.events import (
+    Allow,
+    Arrived,
+    Cancel,
+    Dispatch,
+    Ended,
+    Event,
+    Finish,
+    GivenUp,
+    Instruction,
+    Left,
+    Reserve,
+    Tick,
+)
+from router.core.money.reservation import Funding
 from router.core.scheduler import Scheduler
 from router.core.types import EndedHow, Request
 
-#: A timer that failed goes off again after this long.
+#: A timer whose event failed goes off again after this long.
 _AGAIN_S = 0.5
 
 
-class Ticket:
-    """One request's end of the runner.
+class RequestHandle(Protocol):
+    """Who carries out the instructions for one request. No method waits."""
 
-    The task that relays the request waits here for its next instruction. A refusal that comes while an
-    attempt is under way (time passed) or a client that leaves cancels that task; `refusal` and `left` then
-    say why. A hedge to begin and an attempt to give up are not waited for: `beside` takes them at once.
-    """
+    def dispatch(self, instruction: Dispatch) -> None:
+        """Start an attempt."""
+        ...
 
-    __slots__ = ("_beside", "_instruction", "_waiter", "left", "refusal", "request", "task")
+    def cancel(self, instruction: Cancel) -> None:
+        """Abort an attempt, and report its end before this returns."""
+        ...
 
-    def __init__(
-        self, request: Request, task: asyncio.Task[Any], beside: Callable[[Dispatch | Cancel], None]
-    ) -> None:
-        self.request = request
-        self.task = task
-        self.refusal: Refusal | None = None
-        self.left = False
-        self._beside = beside
-        self._instruction: Dispatch | Refuse | None = None
-        self._waiter: asyncio.Future[None] | None = None
+    def reserve(self, instruction: Reserve) -> None:
+        """Start to take more money; the answer is reported later."""
+        ...
 
-    @property
-    def interrupted(self) -> bool:
-        """Whether the task was cancelled by us, not by the server's shutdown."""
-        return self.left or self.refusal is not None
+    def allow(self, instruction: Allow) -> None:
+        """Let an attempt cost more."""
+        ...
 
-    async def next(self) -> Dispatch | Refuse:
-        """The next instruction; waits while the request is queued."""
-        while self._instruction is None:
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-        instruction, self._instruction = self._instruction, None
-        return instruction
-
-    def deliver(self, instruction: Instruction, current: bool) -> None:
-        """Take an instruction. `current`: it answers the ticket's own event, so its task will ask for it."""
-        if isinstance(instruction, Cancel) or (isinstance(instruction, Dispatch) and instruction.hedge):
-            self._beside(instruction)
-        elif current or self._waiter is not None or isinstance(instruction, Dispatch):
-            self._instruction = instruction
-            if self._waiter is not None and not self._waiter.done():
-                self._waiter.set_result(None)
-        else:
-            self.refusal = instruction.refusal
-            self.task.cancel()
+    def finish(self, instruction: Finish) -> None:
+        """The request is over."""
+        ...
 
 
 class Runner:
-    """Executes a scheduler in the running event loop. `clock` gives seconds and never goes back (a loop's
-    own time is cached, on uvloop in whole milliseconds: too coarse for latencies)."""
+    """Runs one scheduler. `clock` gives seconds and never goes back (a loop's own time is cached, on uvloop in whole
+    milliseconds: too coarse for latencies)."""
 
     def __init__(self, scheduler: Scheduler, clock: Callable[[], float] = monotonic) -> None:
         self.scheduler = scheduler
         self.clock = clock
         self._loop = asyncio.get_running_loop()
-        #: Hears the policy and the seconds that a decision took.
+        #: Called with the policy and the seconds that a decision took.
         self.on_decision: Callable[[str, float], None] | None = None
-        #: Hears that an attempt may have begun or ended, so that other replicas of the router are told soon.
+        #: Called when an attempt may have begun or ended, so that other replicas of the router hear of it soon.
         self.on_work: Callable[[], None] | None = None
-        self._tickets: dict[str, Ticket] = {}
+        #: Called with each event, its time and its instructions, before they are carried out.
+        self.on_event: Callable[[Event, float, list[Instruction]], None] | None = None
+        self._handles: dict[str, RequestHandle] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._wakes_at = inf
 
-    def submit(
-        self, request: Request, task: asyncio.Task[Any], beside: Callable[[Dispatch | Cancel], None]
-    ) -> Ticket:
-        """Bring a request in; its first instruction is read from the ticket. `beside` is called in the moment that
-        a second attempt is to begin or one of two is to be given up; it must not raise."""
-        ticket = self._tickets[request.id] = Ticket(request, task, beside)
+    def submit(self, request: Request, funding: Funding | None, handle: RequestHandle) -> None:
+        """Bring a request in. Its instructions go to `handle` until its `Finish`, which comes in any case."""
+        self._handles[request.id] = handle
         began = perf_counter()
         try:
-            self.apply(Arrived(request), ticket)
+            self.apply(Arrived(request, funding))
         except BaseException:
-            self.close(ticket)
+            self.forget(request.id)
             raise
         if self.on_decision is not None:
             self.on_decision(request.policy, perf_counter() - began)
-        return ticket
 
-    def leave(self, ticket: Ticket) -> None:
-        """The client has gone: stop what is being done for it."""
-        if self._tickets.pop(ticket.request.id, None) is not None:
-            ticket.left = True
-            self.apply(Left(ticket.request.id))
-            ticket.task.cancel()
-
-    def close(self, ticket: Ticket) -> None:
-        """The request has ended, whatever way; no instruction will reach it any more."""
-        request_id = ticket.request.id
-        self._tickets.pop(request_id, None)
-        if self.scheduler.knows(request_id):  # its task was ended from outside, or failed
-            self.apply(Left(request_id))
-
-    def apply(self, event: Event, origin: Ticket | None = None) -> None:
-        """Feed one event and deliver what comes of it. `origin` is the ticket whose task calls."""
-        instructions = self.scheduler.handle(event, self.clock())
-        if self.on_work is not None and (instructions or type(event) is Ended or type(event) is Left):
+    def apply(self, event: Event, now: float | None = None) -> None:
+        """Feed one event (that happened `now`, else at this moment) and carry out what comes of it."""
+        if now is None:
+            now = self.clock()
+        instructions = self.scheduler.handle(event, now)
+        kind = type(event)
+        if self.on_event is not None:
+            self.on_event(event, now, instructions)
+        if self.on_work is not None and (instructions or kind is Ended or kind is Left):
             self.on_work()
         for instruction in instructions:
-            ticket = self._tickets.get(instruction.request_id)
-            if ticket is not None:
-                ticket.deliver(instruction, current=ticket is origin)
+            self._carry_out(instruction)
         if instructions or self.scheduler.queue_depth or self._may_be_earlier(event):
             self._arm()
+
+    def forget(self, request_id: str) -> None:
+        """The scheduler has failed on a request: whatever it has of it is given up, and nobody is told."""
+        self._handles.pop(request_id, None)
+        with surviving("relay"):
+            self.apply(GivenUp(request_id, "internal_error"))
+
+    def stop(self) -> None:
+        """Cancel the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        handle = self._handles.get(instruction.request_id)
+        if handle is None:
+            if type(instruction) is Cancel:  # of a request that was forgotten
+                self._left_undone(instruction)
+            return
+        kind = type(instruction)
+        try:
+            if kind is Finish:
+                del self._handles[instruction.request_id]
+                handle.finish(instruction)  # type: ignore[arg-type]
+            elif kind is Dispatch:
+                handle.dispatch(instruction)  # type: ignore[arg-type]
+            elif kind is Cancel:
+                handle.cancel(instruction)  # type: ignore[arg-type]
+            elif kind is Reserve:
+                handle.reserve(instruction)  # type: ignore[arg-type]
+            else:
+                handle.allow(instruction)  # type: ignore[arg-type]
+        except Exception as error:  # noqa: BLE001 (one request's fault must not reach the others' instructions)
+            failed("relay", error)
+            self._left_undone(instruction)
+
+    def _left_undone(self, instruction: Instruction) -> None:
+        """Nobody carries out an instruction: the request is given up, and what it has under way is taken for ended."""
+        if type(instruction) is Cancel:
+            self.apply(Ended(instruction.request_id, instruction.attempt, EndedHow.CANCELLED, sent=False))
+        elif type(instruction) is not Finish:
+            self.apply(GivenUp(instruction.request_id, "internal_error"))
 
     @staticmethod
     def _may_be_earlier(event: Event) -> bool:
@@ -154,12 +170,3 @@ class Runner:
             if self._timer is None:
                 self._wakes_at = self.clock() + _AGAIN_S
                 self._timer = self._loop.call_later(_AGAIN_S, self._wake)
-
-    def stop(self) -> None:
-        """Cancel the timer."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-
-__all__ = ["Dispatch", "Refuse", "Runner", "Ticket"]

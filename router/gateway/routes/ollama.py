@@ -36,7 +36,7 @@ def ollama_routes(gateway: Gateway) -> APIRouter:
         for model in gateway.config.models:
             if model.name not in names.models:
                 continue
-            instances = list(gateway.runner.scheduler.serving(model.name))
+            instances = list(gateway.runner.scheduler.fleet.serving(model.name))
             if live_only and not any(instance.healthy for instance in instances):
                 continue
             candidates = [instance.candidates[model.name] for instance in instances]

@@ -13,7 +13,7 @@ from router.explain import describe, described_candidates
 from router.gateway.codecs.responses.request import is_response, responses_to_chat
 from router.gateway.http.request_body import ClientGone, read_body
 from router.gateway.intake.request import build_request, routing_params
-from router.gateway.keys.reservation import Reservation
+from router.gateway.keys.reservation import KeyReservation
 from router.gateway.routes.access import client_key, not_found
 from router.gateway.service import Gateway
 from router.request import body as bodies
@@ -56,7 +56,7 @@ def routing_routes(gateway: Gateway) -> APIRouter:
         try:
             return await _dry_run(gateway, request, terms, reservation)
         finally:
-            reservation.close(0.0)
+            reservation.close(0.0, 0.0)
 
     @router.get("/routing/{request_id}")
     async def routing(request_id: str, request: Request) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def routing_routes(gateway: Gateway) -> APIRouter:
 
 
 async def _dry_run(
-    gateway: Gateway, request: Request, terms: KeyTerms | None, reservation: Reservation | None
+    gateway: Gateway, request: Request, terms: KeyTerms | None, reservation: KeyReservation | None
 ) -> dict[str, Any]:
     """What would be decided now. `lease` is what the request holds of its key's limits: its prompt's tokens are taken
     like those of a request that is sent."""

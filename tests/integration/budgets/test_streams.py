@@ -8,6 +8,7 @@ import json
 import aiohttp
 import pytest
 
+from router.core.money.account import RequestMoney
 from router.gateway.keys.accounts import TOTAL
 from tests.integration.budgets.worlds import (
     INPUT_USD,
@@ -245,7 +246,7 @@ async def test_a_hedge_is_begun_only_if_its_prompt_is_paid(tmp_path, monkeypatch
         await first(exchange)
 
     # Money for one prompt and some tokens; the scheduler is made to believe that there is more.
-    monkeypatch.setattr("router.core.live.Live.charged_usd", lambda live: live.spent_usd)
+    monkeypatch.setattr(RequestMoney, "_left_of_budgets_usd", lambda money: money.reservation.left_usd)
     sections |= {"kind": "openai", "limit_usd": budget(100) if enough else budget(5)}
     async with one_key(tmp_path, late, says("hedge"), **sections) as (gw, stage, _):
         text, headers, finish = await chat(gw, max_tokens=3, **KEY)

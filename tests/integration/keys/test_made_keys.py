@@ -417,13 +417,19 @@ async def test_while_the_database_is_away_the_known_keys_go_on(tmp_path, monkeyp
 async def test_a_made_key_has_targets_and_metrics_of_its_own(tmp_path):
     async with gateway(tmp_path, keys=[key("root", attainment=0.8)]) as gw:
         secret = await make(gw, "made", maker="root", quality=0.55)
-        assert (gw.gateway.targets("made").quality, gw.gateway.targets("made").attainment) == (0.55, 0.8)
+        assert (gw.gateway.targets.scopes["made"].quality, gw.gateway.targets.scopes["made"].attainment) == (
+            0.55,
+            0.8,
+        )
         assert await chats(gw, secret) == 200
         async with gw.http.get(f"{gw.url}/metrics") as response:
             assert 'key="made"' in await response.text()
         gw.fleet["auth"]["keys"] = [key("root", attainment=0.7)]
         assert (await gw.post("/admin/reload", {}, **ADMIN))[0] == 200
-        assert (gw.gateway.targets("made").quality, gw.gateway.targets("made").attainment) == (0.55, 0.7)
+        assert (gw.gateway.targets.scopes["made"].quality, gw.gateway.targets.scopes["made"].attainment) == (
+            0.55,
+            0.7,
+        )
 
 
 async def test_where_keys_are_required_a_lost_database_opens_nothing(tmp_path, caplog):

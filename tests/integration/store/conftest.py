@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from router.core.events import Considered, Decision
-from router.core.types import Candidate, EndedHow, Prediction
+from router.core.types import Candidate, Considered, Decision, EndedHow, Prediction
 from router.store.records import AttemptRecord, RequestRecord
 
 MakeRecord = Callable[..., RequestRecord]

@@ -14,8 +14,7 @@ from benchmarks.datasets.from_store import read_store
 from predictors.learned.text import prompt_features
 from predictors.training.dataset import DatasetError, State
 from router.config import FleetConfig
-from router.core.events import Considered, Decision
-from router.core.types import Candidate, EndedHow, Outcome
+from router.core.types import Candidate, Considered, Decision, EndedHow, Outcome
 from router.store.queries import Store
 from router.store.records import AttemptRecord, RequestRecord
 

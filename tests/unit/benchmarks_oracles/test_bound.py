@@ -19,7 +19,7 @@ from benchmarks.oracles.work import LeastWork
 from benchmarks.simulator import Arrival, Fleet, simulate
 from benchmarks.workloads.format import WorkloadError
 from policies import POLICIES
-from router.core.outcome import tpot_s
+from router.core.settlement import tpot_s
 from router.core.types import Slo
 from tests.examples import few_examples
 from tests.unit.benchmarks_oracles.cases import (

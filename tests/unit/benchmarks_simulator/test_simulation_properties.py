@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from benchmarks.simulator import OUTCOMES, InstanceLoss, Simulation
 from router.core.events import Event, Instruction
-from router.core.outcome import tpot_s
+from router.core.settlement import tpot_s
 from router.core.types import OUTSIDE_ATTAINMENT, Outcome, Slo
 from tests.examples import few_examples
 from tests.integration.parity.scenarios import MIXED, any_wish, asked, fleet, workload
-from tests.integration.parity.traces import listen
+from tests.unit.core.ledger import listen
 
 
 @few_examples

@@ -12,12 +12,11 @@ import pytest
 
 import policies
 from benchmarks.simulator import OUTCOMES, InstanceLoss, Result, Simulation
-from router.core.events import Cancel, Dispatch, Event, Instruction
-from router.core.types import Outcome
+from router.core.events import Dispatch, Event, Finish, FleetChanged, Instruction
+from router.core.types import EndedHow, Outcome
 from tests.integration.parity.scenarios import MIXED, any_wish, asked, fleet, workload
-from tests.integration.parity.traces import listen
 from tests.unit.benchmarks_simulator.wrong import Wrong, hasty
-from tests.unit.core.ledger import Ledger
+from tests.unit.core.ledger import Ledger, listen
 
 REQUESTS = 50
 
@@ -40,14 +39,18 @@ def world(policy: str, seed: int) -> tuple[Simulation, list[Any], Counter[str]]:
     losses = [InstanceLoss(instances[0]["name"], 1.0 + 2 * rng.random(), 1.0)]
     simulation = Simulation(of, seed=seed, losses=losses, predictor=Wrong(bend=hasty))
     scheduler = simulation.scheduler
-    scheduler.settings = replace(scheduler.settings, hedge_share=1.0, explore=0.2)
+    settings = replace(scheduler.settings, hedge_share=1.0, explore=0.2)
+    scheduler.handle(FleetChanged(tuple(scheduler.instances.values()), settings), 0.0)
     ledger = Ledger(scheduler)
     counts: Counter[str] = Counter()
 
     def heard(event: Event, now: float, instructions: list[Instruction]) -> None:
-        ledger.hear(event, now, instructions)
+        ledger.take(event, now, instructions)
         counts["hedges"] += sum(isinstance(each, Dispatch) and each.hedge for each in instructions)
-        counts["cancelled"] += sum(isinstance(each, Cancel) for each in instructions)
+        ended = [each.settlement for each in instructions if isinstance(each, Finish)]
+        counts["lost"] += sum(
+            each.ended_how is EndedHow.HEDGE_LOST for settlement in ended for each in settlement.attempts
+        )
 
     listen(scheduler, heard)
     return simulation, asked(requests, of), counts
@@ -74,7 +77,7 @@ def test_every_policy_keeps_the_books(policy: str) -> None:
         assert outcomes.total() == REQUESTS
         assert not outcomes[Outcome.REJECTED_INVALID]
         assert int(columns["hedged"].sum()) <= counts["hedges"]
-        assert counts["cancelled"] <= counts["hedges"]
+        assert counts["lost"] <= counts["hedges"]
         overrun_usd = columns["budget_overrun_usd"]
         assert np.nan_to_num(overrun_usd).max() <= 1e-12
         assert (columns["propensity"][columns["attempts"] == 1] > 0).all()
@@ -88,4 +91,4 @@ def test_hedges_are_among_them() -> None:
     found: Counter[str] = Counter()
     for seed in range(6):
         found += run("least_load", seed)[1]
-    assert found["hedges"] >= found["cancelled"] > 10
+    assert found["hedges"] >= found["lost"] > 10

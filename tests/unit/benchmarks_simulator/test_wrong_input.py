@@ -44,7 +44,10 @@ def test_a_batching_engine_of_two_models() -> None:
         ({"routing": {"policy": "best"}}, "request r0: unknown policy 'best'"),
         ({"output_tokens": None}, "request r0: no output_tokens"),
         ({"output_tokens": {"qwen2.5-7b": 5}}, f"request r0: output_tokens says nothing of model {MODEL}"),
-        ({"routing": {"slo": {"ttft_ms": -1}}}, "request r0: routing.slo.ttft_ms must be greater than 0"),
+        (
+            {"routing": {"slo": {"ttft_ms": -1}}},
+            "request r0: routing.slo.ttft_ms must be a finite number greater than 0",
+        ),
     ],
 )
 def test_requests(fields: dict[str, Any], told: str) -> None:

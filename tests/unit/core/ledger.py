@@ -1,219 +1,394 @@
-"""A second set of books beside a scheduler's: what it hears and says, and what must hold of that at any moment."""
+"""The contract of the life of a request, checked from outside: a second set of books beside a scheduler's.
+
+It sees events and instructions only, but for two things that no instruction shows: which attempts wait for money, and who
+could have taken a slot.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
+from router.core.errors import Refusal
 from router.core.events import (
+    Allow,
     Arrived,
     Cancel,
     Dispatch,
     Ended,
     Event,
+    FailureKind,
+    Finish,
     FirstToken,
+    Granted,
     Instruction,
-    Left,
-    Refuse,
+    Metered,
+    PeerLoadReported,
+    Probed,
+    Reserve,
     Tick,
 )
+from router.core.money.reservation import SLACK_USD, Allowance, Funding
+from router.core.request_state import AttemptPhase
 from router.core.scheduler import Scheduler
+from router.core.settlement import Settlement
 from router.core.state import Instance
-from router.core.types import EndedHow, Request
+from router.core.types import EndedHow, Outcome, Request
+
+#: Takes what goes into a scheduler, when, and what comes out.
+Listener = Callable[[Event, float, list[Instruction]], None]
+#: Outcomes of requests that get no error from the router.
+_WITHOUT_REFUSAL = (
+    Outcome.OK,
+    Outcome.LATE,
+    Outcome.BUDGET_EXHAUSTED_MID_DECODE,
+    Outcome.CLIENT_CANCELLED,
+)
+_EXACT_USD = 1e-12
+
+
+def listen(scheduler: Scheduler, listener: Listener) -> None:
+    """Let `listener` get all that a scheduler handles."""
+    handle = scheduler.handle
+
+    def heard(event: Event, now: float) -> list[Instruction]:
+        instructions = handle(event, now)
+        listener(event, now, instructions)
+        return instructions
+
+    scheduler.handle = heard  # type: ignore[method-assign]
+
+
+@dataclass
+class Attempt:
+    """An attempt that the driver was told to start. `cost_usd` is what it was last reported to cost."""
+
+    sent: Dispatch
+    cost_usd: float
+    cancelled: bool = False
+    allowance: Allowance | None = None
+
+
+@dataclass
+class Entry:
+    """One request. `reserved_usd` is reserved for it, `asked` says that the budgets' answer is awaited, `costs_usd` are
+    those of attempts that have ended, `decoding` is the attempt that gave the first token of the answer."""
+
+    request: Request
+    funding: Funding | None
+    reserved_usd: float = 0.0
+    asked: bool = False
+    under_way: dict[int, Attempt] = field(default_factory=dict)
+    sent: list[Dispatch] = field(default_factory=list)
+    costs_usd: list[float] = field(default_factory=list)
+    decoding: int | None = None
+
+    @property
+    def ending(self) -> bool:
+        """Whether the driver was told to end all of it."""
+        return bool(self.under_way) and all(each.cancelled for each in self.under_way.values())
 
 
 class Ledger:
-    """Hears every event with its time and its instructions (`hear`); raises AssertionError for what must not be."""
+    """Takes every event with its time and its instructions (`take`); raises AssertionError for what must not be."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
-        self.requests: dict[str, Request] = {}  # those that have not ended
-        self.waiting: set[str] = set()
-        self.under_way: dict[str, dict[int, Dispatch]] = {}
-        self.decoding: dict[str, int] = {}  # the attempt that gave the first token
-        self.attempts: Counter[str] = Counter()
-        self.tried: dict[str, set[tuple[str, str]]] = {}
-        self.spent_usd: Counter[str] = Counter()  # of attempts that have ended
-        self.ended: Counter[str] = Counter()
+        self.entries: dict[str, Entry] = {}  # of requests that have not finished
+        self.finished: dict[str, Settlement] = {}
         self.arrived = 0
         self.hedged = 0
         self.instances: dict[str, Instance] = dict(scheduler.instances)
+        self._funding: set[tuple[str, int]] = set()  # attempts that waited for money after the last event
+        self._healthy = set(scheduler.instances)  # those that were healthy then
+
+    def attempts(self) -> Iterator[Attempt]:
+        """All under way."""
+        return (each for entry in self.entries.values() for each in entry.under_way.values())
+
+    @property
+    def waiting(self) -> set[str]:
+        """Requests that have no attempt: those in the queue."""
+        funded = {name for name, _ in self._funding}
+        return {name for name, entry in self.entries.items() if not entry.under_way and name not in funded}
 
     # --- what happens --------------------------------------------------------------------------------
-    def hear(self, event: Event, now: float, instructions: list[Instruction]) -> None:
-        waited = set(self.waiting)
-        match event:
-            case Arrived(request):
-                assert request.id not in self.requests
-                self.arrived += 1
-                self.requests[request.id] = request
-                self.waiting.add(request.id)
-            case FirstToken(name, number):
-                if number in self.under_way.get(name, {}):
-                    self.decoding.setdefault(name, number)
-            case Ended():
-                self._ended(event)
-            case Left(name):
-                if name in self.requests:
-                    self._end(name)
+    def take(self, event: Event, now: float, instructions: list[Instruction]) -> None:
+        waited = self.waiting
+        self._happened(event)
         for instruction in instructions:
-            assert instruction.request_id in self.requests, f"{instruction} for a request that has ended"
+            entry = self.entries.get(instruction.request_id)
+            assert entry is not None, f"{instruction} for a request that is not under way"
             match instruction:
                 case Dispatch():
-                    self._dispatched(instruction, now)
-                case Cancel(name, number):
-                    assert self.decoding[name] != number, "the attempt that answers is cancelled"
-                    lost = self.under_way[name].pop(number)
-                    self._pay(lost, 0)
-                case Refuse(name, _):
-                    self._end(name)
-        for name, attempts in self.under_way.items():
-            assert len(attempts) == 1 or name not in self.decoding, f"two attempts of {name} decode"
+                    self._dispatched(entry, instruction, event)
+                case Cancel():
+                    self._cancelled(entry, instruction, event)
+                case Reserve():
+                    assert entry.funding is not None
+                    assert not entry.asked, "two answers of the budgets are awaited"
+                    assert 0 < instruction.usd < float("inf")
+                    entry.asked = True
+                case Allow():
+                    attempt = entry.under_way[instruction.attempt]
+                    assert not attempt.cancelled
+                    assert attempt.allowance is not None
+                    self._covers(entry, instruction.allowance, attempt)
+                case Finish():
+                    self._finished(entry, instruction.settlement, now)
+        self.instances |= self.scheduler.instances
+        self._funding = {
+            (name, each.number)
+            for name, state in self.scheduler._requests.items()
+            for each in state.under_way
+            if each.phase is AttemptPhase.FUNDING
+        }
+        self._healthy = {name for name, each in self.scheduler.instances.items() if each.healthy}
         self._keeps_its_counts()
-        self._keeps_its_times(now if isinstance(event, Tick) else None)
-        self._keeps_the_order(instructions, waited, now)
+        self._keeps_nobody_waiting()
+        if not any(each.cancelled for each in self.attempts()):
+            self._keeps_its_times(now if isinstance(event, Tick) else None)
+            self._keeps_the_order(instructions, waited, now)
 
-    def _ended(self, event: Ended) -> None:
-        name = event.request_id
-        if event.attempt not in self.under_way.get(name, {}):
-            return
-        attempt = self.under_way[name].pop(event.attempt)
-        if self.decoding.get(name) == event.attempt:
-            del self.decoding[name]
-        if event.how is EndedHow.OK or not event.restartable:
-            if event.refusal is None:
-                self._end(name)
-            return
-        if event.output_tokens:
-            self._pay(attempt, event.output_tokens)
-        if not self.under_way[name]:
-            self.waiting.add(name)
+    def _happened(self, event: Event) -> None:
+        match event:
+            case Arrived(request, funding):
+                assert request.id not in self.entries
+                self.arrived += 1
+                entry = self.entries[request.id] = Entry(request, funding)
+                entry.reserved_usd = 0.0 if funding is None else funding.reserved_usd
+            case FirstToken(name, number):
+                attempt = self._attempt(name, number)
+                if attempt is not None and not attempt.cancelled and self.entries[name].decoding is None:
+                    self.entries[name].decoding = number
+            case Metered(name, number, cost_usd):
+                attempt = self._attempt(name, number)
+                if attempt is not None:
+                    attempt.cost_usd = cost_usd
+            case Granted(name, reserved_usd, _):
+                if name in self.entries:
+                    self.entries[name].reserved_usd += reserved_usd
+                    self.entries[name].asked = False
+            case Ended():
+                if self._attempt(event.request_id, event.attempt) is not None:
+                    self._ended(self.entries[event.request_id], event)
 
-    def _end(self, name: str) -> None:
-        del self.requests[name]
-        self.waiting.discard(name)
-        self.under_way.pop(name, None)
-        self.decoding.pop(name, None)
-        self.ended[name] += 1
-        assert self.ended[name] == 1, f"{name} has ended twice"
+    def _attempt(self, name: str, number: int) -> Attempt | None:
+        entry = self.entries.get(name)
+        return None if entry is None else entry.under_way.get(number)
 
-    def _pay(self, attempt: Dispatch, output_tokens: int) -> None:
-        request = self.requests[attempt.request_id]
-        self.spent_usd[request.id] += attempt.candidate.price.cost_usd(
-            request.prompt_tokens_bound, output_tokens
+    def _ended(self, entry: Entry, event: Ended) -> None:
+        """Bill an attempt as `router.core.settlement` promises."""
+        attempt = entry.under_way.pop(event.attempt)
+        if entry.decoding == event.attempt and event.how is not EndedHow.OK:
+            entry.decoding = None
+        cancelled = attempt.cancelled
+        paid = (
+            (cancelled and event.sent)
+            or (not cancelled and event.how is EndedHow.OK)
+            or (event.failure is not None and event.failure.kind is FailureKind.TOO_LARGE and not cancelled)
+            or event.output_tokens > 0
         )
+        prompt_tokens = event.prompt_tokens or entry.request.prompt_tokens
+        price = attempt.sent.candidate.price
+        entry.costs_usd.append(price.cost_usd(prompt_tokens, event.output_tokens) if paid else 0.0)
 
-    # --- what must hold ------------------------------------------------------------------------------
-    def _dispatched(self, sent: Dispatch, now: float) -> None:
-        name, candidate = sent.request_id, sent.candidate
-        request, running = self.requests[name], self.under_way.setdefault(name, {})
-        assert len(running) == sent.hedge, f"{name} is dispatched twice"
-        assert all(other.candidate.instance != candidate.instance for other in running.values())
-        assert name not in self.decoding, f"{name} has its first token already"
-        self.attempts[name] += 1
-        assert sent.attempt == self.attempts[name] <= self.scheduler.settings.max_attempts
-        tried = self.tried.setdefault(name, set())
+    # --- instructions --------------------------------------------------------------------------------
+    def _dispatched(self, entry: Entry, sent: Dispatch, event: Event) -> None:
+        scheduler, request, candidate = self.scheduler, entry.request, sent.candidate
+        beside = [each.sent for each in entry.under_way.values() if not each.cancelled]
+        funded = (
+            request.id,
+            sent.attempt,
+        ) in self._funding  # it was placed before, when things were otherwise
+        assert len(beside) <= sent.hedge, f"{request.id} is dispatched twice"
+        assert len(beside) == sent.hedge or funded
+        assert all(other.candidate.instance != candidate.instance for other in beside)
+        assert entry.decoding is None, f"{request.id} has its first token already"
+        assert entry.sent == [] or sent.attempt > entry.sent[-1].attempt
+        assert sent.attempt <= scheduler.settings.max_attempts
+        tried = [(other.candidate.instance, other.candidate.model) for other in entry.sent]
         assert (candidate.instance, candidate.model) not in tried, "the same candidate again"
-        tried.add((candidate.instance, candidate.model))
         assert candidate.model in (*request.models, *request.fallbacks)
         if sent.hedge:
             self.hedged += 1
             assert request.hedges
-            assert self.hedged <= self.scheduler.settings.hedge_share * self.arrived + 1
-        running[sent.attempt] = sent
-        self.waiting.discard(name)
-        instance = self.scheduler.instances[candidate.instance]
-        assert instance.healthy
-        assert not instance.draining
-        assert instance.max_concurrency is None or instance.in_flight <= instance.max_concurrency
+            assert self.hedged <= scheduler.settings.hedge_share * self.arrived + 1
+        if not funded:
+            instance = scheduler.instances[candidate.instance]
+            if not instance.healthy:  # a request that ended later in this event was held against it
+                assert candidate.instance in self._healthy
+                assert not isinstance(event, Probed | PeerLoadReported)
+            assert not instance.draining
+            assert instance.max_concurrency is None or instance.in_flight <= instance.max_concurrency
         if request.min_quality is not None:
-            (quality,) = self.scheduler.predictor.qualities(request, (candidate,))
+            (quality,) = scheduler.predictor.qualities(request, (candidate,))
             assert quality is not None
             assert quality >= request.min_quality
-        self._keeps_to_its_money(request, running.values())
+        least = request.choices if request.decodes else 0
+        attempt = Attempt(sent, candidate.price.cost_usd(request.bound_tokens(candidate.model), least))
+        entry.under_way[sent.attempt] = attempt
+        entry.sent.append(sent)
+        self._keeps_to_the_cap(entry)
+        if sent.allowance is None:
+            assert entry.funding is None
+        else:
+            self._covers(entry, sent.allowance, attempt)
 
-    def _keeps_to_its_money(self, request: Request, running: Iterable[Dispatch]) -> None:
+    def _cancelled(self, entry: Entry, cancel: Cancel, event: Event) -> None:
+        attempt = entry.under_way[cancel.attempt]
+        assert not attempt.cancelled, "cancelled twice"
+        # The attempt that answers is cancelled only if nobody waits for its answer any more.
+        lost = isinstance(event, FirstToken | Ended)
+        assert entry.decoding != cancel.attempt or not lost, "the attempt that answers is cancelled"
+        attempt.cancelled = True
+
+    def _covers(self, entry: Entry, allowance: Allowance, attempt: Attempt) -> None:
+        """An allowance is reserved, beside what has been spent and what the other attempts were reported to cost."""
+        others = sum(each.cost_usd for each in entry.under_way.values() if each is not attempt)
+        spent_usd = sum(entry.costs_usd)
+        assert allowance.covered_usd <= entry.reserved_usd - spent_usd - others + 2 * SLACK_USD
+        assert allowance.report_at_usd <= allowance.covered_usd
+        attempt.allowance = allowance
+
+    def _keeps_to_the_cap(self, entry: Entry) -> None:
         """Whatever becomes of the attempts under way, the cap is not exceeded by more than one token's price."""
-        cap_usd = request.max_cost_usd
+        request, cap_usd = entry.request, entry.request.max_cost_usd
         if cap_usd is None:
             return
-        worst_usd = self.spent_usd[request.id]
-        dearest_usd = 0.0
-        for sent in running:
-            price, bound = sent.candidate.price, sent.max_output_tokens
-            dearest_usd = max(dearest_usd, price.cost_usd(0, 1))
+        worst_usd, token_usd = sum(entry.costs_usd), 0.0
+        for attempt in entry.under_way.values():
+            price, bound = attempt.sent.candidate.price, attempt.sent.bound
+            token_usd = max(token_usd, price.cost_usd(0, 1))
             if request.decodes and price.output_usd_per_mtok:
-                assert sent.paid_tokens is not None
-                assert bound is None or bound * request.choices <= sent.paid_tokens
-            worst_usd += price.cost_usd(request.prompt_tokens_bound, sent.paid_tokens or 0)
-        assert worst_usd <= cap_usd + dearest_usd + 1e-12
+                assert bound.paid_tokens is not None
+                bounds = [bound.max_tokens, attempt.sent.candidate.context_tokens]
+                least = min((each for each in bounds if each is not None), default=None)
+                assert least is None or least * request.choices <= bound.paid_tokens
+            worst_usd += price.cost_usd(request.prompt_tokens_bound, bound.paid_tokens or 0)
+        assert worst_usd <= cap_usd + token_usd + _EXACT_USD
 
+    def _finished(self, entry: Entry, settlement: Settlement, now: float) -> None:
+        request = entry.request
+        name = request.id
+        assert not entry.under_way, f"{name} finishes while an attempt is under way"
+        assert name not in self.finished, f"{name} finishes twice"
+        del self.entries[name]
+        self.finished[name] = settlement
+        attempts = settlement.attempts
+        assert [each.number for each in attempts] == [*range(1, len(attempts) + 1)]
+        started = {each.attempt for each in entry.sent}
+        for each in attempts:
+            assert each.phase is AttemptPhase.ENDED
+            assert each.ended_how is not None
+            if each.number not in started:  # it waited for money in vain
+                assert (each.cost_usd, each.billed, each.output_tokens) == (0.0, False, 0)
+        assert abs(settlement.cost_usd - sum(each.cost_usd for each in attempts)) <= _EXACT_USD
+        assert abs(settlement.cost_usd - sum(entry.costs_usd)) <= _EXACT_USD
+        assert abs(settlement.reserved_usd - entry.reserved_usd) <= _EXACT_USD
+        assert (settlement.used_tokens > 0) == any(each.billed for each in attempts)
+        assert (settlement.refusal is None) == (settlement.outcome in _WITHOUT_REFUSAL)
+        self._answers(entry, settlement)
+        assert 0 <= settlement.e2e_s <= now - request.arrived_at
+        assert 0 <= settlement.queue_wait_s <= settlement.e2e_s
+        if settlement.ttft_s is not None:
+            assert settlement.queue_wait_s <= settlement.ttft_s <= settlement.e2e_s
+
+    def _answers(self, entry: Entry, settlement: Settlement) -> None:
+        """A request that was answered has one whole answer; whether that kept the SLO is said where there is one."""
+        slo, met = entry.request.slo, settlement.slo_met
+        answered = [each for each in settlement.attempts if each.ended_how is EndedHow.OK]
+        if settlement.outcome in (Outcome.OK, Outcome.LATE, Outcome.BUDGET_EXHAUSTED_MID_DECODE):
+            assert answered == [settlement.answer]
+            assert (met is None) == (slo is None)
+            assert (settlement.outcome is Outcome.LATE) <= (met is False)
+        else:
+            assert not answered
+            assert not met
+            assert slo is not None or met is None
+            if isinstance(settlement.refusal, Refusal):
+                outside = (Outcome.REJECTED_INVALID,)
+                assert (met is False) == (slo is not None and settlement.outcome not in outside)
+
+    # --- at any moment -------------------------------------------------------------------------------
     def _keeps_its_counts(self) -> None:
-        scheduler = self.scheduler
-        self.instances |= scheduler.instances
-        assert scheduler.live == len(self.requests)
-        assert scheduler.queue_depth == len(self.waiting) <= scheduler.settings.max_queue
-        assert sum(scheduler.queued_by_model().values()) == len(self.waiting)
-        there: dict[str, list[Dispatch]] = {name: [] for name in self.instances}
-        for attempts in self.under_way.values():
-            for each in attempts.values():
-                there[each.candidate.instance].append(each)
+        scheduler, waiting = self.scheduler, self.waiting
+        assert scheduler.live == len(self.entries)
+        assert scheduler.queue_depth == len(waiting) <= scheduler.settings.max_queue
+        assert sum(scheduler.queued_by_model().values()) == len(waiting)
+        at: Counter[str] = Counter()
+        awaiting: Counter[str] = Counter()
+        prompts: Counter[str] = Counter()
+        targets: Counter[str] = Counter()
+        for name, entry in self.entries.items():
+            places = {number: each.sent.candidate for number, each in entry.under_way.items()}
+            for _, number in (each for each in self._funding if each[0] == name):
+                state = scheduler._requests[name].attempt(number)
+                assert state is not None
+                places[number] = state.candidate
+            for number, candidate in places.items():
+                at[candidate.instance] += 1
+                slo = entry.request.slo
+                targets[candidate.instance] += slo is not None and slo.tpot_s is not None
+                if entry.decoding != number:
+                    awaiting[candidate.instance] += 1
+                    prompts[candidate.instance] += entry.request.prompt_tokens
         for name, instance in self.instances.items():
-            mine = there[name]
-            awaiting = [each for each in mine if self.decoding.get(each.request_id) != each.attempt]
-            prompts = sum(self.requests[each.request_id].prompt_tokens for each in awaiting)
-            assert instance.in_flight == len(mine)
-            assert instance.awaiting_first_token == len(awaiting)
-            assert instance.pending_prefill_tokens == prompts
-            assert len(awaiting) < len(mine) or instance.context_tokens == 0
-            targets = [self.requests[each.request_id].slo for each in mine]
-            assert len(instance.promised_tpot_s) <= sum(
-                slo is not None and slo.tpot_s is not None for slo in targets
-            )
+            assert instance.in_flight == at[name]
+            assert instance.awaiting_first_token == awaiting[name]
+            assert instance.pending_prefill_tokens == prompts[name]
+            assert awaiting[name] < at[name] or instance.context_tokens == 0
+            assert len(instance.promised_tpot_s) <= targets[name]
+
+    def _keeps_nobody_waiting(self) -> None:
+        """Whoever waits for money waits for an answer of the budgets, not for ever."""
+        for name, _ in self._funding:
+            assert self.entries[name].asked, f"{name} waits for money that nobody was asked for"
+        for name, entry in self.entries.items():
+            for each in entry.under_way.values():
+                allowance = each.allowance
+                if allowance is not None and each.cost_usd > allowance.covered_usd:
+                    assert entry.asked or allowance.final or each.cancelled, f"{name} waits for ever"
 
     def _keeps_its_times(self, ticked_at: float | None) -> None:
         """Nobody whose time passes is forgotten: the timer is set in time, and a tick finds all."""
         wake_at = self.scheduler.wake_at
-        for request in self.requests.values():
-            due = []
-            if request.id not in self.decoding:
-                due.append(request.expires_at)
+        for name, entry in self.entries.items():
+            request = entry.request
+            due = [] if entry.decoding is not None else [request.expires_at]
             if request.hard and request.slo is not None:
-                targets = [request.slo.e2e_s]
-                if request.id not in self.decoding:
-                    targets.append(request.slo.ttft_s)
+                targets = [request.slo.e2e_s, None if entry.decoding is not None else request.slo.ttft_s]
                 due += [request.arrived_at + each for each in targets if each is not None]
             for at_s in due:
-                assert wake_at is not None, f"nobody wakes for {request.id}"
-                assert wake_at <= at_s, f"{request.id} is woken too late"
-                assert ticked_at is None or at_s > ticked_at, f"the time of {request.id} has passed"
+                assert wake_at is not None, f"nobody wakes for {name}"
+                assert wake_at <= at_s, f"{name} is woken too late"
+                assert ticked_at is None or at_s > ticked_at, f"the time of {name} has passed"
 
     def _keeps_the_order(self, instructions: list[Instruction], waited: set[str], now: float) -> None:
         """Who is sent from the queue has no one of a larger priority behind, who could have taken that slot."""
         scheduler = self.scheduler
         for sent in instructions:
-            if not isinstance(sent, Dispatch) or sent.request_id not in waited:
+            if not isinstance(sent, Dispatch) or sent.request_id not in waited & self.entries.keys():
                 continue
-            request = self.requests.get(sent.request_id)
-            if request is None:
-                continue
+            request = self.entries[sent.request_id].request
             for name in self.waiting & waited:
-                if self.requests[name].priority <= request.priority:
+                if self.entries[name].request.priority <= request.priority:
                     continue
-                live = scheduler._live[name]
-                found = scheduler._eligible(live, now)
+                state = scheduler._requests[name]
+                found = scheduler._placer.eligible(state, now)
                 could = {option.candidate.instance for option in (*found.free, *found.busy)}
-                assert live.deferred or sent.candidate.instance not in could, (
-                    f"{name} of priority {live.request.priority} is behind {request.id}"
+                assert state.deferred or sent.candidate.instance not in could, (
+                    f"{name} of priority {state.request.priority} is behind {request.id}"
                 )
 
     def is_closed(self) -> None:
-        """All is over, and nothing of it is left."""
+        """All is over: one `Finish` for each `Arrived`, and nothing is left of any."""
         scheduler = self.scheduler
-        assert not self.requests
+        assert not self.entries
+        assert len(self.finished) == self.arrived
         assert scheduler.live == scheduler.queue_depth == 0
         assert scheduler.wake_at is None
-        assert len(self.ended) == self.arrived
         for each in self.instances.values():
             assert (each.in_flight, each.awaiting_first_token) == (0, 0)
             assert (each.pending_prefill_tokens, each.context_tokens, each.promised_tpot_s) == (0, 0, [])

@@ -11,12 +11,13 @@ import pytest
 
 from router.core.deciding import EXPLORED, Decider
 from router.core.errors import Refusal
-from router.core.events import Arrived, Dispatch, Ended, LoadReported, Refuse, Tick
+from router.core.events import Arrived, Dispatch, Ended, Finish, FleetChanged, Left, LoadReported, Tick
 from router.core.interfaces import Choice, Option
-from router.core.scheduler import Scheduler, SchedulerSettings
+from router.core.scheduler import Scheduler
+from router.core.settings import SchedulerSettings
 from router.core.state import Instance
 from router.core.types import Candidate, EndedHow, LoadReport, Request, Slo
-from tests.unit.core.worlds import Fixed, instance, request
+from tests.unit.core.worlds import Fixed, dispatched, failed, instance, refused, request, scheduler
 
 OK = EndedHow.OK
 
@@ -90,7 +91,7 @@ def test_a_seeded_request_explores_or_not_by_its_seed():
 
 # --- in the scheduler ---------------------------------------------------------------------------------
 def world(policy: Choosy, *instances: Instance, **settings: Any) -> Scheduler:
-    return Scheduler(instances, {"first": policy}, Fixed(), SchedulerSettings(**settings), Random(0))
+    return scheduler(*instances, policy=policy, **settings)
 
 
 def test_a_policy_sees_what_was_placed_with_the_options_that_were_decided_on_also_when_exploring():
@@ -161,13 +162,11 @@ def test_in_a_full_queue_a_light_key_takes_the_place_of_a_heavy_one():
     s = world(Choosy(), instance("a", slots=1), max_queue=2)
     for n in range(3):
         s.handle(Arrived(request(f"h{n}", key="heavy")), 0.0)
-    (refuse,) = s.handle(Arrived(request("l", key="light")), 0.1)
-    assert isinstance(refuse, Refuse)
-    assert (refuse.request_id, refuse.refusal.code) == ("h2", "server_overloaded")
-    assert not s.knows("h2")
-    (refuse,) = s.handle(Arrived(request("h3", key="heavy")), 0.1)
-    assert refuse.request_id == "h3"
-    served = [s.handle(Ended(name, 1, OK, 1), 1.0)[0].request_id for name in ("h0", "h1")]
+    (finish,) = out = s.handle(Arrived(request("l", key="light")), 0.1)
+    assert (finish.request_id, refused(out).code) == ("h2", "server_overloaded")
+    (finish,) = s.handle(Arrived(request("h3", key="heavy")), 0.1)
+    assert finish.request_id == "h3"
+    served = [dispatched(s.handle(Ended(name, 1, OK, 1), 1.0)).request_id for name in ("h0", "h1")]
     assert served == ["h1", "l"]
 
 
@@ -195,9 +194,9 @@ def test_a_shorter_queue_after_a_reload_refuses_nobody_who_waits():
     s = world(policy, instance("a", slots=1), max_queue=8)
     for n in range(6):
         s.handle(Arrived(request(f"r{n}")), 0.0)
-    s.settings = SchedulerSettings(max_queue=2)
+    s.handle(FleetChanged(tuple(s.instances.values()), SchedulerSettings(max_queue=2)), 0.5)
     policy.defers = True  # who was only waiting for a slot is held back now
-    assert s.handle(Ended("r0", 1, OK, 1), 1.0) == []
+    assert [type(each) for each in s.handle(Ended("r0", 1, OK, 1), 1.0)] == [Finish]
     assert s.queue_depth == 5
 
 
@@ -205,12 +204,24 @@ def test_a_policy_that_learns_hears_what_came_of_its_choices():
     policy = Choosy()
     s = world(policy, instance("a"))
     slo = Slo(e2e_s=1.0)
-    for name, fields in (("kept", {"slo": slo}), ("missed", {"slo": slo}), ("none", {})):
+    for name, fields in (
+        ("none", {}),
+        *((name, {"slo": slo}) for name in ("kept", "late", "left", "broken")),
+    ):
         s.handle(Arrived(request(name, **fields)), 0.0)
+    s.handle(Arrived(request("nowhere", models=("other",), slo=slo)), 0.0)
     s.handle(Ended("kept", 1, OK, 3), 0.5)
-    s.handle(Ended("missed", 1, OK, 3), 1.5)
+    s.handle(Ended("late", 1, OK, 3), 1.5)
     s.handle(Ended("none", 1, OK, 3), 1.5)
-    assert policy.heard == [("kept", "a", True), ("missed", "a", False), ("none", "a", None)]
+    s.handle(Left("left"), 1.5)
+    s.handle(failed("broken"), 1.5)
+    assert policy.heard == [
+        ("kept", "a", True),
+        ("late", "a", False),
+        ("none", "a", None),
+        ("left", "a", None),
+        ("broken", "a", False),
+    ]
 
 
 def test_what_waits_inside_an_engine_keeps_the_rest_in_our_queue():
@@ -240,11 +251,10 @@ class Judging(Fixed):
 
 def test_a_quality_floor_is_held_against_what_is_predicted():
     fleet = [instance("a", quality=0.9), instance("b", quality=0.1), instance("c", quality=0.9)]
-    s = Scheduler(fleet, {"first": Choosy()}, Judging(), SchedulerSettings(), Random(0))
+    s = scheduler(*fleet, policy=Choosy(), predictor=Judging())
     (sent,) = s.handle(Arrived(request("r", min_quality=0.7)), 0.0)
     assert sent.candidate.instance == "b"
-    (refuse,) = s.handle(Arrived(request("r2", min_quality=0.85)), 0.0)
-    assert isinstance(refuse, Refuse)
-    assert (refuse.refusal.status, refuse.refusal.code) == (400, "quality_unattainable")
+    refusal = refused(s.handle(Arrived(request("r2", min_quality=0.85)), 0.0))
+    assert (refusal.status, refusal.code) == (400, "quality_unattainable")
     with pytest.raises(Refusal):
         s.decide(request("r3", min_quality=0.85), 0.0)

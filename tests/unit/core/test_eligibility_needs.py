@@ -8,10 +8,11 @@ import pytest
 
 from router.core.eligibility import Eligible, eligible
 from router.core.errors import Refusal
-from router.core.events import Arrived, Dispatch, Ended, Refuse
+from router.core.events import Arrived, Ended
+from router.core.money.account import RequestMoney
 from router.core.state import Instance
 from router.core.types import Candidate, Capability, EndedHow, Need, Outcome
-from tests.unit.core.worlds import instance, request, scheduler
+from tests.unit.core.worlds import dispatched, failed, instance, refused, request, scheduler
 
 SEVERAL = Need(Capability.SEVERAL_ANSWERS, "n")
 ECHO = Need(Capability.ECHO, "echo")
@@ -24,9 +25,9 @@ def lacking(name: str, *unsupported: Capability, **settings: Any) -> Instance:
 
 
 def sorted_out(*instances: Instance, **fields: Any) -> Eligible:
-    return eligible(
-        request(**fields), ["m"], {"m": {each.name: each for each in instances}}, 0.0, frozenset(), 0.0
-    )
+    wanted = request(**fields)
+    by_model = {"m": {each.name: each for each in instances}}
+    return eligible(wanted, ["m"], by_model, RequestMoney(wanted), frozenset(), 0.0)
 
 
 @pytest.mark.parametrize(
@@ -102,15 +103,11 @@ def test_it_waits_for_one_that_can_and_is_tried_again_there_only() -> None:
     assert s.handle(Arrived(request("r3", needs=(SEVERAL,))), 0.0) == []
     (plain,) = s.handle(Arrived(request("r4")), 0.0)  # does not wait behind it: `a` has a slot
     assert [each.candidate.instance for each in (first, second, plain)] == ["b", "c", "a"]
-    (third,) = s.handle(Ended("r1", 1, EndedHow.OK, 10, 100), 1.0)
+    third = dispatched(s.handle(Ended("r1", 1, EndedHow.OK, 10, 100), 1.0))
     assert (third.request_id, third.candidate.instance) == ("r3", "b")
     s.handle(Ended("r2", 1, EndedHow.OK, 10, 100), 1.0)
-    (again,) = s.handle(Ended("r3", 1, EndedHow.FAILED, restartable=True), 2.0)
-    assert isinstance(again, Dispatch)
-    assert again.candidate.instance == "c"
-    (given_up,) = s.handle(Ended("r3", 2, EndedHow.FAILED, restartable=True), 3.0)
-    assert isinstance(given_up, Refuse)
-    assert given_up.refusal.code == "upstream_error"
+    assert dispatched(s.handle(failed("r3", 1), 2.0)).candidate.instance == "c"
+    assert refused(s.handle(failed("r3", 2), 3.0)).code == "upstream_error"
 
 
 def test_a_fallback_that_can_is_better_than_a_400() -> None:

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.core import health
-from router.core.events import Arrived, Dispatch, Ended, FirstToken, Probed, Refuse
+from router.core.events import Arrived, Ended, FailureKind, FirstToken, Probed
 from router.core.types import EndedHow
-from tests.unit.core.worlds import instance, request, scheduler
+from tests.unit.core.worlds import dispatched, failed, instance, refused, request, scheduler
 
 #: What happens at one instance, with eject_after=3 and return_after=2: an owner's request fails, `ok` is an answer,
 #: `refused` a connection that cannot be made, `good` and `bad` are probes.
@@ -67,15 +67,6 @@ def test_one_owner_never_takes_it_out_for_others(events, eject_after):
 
 
 # --- whose fault it is --------------------------------------------------------------------------------------
-def dispatched(instructions):
-    (dispatch,) = [each for each in instructions if isinstance(each, Dispatch)]
-    return dispatch
-
-
-def failed(id, number, **more):
-    return Ended(id, number, EndedHow.FAILED, restartable=True, fault=True, **more)
-
-
 @pytest.mark.parametrize("owner", [None, "a"])
 def test_a_request_that_fails_everywhere_is_blamed_itself(owner):
     several = [instance(name) for name in "abc"]
@@ -85,8 +76,7 @@ def test_a_request_that_fails_everywhere_is_blamed_itself(owner):
         dispatched(s.handle(Arrived(request(id, owner=owner)), 0.0))
         for attempt in (1, 2):
             dispatched(s.handle(failed(id, attempt), 0.1))
-        (refuse,) = s.handle(failed(id, 3), 0.2)
-        assert isinstance(refuse, Refuse)
+        assert refused(s.handle(failed(id, 3), 0.2)).code == "upstream_error"
     assert all(each.healthy and not each.ejected_for for each in several)
 
 
@@ -125,7 +115,7 @@ def test_a_dead_engine_is_out_as_fast_as_ever():
     for number in (1, 2, 3):
         assert a.healthy
         dispatched(s.handle(Arrived(request(f"r{number}", owner="one")), 0.0))
-        s.handle(failed(f"r{number}", 1, unreachable=True), 0.1)
+        s.handle(failed(f"r{number}", 1, FailureKind.UNREACHABLE), 0.1)
     assert not a.healthy
 
 
@@ -135,5 +125,28 @@ def test_a_stream_that_breaks_counts_when_nobody_can_tell():
     for owner in ("one", "two"):
         s.handle(Arrived(request(owner, owner=owner)), 0.0)
         s.handle(FirstToken(owner, 1), 0.1)
-        s.handle(Ended(owner, 1, EndedHow.FAILED, fault=True), 0.2)
+        s.handle(failed(owner, 1), 0.2)
     assert not a.healthy
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "blamed"),
+    [
+        (FailureKind.ERROR, None, True),
+        (FailureKind.ERROR, 500, True),
+        (FailureKind.ERROR, 503, False),  # it has too much to do
+        (FailureKind.ERROR, 429, False),
+        (FailureKind.UNREACHABLE, None, True),
+        (FailureKind.REJECTED, 400, False),
+        (FailureKind.TOO_LARGE, None, False),
+        (FailureKind.NO_SOCKET, None, False),
+    ],
+)
+def test_which_failures_count_against_an_instance(kind, status, blamed):
+    a = instance("a")
+    s = scheduler(a, eject_after=2)
+    for number in range(4):
+        s.handle(Arrived(request(f"r{number}")), 0.0)
+        if number < 2 or not blamed:
+            s.handle(failed(f"r{number}", 1, kind, status=status), 0.1)
+    assert a.healthy is not blamed

@@ -6,14 +6,25 @@ from typing import Any
 
 import pytest
 
-from router.core.events import Arrived, Cancel, Dispatch, Ended, FirstToken, Left, Refuse, Tick
+from router.core.events import Arrived, Cancel, Dispatch, Ended, FirstToken, Left, Tick
 from router.core.hedging import again_at, gain, hedge_at, pays
 from router.core.interfaces import Option
-from router.core.live import Attempt
+from router.core.money.account import OutputBound
+from router.core.request_state import AttemptState
 from router.core.scheduler import Scheduler
 from router.core.state import Instance
-from router.core.types import Candidate, EndedHow, Prediction, Price, Request, Slo
-from tests.unit.core.worlds import CHEAP, Fixed, instance, request, scheduler
+from router.core.types import Candidate, Decision, EndedHow, Prediction, Price, Request, Slo
+from tests.unit.core.worlds import (
+    CHEAP,
+    Fixed,
+    dispatched,
+    failed,
+    finished,
+    instance,
+    refused,
+    request,
+    scheduler,
+)
 
 SLO = Slo(ttft_s=2.0)
 
@@ -68,8 +79,11 @@ def test_the_first_token_decides_and_the_loser_is_cancelled(winner: int, loser: 
     late(s)
     assert s.handle(FirstToken("r1", winner), 0.7) == [Cancel("r1", loser)]
     assert s.handle(FirstToken("r1", loser), 0.7) == []
-    assert s.handle(Ended("r1", winner, EndedHow.OK, 10), 1.0) == []
-    assert not s.knows("r1")
+    settlement = finished(s.handle(Ended("r1", winner, EndedHow.OK, 10), 1.0))
+    assert settlement.answer is not None
+    assert (settlement.hedged, settlement.answer.number) == (True, winner)
+    hows = {each.number: each.ended_how for each in settlement.attempts}
+    assert hows == {winner: EndedHow.OK, loser: EndedHow.HEDGE_LOST}
     for each in (a, b):
         assert each.awaiting_first_token == 0
     assert a.in_flight + b.in_flight == 1  # the other request
@@ -79,8 +93,8 @@ def test_if_one_fails_the_other_goes_on_and_if_both_fail_it_is_tried_again():
     s = hedging(instance("a"), instance("b"), instance("c"))
     started(s)
     late(s)
-    assert s.handle(Ended("r1", 1, EndedHow.FAILED, restartable=True, fault=True), 0.6) == []
-    (third,) = s.handle(Ended("r1", 2, EndedHow.FAILED, restartable=True, fault=True), 0.7)
+    assert s.handle(failed("r1", 1), 0.6) == []
+    third = dispatched(s.handle(failed("r1", 2), 0.7))
     assert (third.candidate.instance, third.attempt, third.hedge) == ("c", 3, False)
 
 
@@ -89,18 +103,16 @@ def test_a_client_that_leaves_ends_both():
     s = hedging(a, b)
     started(s, others=1)
     late(s)
-    s.handle(Left("r1"), 0.6)
+    settlement = finished(s.handle(Left("r1"), 0.6))
+    assert [each.ended_how for each in settlement.attempts] == [EndedHow.CANCELLED] * 2
     assert a.in_flight + b.in_flight == 1
-    assert not s.knows("r1")
 
 
 def test_a_time_limit_ends_both():
     s = hedging(instance("a"), instance("b"))
     started(s, hard=True)
     late(s)
-    (refuse,) = s.handle(Tick(), 2.0)
-    assert isinstance(refuse, Refuse)
-    assert refuse.refusal.code == "ttft_timeout"
+    assert refused(s.handle(Tick(), 2.0)).code == "ttft_timeout"
     assert sum(each.in_flight for each in s.instances.values()) == 1
 
 
@@ -148,11 +160,11 @@ def test_both_are_reserved_against_the_money_cap():
     for cap_usd, hedged in ((2 * worst_usd, True), (worst_usd + price.cost_usd(400, 0), False)):
         s = hedging(instance("a", price=CHEAP), instance("b", price=CHEAP))
         first = started(s, max_tokens=50, max_cost_usd=cap_usd)
-        assert first.paid_tokens == 50
+        assert first.bound.paid_tokens == 50
         out = late(s)
         assert bool(out) is hedged
         if hedged:
-            assert out[0].paid_tokens == 50
+            assert out[0].bound.paid_tokens == 50
     # Without a bound by the client the first attempt may spend all of it: nothing is left for a second.
     s = hedging(instance("a", price=CHEAP), instance("b", price=CHEAP))
     started(s, max_cost_usd=1.0)
@@ -166,13 +178,13 @@ def test_what_the_loser_cost_is_gone():
     started(s, max_tokens=500, max_cost_usd=cap_usd)
     assert late(s) == []  # the first may spend it all
     s = hedging(instance("a", price=CHEAP), instance("b", price=CHEAP), instance("c", price=CHEAP))
-    started(s, max_tokens=50, max_cost_usd=cap_usd)
+    started(s, max_tokens=50, max_cost_usd=cap_usd, client_streams=False)
     late(s)
     s.handle(FirstToken("r1", 2), 0.6)
-    (again,) = s.handle(Ended("r1", 2, EndedHow.FAILED, output_tokens=20, restartable=True), 0.7)
+    again = dispatched(s.handle(failed("r1", 2, output_tokens=20), 0.7))
     left_usd = cap_usd - price.cost_usd(400, 0) - price.cost_usd(400, 20)
-    assert again.paid_tokens == min(50, price.affordable_output_tokens(400, left_usd) or 0)
-    assert again.paid_tokens < 50
+    assert again.bound.paid_tokens == min(50, price.affordable_output_tokens(400, left_usd) or 0)
+    assert again.bound.paid_tokens < 50
 
 
 def test_when_a_token_is_late():
@@ -183,10 +195,12 @@ def test_when_a_token_is_late():
     assert hedge_at(request(slo=SLO), Prediction()) is None
 
 
-def attempt(p_miss: float, price: Price) -> Attempt:
+def attempt(p_miss: float, price: Price) -> AttemptState:
     candidate = Candidate("a", "m", "m", price)
-    told = Prediction(ttft_s_p50=0.2, ttft_s_p95=0.5, p_miss=p_miss, cost_usd=price.cost_usd(100, 100))
-    return Attempt(1, candidate, instance("a"), told, 0.0, 100, 100)
+    prediction = Prediction(ttft_s_p50=0.2, ttft_s_p95=0.5, p_miss=p_miss, cost_usd=price.cost_usd(100, 100))
+    decision = Decision("first", 0.0, 0, (), None, ())
+    bound = OutputBound()
+    return AttemptState(1, candidate, instance("a"), prediction, decision, bound, False, 0.0, 100, 100)
 
 
 def option(p_miss: float, price: Price) -> Option:

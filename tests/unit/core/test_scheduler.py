@@ -2,45 +2,55 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
-from router.core.errors import Refusal, invalid_request
-from router.core.events import Arrived, Dispatch, Ended, FirstToken, Left, LoadReported, Probed, Refuse, Tick
+from router.core.errors import Refusal
+from router.core.events import (
+    Arrived,
+    Dispatch,
+    DrainChanged,
+    Ended,
+    FailureKind,
+    Finish,
+    FirstToken,
+    FleetChanged,
+    Left,
+    LoadReported,
+    Probed,
+    Tick,
+)
+from router.core.settings import SchedulerSettings
 from router.core.types import EndedHow, LoadReport, Outcome, Price, Slo
-from tests.unit.core.worlds import CHEAP, First, Fixed, instance, request, scheduler
+from tests.unit.core.worlds import (
+    CHEAP,
+    First,
+    Fixed,
+    dispatched,
+    failed,
+    finished,
+    instance,
+    refused,
+    request,
+    scheduler,
+)
 
-OK, FAILED = EndedHow.OK, EndedHow.FAILED
-
-
-def only(instructions):
-    assert len(instructions) == 1, instructions
-    return instructions[0]
-
-
-def dispatched(instructions) -> Dispatch:
-    found = only(instructions)
-    assert isinstance(found, Dispatch)
-    return found
-
-
-def refused(instructions) -> Refusal:
-    found = only(instructions)
-    assert isinstance(found, Refuse)
-    return found.refusal
+OK = EndedHow.OK
 
 
-def test_a_request_is_dispatched_followed_and_forgotten():
+def test_a_request_is_dispatched_followed_and_settled():
     predictor = Fixed()
     a = instance("a")
     s = scheduler(a, predictor=predictor)
     sent = dispatched(s.handle(Arrived(request()), 0.0))
-    assert (sent.candidate.instance, sent.attempt, sent.max_output_tokens) == ("a", 1, None)
+    assert (sent.candidate.instance, sent.attempt, sent.bound.max_tokens) == ("a", 1, None)
     assert (a.in_flight, a.awaiting_first_token, a.pending_prefill_tokens) == (1, 1, 100)
     assert s.handle(FirstToken("r1", 1), 0.5) == []
     assert (a.awaiting_first_token, a.pending_prefill_tokens, a.context_tokens) == (0, 0, 200)
-    assert s.handle(Ended("r1", 1, OK, output_tokens=11), 1.5) == []
+    settlement = finished(s.handle(Ended("r1", 1, OK, output_tokens=11), 1.5))
+    assert (settlement.outcome, settlement.refusal, settlement.decoded) == (Outcome.OK, None, True)
+    assert (settlement.ttft_s, settlement.e2e_s, settlement.tpot_s) == (0.5, 1.5, pytest.approx(0.1))
+    assert [each.number for each in settlement.attempts] == [1]
+    assert settlement.answer is settlement.attempts[0]
     assert (a.in_flight, a.context_tokens, s.live, s.wake_at) == (0, 0, 0, None)
     assert predictor.ttfts == [0.5]
     assert predictor.ends == [(11, pytest.approx(0.1))]
@@ -82,31 +92,31 @@ def test_refusals_for_good(candidate, fields, status, code, outcome):
 def test_a_money_cap_bounds_output_exactly():
     s = scheduler(instance("a", price=CHEAP))
     sent = dispatched(s.handle(Arrived(request(max_cost_usd=402e-6 + 2e-6)), 0.0))
-    assert (sent.max_output_tokens, sent.budget_bound) == (2, True)
+    assert (sent.bound.max_tokens, sent.bound.by_money) == (2, True)
     sent = dispatched(s.handle(Arrived(request("r2", max_cost_usd=1.0, max_tokens=7)), 0.0))
-    assert (sent.max_output_tokens, sent.budget_bound) == (7, False)
+    assert (sent.bound.max_tokens, sent.bound.by_money) == (7, False)
 
 
 def test_what_a_failed_attempt_has_spent_counts_against_the_cap():
     s = scheduler(instance("a", price=CHEAP), instance("b", price=CHEAP))
     # 400 prompt tokens (bound) and 50 output tokens: 500e-6 USD an attempt
-    s.handle(Arrived(request(max_cost_usd=1000e-6)), 0.0)
+    s.handle(Arrived(request(max_cost_usd=1000e-6, client_streams=False)), 0.0)
     s.handle(FirstToken("r1", 1), 0.1)
-    sent = dispatched(s.handle(Ended("r1", 1, FAILED, output_tokens=50, restartable=True), 1.0))
-    assert (sent.candidate.instance, sent.max_output_tokens) == ("b", 50)
+    sent = dispatched(s.handle(failed(output_tokens=50), 1.0))
+    assert (sent.candidate.instance, sent.bound.max_tokens) == ("b", 50)
 
 
 def test_free_output_is_never_bound_by_money():
     s = scheduler(instance("a", price=Price(1.0, 0.0)))
-    assert dispatched(s.handle(Arrived(request(max_cost_usd=1.0)), 0.0)).max_output_tokens is None
+    assert dispatched(s.handle(Arrived(request(max_cost_usd=1.0)), 0.0)).bound.max_tokens is None
 
 
 def test_a_failed_attempt_goes_to_the_next_candidate_then_ends():
     s = scheduler(instance("a"), instance("b"), max_attempts=3)
     s.handle(Arrived(request()), 0.0)
-    sent = dispatched(s.handle(Ended("r1", 1, FAILED, restartable=True, fault=True), 0.1))
+    sent = dispatched(s.handle(failed("r1", 1), 0.1))
     assert (sent.candidate.instance, sent.attempt) == ("b", 2)
-    refusal = refused(s.handle(Ended("r1", 2, FAILED, restartable=True, fault=True), 0.2))
+    refusal = refused(s.handle(failed("r1", 2), 0.2))
     assert (refusal.status, refusal.code, refusal.outcome) == (502, "upstream_error", Outcome.BACKEND_ERROR)
     assert all(i.in_flight == 0 for i in s.instances.values())
 
@@ -114,23 +124,40 @@ def test_a_failed_attempt_goes_to_the_next_candidate_then_ends():
 def test_max_attempts_holds():
     s = scheduler(*(instance(n) for n in "abcd"), max_attempts=2)
     s.handle(Arrived(request()), 0.0)
-    assert dispatched(s.handle(Ended("r1", 1, FAILED, restartable=True), 0.1)).attempt == 2
-    assert refused(s.handle(Ended("r1", 2, FAILED, restartable=True), 0.2)).code == "upstream_error"
+    assert dispatched(s.handle(failed("r1", 1), 0.1)).attempt == 2
+    assert refused(s.handle(failed("r1", 2), 0.2)).code == "upstream_error"
 
 
-def test_nothing_is_tried_again_once_the_client_has_seen_tokens():
+@pytest.mark.parametrize("streams", [True, False])
+def test_a_broken_answer_is_tried_again_only_if_the_client_has_seen_none_of_it(streams):
     s = scheduler(instance("a"), instance("b"))
-    s.handle(Arrived(request()), 0.0)
+    s.handle(Arrived(request(client_streams=streams)), 0.0)
     s.handle(FirstToken("r1", 1), 0.1)
-    assert s.handle(Ended("r1", 1, FAILED, output_tokens=3, restartable=False), 0.2) == []
-    assert s.live == 0
+    out = s.handle(failed(output_tokens=3), 0.2)
+    if not streams:
+        assert dispatched(out).attempt == 2
+        return
+    refusal = refused(out)
+    assert (refusal.code, refusal.outcome, s.live) == ("upstream_error", Outcome.BACKEND_ERROR, 0)
 
 
-def test_an_engines_own_refusal_is_passed_on_once():
+@pytest.mark.parametrize(
+    ("kind", "status", "code", "outcome"),
+    [
+        (FailureKind.REJECTED, 422, "invalid_request", Outcome.REJECTED_INVALID),
+        (FailureKind.TOO_LARGE, None, "upstream_error", Outcome.BACKEND_ERROR),
+    ],
+)
+def test_what_another_engine_would_do_too_is_not_tried_again(kind, status, code, outcome):
     s = scheduler(instance("a"), instance("b"))
     s.handle(Arrived(request()), 0.0)
-    no = invalid_request("bad top_k")
-    assert refused(s.handle(Ended("r1", 1, FAILED, restartable=True, refusal=no), 0.1)) is no
+    settlement = finished(s.handle(failed(kind=kind, status=status, message="bad top_k"), 0.1))
+    refusal = settlement.refusal
+    assert refusal is not None
+    assert (refusal.status, refusal.code, refusal.outcome) == (status or 502, code, outcome)
+    assert "bad top_k" in refusal.message.lower()
+    # The engine's words may quote the request: the record of a rejection does without them.
+    assert ("bad top_k" in settlement.attempts[0].error) is (kind is not FailureKind.REJECTED)
     assert s.live == 0
 
 
@@ -163,7 +190,7 @@ def test_the_queue_is_bounded_and_serves_priority_then_slack_then_arrival():
     order, current, now = [], "first", 6.0
     while True:
         out = s.handle(Ended(current, 1, OK, output_tokens=1), now)
-        if not out:
+        if len(out) == 1:
             break
         current = dispatched(out).request_id
         order.append(current)
@@ -177,7 +204,7 @@ def test_a_slot_of_another_model_does_not_help_the_queue():
     s.handle(Arrived(request("r1")), 0.0)
     s.handle(Arrived(request("n1", models=("n",))), 0.0)
     assert s.handle(Arrived(request("r2")), 0.0) == []
-    assert s.handle(Ended("n1", 1, OK, output_tokens=1), 1.0) == []
+    assert [type(each) for each in s.handle(Ended("n1", 1, OK, output_tokens=1), 1.0)] == [Finish]
     assert dispatched(s.handle(Ended("r1", 1, OK, output_tokens=1), 2.0)).request_id == "r2"
 
 
@@ -277,7 +304,7 @@ def test_leaving_frees_the_slot_for_the_next():
     s.handle(Arrived(request("r1")), 0.0)
     s.handle(Arrived(request("r2")), 0.0)
     s.handle(Arrived(request("r3")), 0.0)
-    assert s.handle(Left("r2"), 0.5) == []
+    assert finished(s.handle(Left("r2"), 0.5)).outcome is Outcome.CLIENT_CANCELLED
     assert dispatched(s.handle(Left("r1"), 1.0)).request_id == "r3"
     assert s.handle(Left("nobody"), 1.0) == []
 
@@ -317,15 +344,14 @@ def test_ejection_by_failing_attempts():
     s = scheduler(a, eject_after=2)
     for n in range(2):
         s.handle(Arrived(request(f"r{n}")), 0.0)
-        s.handle(Ended(f"r{n}", 1, FAILED, restartable=True, fault=True), 0.1)
+        s.handle(failed(f"r{n}"), 0.1)
     assert not a.healthy
 
 
 def test_a_dry_run_changes_nothing():
     policy = First()
     a = instance("a")
-    s = scheduler(a, instance("b"))
-    s.policies = {"first": policy}
+    s = scheduler(a, instance("b"), policy=policy)
     decision = s.decide(request(), 0.0)
     assert [c.candidate.instance for c in decision.considered] == ["a", "b"]
     assert all(c.prediction is not None for c in decision.considered)
@@ -338,16 +364,50 @@ def test_a_changed_fleet_keeps_what_is_under_way():
     a = instance("a")
     s = scheduler(a)
     s.handle(Arrived(request("r1")), 0.0)
-    s.set_instances([instance("b")])
+    assert s.handle(FleetChanged((instance("b"),), s.settings), 0.0) == []
     assert dispatched(s.handle(Arrived(request("r2")), 0.1)).candidate.instance == "b"
     s.handle(Ended("r1", 1, OK, output_tokens=1), 0.2)
     assert a.in_flight == 0
 
 
+def test_a_changed_fleet_serves_the_queue():
+    a = instance("a", slots=1)
+    s = scheduler(a)
+    for name in ("r1", "r2", "r3"):
+        s.handle(Arrived(request(name)), 0.0)
+    sent = dispatched(s.handle(FleetChanged((a, instance("b", slots=1)), s.settings), 1.0))
+    assert (sent.request_id, sent.candidate.instance) == ("r2", "b")
+    out = s.handle(FleetChanged((), s.settings), 2.0)  # nobody is left to wait for
+    assert (refused(out).code, s.queue_depth, s.live) == ("no_instance", 0, 2)
+
+
+def test_changed_settings_hold_from_the_next_decision():
+    s = scheduler(instance("a", slots=1), max_queue=0)
+    s.handle(Arrived(request("r1")), 0.0)
+    assert refused(s.handle(Arrived(request("r2")), 0.0)).code == "server_overloaded"
+    s.handle(FleetChanged(tuple(s.instances.values()), SchedulerSettings(max_queue=1)), 1.0)
+    assert s.handle(Arrived(request("r3", at=1.0)), 1.0) == []
+
+
+def test_a_drained_instance_takes_nobody_until_its_drain_ends():
+    a, b = instance("a", slots=1), instance("b", slots=1)
+    s = scheduler(a, b)
+    assert s.handle(DrainChanged("a", True), 0.0) == []
+    assert s.handle(DrainChanged("nobody", True), 0.0) == []
+    assert dispatched(s.handle(Arrived(request("r1")), 0.0)).candidate.instance == "b"
+    s.handle(Arrived(request("r2")), 0.0)
+    sent = dispatched(s.handle(DrainChanged("a", False), 1.0))
+    assert (sent.request_id, sent.candidate.instance) == ("r2", "a")
+    s.handle(Arrived(request("r3")), 1.0)
+    # The last instance that could take it goes: it need not wait for its time to pass.
+    s.handle(DrainChanged("a", True), 2.0)
+    assert refused(s.handle(DrainChanged("b", True), 2.0)).code == "no_instance"
+
+
 def test_stale_reports_of_old_attempts_are_ignored():
     s = scheduler(instance("a"), instance("b"))
     s.handle(Arrived(request()), 0.0)
-    s.handle(Ended("r1", 1, FAILED, restartable=True), 0.1)
+    s.handle(failed("r1", 1), 0.1)
     assert s.handle(FirstToken("r1", 1), 0.2) == []
     assert s.handle(Ended("r1", 1, OK), 0.2) == []
     assert s.live == 1
@@ -363,7 +423,6 @@ def test_wake_at_is_the_nearest_deadline():
     s.handle(Left("r2"), 1.0)
     s.handle(Left("r1"), 1.0)
     assert s.wake_at is None
-    assert math.isfinite(s.drain_s())
 
 
 @pytest.mark.parametrize(
@@ -374,7 +433,7 @@ def test_a_money_cap_never_asks_for_more_than_the_context(cap_usd, bound):
     # 400 prompt tokens (bound) at 1 USD, output at 2 USD per million; a context of 1000, 100 of it the prompt
     s = scheduler(instance("a", price=CHEAP, context_tokens=1000))
     sent = dispatched(s.handle(Arrived(request(max_cost_usd=cap_usd)), 0.0))
-    assert (sent.max_output_tokens, sent.budget_bound) == (bound, bound == 100)
+    assert (sent.bound.max_tokens, sent.bound.by_money) == (bound, bound == 100)
 
 
 def test_those_who_wait_come_before_newcomers_when_a_returning_instance_opens_slots():
@@ -391,10 +450,10 @@ def test_those_who_wait_come_before_newcomers_when_a_returning_instance_opens_sl
 
 def test_a_retry_keeps_its_own_time_limit():
     s = scheduler(instance("a"), instance("b"))
-    s.handle(Arrived(request("old", expires_at=600.0)), 0.0)
+    s.handle(Arrived(request("old", expires_at=600.0, client_streams=False)), 0.0)
     s.handle(FirstToken("old", 1), 1.0)
     s.handle(Arrived(request("young", at=300.0, expires_at=900.0)), 300.0)
-    s.handle(Ended("old", 1, FAILED, output_tokens=1, restartable=True), 301.0)
+    s.handle(failed("old", output_tokens=1), 301.0)
     assert s.wake_at == 600.0
     assert refused(s.handle(Tick(), 600.0)).outcome is Outcome.EXPIRED_BEFORE_FIRST_TOKEN
     assert s.wake_at == 900.0

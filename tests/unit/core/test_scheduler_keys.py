@@ -17,9 +17,9 @@ def serve_one(s: Scheduler, running: list[Dispatch], now: float) -> None:
     """The oldest answer ends; who is sent for that joins the others."""
     sent = running.pop(0)
     s.handle(FirstToken(sent.request_id, sent.attempt), now)
-    tokens = sent.max_output_tokens or 10
-    told = s.handle(Ended(sent.request_id, sent.attempt, EndedHow.OK, tokens, 100), now)
-    running += [each for each in told if isinstance(each, Dispatch)]
+    tokens = sent.bound.max_tokens or 10
+    out = s.handle(Ended(sent.request_id, sent.attempt, EndedHow.OK, tokens, 100), now)
+    running += [each for each in out if isinstance(each, Dispatch)]
 
 
 @given(

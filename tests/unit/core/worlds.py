@@ -1,4 +1,4 @@
-"""A small world for scheduler tests: instances, a policy that takes the first option, a fixed predictor."""
+"""A small world for scheduler tests: instances, a policy that takes the first option, a fixed predictor, a driver."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from router.core.interfaces import Choice, Option
-from router.core.scheduler import Scheduler, SchedulerSettings
+from router.core.errors import Refusal
+from router.core.events import Cancel, Dispatch, Ended, Event, Failure, FailureKind, Finish, Instruction
+from router.core.interfaces import Choice, Option, Policy
+from router.core.scheduler import Scheduler
+from router.core.settings import SchedulerSettings
+from router.core.settlement import Settlement
 from router.core.state import Instance
-from router.core.types import Candidate, Prediction, Price, Request
+from router.core.types import Candidate, EndedHow, Prediction, Price, Request
 
 
 class First:
@@ -32,15 +36,16 @@ class First:
 class Fixed:
     """Predicts the same for everyone; `p_miss` by instance."""
 
-    name = "fixed"
-
     def __init__(self, p_miss: dict[str, float] | None = None, floor_s: float = 0.05) -> None:
+        self.name = "fixed"
         self.p_miss = p_miss or {}
         self.floor_s = floor_s
         self.ttfts: list[float] = []
         self.ends: list[tuple[int, float | None]] = []
         self.losses: list[tuple[float, bool]] = []
-        self.told: list[tuple[str, str, int, float]] = []  # what, of whom, a counter of the instance, when
+        self.observed: list[
+            tuple[str, str, int, float]
+        ] = []  # what, of whom, a counter of the instance, when
 
     def predict(self, request: Request, candidate: Candidate, instance: Instance, now: float) -> Prediction:
         return Prediction(output_tokens_p50=100.0, ttft_s_p50=0.1, p_miss=self.p_miss.get(instance.name))
@@ -55,7 +60,7 @@ class Fixed:
     def observe_dispatch(
         self, request: Request, candidate: Any, instance: Instance, prediction: Prediction, now: float
     ) -> None:
-        self.told.append(("dispatch", request.id, instance.in_flight, now))
+        self.observed.append(("dispatch", request.id, instance.in_flight, now))
 
     def observe_loss(
         self,
@@ -67,16 +72,16 @@ class Fixed:
         decoding: bool,
         now: float,
     ) -> None:
-        self.told.append(("loss", request.id, instance.in_flight, now))
+        self.observed.append(("loss", request.id, instance.in_flight, now))
         self.losses.append((waited_s, decoding))
 
     def observe_report(self, instance: Instance, now: float) -> None:
-        self.told.append(("report", instance.name, instance.running, now))
+        self.observed.append(("report", instance.name, instance.running, now))
 
     def observe_ttft(
         self, request: Any, candidate: Any, instance: Any, prediction: Any, engine_ttft_s: float, now: float
     ) -> None:
-        self.told.append(("ttft", request.id, instance.awaiting_first_token, now))
+        self.observed.append(("ttft", request.id, instance.awaiting_first_token, now))
         self.ttfts.append(engine_ttft_s)
 
     def observe_end(
@@ -90,8 +95,20 @@ class Fixed:
         tpot_s: Any,
         now: float,
     ) -> None:
-        self.told.append(("end", request.id, instance.in_flight, now))
+        self.observed.append(("end", request.id, instance.in_flight, now))
         self.ends.append((output_tokens, tpot_s))
+
+    def forget(self, instance: str) -> None:
+        """An instance has left the fleet."""
+
+    def observe_quality(self, model: str, features: Any, quality: float, *, recorded: bool = False) -> None:
+        self.observed.append(("quality", model, int(recorded), quality))
+
+    def receive(self, message: bytes, instances: Any, now: float) -> None:
+        self.observed.append(("message", message.decode(), len(instances), now))
+
+    def use(self, models: Any) -> None:
+        self.name = models.name
 
     def ttft_floor_s(self, request: Any, candidate: Any, instance: Any) -> float:
         return self.floor_s
@@ -117,10 +134,59 @@ def request(id: str = "r1", *, at: float = 0.0, **fields: Any) -> Request:
     return Request(id=id, arrived_at=at, **(values | fields))
 
 
-def scheduler(*instances: Instance, predictor: Fixed | None = None, **settings: Any) -> Scheduler:
-    return Scheduler(
-        instances, {"first": First()}, predictor or Fixed(), SchedulerSettings(**settings), Random(0)
+class DrivenScheduler(Scheduler):
+    """A scheduler whose driver keeps its promise: it answers each `Cancel` at once. What comes of that follows in the
+    same list of instructions. `late`: a test answers itself."""
+
+    late = False
+
+    def handle(self, event: Event, now: float) -> list[Instruction]:
+        out: list[Instruction] = []
+        for instruction in super().handle(event, now):
+            out.append(instruction)
+            if isinstance(instruction, Cancel) and not self.late:
+                ended = Ended(instruction.request_id, instruction.attempt, EndedHow.CANCELLED)
+                out += self.handle(ended, now)
+        return out
+
+
+def scheduler(
+    *instances: Instance, predictor: Fixed | None = None, policy: Policy | None = None, **settings: Any
+) -> DrivenScheduler:
+    return DrivenScheduler(
+        instances,
+        {"first": policy or First()},
+        predictor or Fixed(),
+        SchedulerSettings(**settings),
+        Random(0),
     )
+
+
+def failed(id: str = "r1", attempt: int = 1, kind: FailureKind = FailureKind.ERROR, **fields: Any) -> Ended:
+    """An attempt has failed; `status` is the engine's."""
+    failure = Failure(kind, fields.pop("message", "it broke"), fields.pop("status", None))
+    return Ended(id, attempt, EndedHow.FAILED, failure=failure, **fields)
+
+
+# --- what came out ------------------------------------------------------------------------------------
+def dispatched(instructions: list[Instruction]) -> Dispatch:
+    """The one `Dispatch` among them."""
+    (found,) = [each for each in instructions if isinstance(each, Dispatch)]
+    return found
+
+
+def finished(instructions: list[Instruction]) -> Settlement:
+    """The settlement of the one `Finish` among them."""
+    (found,) = [each for each in instructions if isinstance(each, Finish)]
+    return found.settlement
+
+
+def refused(instructions: list[Instruction]) -> Refusal:
+    """The refusal of the one `Finish` among them, which starts nothing else."""
+    refusal = finished(instructions).refusal
+    assert refusal is not None, instructions
+    assert not any(isinstance(each, Dispatch) for each in instructions)
+    return refusal
 
 
 CHEAP = Price(1.0, 2.0)

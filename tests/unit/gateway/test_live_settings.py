@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from policies.settings import TargetTable
 from router.config import KeyConfig, loads
 from router.core.interfaces import TextEstimates
 from router.core.types import PromptFeatures
@@ -32,38 +33,47 @@ def test_hedging_and_exploring(section: str, share: float, explore: float) -> No
     assert (settings.hedge_share, settings.explore) == (share, explore)
 
 
+def followed(targets: LiveTargets) -> TargetTable:
+    """What policies ask, kept as `targets` are."""
+    table = TargetTable(targets.scopes)
+    targets.on_change = lambda: table.use(targets.scopes)
+    return table
+
+
 def test_targets_of_the_file_and_changed_ones() -> None:
     digest = "0" * 64
-    live = LiveTargets(
+    targets = LiveTargets(
         loads(
             f"models: [{{name: m}}]\nscheduling: {{cost: {{quality: 0.5}}}}\n"
             f"auth: {{keys: [{{name: k, sha256: '{digest}', attainment: 0.8}}]}}"
         )
     )
+    live = followed(targets)
     assert (live("k").quality, live("k").attainment, live(None).attainment) == (0.5, 0.8, 0.95)
-    live.change(None, {"quality": 0.6, "attainment": 0.9})
+    targets.change(None, {"quality": 0.6, "attainment": 0.9})
     assert (live("k").quality, live("k").attainment, live("gone").attainment) == (0.6, 0.8, 0.9)
-    live.change("k", {"quality": None})
+    targets.change("k", {"quality": None})
     assert (live("k").quality, live(None).quality) == (None, 0.6)
     with pytest.raises(KeyError):
-        live.change("gone", {"quality": 0.1})
-    assert (live.changed(None), live.changed("k"), live.changed("gone")) == (True, True, False)
-    live.use(loads("models: [{name: m}]"))
-    assert (live("k").quality, live("k").attainment, live.changed(None)) == (None, 0.95, False)
+        targets.change("gone", {"quality": 0.1})
+    assert (targets.changed(None), targets.changed("k"), targets.changed("gone")) == (True, True, False)
+    targets.use(loads("models: [{name: m}]"))
+    assert (live("k").quality, live("k").attainment, targets.changed(None)) == (None, 0.95, False)
 
 
 def test_targets_of_keys_that_are_not_of_the_file() -> None:
-    live = LiveTargets(loads("models: [{name: m}]"))
+    targets = LiveTargets(loads("models: [{name: m}]"))
+    live = followed(targets)
     made = KeyConfig(name="made", sha256="0" * 64, quality=0.7)
-    live.use_keys([made])
+    targets.use_keys([made])
     assert (live("made").quality, live("made").attainment, live(None).quality) == (0.7, 0.95, None)
-    live.change("made", {"attainment": 0.5})
-    live.use_keys([made, made.model_copy(update={"name": "more"})])
+    targets.change("made", {"attainment": 0.5})
+    targets.use_keys([made, made.model_copy(update={"name": "more"})])
     assert (live("made").quality, live("made").attainment, live("more").attainment) == (0.7, 0.5, 0.95)
-    live.use(loads("models: [{name: m}]"))
+    targets.use(loads("models: [{name: m}]"))
     assert (live("made").quality, live("made").attainment) == (0.7, 0.95)
-    live.use_keys([])
-    assert set(live.scopes) == {None}
+    targets.use_keys([])
+    assert set(targets.scopes) == {None}
 
 
 def test_text_estimators_follow_the_artifact_in_use() -> None:

@@ -12,7 +12,14 @@ from policies.round_robin import RoundRobin
 from predictors.online.answer_lengths import AnswerCounted
 from predictors.online.observation import Codec
 from predictors.online.predictor import OnlinePredictor
-from router.core.events import Arrived, Ended, FirstToken, LoadReported, PeerLoadReported, Probed
+from router.core.events import (
+    Ended,
+    FirstToken,
+    FleetChanged,
+    LoadReported,
+    PeerLoadReported,
+    Probed,
+)
 from router.core.scheduler import Scheduler, SchedulerSettings
 from router.core.state import Work
 from router.core.types import EndedHow, LoadReport
@@ -21,6 +28,7 @@ from router.gateway.fleet.scaling import scaling
 from router.gateway.relay.runner import Runner
 from router.store.state import MemoryState, Peers, ReplicaReport, StateHealth
 from tests.unit.core.worlds import instance, request
+from tests.unit.gateway.test_runner import Handle
 
 
 class Shared(MemoryState):
@@ -69,7 +77,8 @@ class World:
     def arrive(self, *ids: str) -> None:
         now = self.runner.clock()
         for id_ in ids:
-            self.runner.apply(Arrived(request(id_, at=now, policy="round_robin", prompt_tokens=50)))
+            wanted = request(id_, at=now, policy="round_robin", prompt_tokens=50)
+            self.runner.submit(wanted, None, Handle(self.runner))
 
 
 @pytest.fixture
@@ -137,7 +146,8 @@ async def test_the_scheduler_hears_of_changes_only(world: World) -> None:
 
 async def test_an_instance_that_comes_later_has_others_work_too(world: World) -> None:
     world.link.receive_peers(Peers(2, {"c": Work(3)}))
-    world.scheduler.set_instances([*world.scheduler.instances.values(), instance("c")])
+    instances = (*world.scheduler.instances.values(), instance("c"))
+    world.runner.apply(FleetChanged(instances, world.scheduler.settings))
     world.link.repeat_load()
     assert world.scheduler.instances["c"].elsewhere.in_flight == 3
 

@@ -1,35 +1,31 @@
-"""The runner and a relay on a scripted scheduler: what goes where, and when the timer is set."""
+"""The runner: what goes to whom, and when the timer is set."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any
 
-from router.core.errors import UpstreamError
 from router.core.events import (
     Arrived,
     Cancel,
-    Decision,
     Dispatch,
     Ended,
     Event,
+    Finish,
     FirstToken,
+    GivenUp,
     Instruction,
-    Refuse,
+    Left,
     Tick,
 )
-from router.core.interfaces import Batch
-from router.core.refusals import failed
-from router.core.types import Candidate, EndedHow, Prediction, Request
-from router.gateway.codecs.openai.codec import OpenAICodec
-from router.gateway.relay.relay import Exchange, Relay
+from router.core.state import Instance
+from router.core.types import Candidate, EndedHow, Prediction, Request, Slo
 from router.gateway.relay.runner import Runner
-from router.store.records import RequestRecord
 from tests import virtual_time
-
-TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"%b"},"finish_reason":null}]}\n\n'
+from tests.unit.core.test_hedging import Hopeful
+from tests.unit.core.worlds import instance, request, scheduler
 
 
 class Scripted:
@@ -37,198 +33,154 @@ class Scripted:
 
     def __init__(self, answer: Callable[[Event], list[Instruction]]) -> None:
         self.answer = answer
-        self.heard: list[tuple[Event, float]] = []
         self.queue_depth = 0
         self.wake_at: float | None = None
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
-        self.heard.append((event, now))
         return self.answer(event)
 
-    def knows(self, request_id: str) -> bool:
-        return False
+
+class Handle:
+    """Keeps the instructions, and answers each `Cancel`. `fails` on instructions of one kind."""
+
+    def __init__(self, runner: Runner, fails: type | None = None) -> None:
+        self.runner = runner
+        self.fails = fails
+        self.got: list[Instruction] = []
+
+    def _take(self, instruction: Instruction) -> None:
+        self.got.append(instruction)
+        if type(instruction) is self.fails:
+            raise RuntimeError("broken")
+
+    dispatch = reserve = allow = finish = _take
+
+    def cancel(self, instruction: Cancel) -> None:
+        self._take(instruction)
+        self.runner.apply(Ended(instruction.request_id, instruction.attempt, EndedHow.CANCELLED))
+
+    @property
+    def kinds(self) -> list[type]:
+        return [type(each) for each in self.got]
 
 
-def dispatch(attempt: int, *, hedge: bool = False) -> Dispatch:
-    candidate = Candidate(f"i{attempt}", "m", "m")
-    decision = Decision("p", 0.0, 0, (), None, ())
-    return Dispatch("r", attempt, candidate, None, False, Prediction(), decision, hedge=hedge)
+def real(*slots: int) -> Any:
+    """A scheduler whose driver answers cancels itself."""
+    made = scheduler(*(instance(f"i{at}", slots=count) for at, count in enumerate(slots)))
+    made.late = True
+    return made
 
 
-def request() -> Request:
-    return Request("r", 0.0, "p", ("m",), prompt_tokens=3)
+def run(main: Callable[[Runner], Any], s: Any) -> Any:
+    async def inside() -> Any:
+        runner = Runner(s, asyncio.get_running_loop().time)
+        try:
+            return await main(runner)
+        finally:
+            runner.stop()
+
+    return virtual_time.run(inside())
 
 
-async def idle() -> None:
-    await asyncio.Event().wait()
+def test_instructions_go_to_the_request_that_they_concern_until_its_finish() -> None:
+    async def main(runner: Runner) -> None:
+        handles = {name: Handle(runner) for name in ("r1", "r2")}
+        for name, handle in handles.items():
+            runner.submit(request(name), None, handle)
+        assert [each.kinds for each in handles.values()] == [[Dispatch], []]
+        runner.apply(Left("r1"))  # its slot goes to the other one
+        assert [each.kinds for each in handles.values()] == [[Dispatch, Cancel, Finish], [Dispatch]]
+        runner.apply(FirstToken("r1", 1))
+        runner.apply(Ended("r2", 1, EndedHow.OK, 5))
+        assert [each.kinds for each in handles.values()] == [[Dispatch, Cancel, Finish], [Dispatch, Finish]]
+        assert runner.scheduler.live == 0
+
+    run(main, real(1))
 
 
-def test_hedges_and_cancels_are_not_waited_for() -> None:
-    async def main() -> None:
-        answers: dict[type, list[Instruction]] = {
-            Arrived: [dispatch(1)],
-            Tick: [dispatch(2, hedge=True)],
-            FirstToken: [Cancel("r", 1)],
-            Ended: [Refuse("r", failed(2))],
-        }
-        scheduler = Scripted(lambda event: answers[type(event)])
-        runner = Runner(scheduler, asyncio.get_running_loop().time)  # type: ignore[arg-type]
-        task = asyncio.ensure_future(idle())
-        beside: list[Instruction] = []
-        ticket = runner.submit(request(), task, beside.append)
-        assert await ticket.next() == dispatch(1)
-        runner.apply(Tick())
-        assert beside == [dispatch(2, hedge=True)]
-        runner.apply(FirstToken("r", 2), ticket)  # also when it answers the ticket's own event
-        assert beside[1:] == [Cancel("r", 1)]
-        runner.apply(Ended("r", 2, EndedHow.FAILED), ticket)
-        assert isinstance(await ticket.next(), Refuse)
-        assert not task.cancelling()
-        runner.apply(Ended("r", 2, EndedHow.FAILED))  # in nobody's name: it interrupts
-        assert ticket.interrupted
-        assert task.cancelling()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+def test_whoever_fails_to_carry_out_an_instruction_ends_alone() -> None:
+    for fails in (Dispatch, Cancel, Finish):
 
-    virtual_time.run(main())
+        async def main(runner: Runner, fails: type = fails) -> None:
+            handles = [Handle(runner, fails), Handle(runner)]
+            for number, handle in enumerate(handles):
+                runner.submit(request(f"r{number}"), None, handle)
+            runner.apply(Left("r0"))
+            assert handles[0].kinds == [Dispatch, Cancel, Finish]
+            assert handles[1].kinds == [Dispatch]
+            runner.apply(Ended("r1", 1, EndedHow.OK, 5))
+            assert handles[1].kinds == [Dispatch, Finish]
+            assert runner.scheduler.live == 0
+
+        run(main, real(1))
+
+
+def test_a_request_that_is_forgotten_frees_its_slot() -> None:
+    async def main(runner: Runner) -> None:
+        first, second = Handle(runner), Handle(runner)
+        runner.submit(request("r1"), None, first)
+        runner.submit(request("r2"), None, second)
+        runner.forget("r1")
+        assert (first.kinds, second.kinds) == ([Dispatch], [Dispatch])
+        assert runner.scheduler.live == 1
+
+    run(main, real(1))
+
+
+def test_each_event_is_shown_with_its_instructions_before_they_are_carried_out() -> None:
+    async def main(runner: Runner) -> None:
+        seen: list[tuple[type, list[type]]] = []
+        runner.on_event = lambda event, _, instructions: seen.append(
+            (type(event), [type(each) for each in instructions])
+        )
+        runner.submit(request("r1"), None, Handle(runner))
+        runner.apply(GivenUp("r1", "shutdown"))
+        assert seen == [(Arrived, [Dispatch]), (GivenUp, [Cancel]), (Ended, [Finish])]
+
+    run(main, real(1))
+
+
+# --- the timer ----------------------------------------------------------------------------------------
+class Late(Hopeful):
+    """Expects every first token half a second from now."""
+
+    def predict(self, request: Request, candidate: Candidate, instance: Instance, now: float) -> Prediction:
+        return replace(super().predict(request, candidate, instance, now), ttft_s_p95=now + 0.5)
 
 
 def test_a_dispatch_may_bring_an_earlier_wake_up() -> None:
-    """A slot frees and the queue's last request goes out, which may be hedged soon."""
+    """A slot frees, and the queue's last request is dispatched. It may be hedged soon."""
 
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-
-        def answer(event: Event) -> list[Instruction]:
-            if isinstance(event, Ended):
-                scheduler.queue_depth, scheduler.wake_at = 0, loop.time() + 0.5
-                return [dispatch(1)]
-            if isinstance(event, Tick):
-                scheduler.wake_at = None if loop.time() > 60 else 100.0
-            return []
-
-        scheduler = Scripted(answer)
-        scheduler.queue_depth, scheduler.wake_at = 1, 100.0
-        runner = Runner(scheduler, loop.time)  # type: ignore[arg-type]
-        task = asyncio.ensure_future(idle())
-        runner.submit(request(), task, lambda _: None)
+    async def main(runner: Runner) -> list[float]:
+        ticks: list[float] = []
+        runner.on_event = lambda event, at, _: ticks.append(at) if isinstance(event, Tick) else None
+        runner.submit(request("r1"), None, Handle(runner))
+        runner.submit(request("r2", slo=Slo(ttft_s=60.0)), None, Handle(runner))
         await asyncio.sleep(2.0)
-        runner.apply(Ended("other", 1, EndedHow.OK))
-        await asyncio.sleep(120.0)
-        assert [at for event, at in scheduler.heard if isinstance(event, Tick)] == [2.5, 100.0]
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        assert ticks == []
+        runner.apply(Ended("r1", 1, EndedHow.OK, 1))
+        await asyncio.sleep(1.0)
+        return ticks
 
-    virtual_time.run(main())
-
-
-class Engine:
-    """A backend and its stream: a token after a while, then the end; None: it breaks off."""
-
-    def __init__(self, said: bytes | None, after_s: float = 0.0) -> None:
-        self.said, self.after_s = said, after_s
-        self.calls = 0
-        self.aborted = asyncio.Event()
-
-    async def stream(self, call: Any) -> Engine:
-        self.calls += 1
-        return self
-
-    async def pump(self, sink: Callable[[Batch], bool]) -> None:
-        try:
-            async with asyncio.timeout(self.after_s):
-                await self.aborted.wait()
-        except TimeoutError:
-            if self.said is None:
-                raise UpstreamError("broken") from None
-            sink(Batch(TOKEN % self.said, 1))
-        else:
-            raise UpstreamError("aborted")
-
-    def abort(self) -> None:
-        self.aborted.set()
+    s = scheduler(instance("a", slots=1), predictor=Late(), hedge_share=1.0)
+    assert run(main, s)[0] == 2.5
 
 
-class Responder:
-    paused = False
-
-    def __init__(self) -> None:
-        self.started = False
-        self.written = b""
-
-    def begin(self, status: int, headers: bytes, data: bytes) -> None:
-        assert not self.started
-        self.started = True
-        self.written += data
-
-    def write(self, data: bytes) -> None:
-        self.written += data
-
-    def end(self, data: bytes) -> None:
-        self.written += data
-
-
-def relayed(scheduler: Scripted, engines: dict[str, Engine], later: Callable[[Runner], None]) -> Any:
-    """Record and bytes of one request; `later` is called with the runner a second after its arrival."""
-
-    async def main() -> tuple[RequestRecord, bytes]:
-        loop = asyncio.get_running_loop()
-        runner = Runner(scheduler, loop.time)  # type: ignore[arg-type]
-        gateway: Any = SimpleNamespace(
-            runner=runner,
-            fleet=SimpleNamespace(backend=engines.__getitem__, candidate_headers=lambda candidate: b""),
-            finish=lambda record: None,
-            artifacts=SimpleNamespace(name=""),
-        )
-        record = RequestRecord(id="r", received_at=0.0, api="chat", arrived_at=0.0)
-        exchange = Exchange("chat", {}, OpenAICodec(False), True, False, request(), record, [])
-        responder = Responder()
-        connection = SimpleNamespace(transport=SimpleNamespace(is_closing=lambda: False), on_disconnect=None)
-        loop.call_later(1.0, later, runner)
-        await Relay(gateway, exchange, responder).run(connection)  # type: ignore[arg-type]
-        return record, responder.written
-
-    return virtual_time.run(main())
-
-
-def test_an_attempt_that_is_given_up_before_it_began() -> None:
-    """All in one turn: the queued request is dispatched, hedged, and its first attempt cancelled."""
-    queued: list[Instruction] = [dispatch(1), dispatch(2, hedge=True), Cancel("r", 1)]
-    scheduler = Scripted(lambda event: queued if isinstance(event, Tick) else [])
-    engines = {"i1": Engine(b"a"), "i2": Engine(b"b", 1.0)}
-    record, written = relayed(scheduler, engines, lambda runner: runner.apply(Tick()))
-    assert (record.outcome, record.instance, record.hedged) == ("ok", "i2", True)
-    assert [attempt.number for attempt in record.attempt_records] == [2]
-    assert (TOKEN % b"b" in written, TOKEN % b"a" in written, engines["i1"].calls) == (True, False, 0)
-
-
-def test_a_scheduler_that_forgets_to_cancel() -> None:
-    """Even then nothing of the slower one is passed on."""
-    answers: dict[type, list[Instruction]] = {Arrived: [dispatch(1)], Tick: [dispatch(2, hedge=True)]}
-    scheduler = Scripted(lambda event: answers.get(type(event), []))
-    engines = {"i1": Engine(b"a", 5.0), "i2": Engine(b"b", 1.0)}
-    record, written = relayed(scheduler, engines, lambda runner: runner.apply(Tick()))
-    assert (record.outcome, record.instance) == ("ok", "i2")
-    assert TOKEN % b"a" not in written
-    hows = {attempt.instance: attempt.ended_how for attempt in record.attempt_records}
-    assert hows == {"i1": EndedHow.HEDGE_LOST, "i2": EndedHow.OK}
-
-
-def test_a_hedge_that_is_given_up_before_its_first_step() -> None:
-    """Its task never ran; the request goes on as if there had been none."""
-    answers: dict[type, list[Instruction]] = {
-        Arrived: [dispatch(1)],
-        Tick: [dispatch(2, hedge=True), Cancel("r", 2)],
-    }
-
+def test_a_tick_that_fails_is_tried_again() -> None:
     def answer(event: Event) -> list[Instruction]:
-        if isinstance(event, Ended) and event.how is EndedHow.FAILED:
-            return [dispatch(3)]
-        return answers.get(type(event), [])
+        if isinstance(event, Tick):
+            ticks.append(asyncio.get_running_loop().time())
+            s.wake_at = None
+            if len(ticks) == 1:
+                raise RuntimeError("broken")
+        return []
 
-    engines = {"i1": Engine(None, 2.0), "i2": Engine(b"b"), "i3": Engine(b"c")}
-    record, written = relayed(Scripted(answer), engines, lambda runner: runner.apply(Tick()))
-    assert (record.outcome, record.instance, engines["i2"].calls) == ("ok", "i3", 0)
-    assert TOKEN % b"c" in written
-    hows = [attempt.ended_how for attempt in record.attempt_records]
-    assert hows == [EndedHow.FAILED, EndedHow.HEDGE_LOST, EndedHow.OK]
+    async def main(runner: Runner) -> None:
+        runner.submit(request("r1"), None, Handle(runner))
+        await asyncio.sleep(60.0)
+
+    ticks: list[float] = []
+    s = Scripted(answer)
+    s.queue_depth, s.wake_at = 1, 3.0
+    run(main, s)
+    assert ticks == [3.0, 3.5]

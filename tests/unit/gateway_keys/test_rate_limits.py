@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from router.core.errors import Refusal
-from router.core.types import EndedHow, Outcome
+from router.core.types import Outcome
 from router.gateway.keys.admission import BudgetAdmission
-from router.gateway.keys.reservation import Reservation
+from router.gateway.keys.reservation import KeyReservation
 from router.gateway.keys.tenants import Tenants, key_of
 from router.store.keys import StoredKey
-from router.store.records import AttemptRecord, RequestRecord
 from router.store.state import MemoryState
 
 
@@ -28,23 +27,23 @@ class Limited:
         row = StoredKey("made", hashlib.sha256(b"b").hexdigest(), "team-a", json.dumps(made or {}), 1.0)
         self._tenants = Tenants([key_of("team-a", digest, settings)], [row])
         self._now = 0.0
-        self._till = BudgetAdmission(state or MemoryState(), lambda: self._now)
+        self._admission = BudgetAdmission(state or MemoryState(), lambda: self._now)
 
     async def admit(
         self, now: float, tokens: float = 0.0, name: str = "team-a"
-    ) -> tuple[Reservation, dict[str, str]]:
+    ) -> tuple[KeyReservation, dict[str, str]]:
         self._now = now
         headers: list[tuple[bytes, bytes]] = []
         reservation = None
         try:
             try:
-                reservation = await self._till.enter(self._tenants.account(name), now, headers)
+                reservation = await self._admission.enter(self._tenants.account(name), now, headers)
             except Refusal:  # as a small body is: with what it needs
-                reservation = await self._till.enter(self._tenants.account(name), now, headers, tokens)
-            await self._till.hold(reservation, tokens, None, headers)
+                reservation = await self._admission.enter(self._tenants.account(name), now, headers, tokens)
+            await self._admission.hold(reservation, tokens, None, headers)
         except Refusal:
             if reservation is not None:
-                reservation.close(0.0, 0)
+                reservation.cancel()
             raise
         finally:
             self.headers = {name.decode(): value.decode() for name, value in headers}
@@ -56,15 +55,6 @@ class Limited:
         with pytest.raises(Refusal) as refusal:
             await self.admit(now, tokens, name)
         return refusal.value, self.headers
-
-
-def used(prompt_tokens: int, output_tokens: int) -> RequestRecord:
-    record = RequestRecord(
-        "req", 0.0, key_name="team-a", prompt_tokens=prompt_tokens, output_tokens=output_tokens
-    )
-    attempt = AttemptRecord(1, "gpu", "llama", 0.0, 0.1, 0.2, output_tokens, 0.0, EndedHow.OK, billed=True)
-    record.attempts, record.attempt_records = 1, [attempt]
-    return record
 
 
 async def test_three_a_minute_are_three_at_once() -> None:
@@ -98,8 +88,8 @@ async def test_tokens_are_reserved_and_settled() -> None:
     assert headers["x-ratelimit-reset-tokens"] == "50s"
     refusal, _ = await key.refused(0.0, tokens=200)
     assert refusal.retry_after_s == pytest.approx(10.0)
-    reservation.settle(used(50, 50))
-    reservation.settle(used(50, 50))  # only once
+    reservation.close(0.0, 0.0, 100)
+    reservation.close(0.0, 0.0, 100)  # only once
     _, headers = await key.admit(0.0, tokens=200)
     assert headers["x-ratelimit-remaining-tokens"] == "300"
 
@@ -107,7 +97,7 @@ async def test_tokens_are_reserved_and_settled() -> None:
 async def test_a_request_that_was_never_sent_costs_no_tokens() -> None:
     key = Limited(tokens_per_minute=600)
     reservation, _ = await key.admit(0.0, tokens=600)
-    reservation.settle(RequestRecord("req", 0.0, prompt_tokens=400))
+    reservation.cancel()
     _, headers = await key.admit(0.0, tokens=0)
     assert headers["x-ratelimit-remaining-tokens"] == "600"
 
@@ -115,7 +105,7 @@ async def test_a_request_that_was_never_sent_costs_no_tokens() -> None:
 async def test_more_than_was_reserved_is_a_debt() -> None:
     key = Limited(tokens_per_minute=600)
     reservation, _ = await key.admit(0.0, tokens=100)
-    reservation.settle(used(100, 900))
+    reservation.close(0.0, 0.0, 1000)
     refusal, headers = await key.refused(0.0, tokens=20)
     assert refusal.retry_after_s == pytest.approx(42.0)
     assert headers["x-ratelimit-remaining-tokens"] == "0"

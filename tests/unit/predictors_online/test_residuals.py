@@ -105,12 +105,12 @@ def test_a_stratum_speaks_for_itself_after_enough_observations() -> None:
     strata = StratifiedResiduals(2, prior_sd=0.35, noise_sd=0.5)
     for _ in range(100):
         strata.observe(0, 0.1)
-    assert strata.window(0) is strata.strata[0]
-    assert strata.window(1) is strata.pooled
+    assert strata.windows[0] is strata.strata[0]
+    assert strata.windows[1] is strata.pooled
     for _ in range(StratifiedResiduals.OWN_AFTER):
         strata.observe(1, 2.0)
-    assert strata.window(1).median_factor == pytest.approx(exp(2.0), rel=0.1)
-    assert strata.window(0).median_factor == pytest.approx(exp(0.1), rel=0.1)
+    assert strata.windows[1].median_factor == pytest.approx(exp(2.0), rel=0.1)
+    assert strata.windows[0].median_factor == pytest.approx(exp(0.1), rel=0.1)
 
 
 def test_an_uninformative_estimate_is_drawn_in() -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.evaluate.text_only import BEST_PER_TASK, BEST_SINGLE, evaluate, recovered
+from benchmarks.evaluate.picks import BEST_PER_TASK, BEST_SINGLE
+from benchmarks.evaluate.text_only import evaluate, recovered
 from predictors.learned.artifact import Artifact, ArtifactError, save, to_bytes
 from predictors.learned.models import load_models
 from predictors.learned.text import prompt_features

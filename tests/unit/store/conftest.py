@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from router.core.events import Considered, Decision
-from router.core.types import Candidate, EndedHow, Outcome, Prediction
+from router.core.types import Candidate, Considered, Decision, EndedHow, Outcome, Prediction
 from router.store.records import AttemptRecord, RequestRecord
 
 MakeDecision = Callable[..., Decision]

@@ -8,9 +8,8 @@ from dataclasses import fields
 import orjson
 import pytest
 
-from router.core.events import Considered, Decision
 from router.core.state import LOAD_FEATURES
-from router.core.types import Candidate, Prediction, PromptFeatures
+from router.core.types import Candidate, Considered, Decision, Prediction, PromptFeatures
 from router.store import explanations
 from router.store.explanations import LOAD_FIELDS, MAX_PREFIX_HASHES, PREDICTION_FIELDS, decode, encode, kept
 from router.store.records import RequestRecord

@@ -1,4 +1,4 @@
-"""Two attempts of one request at once: what runs, what is paid and what the log says."""
+"""Attempts of simulated requests: two of one request at once, and where an answer ends."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from benchmarks.simulator import OUTCOMES, Arrival, Result, Simulation, open_fleet
-from benchmarks.simulator.flights import Flight
+from benchmarks.simulator.simulation import SimulatedAttempt, SimulatedRequest
 from benchmarks.workloads.format import WorkloadRequest
-from router.core.events import Cancel, Decision, Dispatch, Instruction
-from router.core.types import Candidate, Prediction, Price, Request
+from router.core.events import Cancel, Dispatch, Instruction
+from router.core.money.account import OutputBound
+from router.core.types import Candidate, Decision, Prediction, Request
 from tests.unit.benchmarks_simulator.worlds import config, emulated, understood
 from tests.unit.benchmarks_simulator.wrong import Wrong, hasty
 
@@ -24,9 +25,9 @@ def hedged_run(
 ) -> tuple[Result, list[Instruction]]:
     """Requests that come faster than they are served, with a predictor that expects too much."""
     fleet = open_fleet(config(*instances, scheduling={"hedge": {"enabled": True, "max_share": 1.0}}))
-    told: list[Instruction] = []
+    instructions: list[Instruction] = []
     simulation = Simulation(
-        fleet, on_instruction=lambda each, _: told.append(each), predictor=Wrong(bend=hasty)
+        fleet, on_instruction=lambda each, _: instructions.append(each), predictor=Wrong(bend=hasty)
     )
     requests = [
         WorkloadRequest(f"r{at}", 0.05 * at, PROMPT, output_tokens=OUTPUT, routing=routing)
@@ -35,14 +36,14 @@ def hedged_run(
     result = simulation.run(understood(requests, fleet, policy="least_load", slo={"ttft_ms": 900}))
     for engine in simulation.engines.values():
         assert (engine.running, engine.waiting) == (0, 0), "what lost is taken out of its engine"
-    return result, told
+    return result, instructions
 
 
 def test_the_loser_pays_its_prompt_and_the_winner_all() -> None:
-    result, told = hedged_run(emulated("a"), emulated("b", "l4"), emulated("c"))
+    result, instructions = hedged_run(emulated("a"), emulated("b", "l4"), emulated("c"))
     columns = result.columns
     hedged = columns["hedged"] == 1
-    assert 0 < hedged.sum() == sum(isinstance(each, Cancel) for each in told)
+    assert 0 < hedged.sum() == sum(isinstance(each, Cancel) for each in instructions)
     assert (columns["attempts"] == np.where(hedged, 2, 1)).all()
     once_usd = PROMPT * INPUT_USD + OUTPUT * OUTPUT_USD
     assert columns["cost_usd"][~hedged] == pytest.approx(once_usd)
@@ -54,11 +55,11 @@ def test_the_loser_pays_its_prompt_and_the_winner_all() -> None:
 
 
 def test_the_row_is_that_of_the_attempt_that_answered() -> None:
-    result, told = hedged_run(emulated("a"), emulated("b", "l4"), emulated("c"))
-    lost = {(each.request_id, each.attempt) for each in told if isinstance(each, Cancel)}
+    result, instructions = hedged_run(emulated("a"), emulated("b", "l4"), emulated("c"))
+    lost = {(each.request_id, each.attempt) for each in instructions if isinstance(each, Cancel)}
     answered = {
         each.request_id: each
-        for each in told
+        for each in instructions
         if isinstance(each, Dispatch) and (each.request_id, each.attempt) not in lost
     }
     second = 0
@@ -73,50 +74,37 @@ def test_the_row_is_that_of_the_attempt_that_answered() -> None:
 
 def test_both_attempts_fit_under_the_money_cap() -> None:
     cap_usd = PROMPT * INPUT_USD * 2 + OUTPUT * OUTPUT_USD * 1.5
-    result, told = hedged_run(emulated("a"), emulated("b", "l4"), emulated("c"), max_cost_usd=cap_usd)
+    result, instructions = hedged_run(emulated("a"), emulated("b", "l4"), emulated("c"), max_cost_usd=cap_usd)
     columns = result.columns
     assert np.nanmax(columns["budget_overrun_usd"]) == 0.0
     # The first attempt may spend all of it, so nothing is left for a second one.
-    assert not any(isinstance(each, Dispatch) and each.hedge for each in told)
+    assert not any(isinstance(each, Dispatch) and each.hedge for each in instructions)
     assert {OUTCOMES[code] for code in columns["outcome"]} <= {"ok", "late"}
 
 
-CANDIDATE = Candidate("a", "m", "m", Price(1.0, 2.0))
-
-
-def attempt_of(bound: int | None, paid: int | None, *, by_money: bool, tokens: int) -> Any:
+def attempt(bound: OutputBound, tokens: int) -> SimulatedAttempt:
     """An attempt at an answer of 100 tokens, of which `tokens` have come."""
     decision = Decision("random", 0.0, 0, (), 1.0, ())
-    dispatch = Dispatch("r", 1, CANDIDATE, bound, by_money, Prediction(), decision, paid)
-    flight = Flight(0, Arrival(Request("r", 0.0, "random", ("m",), prompt_tokens=10), {"m": 100}, {}, ()))
-    attempt = flight.begin(dispatch, 0.0)
-    attempt.tokens = tokens
-    return attempt
+    dispatch = Dispatch("r", 1, Candidate("a", "m", "m"), bound, Prediction(), decision)
+    arrival = Arrival(Request("r", 0.0, "random", ("m",), prompt_tokens=10), {"m": 100}, {}, ())
+    found = SimulatedAttempt(SimulatedRequest(0, arrival), dispatch)
+    found.tokens = tokens
+    return found
 
 
 @pytest.mark.parametrize(
-    ("bound", "paid", "by_money", "wanted", "cut"),
+    ("bound", "wanted", "truncated"),
     [
-        (None, None, False, 100, False),
-        (30, None, False, 30, False),  # the client's own bound
-        (30, 30, True, 30, True),
-        (None, 40, False, 40, True),  # no bound could be set, and the answer is cut where its money ends
-        (60, 40, False, 40, True),
-        (30, 40, False, 30, False),
-        (None, 100, False, 100, False),  # it just suffices
+        (OutputBound(), 100, False),
+        (OutputBound(30), 30, True),
+        (OutputBound(30, True, 30), 30, True),
+        (OutputBound(None, False, 40), 40, True),  # the engine knows no bound: the answer is cut
+        (OutputBound(60, True, 40), 40, True),
+        (OutputBound(30, False, 40), 30, True),
+        (OutputBound(None, False, 100), 100, False),  # it just suffices
     ],
 )
-def test_an_answer_ends_where_its_money_does(
-    bound: int | None, paid: int | None, by_money: bool, wanted: int, cut: bool
-) -> None:
-    attempt = attempt_of(bound, paid, by_money=by_money, tokens=wanted)
-    assert attempt.wanted_tokens == wanted
-    assert attempt.cut_by_budget == cut
-
-
-def test_an_attempt_without_a_token_is_free_unless_it_was_given_up() -> None:
-    attempt = attempt_of(None, None, by_money=False, tokens=0)
-    assert attempt.cost_usd() == 0.0
-    assert attempt.cost_usd(given_up=True) == pytest.approx(10e-6)
-    attempt.tokens = 3
-    assert attempt.cost_usd(given_up=True) == attempt.cost_usd() == pytest.approx(16e-6)
+def test_an_answer_ends_at_its_bound(bound: OutputBound, wanted: int, truncated: bool) -> None:
+    assert attempt(bound, 0).wanted_tokens == wanted
+    assert attempt(bound, wanted).truncated is truncated
+    assert not attempt(bound, wanted - 1).truncated  # it was given up before

@@ -1,0 +1,168 @@
+"""What an attempt's start and end change: its instance's work and health, its request's money, the predictor."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import replace
+
+from router.core import health
+from router.core.deciding import Decided
+from router.core.events import Failure, FailureKind
+from router.core.interfaces import Predictor
+from router.core.request_state import AttemptPhase, AttemptState, RequestState
+from router.core.settings import SchedulerSettings
+from router.core.settlement import bill
+from router.core.types import EndedHow
+
+#: Statuses that say something of the request or of the load, not of the instance's health.
+NO_FAULT = frozenset({408, 413, 414, 415, 429, 431, 503})
+#: Characters of an error that are recorded.
+_ERROR_CHARS = 300
+
+
+def start(
+    state: RequestState, decided: Decided, confidence: float, predictor: Predictor, now: float, *, hedge: bool
+) -> AttemptState:
+    """Count an attempt at the candidate decided on. It may start if its phase is PREFILL."""
+    request, prediction = state.request, decided.prediction
+    candidate, instance = decided.option.candidate, decided.option.instance
+    promised_tpot_s = None if request.slo is None else request.slo.tpot_s
+    if (prediction.p_miss or 0.0) > confidence:
+        promised_tpot_s = None  # it is lost already
+    attempt = AttemptState(
+        len(state.attempts) + 1,
+        candidate,
+        instance,
+        prediction,
+        decided.decision,
+        state.money.output_bound(candidate),
+        hedge,
+        now,
+        request.prompt_tokens,
+        int(prediction.output_tokens_p50 or 0.0),
+        promised_tpot_s,
+    )
+    state.attempts.append(attempt)
+    state.under_way.append(attempt)
+    state.tried.add((candidate.instance, candidate.model))
+    state.placed = candidate
+    instance.dispatched(request.prompt_tokens)
+    if promised_tpot_s is not None:
+        insort(instance.promised_tpot_s, promised_tpot_s)
+    predictor.observe_dispatch(request, candidate, instance, prediction, now)
+    if not state.money.begin(attempt.number, candidate, attempt.bound):
+        attempt.phase = AttemptPhase.FUNDING
+    return attempt
+
+
+def first_token(state: RequestState, attempt: AttemptState, predictor: Predictor, now: float) -> None:
+    """An attempt decodes from now on."""
+    attempt.first_token_at = now
+    attempt.phase = AttemptPhase.DECODING
+    attempt.instance.first_token(attempt.pending_tokens, attempt.expected_output_tokens)
+    predictor.observe_ttft(
+        state.request,
+        attempt.candidate,
+        attempt.instance,
+        attempt.prediction,
+        now - attempt.dispatched_at,
+        now,
+    )
+
+
+def succeed(
+    state: RequestState, attempt: AttemptState, predictor: Predictor, tpot_s: float | None, now: float
+) -> None:
+    """An attempt has given its whole answer."""
+    health.answered(attempt.instance)
+    _release(state, attempt, EndedHow.OK, now)
+    request = state.request
+    if attempt.bound.max_tokens != request.max_tokens and request.decodes:
+        request = replace(
+            request, max_tokens=attempt.bound.max_tokens
+        )  # cut there, it might have been longer
+    predictor.observe_end(
+        request,
+        attempt.candidate,
+        attempt.instance,
+        attempt.prediction,
+        attempt.output_tokens,
+        attempt.prompt_tokens,
+        tpot_s,
+        now,
+    )
+
+
+def lose(
+    state: RequestState,
+    attempt: AttemptState,
+    how: EndedHow,
+    predictor: Predictor,
+    now: float,
+    *,
+    sent: bool,
+    too_large: bool = False,
+) -> None:
+    """An attempt has ended without a whole answer. `sent`: the engine was given the request; `too_large`: its answer
+    was more than is read."""
+    _release(state, attempt, how, now, sent=sent, too_large=too_large)
+    predictor.observe_loss(
+        state.request,
+        attempt.candidate,
+        attempt.instance,
+        attempt.prediction,
+        now - attempt.dispatched_at,
+        attempt.decoding,
+        now,
+    )
+
+
+def count_failure(
+    state: RequestState, attempt: AttemptState, failure: Failure, settings: SchedulerSettings
+) -> None:
+    """Record a failure, and count it against the instance, or keep it until it is known which side is to blame."""
+    attempt.error = failure.message[:_ERROR_CHARS]
+    if (
+        failure.kind is FailureKind.REJECTED
+    ):  # the engine's words are for the client: they may quote the request
+        attempt.error = f"the engine refused the request ({failure.status})"
+    elif failure.kind is FailureKind.UNREACHABLE:
+        health.connection_failed(attempt.instance, settings.eject_after)
+    elif failure.kind is FailureKind.ERROR and failure.status not in NO_FAULT:
+        state.failed_at[attempt.instance.name] = attempt.instance
+
+
+def blame(state: RequestState, settings: SchedulerSettings, *, answered: bool) -> None:
+    """Count a request's failures against the instances at which it failed, unless the request itself is to blame: it
+    failed at several, and none has `answered`."""
+    if not state.failed_at:
+        return
+    if answered or len(state.failed_at) == 1:
+        owner = state.request.owner
+        for instance in state.failed_at.values():
+            health.request_failed(instance, owner, settings.eject_after, settings.return_after)
+    state.failed_at.clear()
+
+
+def _release(
+    state: RequestState,
+    attempt: AttemptState,
+    how: EndedHow,
+    now: float,
+    *,
+    sent: bool = True,
+    too_large: bool = False,
+) -> None:
+    """Take an attempt's work off its instance, and bill it."""
+    attempt.phase, attempt.ended_how, attempt.ended_at = AttemptPhase.ENDED, how, now
+    state.under_way.remove(attempt)
+    bill(state.request, attempt, sent=sent, too_large=too_large)
+    state.money.end(
+        attempt.number, attempt.candidate, attempt.cost_usd, attempt.prompt_tokens, attempt.output_tokens
+    )
+    instance = attempt.instance
+    instance.released(attempt.pending_tokens, attempt.expected_output_tokens, attempt.decoding)
+    if attempt.promised_tpot_s is not None:
+        promised = instance.promised_tpot_s
+        del promised[bisect_left(promised, attempt.promised_tpot_s)]
+    instance.freed(now)

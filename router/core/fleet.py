@@ -1,0 +1,55 @@
+"""The instances that serve, and what the candidates of each model charge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from router.core.eligibility import free_slots
+from router.core.money.quote import Tariff
+from router.core.state import Instance
+
+
+class Fleet:
+    """`instances` by name, `by_model` by the model they serve and then by name, in order of names. Replaced as a whole when it
+    changes."""
+
+    def __init__(self, instances: Iterable[Instance] = ()) -> None:
+        self.instances: dict[str, Instance] = {instance.name: instance for instance in instances}
+        self.by_model: dict[str, dict[str, Instance]] = {}
+        for name in sorted(self.instances):
+            for model in self.instances[name].candidates:
+                self.by_model.setdefault(model, {})[name] = self.instances[name]
+        self._tariffs: dict[str, tuple[Tariff, ...]] = {}
+
+    def serving(self, model: str) -> Iterable[Instance]:
+        """The instances that serve a model, in order of name."""
+        return self.by_model.get(model, {}).values()
+
+    def full(self, models: Iterable[str], now: float) -> bool:
+        """Whether some instance of `models` is alive, but none has a slot."""
+        alive = [
+            instance
+            for model in models
+            for instance in self.serving(model)
+            if instance.healthy and not instance.draining
+        ]
+        return bool(alive) and all(free_slots(instance, now) < 1 for instance in alive)
+
+    def returning(self) -> bool:
+        """Whether some instance takes more requests as time passes, since it has just come back."""
+        return any(instance.returned_at is not None for instance in self.instances.values())
+
+    def tariffs(self, models: Sequence[str]) -> Sequence[Tariff]:
+        """The distinct tariffs of the candidates of these models."""
+        if len(models) == 1:
+            return self._tariffs_of(models[0])
+        return tuple(tariff for model in models for tariff in self._tariffs_of(model))
+
+    def _tariffs_of(self, model: str) -> tuple[Tariff, ...]:
+        found = self._tariffs.get(model)
+        if found is None:
+            candidates = [instance.candidates[model] for instance in self.serving(model)]
+            found = self._tariffs[model] = tuple(
+                {Tariff(each.model, each.price, each.context_tokens) for each in candidates}
+            )
+        return found

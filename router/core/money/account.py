@@ -1,0 +1,237 @@
+"""The money of one request: its cap, its reservation, and what its attempts cost."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from router.core.money.reservation import SLACK_USD, Allowance, Funding, Reservation
+from router.core.types import Candidate, Request
+
+#: Why a candidate is too expensive.
+OVER_CAP = "too expensive for the money cap"
+OVER_BUDGET = "too expensive for what the key's budgets have left"
+
+
+class OutputBound(NamedTuple):
+    """How long an answer may become. `max_tokens` bounds each choice (None: the engine's own bound); `by_money` says
+    that money sets it. `paid_tokens` are the output tokens of all choices together that the cap pays for (None: no cap,
+    or no answer reaches it). `left_usd` is what the cap has left for this attempt (None: no cap)."""
+
+    max_tokens: int | None = None
+    by_money: bool = False
+    paid_tokens: int | None = None
+    left_usd: float | None = None
+
+    @property
+    def cap_is_least(self) -> bool:
+        """Whether what the cap pays for is less than the bound that the engine is given (of a request with one
+        choice)."""
+        return self.paid_tokens is not None and (
+            self.max_tokens is None or self.paid_tokens < self.max_tokens
+        )
+
+    @property
+    def total_tokens(self) -> int | None:
+        """Tokens after which the answer of one choice ends; None: where the engine ends it."""
+        return self.paid_tokens if self.cap_is_least else self.max_tokens
+
+
+class Wait(Enum):
+    """How the wait of an attempt for money stands: it may start or go on, it goes on waiting, or it gets nothing."""
+
+    OVER = 1
+    GOES_ON = 2
+    IN_VAIN = 3
+
+
+class RequestMoney:
+    """One request's money. `spent_usd` is what its ended attempts cost. Against its bounds they count with the upper bound
+    of the prompt where the engine did not count it (`_charged_usd`)."""
+
+    __slots__ = (
+        "_charged_usd",
+        "_costs_usd",
+        "_request",
+        "_under_way",
+        "_waiting",
+        "reservation",
+        "spent_usd",
+    )
+
+    def __init__(self, request: Request, funding: Funding | None = None) -> None:
+        self._request = request
+        self.reservation = None if funding is None else Reservation(funding)
+        self.spent_usd = self._charged_usd = 0.0
+        self._under_way: dict[
+            int, tuple[float, float]
+        ] = {}  # by attempt: cost of its prompt, most by the cap
+        self._costs_usd: dict[int, float] = {}  # by attempt under way: what it has cost, as far as reported
+        self._waiting: dict[int, bool] = {}  # attempts that wait for money; whether it was asked for since
+
+    # --- before an attempt ---------------------------------------------------------------------------
+    def too_expensive(self, candidate: Candidate) -> str | None:
+        """Why the money does not pay the prompt and one token of each choice at this candidate; None if it does."""
+        request = self._request
+        left_of_cap_usd, left_of_budgets_usd = self._left_of_cap_usd(), self._left_of_budgets_usd()
+        if left_of_cap_usd is None and left_of_budgets_usd is None:
+            return None
+        prompt_tokens = request.bound_tokens(candidate.model)
+        least = request.choices if request.decodes else 0
+        for left_usd, why in ((left_of_cap_usd, OVER_CAP), (left_of_budgets_usd, OVER_BUDGET)):
+            if left_usd is not None:
+                affordable = candidate.price.affordable_output_tokens(prompt_tokens, left_usd)
+                if affordable is not None and affordable < least:
+                    return why
+        return None
+
+    def output_bound(self, candidate: Candidate) -> OutputBound:
+        """How long an answer of this candidate may become."""
+        request = self._request
+        left_of_cap_usd, left_of_budgets_usd = self._left_of_cap_usd(), self._left_of_budgets_usd()
+        if not request.decodes:
+            return OutputBound(left_usd=left_of_cap_usd)
+        wanted, choices = request.max_tokens, request.choices
+        bound, by_money, paid = wanted, False, None
+        prompt_tokens = request.bound_tokens(candidate.model)
+        if left_of_cap_usd is not None:
+            affordable = candidate.price.affordable_output_tokens(prompt_tokens, left_of_cap_usd)
+            if affordable is not None:
+                bound, by_money = self._within(candidate, wanted, affordable // choices)
+                paid = affordable if wanted is None else min(affordable, wanted * choices)
+        if left_of_budgets_usd is not None:
+            affordable = candidate.price.affordable_output_tokens(prompt_tokens, left_of_budgets_usd)
+            if affordable is not None:
+                # One token less: with it an engine that goes on shows itself, and is paid for that.
+                bound, by_budget = self._within(candidate, bound, max(1, (affordable - 1) // choices))
+                by_money = by_money or by_budget
+        return OutputBound(bound, by_money, paid, left_of_cap_usd)
+
+    def _within(self, candidate: Candidate, wanted: int | None, affordable: int) -> tuple[int | None, bool]:
+        """The bound of each choice when money pays for `affordable` tokens of each, and whether money sets it."""
+        by_money = True
+        context = candidate.context_tokens
+        if context is not None:
+            if affordable >= context:
+                return wanted, False  # no answer outgrows the context
+            room = max(1, context - self._request.prompt_tokens)
+            if affordable > room:  # engines refuse a bound that the context cannot hold
+                affordable, by_money = room, False
+        if wanted is not None and wanted <= affordable:
+            return wanted, False
+        return affordable, by_money
+
+    def _left_of_cap_usd(self) -> float | None:
+        cap_usd = self._request.max_cost_usd
+        if cap_usd is None:
+            return None
+        return cap_usd - self._charged_usd - sum(most_usd for _, most_usd in self._under_way.values())
+
+    def _left_of_budgets_usd(self) -> float | None:
+        """The length of an answer under way counts later: its reservation grows with it."""
+        if self.reservation is None or self.reservation.left_usd is None:
+            return None
+        prompts_usd = sum(prompt_usd for prompt_usd, _ in self._under_way.values())
+        return self.reservation.left_usd - self._charged_usd - prompts_usd
+
+    # --- attempts ------------------------------------------------------------------------------------
+    def begin(self, attempt: int, candidate: Candidate, bound: OutputBound) -> bool:
+        """Count an attempt from here on; whether it may start now. It needs money for its prompt and one token of each
+        choice, or for the whole answer where the engine cannot stream it."""
+        request, price = self._request, candidate.price
+        if self.reservation is None and request.max_cost_usd is None:
+            return True
+        prompt_tokens = request.bound_tokens(candidate.model)
+        self._under_way[attempt] = (
+            price.cost_usd(prompt_tokens, 0),
+            price.cost_usd(prompt_tokens, bound.paid_tokens or 0),
+        )
+        if self.reservation is None:
+            return True
+        tokens = request.choices if request.decodes else 0
+        if not request.engine_streams:
+            tokens *= bound.max_tokens or candidate.context_tokens or 1
+        return self.metered(attempt, price.cost_usd(prompt_tokens, tokens))
+
+    def metered(self, attempt: int, cost_usd: float) -> bool:
+        """An attempt has cost so much, or will with its next event; whether that is reserved. If not, the attempt waits
+        (`waiting`)."""
+        self._costs_usd[attempt] = cost_usd
+        reservation = self.reservation
+        if reservation is None or reservation.covers(self._total_usd()):
+            return True
+        self._waiting[attempt] = False
+        return False
+
+    def ask(self) -> float | None:
+        """USD to reserve in addition now; None: nothing. Beyond what is reserved only for attempts that wait: one that
+        has its last allowance ends."""
+        reservation = self.reservation
+        if reservation is None:
+            return None
+        cost_usd = self._total_usd()
+        if not self._waiting and not reservation.covers(cost_usd):
+            return None
+        asked_usd = reservation.ask(cost_usd)
+        if asked_usd is not None:
+            self._waiting = dict.fromkeys(self._waiting, True)
+        return asked_usd
+
+    def granted(self, reserved_usd: float, left_usd: float | None) -> None:
+        """The budgets' answer to `ask`. Look at each attempt that waits then (`wait_of`)."""
+        if self.reservation is not None:
+            self.reservation.granted(reserved_usd, left_usd)
+
+    def wait_of(self, attempt: int) -> Wait:
+        """How the wait of an attempt stands after an answer of the budgets."""
+        reservation = self.reservation
+        if reservation is None or attempt not in self._waiting:
+            return Wait.OVER
+        if reservation.covers(self._total_usd()):
+            del self._waiting[attempt]
+            return Wait.OVER
+        if self._waiting[attempt] and reservation.refused:
+            del self._waiting[attempt]
+            return Wait.IN_VAIN
+        return Wait.GOES_ON
+
+    def allowance(self, attempt: int, *, final: bool = False) -> Allowance | None:
+        """What an attempt may cost now; None: no budget bounds it."""
+        if self.reservation is None:
+            return None
+        return self.reservation.allowance(self._total_usd() - self._costs_usd.get(attempt, 0.0), final=final)
+
+    def end(
+        self,
+        attempt: int,
+        candidate: Candidate,
+        cost_usd: float,
+        prompt_tokens: int | None,
+        output_tokens: int,
+    ) -> None:
+        """An attempt has ended and cost so much; `prompt_tokens` is the engine's count."""
+        self._under_way.pop(attempt, None)
+        self._costs_usd.pop(attempt, None)
+        self._waiting.pop(attempt, None)
+        self.spent_usd += cost_usd
+        if cost_usd:
+            bound_tokens = prompt_tokens or self._request.bound_tokens(candidate.model)
+            self._charged_usd += candidate.price.cost_usd(bound_tokens, output_tokens)
+
+    # --- its end -------------------------------------------------------------------------------------
+    @property
+    def reserved_usd(self) -> float:
+        """What is reserved in each of the key's budgets."""
+        return 0.0 if self.reservation is None else self.reservation.reserved_usd
+
+    @property
+    def overrun_usd(self) -> float | None:
+        """What the request cost beyond its cap or its key's budgets; None if nothing bounds it."""
+        bounds_usd = [] if self._request.max_cost_usd is None else [self._request.max_cost_usd]
+        left_usd = None if self.reservation is None else self.reservation.left_usd
+        if left_usd is not None and self.spent_usd > left_usd + SLACK_USD:
+            bounds_usd.append(left_usd)
+        return max(0.0, self.spent_usd - min(bounds_usd)) if bounds_usd else None
+
+    def _total_usd(self) -> float:
+        return self.spent_usd + sum(self._costs_usd.values())

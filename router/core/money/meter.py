@@ -1,0 +1,136 @@
+"""Meters one attempt's answer, and says where it ends because its money ends.
+
+Two bounds: the tokens that the request's cap pays for are known from the start; what the key's budgets allow grows with
+the answer (`Allowance`). An event that an allowance does not cover waits for a larger one. The next event has to be covered
+too, taken for as large as the largest so far, so that the answer can end before a budget is passed.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+
+from router.core.money.account import OutputBound
+from router.core.money.reservation import Allowance
+from router.core.types import Candidate, Request
+
+
+class Verdict(Enum):
+    """What becomes of an event: it passes, it passes as the last one, the answer stops before it, or it waits for
+    money."""
+
+    PASS = 1
+    PASS_LAST = 2
+    STOP = 3
+    WAIT = 4
+
+
+class TokenMeter:
+    """`tokens` are the output tokens so far (of all choices), `prompt_tokens` the engine's own count of the prompt (None
+    until it is known). `allowance` is what it may cost for now. `report_usd` is a cost that has to be reported (`Metered`); whoever reports it sets it to
+    None."""
+
+    __slots__ = (
+        "_bound_tokens",
+        "_capped",
+        "_engine_stops",
+        "_left_usd",
+        "_out_of_budget",
+        "_paid_tokens",
+        "_price",
+        "_report_at_usd",
+        "_wanted_tokens",
+        "_widest",
+        "allowance",
+        "prompt_tokens",
+        "report_usd",
+        "tokens",
+    )
+
+    def __init__(
+        self, request: Request, candidate: Candidate, bound: OutputBound, allowance: Allowance | None
+    ) -> None:
+        wanted = None if request.max_tokens is None else request.max_tokens * request.choices
+        paid: float | None = bound.paid_tokens
+        self._capped = paid is not None
+        if paid is None:
+            paid = math.inf if wanted is None else wanted
+        self._paid_tokens = paid
+        self._wanted_tokens = wanted
+        #: An engine that keeps its bound stops by itself: only one token more shows that it does not.
+        self._engine_stops = bound.max_tokens is not None and bound.max_tokens * request.choices <= paid
+        self._price = candidate.price
+        self._bound_tokens = request.bound_tokens(candidate.model)
+        self._left_usd = bound.left_usd
+        self.allowance = allowance
+        self._report_at_usd = math.inf if allowance is None else allowance.report_at_usd
+        self._out_of_budget = False
+        self._widest = 1  # most tokens that one event brought
+        self.tokens = 0
+        self.prompt_tokens: int | None = None
+        self.report_usd: float | None = None
+
+    def allow(self, allowance: Allowance) -> None:
+        """Take another allowance."""
+        self.allowance = allowance
+        self._report_at_usd = allowance.report_at_usd
+
+    @property
+    def by_money(self) -> bool:
+        """Whether money ends the answer here, not the client's own bound."""
+        return self._out_of_budget or self._wanted_tokens is None or self._limit() < self._wanted_tokens
+
+    def count(self, tokens: int, prompt_tokens: int | None) -> None:
+        """The answer has `tokens` with its next event. `prompt_tokens`: the engine's count in it, if it has one."""
+        self._widest = max(self._widest, tokens - self.tokens)
+        self.tokens = tokens
+        if prompt_tokens is not None:
+            self.prompt_tokens = prompt_tokens
+
+    def judge(self, *, complete: bool, finished: bool) -> Verdict:
+        """What becomes of the event counted last. `complete`: it ends all choices, so nothing has to be covered ahead;
+        `finished`: the engine itself ends the answer with it."""
+        limit = self._limit()
+        if self.tokens > limit:
+            return Verdict.STOP
+        if self.allowance is not None:
+            verdict = self._afford(self._cost_usd(self.tokens + (0 if complete else self._widest)))
+            if verdict is not Verdict.PASS:
+                return verdict
+        if self.tokens >= limit and not (finished or (self._engine_stops and limit == self._paid_tokens)):
+            return Verdict.PASS_LAST
+        return Verdict.PASS
+
+    def judge_total(self, prompt_tokens: int | None, output_tokens: int | None) -> Verdict:
+        """What becomes of the engine's count of the whole answer, which may be more than its events showed."""
+        if self.allowance is None or self._out_of_budget:
+            return Verdict.PASS
+        cost_usd = self._price.cost_usd(prompt_tokens or self._bound_tokens, output_tokens or self.tokens)
+        return self._afford(cost_usd)
+
+    def _afford(self, cost_usd: float) -> Verdict:
+        allowance = self.allowance
+        assert allowance is not None  # noqa: S101 (checked by both callers)
+        if cost_usd > allowance.covered_usd:
+            if not allowance.final:
+                self.report_usd = cost_usd
+                return Verdict.WAIT
+            self._out_of_budget = True
+            covered = self._cost_usd(self.tokens) <= allowance.covered_usd
+            return Verdict.PASS_LAST if covered else Verdict.STOP
+        if cost_usd > self._report_at_usd:
+            self.report_usd = cost_usd
+            self._report_at_usd = math.inf  # once for each allowance
+        return Verdict.PASS
+
+    def _cost_usd(self, tokens: int) -> float:
+        prompt_tokens = self._bound_tokens if self.prompt_tokens is None else self.prompt_tokens
+        return self._price.cost_usd(prompt_tokens, tokens)
+
+    def _limit(self) -> float:
+        """Tokens that the cap pays for: fewer than planned if the engine counts a longer prompt than the bound was."""
+        prompt_tokens = self.prompt_tokens
+        if not self._capped or prompt_tokens is None or prompt_tokens <= self._bound_tokens:
+            return self._paid_tokens
+        affordable = self._price.affordable_output_tokens(prompt_tokens, self._left_usd or 0.0)
+        return self._paid_tokens if affordable is None else min(self._paid_tokens, affordable)

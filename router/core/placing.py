@@ -1,0 +1,228 @@
+"""Where a request goes: to a candidate, to the queue, or nowhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from random import Random
+from typing import NamedTuple
+
+from router.core import admission, hedging, refusals
+from router.core.deciding import Decided, Decider
+from router.core.eligibility import Eligible, eligible
+from router.core.errors import Refusal
+from router.core.fleet import Fleet
+from router.core.interfaces import Option, Policy, Predictor
+from router.core.money.account import RequestMoney
+from router.core.queue import Waiting
+from router.core.request_state import AttemptState, RequestPhase, RequestState
+from router.core.settings import SchedulerSettings
+from router.core.types import Candidate, Decision, Request
+from router.core.waiting_room import WaitingRoom
+
+#: Share of a request's time after which it is deferred no more.
+_PATIENCE = 0.5
+#: How fast the mean length of answers follows.
+_USUAL_STEP = 0.01
+
+
+class Queued(NamedTuple):
+    """The request waits. `leaving` is the one that has to leave a full queue for it (None: nobody)."""
+
+    leaving: RequestState | None = None
+
+
+Placement = Decided | Queued | Refusal
+
+
+class Placer:
+    """Places requests. `fleet` and `settings` are replaced as a whole when they change; `waiting` are the requests that
+    wait, `usual_tokens` is the running mean of answers."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        policies: Mapping[str, Policy],
+        predictor: Predictor,
+        settings: SchedulerSettings,
+        rng: Random,
+    ) -> None:
+        self.fleet = fleet
+        self.waiting = WaitingRoom()
+        self.usual_tokens = 256.0  # a choice until answers are seen
+        self._decider = Decider(policies, predictor, rng)
+        self.settings = settings
+
+    @property
+    def settings(self) -> SchedulerSettings:
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: SchedulerSettings) -> None:
+        self._settings = settings
+        self._decider.explore = settings.explore
+
+    @property
+    def predictor(self) -> Predictor:
+        return self._decider.predictor
+
+    @predictor.setter
+    def predictor(self, predictor: Predictor) -> None:
+        self._decider.predictor = predictor
+
+    # --- decisions -----------------------------------------------------------------------------------
+    def place(self, state: RequestState, now: float) -> Placement:
+        """Where a request goes now."""
+        return self.place_among(state, self.eligible(state, now), now)
+
+    def place_among(self, state: RequestState, found: Eligible, now: float) -> Placement:
+        """The same, given who may take it."""
+        request = state.request
+        if found.refusal is not None:
+            return found.refusal
+        if not found.free:
+            return self._wait(state, found.busy, now, deferred=False)
+        options = self._admitted(request, found.free, found.passed_over, now)
+        if isinstance(options, Refusal):
+            return options
+        decided = self._decider.decide(request, options, now, busy=found.busy, passed_over=found.passed_over)
+        if decided.deferred and not request.hard and self._may_wait(state, now):
+            return self._wait(state, found.free, now, deferred=True)
+        return decided
+
+    def hedge(self, state: RequestState, attempt: AttemptState, now: float) -> Decided | None:
+        """Where a second attempt beside a late one goes; None if none pays."""
+        request = state.request
+        found = self._candidates(state, request.models, now)
+        options = [each for each in found.free if each.instance is not attempt.instance]
+        if found.refusal is not None or not options:
+            return None
+        self.predictor.predict_all(request, options, now)
+        worth = self.settings.hedge_worth
+        options = [each for each in options if hedging.pays(request, attempt, each, worth, now)]
+        if not options:
+            return None
+        return self._decider.decide(request, options, now, passed_over=found.passed_over)
+
+    def dry_run(self, request: Request, now: float) -> Decision:
+        """What would be done with `request` now. Changes nothing. Raises Refusal."""
+        found = self.eligible(RequestState(request, 0, RequestMoney(request)), now)
+        if found.refusal is not None:
+            raise found.refusal
+        options = self._admitted(request, found.free or found.busy, found.passed_over, now)
+        if isinstance(options, Refusal):
+            raise options
+        decided = self._decider.decide(request, options, now, passed_over=found.passed_over, dry=True)
+        return decided.decision
+
+    def eligible(self, state: RequestState, now: float) -> Eligible:
+        """Candidates of the wanted models, else of the first fallback that has any."""
+        request = state.request
+        found = self._candidates(state, request.models, now)
+        if found.refusal is not None:
+            for model in request.fallbacks:
+                other = self._candidates(state, (model,), now)
+                if other.refusal is None:
+                    other.passed_over[:0] = found.passed_over
+                    return other
+        return found
+
+    def _candidates(self, state: RequestState, models: Iterable[str], now: float) -> Eligible:
+        return eligible(
+            state.request,
+            models,
+            self.fleet.by_model,
+            state.money,
+            state.tried,
+            now,
+            self.predictor.qualities,
+        )
+
+    def _admitted(
+        self,
+        request: Request,
+        options: list[Option],
+        passed_over: list[tuple[Candidate, str]],
+        now: float,
+    ) -> list[Option] | Refusal:
+        """The options that keep a hard SLO with the configured confidence; the others are added to `passed_over`."""
+        if not request.hard or request.slo is None:
+            return options
+        self.predictor.predict_all(request, options, now)
+        kept, risky = admission.keeping(options, self.settings.confidence)
+        if not kept:
+            return refusals.unattainable(
+                f"The hard SLO would be missed with probability {admission.least_miss(options):.2f} at best.",
+                max(refusals.until_met_s(request, options, now), self.drain_s()),
+            )
+        passed_over += risky
+        return kept
+
+    # --- waiting -------------------------------------------------------------------------------------
+    def drain_s(self) -> float:
+        """Predicted seconds until the queue, and the work before it, has a slot for one more."""
+        gap_s = admission.gap_s(self.fleet.instances.values())
+        return refusals.bounded_s((1.0 if gap_s is None else gap_s) * (len(self.waiting) + 1))
+
+    def answered(self, state: RequestState, output_tokens: int) -> None:
+        """A request was answered with so many tokens: the mean of answers follows, and its key's turn is corrected."""
+        request = state.request
+        self.usual_tokens += _USUAL_STEP * (output_tokens / request.choices - self.usual_tokens)
+        if state.charged_tokens is not None:
+            used_tokens = request.prompt_tokens + output_tokens + 1.0
+            self.waiting.queue.used(request.key, used_tokens - state.charged_tokens)
+
+    def _wait(
+        self, state: RequestState, options: Sequence[Option], now: float, *, deferred: bool
+    ) -> Queued | Refusal:
+        """Let a request wait, or go on waiting. A full queue refuses it, and so does a hard SLO that would pass."""
+        request, waiting_room = state.request, self.waiting
+        requeued = state.phase is RequestPhase.QUEUED
+        if requeued:
+            if deferred and state.deferred:
+                waiting_room.defer_again(state, now)
+            if state.deferred or not deferred:
+                return Queued()
+            waiting_room.remove(state)
+        floor_s = min(self.predictor.ttft_floor_s(request, each.candidate, each.instance) for each in options)
+        if request.slo is not None and request.slo.e2e_s is not None:
+            self.predictor.predict_all(request, options, now)
+        due_at = state.slack_deadline(admission.least_decode_s(request, options))
+        if request.hard and request.slo is not None:
+            turns = waiting_room.queue.before(request.priority, due_at, request.key, state.models) + 1
+            there = {each.instance.name: each.instance for each in options}.values()
+            if now + admission.wait_s(turns, there, self.settings.confidence) + floor_s > due_at:
+                return refusals.unattainable(
+                    "The hard SLO would pass while the request is queued.", self.drain_s()
+                )
+        waiting = Waiting(
+            request.id,
+            request.key,
+            request.priority,
+            due_at,
+            state.seq,
+            due_at - floor_s,
+            self._work_tokens(request),
+            late=deferred or due_at - floor_s <= now,
+            models=state.models,
+        )
+        leaving = None
+        if len(waiting_room) >= self.settings.max_queue and not requeued:
+            leaving = waiting_room.gives_way(waiting)
+            if leaving is None:
+                return refusals.overloaded(self.drain_s())
+            waiting_room.remove(leaving)
+        waiting_room.add(state, waiting, now, deferred=deferred)
+        return Queued(leaving)
+
+    def _may_wait(self, state: RequestState, now: float) -> bool:
+        """Whether a request for which there is a slot may be deferred: there is time, and place in the queue."""
+        request = state.request
+        patient = now < request.arrived_at + _PATIENCE * (request.expires_at - request.arrived_at)
+        return patient and (state.phase is RequestPhase.QUEUED or len(self.waiting) < self.settings.max_queue)
+
+    def _work_tokens(self, request: Request) -> float:
+        """What a request will take, as far as is known without a prediction: the usual answer."""
+        usual = self.usual_tokens if request.decodes else 0.0
+        bound = math.inf if request.max_tokens is None else float(request.max_tokens)
+        return request.prompt_tokens + request.choices * min(usual, bound) + 1.0

@@ -1,0 +1,162 @@
+"""What the scheduler keeps of a request and of its attempts, from arrival to settlement.
+
+A request is in one of these phases::
+
+    QUEUED --> RUNNING --> ENDING --> (gone)
+       ^          |
+       +----------+  its attempts failed, and every other candidate is full
+
+- QUEUED: it waits for a slot; `deferred` says that its policy holds it back.
+- RUNNING: it has attempts under way: one, or two while a hedge runs beside a late first one.
+- ENDING: how it ends is decided (`verdict`); attempts that were cancelled have not been reported as ended yet.
+
+An attempt is in one of these phases::
+
+    FUNDING --> PREFILL --> DECODING --> ENDED
+        |          |            |          ^
+        |          +------------+--> CANCELLING
+        +-----------------------------------> ENDED (the budgets do not pay it)
+
+- FUNDING: it has its slot, and waits for money before it may start.
+- PREFILL: it was dispatched, and has no first token yet.
+- DECODING: it has its first token, so it is the one that answers.
+- CANCELLING: the driver was told to abort it, and has not reported its end yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from router.core.errors import Refusal
+from router.core.money.account import OutputBound, RequestMoney
+from router.core.state import Instance
+from router.core.types import Candidate, Decision, EndedHow, Outcome, Prediction, Request
+
+
+class RequestPhase(Enum):
+    """See the module's docstring."""
+
+    QUEUED = 1
+    RUNNING = 2
+    ENDING = 3
+
+
+class AttemptPhase(Enum):
+    """See the module's docstring."""
+
+    FUNDING = 1
+    PREFILL = 2
+    DECODING = 3
+    CANCELLING = 4
+    ENDED = 5
+
+
+@dataclass(slots=True, eq=False)
+class AttemptState:
+    """One attempt. Times are on the driver's clock in seconds.
+
+    `number` counts the request's attempts from 1. `expected_output_tokens` and `promised_tpot_s` (its TPOT target, where it
+    should be kept) are what it adds to its instance's work. What stands after `first_token_at` is known from its end on:
+    `output_tokens` and `prompt_tokens` as the engine counts them (None: it did not), `billed` whether the engine is paid
+    for it.
+    """
+
+    number: int
+    candidate: Candidate
+    instance: Instance
+    prediction: Prediction
+    decision: Decision
+    bound: OutputBound
+    hedge: bool
+    dispatched_at: float
+    pending_tokens: int
+    expected_output_tokens: int
+    promised_tpot_s: float | None = None
+    phase: AttemptPhase = AttemptPhase.PREFILL
+    first_token_at: float | None = None
+    ended_at: float | None = None
+    ended_how: EndedHow | None = None
+    output_tokens: int = 0
+    prompt_tokens: int | None = None
+    cost_usd: float = 0.0
+    billed: bool = False
+    error: str | None = None
+
+    @property
+    def decoding(self) -> bool:
+        """Whether it had its first token, also after its end."""
+        return self.first_token_at is not None
+
+
+class Verdict(NamedTuple):
+    """How a request ends. `refusal` is what its client gets in place of an answer (None: an answer, or nobody is there),
+    `answer` the attempt that the record is about."""
+
+    outcome: Outcome
+    at: float
+    refusal: Refusal | None = None
+    answer: AttemptState | None = None
+    slo_met: bool | None = None
+    error_code: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class RequestState:
+    """One request. `seq` is its place in the order of arrival.
+
+    `attempts` are all it has had, `under_way` those that have not ended. `tried` are the (instance, model) pairs that it
+    has been to, `placed` is the one that it went to last (None: nowhere yet). `charged_tokens` is the work that its key's
+    turn in the queue was counted for. `failed_at` are the instances at which it failed, until it is known which side is to
+    blame.
+    """
+
+    request: Request
+    seq: int
+    money: RequestMoney
+    phase: RequestPhase = RequestPhase.RUNNING
+    deferred: bool = False
+    attempts: list[AttemptState] = field(default_factory=list)
+    under_way: list[AttemptState] = field(default_factory=list)
+    tried: set[tuple[str, str]] = field(default_factory=set)
+    placed: Candidate | None = None
+    charged_tokens: float | None = None
+    failed_at: dict[str, Instance] = field(default_factory=dict)
+    verdict: Verdict | None = None
+
+    def attempt(self, number: int) -> AttemptState | None:
+        """The attempt of this number, if it is under way."""
+        for each in self.under_way:
+            if each.number == number:
+                return each
+        return None
+
+    @property
+    def decoding(self) -> bool:
+        """Whether an attempt under way has its first token."""
+        return any(each.first_token_at is not None for each in self.under_way)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """All models that may serve it, in the order of preference."""
+        return self.request.models + self.request.fallbacks
+
+    def slack_deadline(self, decode_s: float = 0.0) -> float:
+        """When the first token is due if decoding takes at least `decode_s`; a key's requests wait in this order."""
+        request, slo = self.request, self.request.slo
+        if slo is None:
+            return request.expires_at
+        targets = [] if slo.ttft_s is None else [slo.ttft_s]
+        if slo.e2e_s is not None:
+            targets.append(slo.e2e_s - decode_s)
+        return request.arrived_at + min(targets) if targets else request.expires_at
+
+    def hard_deadline(self) -> float | None:
+        """When a hard SLO ends this request: its TTFT until the first token, its E2E always."""
+        request = self.request
+        if not request.hard or request.slo is None:
+            return None
+        targets = [request.slo.e2e_s, None if self.decoding else request.slo.ttft_s]
+        due = min((t for t in targets if t is not None), default=None)
+        return None if due is None else request.arrived_at + due

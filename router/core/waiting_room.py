@@ -1,0 +1,90 @@
+"""Requests that wait: the queue with what the scheduler knows of those in it.
+
+A request waits because every candidate is full, or because its policy defers it: nothing is gained by sending it
+now.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+
+from router.core.queue import Queue, Waiting
+from router.core.request_state import RequestPhase, RequestState
+
+#: A deferred request is decided again after this many seconds at the earliest.
+DEFER_S = 0.05
+
+
+class WaitingRoom:
+    """The requests that wait, by id, in the order of `Queue`. `models` counts those that want the same models."""
+
+    def __init__(self) -> None:
+        self.queue = Queue()
+        self.models: Counter[tuple[str, ...]] = Counter()
+        self._states: dict[str, RequestState] = {}
+        self._deferred = 0
+        self._again_at: dict[
+            tuple[str, ...], float
+        ] = {}  # by models: when deferred requests are decided again
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __iter__(self) -> Iterator[RequestState]:
+        """In no particular order."""
+        return iter(self._states.values())
+
+    def add(self, state: RequestState, waiting: Waiting, now: float, *, deferred: bool) -> None:
+        """Let a request wait."""
+        state.phase = RequestPhase.QUEUED
+        state.deferred = deferred
+        self._deferred += deferred
+        self._states[waiting.id] = state
+        self.queue.add(waiting)
+        self.models[waiting.models] += 1
+        if deferred:  # further arrivals do not put it off
+            self._again_at.setdefault(waiting.models, now + DEFER_S)
+
+    def remove(self, state: RequestState, *, served: bool = False) -> float:
+        """Take a request out; the work in tokens that its key's turn is counted for. `served`: it was given a slot."""
+        waiting = self.queue.remove(state.request.id, served=served)
+        del self._states[waiting.id]
+        state.phase = RequestPhase.RUNNING
+        self._deferred -= state.deferred
+        state.deferred = False
+        self.models[waiting.models] -= 1
+        if not self.models[waiting.models]:
+            del self.models[waiting.models]
+            self._again_at.pop(waiting.models, None)
+        return waiting.work_tokens
+
+    def defer_again(self, state: RequestState, now: float) -> None:
+        """A deferred request was decided again, and goes on waiting."""
+        self._again_at[state.models] = now + DEFER_S
+
+    def may_place(self, state: RequestState, now: float) -> bool:
+        """Whether a request that waits may be decided now: a deferred one only after its pause."""
+        return not state.deferred or now >= self._again_at[state.models]
+
+    def due(self, models: tuple[str, ...], now: float) -> bool:
+        """Whether deferred requests for these models are to be decided again by now."""
+        return now >= self._again_at.get(models, math.inf)
+
+    def next_decision_at(self, now: float) -> float:
+        """When deferred requests are to be decided again; infinity for never."""
+        return max(min(self._again_at.values()), now + DEFER_S) if self._deferred else math.inf
+
+    def shed(self, now: float) -> list[RequestState]:
+        """Move back those that cannot be in time any more; they are returned."""
+        return [self._states[request_id] for request_id in self.queue.shed(now)]
+
+    def in_order(self) -> list[tuple[Waiting, RequestState]]:
+        """All of them, those to be tried first at the front."""
+        return [(waiting, self._states[waiting.id]) for waiting in self.queue.in_order()]
+
+    def gives_way(self, to: Waiting) -> RequestState | None:
+        """Who would leave a full queue for a newcomer (`Queue.gives_way`)."""
+        leaving = self.queue.gives_way(to)
+        return None if leaving is None else self._states[leaving.id]

@@ -1,0 +1,275 @@
+"""A log of all that went into a scheduler and came out of it, as JSON lines; `headway replay-decisions` replays it.
+
+The first line is the header: what the scheduler was built with. Each further line is one event: its name, its time, its
+values, and the instructions that the scheduler answered. A named tuple is a list, a dataclass an object.
+
+No prompt stands in it, and no key: of a prompt there are hashes and features, as in the records. What an engine said of a
+request that it refused may quote the request, so it is left out, on both sides of the comparison.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from typing import Any, TextIO
+
+from pydantic import TypeAdapter, ValidationError
+
+from router.core import events
+from router.core.errors import Refusal
+from router.core.events import (
+    Event,
+    Failure,
+    Finish,
+    FleetChanged,
+    Instruction,
+    PeerObserved,
+    PredictorsChanged,
+)
+from router.core.profile import EngineProfile
+from router.core.request_state import AttemptState
+from router.core.settings import SchedulerSettings
+from router.core.state import Instance
+from router.core.types import Candidate, Capability, Request, Targets
+
+logger = logging.getLogger("headway")
+
+FORMAT = 1
+#: What is left out of a request: it changes no decision.
+_NOT_LOGGED = frozenset({"cache_salt", "forecast", "outlook"})
+
+
+class LogError(Exception):
+    """A file that is no decision log, or one that cannot be replayed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a scheduler was built with. `seed` is that of its draws, `predictors` the trained artifacts' name, `directory` where
+    they lie (None: those that are shipped)."""
+
+    version: str
+    seed: int
+    predictors: str
+    directory: str | None
+    confidence: float
+    ttft_weight: float
+    targets: Mapping[str | None, Targets]
+
+
+class DecisionLog:
+    """Writes a log. It ends, with a warning, when it has `max_bytes`."""
+
+    def __init__(self, path: Path, header: Header, max_bytes: float) -> None:
+        """Raises OSError."""
+        self._path = path
+        self._left = max_bytes
+        self._file: TextIO | None = path.open("w", encoding="utf-8")
+        self._write({"headway_decisions": FORMAT, **_plain(header)})
+
+    def write(self, event: Event, now: float, instructions: Sequence[Instruction]) -> None:
+        """One event has been handled (`Runner.on_event`)."""
+        if self._file is None:
+            return
+        self._write([type(event).__name__, now, _event(event), *map(_instruction, instructions)])
+        if self._left <= 0:
+            logger.warning("the decision log %s has reached its size: it ends here", self._path)
+            self.close()
+
+    def close(self) -> None:
+        """Flush and end."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _write(self, value: Any) -> None:
+        assert self._file is not None  # noqa: S101 (both callers look)
+        line = _line(value)
+        self._left -= len(line)
+        self._file.write(line)
+        self._file.flush()
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """One line: an event, its time, and the instructions as they were written."""
+
+    event: Event
+    now: float
+    instructions: str
+
+
+def read(path: Path, file: TextIO, instances: Mapping[str, Instance]) -> tuple[Header, Iterator[Logged]]:
+    """A log's header and its lines. `instances` are those of the scheduler at this moment, by name: a fleet that changes keeps
+    them. Raises LogError."""
+    first = _parsed(path, 1, file.readline())
+    if not isinstance(first, dict) or first.pop("headway_decisions", None) != FORMAT:
+        raise LogError(f"{path} is no decision log of this version")
+    header: Header = _decoded(path, 1, Header, {**first, "targets": dict(first.get("targets") or ())})
+    return header, _lines(path, file, instances)
+
+
+def compared(instructions: Sequence[Instruction]) -> str:
+    """Instructions as a log has them."""
+    return _line(list(map(_instruction, instructions)))
+
+
+# --- reading ----------------------------------------------------------------------------------------
+def _lines(path: Path, file: TextIO, instances: Mapping[str, Instance]) -> Iterator[Logged]:
+    for number, line in enumerate(file, start=2):
+        if not line.endswith("\n"):
+            return  # the process was killed while it wrote
+        try:
+            name, now, values, *instructions = _parsed(path, number, line)
+            kind = getattr(events, name)
+        except (TypeError, ValueError, AttributeError):
+            raise LogError(f"{path}:{number} is no event") from None
+        yield Logged(_read_event(path, number, kind, values, instances), now, _line(instructions))
+
+
+def _read_event(path: Path, number: int, kind: Any, values: Any, instances: Mapping[str, Instance]) -> Event:
+    if kind is FleetChanged:
+        specs, settings = values
+        return FleetChanged(
+            tuple(_instance(path, number, spec, instances) for spec in specs),
+            _decoded(path, number, SchedulerSettings, settings),
+        )
+    if kind is PeerObserved:
+        return PeerObserved(base64.b64decode(values[0]))
+    if kind is events.TargetsChanged:
+        return events.TargetsChanged(_decoded(path, number, dict[str | None, Targets], dict(values[0])))
+    if kind is PredictorsChanged:
+        raise LogError(
+            f"{path}:{number}: other predictors were loaded here ({values[0]}): it cannot be replayed further"
+        )
+    event: Event = _decoded(path, number, kind, values)
+    return event
+
+
+def _instance(path: Path, number: int, spec: Any, instances: Mapping[str, Instance]) -> Instance:
+    """An instance by what the fleet file said of it; one that is there is changed and keeps its counters."""
+    given: _InstanceSpec = _decoded(path, number, _InstanceSpec, spec)
+    instance = instances.get(given.name) or Instance(given.name, given.kind, given.candidates)
+    for field in fields(given):
+        value = getattr(given, field.name)
+        if value != getattr(instance, field.name):  # what is learned of the old object stays with it
+            setattr(instance, field.name, value)
+    return instance
+
+
+@dataclass(frozen=True, slots=True)
+class _InstanceSpec:
+    """What a fleet file says of an instance; see `Instance`."""
+
+    name: str
+    kind: str
+    candidates: dict[str, Candidate]
+    max_concurrency: int | None
+    hardware: str | None
+    speed: float
+    profiles: dict[str, EngineProfile]
+    usd_per_hour: float | None
+    unsupported: frozenset[Capability]
+    tokenizes: bool
+    fixed_slots: bool
+
+
+def _parsed(path: Path, number: int, line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        raise LogError(f"{path}:{number} is not JSON") from None
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _decoded(path: Path, number: int, kind: Any, values: Any) -> Any:
+    try:
+        return _adapter(kind).validate_python(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise LogError(f"{path}:{number}: {where}: {first['msg']}") from None
+
+
+# --- writing ----------------------------------------------------------------------------------------
+def _line(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":")) + "\n"
+
+
+def _event(event: Event) -> Any:
+    if isinstance(event, FleetChanged):
+        names = [field.name for field in fields(_InstanceSpec)]
+        specs = [{name: _plain(getattr(each, name)) for name in names} for each in event.instances]
+        return [specs, _plain(event.settings)]
+    if isinstance(event, PeerObserved):
+        return [base64.b64encode(event.message).decode()]
+    if isinstance(event, PredictorsChanged):
+        return [event.models.name]
+    return _plain(event)
+
+
+def _instruction(instruction: Instruction) -> Any:
+    name = type(instruction).__name__
+    if isinstance(instruction, Finish):
+        return [name, instruction.request_id, list(map(_result, instruction.settlement))]
+    return [name, *map(_result, instruction)]
+
+
+def _result(value: Any) -> Any:
+    """A value of an instruction: candidates by name, since the fleet is in the events."""
+    if isinstance(value, Candidate):
+        return [value.instance, value.model]
+    if isinstance(value, AttemptState):
+        return [
+            value.number,
+            value.candidate.instance,
+            value.candidate.model,
+            value.dispatched_at,
+            value.first_token_at,
+            value.ended_at,
+            value.ended_how,
+            value.output_tokens,
+            value.prompt_tokens,
+            value.cost_usd,
+        ]
+    if isinstance(value, Refusal):
+        return [value.outcome, value.status, value.retry_after_s]
+    if isinstance(value, tuple | list):
+        return [_result(each) for each in value]
+    return _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    if isinstance(value, Enum):
+        return value.value
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, Failure):
+        return [value.kind.value, "", value.status, None, None]
+    if isinstance(value, tuple | list):
+        return [_plain(each) for each in value]
+    if isinstance(value, frozenset):
+        return sorted(_plain(each) for each in value)
+    if isinstance(value, Mapping):
+        if None in value:  # JSON has no such name
+            return [[key, _plain(each)] for key, each in value.items()]
+        return {key: _plain(each) for key, each in value.items()}
+    if is_dataclass(value):
+        skipped = _NOT_LOGGED if isinstance(value, Request) else frozenset()
+        return {
+            field.name: _plain(getattr(value, field.name))
+            for field in fields(value)
+            if field.name not in skipped
+        }
+    raise TypeError(f"a decision log holds no {type(value).__name__}")

@@ -1,0 +1,112 @@
+"""The decision log of a live gateway, replayed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from random import Random
+
+import pytest
+
+from router.cli import main
+from router.replay_decisions import replay
+from tests.integration.gateway.live import bearer, key, live, vllm
+
+SECRET = "the prompt is secret"
+
+
+async def traffic(gw) -> None:
+    """Some of everything that makes an event."""
+    rng = Random(1)
+
+    async def ask(number: int) -> str | None:
+        routing = {"policy": rng.choice(["slo", "cost", "latency", "round_robin", "random", "least_load"])}
+        if number % 3 == 0:
+            routing["slo"] = {"ttft_ms": 300, "e2e_ms": 4000}
+        if number % 6 == 0:
+            routing["on_miss"] = "reject"
+        if number % 5 == 0:
+            routing["max_cost_usd"] = 1e-5
+        _, headers, _ = await gw.chat(
+            messages=[{"role": "user", "content": f"{SECRET} {number}" * (1 + number % 9)}],
+            max_tokens=1 + number % 40,
+            routing=routing,
+            headers=bearer(f"key-{number % 2}"),
+        )
+        return headers.get("x-request-id")
+
+    ids = [each for each in await asyncio.gather(*map(ask, range(40))) if each]
+    async with gw.stream(headers=bearer("key-0")) as response:  # a client that leaves
+        await response.content.readany()
+    await asyncio.sleep(0.3)  # records are written
+    for request_id in ids[:5]:
+        await gw.post(
+            "/v1/feedback",
+            {"request_id": request_id, "quality": 0.5},
+            headers=bearer(f"key-{ids.index(request_id) % 2}"),
+        )
+    root = bearer("root")
+    async with gw.http.patch(f"{gw.url}/admin/targets", json={"attainment": 0.9}, headers=root) as answer:
+        assert answer.status == 200
+    async with gw.http.delete(f"{gw.url}/admin/instances/b?drain=true", headers=root) as answer:
+        assert answer.status == 200
+    await asyncio.gather(*map(ask, range(40, 60)))
+    await gw.until(lambda: not gw.gateway.runner.scheduler.live)
+
+
+async def test_a_live_run_replays_to_the_same_instructions(tmp_path, capsys):
+    log = tmp_path / "decisions.jsonl"
+    sections = {
+        "auth": {"keys": [key("key-0", budget_usd=1.0), key("key-1", min_quality=0.4)]},
+        "observability": {"decision_log": str(log)},
+        "scheduling": {"hedge": {"enabled": True, "max_share": 0.5}, "explore": 0.2},
+    }
+    engines = (vllm("a", speed=40.0), vllm("b", speed=20.0))
+    async with live(tmp_path, *engines, environment={"HEADWAY_ADMIN_KEY": "root"}, **sections) as gw:
+        await traffic(gw)
+    events, differences = replay(log)
+    assert differences == []
+    text = log.read_text()
+    names = {json.loads(line)[0] for line in text.splitlines()[1:]}
+    assert events == len(text.splitlines()) - 1
+    assert {
+        "Arrived", "FirstToken", "Ended", "Left", "Probed", "LoadReported", "FleetChanged", "DrainChanged",
+        "TargetsChanged", "QualityReported",
+    } <= names  # fmt: skip
+    assert SECRET not in text
+
+    assert main(["replay-decisions", str(log)]) == 0
+    assert capsys.readouterr().out == f"{events} events replayed: the same instructions\n"
+    lines = text.splitlines(keepends=True)
+    at = next(number for number, line in enumerate(lines) if '"Dispatch"' in line)
+    lines[at] = lines[at].replace('"Dispatch"', '"Cancel"', 1)
+    log.write_text("".join(lines))
+    assert main(["replay-decisions", str(log)]) == 1
+    assert f"line {at + 1}, character" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "is not JSON"),
+        ("{}\n", "is no decision log"),
+        ('{"headway_decisions": 1}\n', "Field required"),
+    ],
+)
+def test_what_is_no_log_is_refused(tmp_path, capsys, text, reason):
+    log = tmp_path / "log"
+    log.write_text(text)
+    assert main(["replay-decisions", str(log)]) == 2
+    assert reason in capsys.readouterr().err
+    assert main(["replay-decisions", str(tmp_path / "none")]) == 2
+
+
+async def test_a_log_ends_at_its_size(tmp_path, caplog):
+    log = tmp_path / "decisions.jsonl"
+    observability = {"decision_log": str(log), "decision_log_mb": 0.01}
+    async with live(tmp_path, vllm("a"), observability=observability) as gw:
+        for _ in range(5):
+            assert (await gw.chat())[0] == 200
+    assert log.stat().st_size < 30_000
+    assert "has reached its size" in caplog.text
+    assert replay(log)[1] == []

@@ -1,0 +1,188 @@
+"""Where an answer ends because its money ends, token by token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.core.money.account import OutputBound
+from router.core.money.meter import TokenMeter, Verdict
+from router.core.money.reservation import Allowance
+from router.core.types import Candidate, Price
+from tests.unit.core.worlds import request
+
+PRICE = Price(1.0, 5.0)
+PROMPT = 400  # the upper bound of the prompt's tokens
+CANDIDATE = Candidate("i", "m", "m", PRICE)
+
+
+def capped(paid: int, bound: int | None = None, *, left_usd: float = 1.0, **fields: Any) -> TokenMeter:
+    """The meter of a request whose cap pays for `paid` tokens; the engine gets `bound` (by default the same)."""
+    wanted = request(max_cost_usd=left_usd, **fields)
+    told = OutputBound(paid if bound is None else bound, True, paid, left_usd)
+    return TokenMeter(wanted, CANDIDATE, told, None)
+
+
+def usd(tokens: float) -> float:
+    return PRICE.cost_usd(PROMPT, tokens)
+
+
+def allowed(tokens: float, *, report_at: float | None = None, final: bool = False) -> Allowance:
+    """The cost of so many tokens is reserved."""
+    covered_usd = usd(tokens) + 1e-12
+    return Allowance(covered_usd, covered_usd if report_at is None else usd(report_at), final)
+
+
+def budgeted(allowance: Allowance, **fields: Any) -> TokenMeter:
+    return TokenMeter(request(**fields), CANDIDATE, OutputBound(), allowance)
+
+
+def verdict(meter: TokenMeter, tokens: int, *, complete: bool = False, finished: bool = False) -> Verdict:
+    meter.count(tokens, None)
+    return meter.judge(complete=complete, finished=finished)
+
+
+def one_by_one(meter: TokenMeter, to: int) -> Verdict:
+    """The verdict on the last of the tokens up to `to`, of which each comes in an event of its own."""
+    for tokens in range(meter.tokens + 1, to):
+        assert verdict(meter, tokens) is Verdict.PASS
+    return verdict(meter, to)
+
+
+# --- the request's own cap ----------------------------------------------------------------------------
+def test_the_last_token_that_is_paid_for_ends_the_answer() -> None:
+    meter = capped(5, 50)  # the engine's bound is larger, so it would go on
+    assert [verdict(meter, tokens) for tokens in (3, 4, 5, 6)] == [
+        Verdict.PASS,
+        Verdict.PASS,
+        Verdict.PASS_LAST,
+        Verdict.STOP,
+    ]
+
+
+def test_an_engine_that_knows_its_bound_ends_by_itself() -> None:
+    meter = capped(5)
+    assert verdict(meter, 5) is Verdict.PASS
+    assert verdict(meter, 6) is Verdict.STOP  # it does not
+
+
+def test_the_engines_own_end_is_no_cut() -> None:
+    assert verdict(capped(5, 50), 5, finished=True) is Verdict.PASS
+
+
+def test_a_longer_prompt_takes_from_the_answer_by_price() -> None:
+    """15 prompt tokens beyond the bound cost as much as three output tokens. A shorter prompt gives nothing back: the
+    engine got its bound before."""
+    for prompt_tokens, most in ((PROMPT + 15, 17), (PROMPT, 20), (1, 20)):
+        meter = capped(20, left_usd=PRICE.cost_usd(PROMPT, 20))
+        meter.count(0, prompt_tokens)
+        assert verdict(meter, most) is not Verdict.STOP
+        assert verdict(meter, most + 1) is Verdict.STOP
+
+
+@pytest.mark.parametrize(
+    ("meter", "by_money"),
+    [
+        (capped(5), True),
+        (capped(5, max_tokens=5), False),
+        (capped(5, max_tokens=6), True),
+        (capped(10, 5, max_tokens=5, choices=2), False),
+    ],
+)
+def test_whose_bound_ends_an_answer(meter: TokenMeter, by_money: bool) -> None:
+    assert meter.by_money is by_money
+
+
+# --- what the key's budgets allow ---------------------------------------------------------------------
+def test_an_event_waits_for_money_and_passes_when_it_is_there() -> None:
+    meter = budgeted(allowed(10))
+    assert one_by_one(meter, 9) is Verdict.PASS  # the next one is covered, too
+    assert meter.report_usd is None
+    assert verdict(meter, 10) is Verdict.WAIT
+    assert meter.report_usd == pytest.approx(usd(11))
+    meter.allow(allowed(11))
+    assert meter.judge(complete=False, finished=False) is Verdict.PASS
+
+
+def test_the_next_event_is_taken_for_as_large_as_the_largest() -> None:
+    meter = budgeted(allowed(10))
+    assert verdict(meter, 4) is Verdict.PASS
+    assert verdict(meter, 7) is Verdict.WAIT
+    assert meter.report_usd == pytest.approx(usd(11))
+    # With the end of the answer nothing more is to come.
+    assert meter.judge(complete=True, finished=True) is Verdict.PASS
+
+
+def test_a_cost_is_reported_ahead_of_the_need_once_for_each_allowance() -> None:
+    meter = budgeted(allowed(100, report_at=10))
+    reports = []
+    for tokens in range(8, 12):
+        one_by_one(meter, tokens)
+        reports.append(meter.report_usd)
+        meter.report_usd = None
+    assert reports == [None, None, pytest.approx(usd(11)), None]
+    meter.allow(allowed(200, report_at=12))
+    one_by_one(meter, 12)
+    assert meter.report_usd == pytest.approx(usd(13))
+
+
+def test_the_last_allowance_ends_the_answer() -> None:
+    meter = budgeted(allowed(10, final=True))
+    assert one_by_one(meter, 10) is Verdict.PASS_LAST
+    assert meter.by_money
+    assert verdict(budgeted(allowed(10, final=True)), 11) is Verdict.STOP
+    assert meter.report_usd is None
+
+
+def test_the_prompt_as_the_engine_counts_it_is_what_costs() -> None:
+    meter = budgeted(allowed(10))
+    meter.count(5, PROMPT + 25)  # as much as five tokens
+    assert meter.judge(complete=True, finished=False) is Verdict.PASS
+    meter.count(6, None)
+    assert meter.judge(complete=True, finished=False) is Verdict.WAIT
+
+
+def test_a_total_beyond_what_was_seen_is_covered_too() -> None:
+    meter = budgeted(allowed(10))
+    verdict(meter, 1)
+    assert meter.judge_total(PROMPT, 10) is Verdict.PASS
+    assert meter.judge_total(PROMPT, 40) is Verdict.WAIT
+    assert meter.report_usd == pytest.approx(usd(40))
+    assert capped(5).judge_total(PROMPT, 40) is Verdict.PASS  # no budget bounds it: it is said at the end
+
+
+@given(
+    sizes=st.lists(st.integers(0, 5), max_size=40),
+    reserved=st.integers(1, 20),
+    steps=st.lists(st.integers(1, 30), max_size=10),
+)
+def test_what_passes_is_covered_and_the_end_comes_before_the_money(
+    sizes: list[int], reserved: int, steps: list[int]
+) -> None:
+    """Whatever an engine sends: no event passes beyond what is reserved, and a request that gets more whenever it asks is
+    never cut."""
+    meter, tokens, passed, covered = budgeted(allowed(reserved)), 0, 0, reserved
+    more = iter(steps)
+    for size in sizes:
+        tokens += size
+        found = verdict(meter, tokens)
+        while found is Verdict.WAIT:
+            assert meter.report_usd is not None
+            assert meter.report_usd > usd(covered)
+            step = next(more, 0)
+            covered += step
+            meter.allow(allowed(covered, final=not step))
+            found = meter.judge(complete=False, finished=False)
+        if found is Verdict.STOP:
+            break
+        passed = tokens
+        assert passed <= covered
+        if found is Verdict.PASS_LAST:
+            break
+    else:
+        return
+    assert next(more, None) is None  # every step was taken before the answer was cut
+    assert meter.by_money

@@ -1,0 +1,62 @@
+"""Every registered policy in one scheduler, whatever happens in whatever order: `ledger` says what must hold."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import get_args
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from router.core.events import Allow, Cancel, Dispatch, Event, FleetChanged, Granted, Reserve
+from router.core.types import EndedHow, Outcome
+from router.decision_log import compared
+from tests.unit.core.script import Script, fleet
+
+UNPAID = "the key's budgets do not pay it"
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 2**32), steps=st.integers(1, 150))
+def test_whatever_happens_in_whatever_order(seed: int, steps: int) -> None:
+    Script(Random(seed)).run(steps)
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_the_same_events_give_the_same_instructions(seed: int) -> None:
+    script = Script(Random(seed))
+    script.run(80)
+    instances = {each.name: each for each in fleet()}
+    again = script.build(list(instances.values()))
+    for event, now, _, text in script.log:
+        if isinstance(event, FleetChanged):  # instances hold what is under way, so each scheduler has its own
+            here = event._replace(instances=tuple(instances[each.name] for each in event.instances))
+            assert compared(again.handle(here, now)) == text
+        else:
+            assert compared(again.handle(event, now)) == text
+
+
+def test_all_that_may_happen_is_among_it() -> None:
+    """The properties above hold of something: each event, instruction and way to end comes up."""
+    found: Counter[str] = Counter()
+    for seed in range(100):
+        script = Script(Random(seed))
+        script.run(150)
+        for event, _, instructions, _ in script.log:
+            found.update(type(each).__name__ for each in (event, *instructions))
+            sent = [each for each in instructions if isinstance(each, Dispatch)]
+            found["a hedge"] += sum(each.hedge for each in sent)
+            found["a start with money that came later"] += isinstance(event, Granted) and len(sent) > 0
+            found["a last allowance"] += any(
+                isinstance(each, Allow) and each.allowance.final for each in instructions
+            )
+        for settlement in script.ledger.finished.values():
+            found[settlement.outcome] += 1
+            found.update(str(each.ended_how) for each in settlement.attempts)
+            found["an unpaid attempt"] += any(each.error == UNPAID for each in settlement.attempts)
+    expected = {each.__name__ for each in (*get_args(Event), Dispatch, Cancel, Reserve, Allow)}
+    expected |= set(Outcome) - {Outcome.REJECTED_AUTH, Outcome.REJECTED_RATE} | set(EndedHow)
+    expected |= {"a hedge", "a start with money that came later", "a last allowance", "an unpaid attempt"}
+    assert expected <= {name for name, count in found.items() if count}

@@ -1,0 +1,228 @@
+"""What of a stream is passed on for its money: the same however the bytes were cut into reads."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backends.sse import SseScanner
+from router.core.errors import UpstreamError
+from router.core.interfaces import Batch
+from router.core.money.account import OutputBound
+from router.core.money.meter import TokenMeter
+from router.core.money.reservation import Allowance
+from router.core.types import Candidate, Price, Request
+from router.gateway.relay.metered import MeteredStream, tokens_of_text
+
+BOUND = 100
+PRICE = Price(1.0, 5.0)
+
+
+def metered(
+    bound: OutputBound, allowance: Allowance | None = None, *, hide_usage: bool = False
+) -> MeteredStream:
+    request = Request("r", 0.0, "p", ("m",), prompt_tokens_bound=BOUND)
+    meter = TokenMeter(request, Candidate("i", "m", "m", PRICE), bound, allowance)
+    return MeteredStream(meter, 1, hide_usage=hide_usage)
+
+
+def paid(tokens: int, bound: int | None = None, **options: Any) -> MeteredStream:
+    """A cap pays for so many tokens; the engine gets `bound` (by default the same)."""
+    return metered(OutputBound(tokens if bound is None else bound, True, tokens, 1.0), **options)
+
+
+def reserved(tokens: int, prompt_tokens: int = BOUND, *, final: bool = False) -> Allowance:
+    """The cost of so many tokens is reserved."""
+    covered_usd = PRICE.cost_usd(prompt_tokens, tokens) + 1e-12
+    return Allowance(covered_usd, covered_usd, final)
+
+
+def event(delta: dict[str, Any], finish: str | None = None, **members: Any) -> bytes:
+    chunk = {"model": "m", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]} | members
+    return b"data: " + json.dumps(chunk).encode() + b"\n\n"
+
+
+def said(text: str, **members: Any) -> bytes:
+    return event({"content": text}, **members)
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("", 0),
+        ("a", 1),
+        (" internationalization", 1),
+        ("\n\n", 1),
+        (" " * 128, 1),
+        (" " * 129, 2),
+        ("one two", 2),
+        ("one two three", 4),  # 13 bytes
+        ("international organization", 7),
+        ("好" * 40, 1),
+        ("\udc80", 1),
+    ],
+)
+def test_tokens_of_a_text(text: str, tokens: int) -> None:
+    assert tokens_of_text(text) == tokens
+
+
+@pytest.mark.parametrize(
+    ("delta", "members", "tokens"),
+    [
+        ({"role": "assistant"}, {}, 0),
+        ({"role": "assistant", "content": ""}, {}, 0),
+        ({"reasoning": "a b", "reasoning_content": "a b"}, {}, 2),
+        ({"refusal": "no"}, {}, 1),
+        ({"tool_calls": [{"function": {"name": "f", "arguments": '{"city": "Rome"}'}}]}, {}, 5),
+        ({"tool_calls": [{"index": 0}]}, {}, 0),
+        ({"function_call": {"name": "f"}}, {}, 1),
+        ({"content": "x"}, {"usage": {"prompt_tokens": 7, "completion_tokens": 4}}, 4),
+        ({"content": "x y z"}, {"usage": {"prompt_tokens": 7, "completion_tokens": 2}}, 2),
+        ({"content": "x y z"}, {"usage": {"prompt_tokens": 0, "completion_tokens": 0}}, 3),
+        ({"content": ""}, {"usage": {"prompt_tokens": 7, "completion_tokens": 1}}, 1),
+    ],
+)
+def test_tokens_of_an_event(delta: dict[str, Any], members: dict[str, Any], tokens: int) -> None:
+    stream = paid(50)
+    stream.take(Batch(event(delta, **members)))
+    assert stream.meter.tokens == tokens
+
+
+def test_lists_of_tokens_are_exact() -> None:
+    chunk = {"choices": [{"index": 0, "text": "a b c", "logprobs": {"tokens": ["a", " b c"]}}]}
+    stream = paid(50)
+    stream.take(Batch(b"data: " + json.dumps(chunk).encode() + b"\n\n"))
+    chunk = {"choices": [{"index": 0, "delta": {"content": "abc"}, "token_ids": [1, 2, 3]}]}
+    stream.take(Batch(b"data: " + json.dumps(chunk).encode() + b"\n\n"))
+    assert stream.meter.tokens == 5
+
+
+def test_what_is_no_event_passes_and_what_is_no_json_does_not() -> None:
+    stream = paid(5)
+    assert stream.take(Batch(b": still here\n\n")).data == b": still here\n\n"
+    with pytest.raises(UpstreamError):
+        stream.take(Batch(b'data: {"choices": [\n\n'))
+
+
+def test_the_answer_stops_with_the_last_paid_token() -> None:
+    stream = paid(5, 50)
+    kept = stream.take(Batch(said("x") * 7, 7))
+    assert (kept.data, kept.tokens, stream.stopped) == (said("x") * 5, 5, True)
+
+
+def test_the_end_of_an_answer_is_no_cut() -> None:
+    stream = paid(2, 50)
+    kept = stream.take(Batch(said("x") + event({"content": "y"}, "stop"), 2, None, "stop"))
+    assert (kept.finish_reason, stream.stopped) == ("stop", False)
+
+
+@pytest.mark.parametrize("hide", [False, True])
+def test_usage_that_only_the_router_asked_for_is_taken_out(hide: bool) -> None:
+    usage = {"prompt_tokens": 7, "completion_tokens": 1}
+    kept = paid(50, hide_usage=hide).take(Batch(said("x", usage=usage)))
+    assert (b"usage" in kept.data, b'"x"' in kept.data) == (not hide, True)
+
+
+EVENTS = st.lists(
+    st.tuples(st.sampled_from(["", "x", " y", "a b", "one two three "]), st.sampled_from([None, 1, 3])),
+    max_size=25,
+)
+
+
+@given(EVENTS, st.integers(1, 20), st.sampled_from([None, 40]), st.lists(st.integers(0, 4000), max_size=6))
+def test_the_same_however_the_bytes_were_cut(
+    written: list[tuple[str, int | None]], most: int, bound: int | None, cuts: list[int]
+) -> None:
+    count, events = 0, [event({"role": "assistant"})]
+    for text, more in written:
+        if more is None:
+            events.append(said(text))
+        else:
+            count += more
+            events.append(said(text, usage={"prompt_tokens": 9, "completion_tokens": count}))
+    data = b"".join(events) + b"data: [DONE]\n\n"
+
+    def outcome(places: list[int]) -> tuple[bytes, int, bool, Any]:
+        scanner, stream, out = SseScanner("m"), paid(most, bound), b""
+        for start, stop in pairwise([0, *sorted(places), len(data)]):
+            if stop > start and not scanner.done:
+                batch = scanner.feed(data[start:stop])
+                if batch is not None:
+                    out += stream.take(batch).data
+                    if stream.stopped:
+                        break
+        return out, stream.meter.tokens, stream.stopped, stream.usage
+
+    whole = outcome([])
+    assert outcome([cut % len(data) for cut in cuts]) == whole
+    assert outcome(list(range(0, len(data), 7))) == whole
+    assert tokens_in(whole[0]) <= most  # what the client has is paid for
+
+
+def tokens_in(data: bytes) -> int:
+    """Tokens of what was passed on."""
+    stream = paid(10**6)
+    stream.take(Batch(data))
+    return stream.meter.tokens
+
+
+@given(EVENTS, st.integers(1, 60), st.integers(1, 30), st.lists(st.integers(0, 4000), max_size=6))
+def test_what_is_held_grows_and_the_outcome_is_the_same_however_the_bytes_were_cut(
+    written: list[tuple[str, int | None]], most: int, step: int, cuts: list[int]
+) -> None:
+    """`most` tokens can be reserved, `step` at a time: each that is missing is waited for, and the last ones are refused."""
+    count, events = 0, [event({"role": "assistant"})]
+    for text, more in written:
+        count += more or 0
+        usage = {"prompt_tokens": BOUND, "completion_tokens": count}
+        events.append(said(text) if more is None else said(text, usage=usage))
+    events.append(event({}, "stop"))
+    data = b"".join(events) + b"data: [DONE]\n\n"
+
+    def outcome(places: list[int]) -> tuple[bytes, int, bool, str | None]:
+        held = min(step, most)
+        stream = metered(OutputBound(), reserved(held))
+        scanner, out, finish = SseScanner("m"), b"", None
+        for start, stop in pairwise([0, *sorted(places), len(data)]):
+            batch = scanner.feed(data[start:stop]) if stop > start and not scanner.done else None
+            kept = None if batch is None else stream.take(batch)
+            while kept is not None:
+                out += kept.data
+                finish = kept.finish_reason or finish
+                kept = None
+                if stream.waiting:
+                    assert stream.meter.report_usd is not None
+                    while held < most and PRICE.cost_usd(BOUND, held) + 1e-12 < stream.meter.report_usd:
+                        held = min(most, held + step)
+                    covered = PRICE.cost_usd(BOUND, held) + 1e-12 >= stream.meter.report_usd
+                    stream.meter.allow(reserved(held, final=not covered))
+                    kept = stream.go_on()
+            if stream.stopped:
+                assert stream.meter.by_money
+                break
+        return out, stream.meter.tokens, stream.stopped, finish
+
+    whole = outcome([])
+    assert outcome([cut % len(data) for cut in cuts]) == whole
+    assert outcome(list(range(0, len(data), 7))) == whole
+    assert tokens_in(whole[0]) <= most  # what the client has is paid for
+    if not whole[2]:
+        assert (whole[0] + b"data: [DONE]\n\n", whole[3]) == (data, "stop")
+
+
+@pytest.mark.parametrize("held", [40, 10])
+def test_more_at_the_end_than_could_be_seen_is_asked_for_before_it_ends(held: int) -> None:
+    usage = {"prompt_tokens": BOUND + 5, "completion_tokens": 40, "total_tokens": BOUND + 45}
+    stream = metered(OutputBound(), reserved(10, BOUND + 5))
+    kept = stream.take(Batch(said("x") + event({}, "stop"), 1, usage, "stop"))
+    assert (kept.finish_reason, kept.usage, stream.waiting) == (None, None, True)
+    assert stream.meter.report_usd == PRICE.cost_usd(BOUND + 5, 40)
+    stream.meter.allow(reserved(held, BOUND + 5, final=held == 10))
+    kept = stream.go_on()
+    assert (kept.data, kept.finish_reason, kept.usage) == (b"", "stop", usage)
+    assert not stream.stopped
