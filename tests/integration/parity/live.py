@@ -1,203 +1,215 @@
-"""A live gateway on virtual time: `Gateway`, `Runner`, `Relay` and `Monitor` as they serve, with clients that
-are written to in memory and engines that are reached without sockets."""
+"""The gateway's driver on virtual time: its runner, relay and monitor, over the simulator's engines, without sockets."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from random import Random
-from types import SimpleNamespace
-from typing import Any, cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from backends import KINDS
 from benchmarks.simulator import Arrival, Fleet, InstanceLoss
+from benchmarks.simulator.engines import PromptTooLong, QueueFull, SimulatedEngine
 from predictors.online.predictor import OnlinePredictor
-from router.config import FleetConfig, InstanceConfig
-from router.core.interfaces import Backend
-from router.core.types import Request
-from router.gateway.codecs.openai.codec import OpenAICodec
-from router.gateway.fleet.targets import LiveTargets
-from router.gateway.http.responder import Responder
-from router.gateway.relay.relay import Exchange, Relay
+from router.core.errors import UpstreamError, UpstreamRejected
+from router.core.interfaces import Batch, Call, Sink
+from router.core.types import LoadReport
+from router.gateway.fleet.monitor import Monitor
 from router.gateway.relay.runner import Runner
-from router.gateway.service import Gateway
-from router.store.queries import Store
-from router.store.records import RequestRecord
-from router.store.state import MemoryState
-from router.wiring import create_gateway, create_predictor, create_scheduler
 from tests import virtual_time
-from tests.integration.parity.live_engine import LiveBackend, LiveEngine
-from tests.integration.parity.traces import Listener, Run, listen, row_of_record
+from tests.integration.parity.traces import Trace
+from tests.unit.core.ledger import listen
+from tests.unit.gateway.relays import END, TOKEN, Relayed, start
 
 
-class _NoKeys:
-    """The table of made keys: empty."""
+class LiveEngine:
+    """`router.core.interfaces.Backend` over one of the simulator's engines, which gives each token by itself."""
 
-    async def version(self) -> tuple[int, int, float]:
-        return 0, 0, 0.0
+    kind = "vllm"
 
-    async def rows(self) -> tuple[()]:
-        return ()
+    def __init__(self, engine: SimulatedEngine, truths: Mapping[str, Arrival]) -> None:
+        self._engine = engine
+        self._truths = truths
+        self._loop = asyncio.get_running_loop()
+        self._streams: dict[str, LiveStream] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        engine._engine.every_token = True
 
-    def held_keys(self) -> bool:
-        return False
+    @property
+    def busy(self) -> int:
+        return len(self._streams)
 
+    async def stream(self, call: Call) -> LiveStream:
+        await asyncio.sleep(0)  # a connection takes a turn of the loop, whether it is made or refused
+        if self._engine.down:
+            raise UpstreamError("the connection was refused", unreachable=True)
+        request, lengths, _, prefix_hashes = self._truths[call.request_id]
+        full = lengths[call.candidate.model]
+        wanted = full if call.max_output_tokens is None else min(full, call.max_output_tokens)
+        stream = LiveStream(self, call, "length" if wanted < full else "stop", request.arrived_at)
+        self.hand_out()
+        try:
+            stream.prompt_tokens = self._engine.submit(
+                stream.id,
+                call.candidate.model,
+                request.prompt_tokens,
+                wanted,
+                prefix_hashes,
+                self._loop.time(),
+            )
+        except QueueFull as error:
+            raise UpstreamError(str(error), 503) from None
+        except PromptTooLong as error:
+            raise UpstreamRejected(str(error), code="context_length_exceeded") from None
+        finally:
+            self._arm()
+        self._streams[stream.id] = stream
+        if call.sent is not None:
+            call.sent()
+        return stream
 
-class _Records:
-    """The store, as far as requests use it: a list."""
+    def abort(self, stream: LiveStream) -> None:
+        if self._streams.get(stream.id) is stream:
+            self.hand_out()
+            self._streams.pop(stream.id, None)
+            self._engine.abort(stream.id, self._loop.time())
+            self._arm()
 
-    full = False
+    def kill(self) -> None:
+        """The process dies: all streams break, in order of their requests' arrival."""
+        self.hand_out()
+        broken = sorted(self._streams.values(), key=lambda stream: stream.arrived_at)
+        self._streams.clear()
+        self._engine.restart()
+        self._engine._engine.every_token = True
+        self._engine.down = True
+        self._arm()
+        for stream in broken:
+            stream.fail(UpstreamError("the connection was reset"))
 
-    def __init__(self) -> None:
-        self.keys = _NoKeys()
-        self.records: list[RequestRecord] = []
-        self.writer = SimpleNamespace(put=self.records.append)
+    def revive(self) -> None:
+        self._engine.down = False
 
-    def counts(self) -> None:
-        raise AssertionError("nobody reads metrics here")
+    def hand_out(self) -> None:
+        """Pass on what there is by now."""
+        for progress in self._engine.advance(self._loop.time()):
+            stream = self._streams.get(progress.seq_id)
+            if progress.finished is not None:
+                self._streams.pop(progress.seq_id, None)
+            if stream is not None:
+                stream.take(progress.new_tokens, ended=progress.finished is not None)
 
-    async def spent(self) -> dict[tuple[str, str], dict[str, float]]:
-        return {}
+    def _fire(self) -> None:
+        self._timer = None
+        self.hand_out()
+        self._arm()
 
-    async def taken_up(self) -> bool:
-        return False
+    def _arm(self) -> None:
+        before, due = self._engine.due, self._engine.next_at()
+        if self._timer is not None:
+            if due == before:
+                return  # timers of one moment fire in the order in which they were set
+            self._timer.cancel()
+        self._timer = None if due is None else self._loop.call_at(due, self._fire)
 
-    async def feedback_to_learn(self) -> list[Any]:
-        return []
+    async def probe(self) -> bool:
+        await asyncio.sleep(0)
+        return not self._engine.down
 
-    async def close(self) -> None:
-        """Nothing is open."""
-
-
-class Client:
-    """One client: uvicorn's side of a response (cycle, transport, flow) and of its connection."""
-
-    def __init__(self) -> None:
-        self.received: list[bytes] = []
-        self.transport = self.flow = self
-        self.on_disconnect: Callable[[], None] | None = None
-        self.scope = {"http_version": "1.1"}
-        self.default_headers: list[tuple[bytes, bytes]] = []
-        self.disconnected = self.write_paused = self.closed = False
-        self.keep_alive = True
-        self.response_started = self.response_complete = self.waiting_for_100_continue = False
-        self.message_event = asyncio.Event()
-
-    async def send(self, message: Any) -> None:
-        raise AssertionError("the responder writes to the transport")
-
-    def write(self, data: bytes) -> None:
-        assert not self.response_complete
-        self.received.append(data)
-
-    def is_closing(self) -> bool:
-        return False
-
-    def on_response(self) -> None:
-        self.closed = True
-
-
-class LiveRun:
-    """One run of a fleet's gateway. `listener` hears its scheduler, `prepare` may change the gateway before it
-    starts, `make_engine` makes the engine of an instance, `predictor` serves in place of the fleet file's."""
-
-    def __init__(
-        self,
-        fleet: Fleet,
-        seed: int,
-        losses: Sequence[InstanceLoss] = (),
-        *,
-        listener: Listener | None = None,
-        prepare: Callable[[Gateway], None] | None = None,
-        make_engine: Callable[..., LiveEngine] = LiveEngine,
-        predictor: OnlinePredictor | None = None,
-    ) -> None:
-        self._fleet = fleet
-        self._seed = seed
-        self._losses = losses
-        self._listener = listener
-        self._prepare = prepare
-        self._make_engine = make_engine
-        self._predictor = predictor
-        self._truths: dict[str, Arrival] = {}
-        self._engines: dict[str, LiveEngine] = {}
-        self._tasks: list[asyncio.Task[None]] = []
-        self.clients: dict[str, Client] = {}
-        self.gateway: Gateway
-
-    def run(self, arrivals: Iterable[Arrival]) -> list[RequestRecord]:
-        """The records of all requests, in the order in which they ended."""
-        return virtual_time.run(self._run(list(arrivals)))
-
-    async def _run(self, arrivals: list[Arrival]) -> list[RequestRecord]:
-        self._truths = {arrival.request.id: arrival for arrival in arrivals}
-        loop = asyncio.get_running_loop()
-        config, fleet = self._fleet.config, self._fleet
-        predictor = self._predictor or create_predictor(config)
-        scheduler = create_scheduler(config, predictor, Random(self._seed))
-        if self._listener is not None:
-            listen(scheduler, self._listener)
-        store = _Records()
-        gateway = self.gateway = create_gateway(
-            config,
-            Runner(scheduler, loop.time),
-            cast(Store, store),
-            MemoryState(),
-            predictor,
-            LiveTargets(config),
-            make_backend=self._make_backend,
-            profile=fleet.profiles.get,
-            load_tokenizers=lambda _: {},
-            load_artifacts=lambda _: predictor.models,
-        )
-        if self._prepare is not None:
-            self._prepare(gateway)
-        await gateway.start()
-        for loss in self._losses:
-            engine = self._engines[loss.instance]
-            loop.call_at(loss.at_s, engine.kill)
-            loop.call_at(loss.at_s + loss.for_s, engine.revive)
-        for arrival in arrivals:
-            loop.call_at(arrival.request.arrived_at, self._arrive, arrival.request)
-        if arrivals:
-            await asyncio.sleep(arrivals[-1].request.arrived_at - loop.time())
-            await asyncio.sleep(0)  # the last arrival's timer comes first, its task is here a turn later
-        await asyncio.gather(*self._tasks)
-        await gateway.stop()
-        return store.records
-
-    async def _make_backend(self, instance: InstanceConfig, config: FleetConfig) -> Backend:
-        candidates = config.candidates(instance)
-        found = {}
-        for model in instance.serves:
-            name = instance.profile_name(model)
-            assert name is not None
-            found[model] = self._fleet.profiles[name]
-        engine = self._engines[instance.name] = self._make_engine(
-            KINDS[instance.protocol].fixed_slots, candidates, found, instance.speed
-        )
-        return LiveBackend(instance.protocol, engine, self._truths)
-
-    def _arrive(self, request: Request) -> None:
-        client = self.clients[request.id] = Client()
-        record = RequestRecord(
-            id=request.id,
-            received_at=0.0,
-            api="chat",
-            policy=request.policy,
-            max_tokens=request.max_tokens,
-            max_cost_usd=request.max_cost_usd,
-            arrived_at=request.arrived_at,
-        )
-        exchange = Exchange("chat", {}, OpenAICodec(True), True, False, request, record, [])
-        relay = Relay(self.gateway, exchange, Responder(client.send))
-        self._tasks.append(asyncio.get_running_loop().create_task(relay.run(client)))
+    async def load(self) -> LoadReport:
+        for _ in range(2):  # it is asked, and it answers: what was sent to it before is there
+            await asyncio.sleep(0)
+        if self._engine.down:
+            raise UpstreamError("the connection was refused")
+        self.hand_out()
+        self._arm()
+        return self._engine.report(self._loop.time())
 
 
-def live_run(fleet: Fleet, arrivals: Iterable[Arrival], seed: int, **options: Any) -> Run:
-    """What a live gateway does with a workload."""
-    run = Run()
-    records = LiveRun(fleet, seed, listener=run.hear, **options).run(arrivals)
-    run.rows = {record.id: row_of_record(record) for record in records}
-    assert len(run.rows) == len(records), "a request has ended twice"
-    return run
+class LiveStream:
+    """`router.core.interfaces.Stream` over one sequence of a live engine."""
+
+    def __init__(self, engine: LiveEngine, call: Call, reason: str, arrived_at: float) -> None:
+        self.id = f"{call.request_id} {call.candidate.model}"
+        self.arrived_at = arrived_at
+        self.prompt_tokens = 0
+        self._engine = engine
+        self._reason = reason
+        self._tokens = 0
+        self._sink: Sink | None = None
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def pump(self, sink: Sink) -> None:
+        self._sink = sink
+        try:
+            await self._ended
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        self._engine.abort(self)
+        self.fail(UpstreamError("given up"))  # for another task that may pump
+
+    def take(self, new_tokens: int, *, ended: bool) -> None:
+        """Pass on what a step gave. The relay's task hears of an end one turn of the loop later."""
+        if self._ended.done():
+            return
+        assert self._sink is not None
+        self._tokens += new_tokens
+        batch = Batch((TOKEN % b"a ") * new_tokens, new_tokens)
+        if ended:
+            usage = {"prompt_tokens": self.prompt_tokens, "completion_tokens": self._tokens}
+            batch = batch._replace(data=batch.data + END, usage=usage, finish_reason=self._reason)
+        try:
+            assert not self._sink(batch)
+        except Exception as error:  # noqa: BLE001 (raised again by `pump`)
+            self._ended.set_exception(error)
+        else:
+            if ended:
+                self._ended.set_result(None)
+
+    def fail(self, error: UpstreamError) -> None:
+        if not self._ended.done():
+            self._ended.set_exception(error)
+
+
+def live_run(
+    fleet: Fleet,
+    arrivals: Iterable[Arrival],
+    seed: int,
+    losses: Sequence[InstanceLoss] = (),
+    predictor: OnlinePredictor | None = None,
+) -> Trace:
+    """What the gateway's driver does with a workload."""
+    return virtual_time.run(_run(fleet, list(arrivals), seed, losses, predictor))
+
+
+async def _run(
+    fleet: Fleet,
+    arrivals: list[Arrival],
+    seed: int,
+    losses: Sequence[InstanceLoss],
+    predictor: OnlinePredictor | None,
+) -> Trace:
+    loop, trace = asyncio.get_running_loop(), Trace()
+    scheduler = fleet.scheduler(seed, predictor)
+    listen(scheduler, trace.take)
+    runner = Runner(scheduler, loop.time)
+    truths = {arrival.request.id: arrival for arrival in arrivals}
+    engines: dict[str, Any] = {name: LiveEngine(each, truths) for name, each in fleet.engines().items()}
+    probes = fleet.config.probes
+    monitor = Monitor(runner, probes.interval_s, probes.timeout_s)
+    await monitor.look(engines)
+    monitor.watch(engines)
+    for loss in losses:
+        loop.call_at(loss.at_s, engines[loss.instance].kill)
+        loop.call_at(loss.at_s + loss.for_s, engines[loss.instance].revive)
+    under_way: list[Relayed] = []
+    for arrival in arrivals:
+        at, request = arrival.request.arrived_at, arrival.request
+        loop.call_at(at, lambda request=request: under_way.append(start(runner, engines, request)))
+    await asyncio.sleep(arrivals[-1].request.arrived_at - loop.time())
+    await asyncio.sleep(0)  # the last arrival's timer comes first
+    await asyncio.gather(*(each.task for each in under_way))
+    await monitor.stop()
+    runner.stop()
+    trace.add_records(each.record for each in under_way)
+    return trace

@@ -13,7 +13,7 @@ from benchmarks.simulator import OUTCOMES, InstanceLoss, Simulation
 from router.core.events import Event, Instruction
 from router.core.settlement import tpot_s
 from router.core.types import OUTSIDE_ATTAINMENT, Outcome, Slo
-from tests.integration.parity.scenarios import MIXED, any_wish, asked, fleet, workload
+from tests.unit.benchmarks_simulator.scenarios import MIXED, any_wish, asked, fleet, workload
 from tests.unit.core.ledger import listen
 
 
