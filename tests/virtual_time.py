@@ -56,7 +56,8 @@ class _Selector(selectors.SelectSelector):
         idle = timeout is None or timeout > 0
         if idle and self.loop.threads_at_work:
             return super().select(None)
-        ready = super().select(0) or (super().select(_GRACE_S) if idle else [])
+        connected = len(self.get_map()) > 1  # beside the loop's own pipe
+        ready = super().select(0) or (super().select(_GRACE_S) if idle and connected else [])
         if idle and not ready:
             if timeout is None:
                 raise Deadlock("nothing is ready, and no timer is set")

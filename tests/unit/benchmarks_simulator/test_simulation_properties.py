@@ -14,7 +14,7 @@ from router.core.events import Event, Instruction
 from router.core.settlement import tpot_s
 from router.core.types import OUTSIDE_ATTAINMENT, Outcome, Slo
 from tests.examples import few_examples
-from tests.integration.parity.scenarios import MIXED, any_wish, asked, fleet, workload
+from tests.unit.benchmarks_simulator.scenarios import MIXED, any_wish, asked, fleet, workload
 from tests.unit.core.ledger import listen
 
 

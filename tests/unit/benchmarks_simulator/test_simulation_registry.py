@@ -14,7 +14,7 @@ import policies
 from benchmarks.simulator import OUTCOMES, InstanceLoss, Result, Simulation
 from router.core.events import Dispatch, Event, Finish, FleetChanged, Instruction
 from router.core.types import EndedHow, Outcome
-from tests.integration.parity.scenarios import MIXED, any_wish, asked, fleet, workload
+from tests.unit.benchmarks_simulator.scenarios import MIXED, any_wish, asked, fleet, workload
 from tests.unit.benchmarks_simulator.wrong import Wrong, hasty
 from tests.unit.core.ledger import Ledger, listen
 

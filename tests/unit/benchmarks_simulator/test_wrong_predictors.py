@@ -20,7 +20,7 @@ from benchmarks.simulator import Fleet, Simulation
 from benchmarks.workloads.format import WorkloadRequest
 from predictors.learned.models import UNTRAINED, load_models
 from predictors.online.predictor import OnlinePredictor
-from tests.integration.parity.scenarios import MIXED, asked, fleet, workload
+from tests.unit.benchmarks_simulator.scenarios import MIXED, asked, fleet, workload
 from tests.unit.benchmarks_simulator.wrong import (
     MistakenLatency,
     Wrong,

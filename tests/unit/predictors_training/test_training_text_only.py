@@ -161,7 +161,7 @@ def test_figures_of_picks_and_of_two_models(artifact: Artifact) -> None:
         assert values["log error", name] < values["log error", "mean"]
         assert values["mean quality", name] > values["mean quality", BEST_SINGLE]
         assert values["mean quality", name] == pytest.approx(values["mean quality", BEST_PER_TASK], abs=0.02)
-    with pytest.raises(DatasetError, match="in both parts"):
+    with pytest.raises(DatasetError, match="are in the training part and in the test part"):
         evaluate(artifact, TRAIN, TRAIN)
 
 

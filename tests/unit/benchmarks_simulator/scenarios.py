@@ -1,4 +1,4 @@
-"""Fleets and workloads for the comparison: small, and each one made to press on something."""
+"""Fleets and workloads, small, and each made to press on something."""
 
 from __future__ import annotations
 

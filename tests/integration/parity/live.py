@@ -1,0 +1,215 @@
+"""The gateway's driver on virtual time: its runner, relay and monitor, over the simulator's engines, without sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from benchmarks.simulator import Arrival, Fleet, InstanceLoss
+from benchmarks.simulator.engines import PromptTooLong, QueueFull, SimulatedEngine
+from predictors.online.predictor import OnlinePredictor
+from router.core.errors import UpstreamError, UpstreamRejected
+from router.core.interfaces import Batch, Call, Sink
+from router.core.types import LoadReport
+from router.gateway.fleet.monitor import Monitor
+from router.gateway.relay.runner import Runner
+from tests import virtual_time
+from tests.integration.parity.traces import Trace
+from tests.unit.core.ledger import listen
+from tests.unit.gateway.relays import END, TOKEN, Relayed, start
+
+
+class LiveEngine:
+    """`router.core.interfaces.Backend` over one of the simulator's engines, which gives each token by itself."""
+
+    kind = "vllm"
+
+    def __init__(self, engine: SimulatedEngine, truths: Mapping[str, Arrival]) -> None:
+        self._engine = engine
+        self._truths = truths
+        self._loop = asyncio.get_running_loop()
+        self._streams: dict[str, LiveStream] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        engine._engine.every_token = True
+
+    @property
+    def busy(self) -> int:
+        return len(self._streams)
+
+    async def stream(self, call: Call) -> LiveStream:
+        await asyncio.sleep(0)  # a connection takes a turn of the loop, whether it is made or refused
+        if self._engine.down:
+            raise UpstreamError("the connection was refused", unreachable=True)
+        request, lengths, _, prefix_hashes = self._truths[call.request_id]
+        full = lengths[call.candidate.model]
+        wanted = full if call.max_output_tokens is None else min(full, call.max_output_tokens)
+        stream = LiveStream(self, call, "length" if wanted < full else "stop", request.arrived_at)
+        self.hand_out()
+        try:
+            stream.prompt_tokens = self._engine.submit(
+                stream.id,
+                call.candidate.model,
+                request.prompt_tokens,
+                wanted,
+                prefix_hashes,
+                self._loop.time(),
+            )
+        except QueueFull as error:
+            raise UpstreamError(str(error), 503) from None
+        except PromptTooLong as error:
+            raise UpstreamRejected(str(error), code="context_length_exceeded") from None
+        finally:
+            self._arm()
+        self._streams[stream.id] = stream
+        if call.sent is not None:
+            call.sent()
+        return stream
+
+    def abort(self, stream: LiveStream) -> None:
+        if self._streams.get(stream.id) is stream:
+            self.hand_out()
+            self._streams.pop(stream.id, None)
+            self._engine.abort(stream.id, self._loop.time())
+            self._arm()
+
+    def kill(self) -> None:
+        """The process dies: all streams break, in order of their requests' arrival."""
+        self.hand_out()
+        broken = sorted(self._streams.values(), key=lambda stream: stream.arrived_at)
+        self._streams.clear()
+        self._engine.restart()
+        self._engine._engine.every_token = True
+        self._engine.down = True
+        self._arm()
+        for stream in broken:
+            stream.fail(UpstreamError("the connection was reset"))
+
+    def revive(self) -> None:
+        self._engine.down = False
+
+    def hand_out(self) -> None:
+        """Pass on what there is by now."""
+        for progress in self._engine.advance(self._loop.time()):
+            stream = self._streams.get(progress.seq_id)
+            if progress.finished is not None:
+                self._streams.pop(progress.seq_id, None)
+            if stream is not None:
+                stream.take(progress.new_tokens, ended=progress.finished is not None)
+
+    def _fire(self) -> None:
+        self._timer = None
+        self.hand_out()
+        self._arm()
+
+    def _arm(self) -> None:
+        before, due = self._engine.due, self._engine.next_at()
+        if self._timer is not None:
+            if due == before:
+                return  # timers of one moment fire in the order in which they were set
+            self._timer.cancel()
+        self._timer = None if due is None else self._loop.call_at(due, self._fire)
+
+    async def probe(self) -> bool:
+        await asyncio.sleep(0)
+        return not self._engine.down
+
+    async def load(self) -> LoadReport:
+        for _ in range(2):  # it is asked, and it answers: what was sent to it before is there
+            await asyncio.sleep(0)
+        if self._engine.down:
+            raise UpstreamError("the connection was refused")
+        self.hand_out()
+        self._arm()
+        return self._engine.report(self._loop.time())
+
+
+class LiveStream:
+    """`router.core.interfaces.Stream` over one sequence of a live engine."""
+
+    def __init__(self, engine: LiveEngine, call: Call, reason: str, arrived_at: float) -> None:
+        self.id = f"{call.request_id} {call.candidate.model}"
+        self.arrived_at = arrived_at
+        self.prompt_tokens = 0
+        self._engine = engine
+        self._reason = reason
+        self._tokens = 0
+        self._sink: Sink | None = None
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def pump(self, sink: Sink) -> None:
+        self._sink = sink
+        try:
+            await self._ended
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        self._engine.abort(self)
+        self.fail(UpstreamError("given up"))  # for another task that may pump
+
+    def take(self, new_tokens: int, *, ended: bool) -> None:
+        """Pass on what a step gave. The relay's task hears of an end one turn of the loop later."""
+        if self._ended.done():
+            return
+        assert self._sink is not None
+        self._tokens += new_tokens
+        batch = Batch((TOKEN % b"a ") * new_tokens, new_tokens)
+        if ended:
+            usage = {"prompt_tokens": self.prompt_tokens, "completion_tokens": self._tokens}
+            batch = batch._replace(data=batch.data + END, usage=usage, finish_reason=self._reason)
+        try:
+            assert not self._sink(batch)
+        except Exception as error:  # noqa: BLE001 (raised again by `pump`)
+            self._ended.set_exception(error)
+        else:
+            if ended:
+                self._ended.set_result(None)
+
+    def fail(self, error: UpstreamError) -> None:
+        if not self._ended.done():
+            self._ended.set_exception(error)
+
+
+def live_run(
+    fleet: Fleet,
+    arrivals: Iterable[Arrival],
+    seed: int,
+    losses: Sequence[InstanceLoss] = (),
+    predictor: OnlinePredictor | None = None,
+) -> Trace:
+    """What the gateway's driver does with a workload."""
+    return virtual_time.run(_run(fleet, list(arrivals), seed, losses, predictor))
+
+
+async def _run(
+    fleet: Fleet,
+    arrivals: list[Arrival],
+    seed: int,
+    losses: Sequence[InstanceLoss],
+    predictor: OnlinePredictor | None,
+) -> Trace:
+    loop, trace = asyncio.get_running_loop(), Trace()
+    scheduler = fleet.scheduler(seed, predictor)
+    listen(scheduler, trace.take)
+    runner = Runner(scheduler, loop.time)
+    truths = {arrival.request.id: arrival for arrival in arrivals}
+    engines: dict[str, Any] = {name: LiveEngine(each, truths) for name, each in fleet.engines().items()}
+    probes = fleet.config.probes
+    monitor = Monitor(runner, probes.interval_s, probes.timeout_s)
+    await monitor.look(engines)
+    monitor.watch(engines)
+    for loss in losses:
+        loop.call_at(loss.at_s, engines[loss.instance].kill)
+        loop.call_at(loss.at_s + loss.for_s, engines[loss.instance].revive)
+    under_way: list[Relayed] = []
+    for arrival in arrivals:
+        at, request = arrival.request.arrived_at, arrival.request
+        loop.call_at(at, lambda request=request: under_way.append(start(runner, engines, request)))
+    await asyncio.sleep(arrivals[-1].request.arrived_at - loop.time())
+    await asyncio.sleep(0)  # the last arrival's timer comes first
+    await asyncio.gather(*(each.task for each in under_way))
+    await monitor.stop()
+    runner.stop()
+    trace.add_records(each.record for each in under_way)
+    return trace
