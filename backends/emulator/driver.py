@@ -85,9 +85,8 @@ class Driver:
         return len(self._sinks)
 
     def submit(self, seq_id: str, start: Callable[[float], object], sink: Sink) -> None:
-        """Start a sequence: `start` is told the model's time and submits it to the engine. Its progress goes
-        to `sink` until it has finished or was aborted. What `start` raises (too long, queue full) is passed
-        on."""
+        """Start a sequence: `start` gets the model's time and submits the sequence to the engine. Its progress goes to
+        `sink` until it has finished or was aborted. An exception of `start` (too long, queue full) is passed on."""
         now = self.now()
         self._catch_up(now)
         self._sinks[seq_id] = sink

@@ -174,7 +174,7 @@ class FleetChanges:
         try:
             if publish:
                 before, seen, document = self._document, self._seen, overlay.document()
-                self._document, self._seen = document, overlay  # so that our own change is not news
+                self._document, self._seen = document, overlay  # so that our own change is not applied again
                 try:
                     await self._state.change(DOCUMENT, partial(_replace, before, document))
                 except BaseException:
