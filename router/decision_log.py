@@ -158,7 +158,9 @@ def _instance(path: Path, number: int, spec: Any, instances: Mapping[str, Instan
     instance = instances.get(given.name) or Instance(given.name, given.kind, given.candidates)
     for field in fields(given):
         value = getattr(given, field.name)
-        if value != getattr(instance, field.name):  # so that what was learned from the old object stays with it
+        if value != getattr(
+            instance, field.name
+        ):  # so that what was learned from the old object stays with it
             setattr(instance, field.name, value)
     return instance
 

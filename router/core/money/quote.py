@@ -37,13 +37,13 @@ def quote(request: Request, tariffs: Iterable[Tariff], usual_tokens: float, *, h
     """The quote of one request. `usual_tokens` is the recent mean of answers; `hedged`: its prompt may have to be paid
     twice. Of an answer in one piece nothing can be reserved later, so its longest is quoted at first."""
     choices = request.choices if request.decodes else 0
-    wished = math.inf if request.max_tokens is None else float(request.max_tokens)
-    usual_tokens = min(wished, max(usual_tokens, LEAST_ANSWER_TOKENS)) * choices
+    wanted = math.inf if request.max_tokens is None else float(request.max_tokens)
+    usual_tokens = min(wanted, max(usual_tokens, LEAST_ANSWER_TOKENS)) * choices
     least_usd, first_usd, step_usd, most_usd = math.inf, 0.0, 0.0, 0.0
     for model, price, context_tokens in tariffs:
         prompt_usd = price.cost_usd(request.bound_tokens(model), 0)
         token_usd = price.cost_usd(0, 1)
-        longest = min(wished, math.inf if context_tokens is None else context_tokens)
+        longest = min(wanted, math.inf if context_tokens is None else context_tokens)
         # One more than the longest: an engine that passes its bound is found out by that token.
         longest_usd = token_usd * (longest * choices + 1) if choices and token_usd else 0.0
         usual_usd = token_usd * (usual_tokens + 1) if choices else 0.0
