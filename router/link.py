@@ -36,7 +36,7 @@ class Link:
         self._writer = writer
         self._answer = answer
         self._numbers = count(1)
-        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._pending: dict[int, asyncio.Future[Any]] = {}
         self._answering = Tasks()
         self._reading = asyncio.create_task(self._read(), name="link")
 
@@ -56,13 +56,13 @@ class Link:
         if self._reading.done():
             raise LinkError("the other process has ended")
         number = next(self._numbers)
-        answer = self._asked[number] = asyncio.get_running_loop().create_future()
+        answer = self._pending[number] = asyncio.get_running_loop().create_future()
         try:
             self._send({"id": number, "request": what, "content": content})
             async with asyncio.timeout(timeout_s):
                 return await answer
         finally:
-            del self._asked[number]
+            del self._pending[number]
 
     async def ended(self) -> None:
         """Wait until the other process has closed its end."""
@@ -93,15 +93,15 @@ class Link:
         except Exception as error:  # noqa: BLE001 (an invalid frame: the same as an end)
             failed("link", error)
         finally:
-            for waiting in self._asked.values():
+            for waiting in self._pending.values():
                 if not waiting.done():
                     waiting.set_exception(LinkError("the other process has ended"))
 
     def _take(self, frame: dict[str, Any]) -> None:
         if "request" in frame:
-            self._answering.start(self._respond(frame), f"link {frame["request"]}")
+            self._answering.start(self._respond(frame), f"link {frame['request']}")
             return
-        waiting = self._asked.get(frame["id"])
+        waiting = self._pending.get(frame["id"])
         if waiting is None or waiting.done():
             return  # the caller no longer waits
         if "refusal" in frame:

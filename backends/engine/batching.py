@@ -386,7 +386,7 @@ class Engine:
         """All decoding sequences got a token in each of the `count` steps, the last one at `at_s`."""
         decoding = len(self._decoding)
         if decoding and self.on_gaps is not None:
-            self._tell_gaps(self.on_gaps, count, at_s)
+            self._report_gaps(self.on_gaps, count, at_s)
         self._decoded_at_s = at_s
         self._steps += count
         self._context_sum += count * decoding
@@ -402,7 +402,7 @@ class Engine:
             self._leave(active, in_step=False)
             del self._all[active.seq.id]
 
-    def _tell_gaps(self, tell: Callable[[float, int], None], count: int, at_s: float) -> None:
+    def _report_gaps(self, tell: Callable[[float, int], None], count: int, at_s: float) -> None:
         """Report the gaps that end in the `count` steps. Those of the first step began at each sequence's last token,
         which may be longer ago if steps with prompts came in between."""
         decoding = len(self._decoding)
