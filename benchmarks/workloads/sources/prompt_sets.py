@@ -126,11 +126,6 @@ def _renamed(values: Mapping[str, Value], found: Mapping[str, str | None]) -> di
     return {ours: values[name] for ours, name in found.items() if name is not None and name in values}
 
 
-def wanted(names: ModelNames) -> frozenset[str]:
-    """All names in the set that may be read."""
-    return frozenset(name for theirs in names.values() for name in theirs)
-
-
 def names_for(chosen: ModelNames | None, default: ModelNames, known: Iterable[str]) -> ModelNames:
     """The choice of models, checked against those that the files have."""
     known = frozenset(known)
