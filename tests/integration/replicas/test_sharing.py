@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from router.core.events import Probed
 from router.core.state import Work
 from tests.integration.gateway.live import fault, vllm
@@ -42,17 +44,18 @@ async def test_load_turns_lessons_and_rows_are_one_truth(tmp_path, redis):
         first = "abc".index(taken[0])
         assert taken == ["abc"[(first + at) % 3] for at in range(9)]
 
-        # Observations: the second receives all that the first makes.
+        # Observations: the second learns all that the first does. (A latency model also reads the age of each replica's
+        # own load reports, so the predicted TTFTs may differ.)
         for _ in range(12):
             assert (await one.chat(model="small", max_tokens=8))[0] == 200
         sharing = [gw.gateway.predictor.sharing for gw in fleet.gateways]
-        await fleet.until(lambda: sharing[1].counts.received >= sharing[0].counts.sent > 50)
+        await fleet.until(lambda: sharing[1].counts.received > 50 and _learned(one) == pytest.approx(_learned(two), abs=0.05))
         assert sharing[1].counts.ignored == sharing[1].counts.unfit == 0
         _, mine = await one.post("/v1/routing/predict", {"model": "small", "messages": _HELLO})
         _, theirs = await two.post("/v1/routing/predict", {"model": "small", "messages": _HELLO})
         for ours, others in zip(mine["candidates"], theirs["candidates"], strict=True):
-            for what in ("output_tokens_p50", "output_tokens_p90", "ttft_s_p50"):
-                assert abs(ours["predicted"][what] / others["predicted"][what] - 1.0) < 0.3, what
+            for what in ("output_tokens_p50", "output_tokens_p90"):
+                assert ours["predicted"][what] == pytest.approx(others["predicted"][what], rel=0.01), what
 
         # Rows: whoever is asked finds what the other has just served, and takes feedback on it.
         for _ in range(5):
@@ -68,6 +71,16 @@ async def test_load_turns_lessons_and_rows_are_one_truth(tmp_path, redis):
 
 
 _HELLO = [{"role": "user", "content": "Hello"}]
+
+
+def _learned(gw):
+    """By candidate: how many TTFTs and TPOTs were learned, and the median log errors of their estimates."""
+    return {
+        (*key, kind, what): getattr(getattr(stats, kind).pooled, what)
+        for key, stats in gw.gateway.predictor.stats.candidates.items()
+        for kind in ("ttft", "tpot")
+        for what in ("count", "median")
+    }
 
 
 def _last(cursor):
