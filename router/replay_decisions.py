@@ -65,6 +65,7 @@ def replay(path: Path) -> tuple[int, list[tuple[int, str, str]]]:
     with path.open(encoding="utf-8") as file:
         header, lines = read(path, file, instances)
         scheduler = scheduler_of(header)
+        scheduler.on_fault = _show_fault
         for line, logged in enumerate(lines, start=2):
             events += 1
             replayed = compared(scheduler.handle(logged.event, logged.now))
@@ -84,3 +85,7 @@ def scheduler_of(header: Header) -> Scheduler:
     return build_scheduler(
         predictor, Random(header.seed), header.confidence, header.ttft_weight, dict(header.targets)
     )
+
+
+def _show_fault(error: Exception) -> None:
+    sys.stderr.write(f"a policy or a predictor failed: {type(error).__name__}: {error}\n")

@@ -109,6 +109,9 @@ class Scheduler:
         self._hedged = 0
         self._now = 0.0
         self._out: list[Instruction] = []
+        #: Called with a fault of a policy or a predictor. It ends only the request that was being placed: the event's
+        #: instructions for others stay. None: the fault is raised.
+        self.on_fault: Callable[[Exception], None] | None = None
         self._handlers: dict[type, Callable[[Any, float], None]] = {
             Arrived: self._arrived,
             FirstToken: self._first_token,
@@ -208,7 +211,10 @@ class Scheduler:
         # come first.
         if self._waiting and (self.fleet.returning() or self._waiting.due(state.models, now)):
             self._serve_queue(now)
-        self._carry_out(state, self._placer.place(state, now), now)
+        try:
+            self._carry_out(state, self._placer.place(state, now), now)
+        except Exception as error:  # noqa: BLE001 (reported by `_fault`)
+            self._fault(state, error, now)
 
     def _first_token(self, event: FirstToken, now: float) -> None:
         state, attempt = self._find(event.request_id, event.attempt)
@@ -293,8 +299,7 @@ class Scheduler:
     def _given_up(self, event: GivenUp, now: float) -> None:
         state = self._requests.get(event.request_id)
         if state is not None and state.phase is not RequestPhase.ENDING:
-            refusal = refusals.given_up(event.reason)
-            self._end(state, Verdict(Outcome.BACKEND_ERROR, now, refusal, error_code=event.reason), now)
+            self._give_up(state, event.reason, now)
             if self._waiting:
                 self._serve_queue(now)
 
@@ -415,11 +420,15 @@ class Scheduler:
                 continue
             if not waiting_room.may_place(state, now):
                 continue
-            found = self._placer.eligible(state, now)
-            if found.refusal is None and not found.free:
+            try:
+                found = self._placer.eligible(state, now)
+                if found.refusal is None and not found.free:
+                    continue
+                placement = self._placer.place_among(state, found, now)
+                self._carry_out(state, placement, now)
+            except Exception as error:  # noqa: BLE001 (reported by `_fault`)
+                self._fault(state, error, now)
                 continue
-            placement = self._placer.place_among(state, found, now)
-            self._carry_out(state, placement, now)
             if isinstance(placement, Decided):
                 full.clear()
 
@@ -468,10 +477,13 @@ class Scheduler:
             or len(state.attempts) >= settings.max_attempts
         ):
             return
-        decided = self._placer.hedge(state, attempt, now)
-        if decided is not None:
-            self._hedged += 1
-            self._dispatch(state, decided, now, hedge=True)
+        try:
+            decided = self._placer.hedge(state, attempt, now)
+            if decided is not None:
+                self._hedged += 1
+                self._dispatch(state, decided, now, hedge=True)
+        except Exception as error:  # noqa: BLE001 (reported by `_fault`)
+            self._fault(state, error, now)
 
     # --- money ---------------------------------------------------------------------------------------
     def _ask_for_money(self, state: RequestState) -> None:
@@ -533,9 +545,13 @@ class Scheduler:
         request, had = state.request, len(state.attempts)
         due = state.hard_deadline()
         if had < self.settings.max_attempts and now < min(request.expires_at, due or math.inf):
-            placement = self._placer.place(state, now)
-            if not isinstance(placement, Refusal):
-                self._carry_out(state, placement, now)
+            try:
+                placement = self._placer.place(state, now)
+                if not isinstance(placement, Refusal):
+                    self._carry_out(state, placement, now)
+                    return
+            except Exception as error:  # noqa: BLE001 (reported by `_fault`)
+                self._fault(state, error, now)
                 return
         self._refuse(state, refusals.failed(had), now)  # the client is told what went wrong first
 
@@ -585,6 +601,18 @@ class Scheduler:
             self._cancel(state, attempt, lost, now)
         if not state.under_way:
             self._finish(state, now)
+
+    def _give_up(self, state: RequestState, reason: str, now: float) -> None:
+        refusal = refusals.given_up(reason)
+        self._end(state, Verdict(Outcome.BACKEND_ERROR, now, refusal, error_code=reason), now)
+
+    def _fault(self, state: RequestState, error: Exception, now: float) -> None:
+        """A policy or a predictor failed while a request was placed."""
+        if self.on_fault is None:
+            raise error
+        self.on_fault(error)
+        if state.phase is not RequestPhase.ENDING:
+            self._give_up(state, "internal_error", now)
 
     def _finish(self, state: RequestState, now: float) -> None:
         request = state.request

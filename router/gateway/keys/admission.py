@@ -23,7 +23,7 @@ from router.core.types import Outcome
 from router.gateway.keys.accounts import Account
 from router.gateway.keys.keyring import Headers, duration
 from router.gateway.keys.reservation import KeyReservation
-from router.store.state import SLACK, TOTAL, Bucket, Budget, Grant, State, Want
+from router.store.state import SLACK, TOTAL, Bucket, Budget, Claim, Grant, State
 
 #: USD by (key, period) and run, as a store tells what was spent.
 Spent = Mapping[tuple[str, str], Mapping[str, float]]
@@ -66,7 +66,7 @@ class BudgetAdmission:
         if account.requests or account.tokens or slots:
             reservation.tokens = [(each, min(tokens, each.capacity)) for each in account.tokens]
             takes = [*((each, 1.0) for each in account.requests), *reservation.tokens]
-            grant = await self.state.take(Want(takes, slots, 1.0, SLACK), self.clock())
+            grant = await self.state.take(Claim(takes, slots, 1.0, SLACK), self.clock())
             reservation.slot = grant.reserved_usd
             _told(account, takes, grant, headers)
         return reservation
@@ -81,10 +81,10 @@ class BudgetAdmission:
         if quote is None and not account.tokens:
             return
         takes = [(each, min(max(0.0, tokens), each.capacity) - taken) for each, taken in reservation.tokens]
-        want = Want(takes)
+        claim = Claim(takes)
         if quote is not None:
-            want = Want(takes, reservation.budgets, min(quote.first_usd, _MOST_USD), quote.least_usd)
-        grant = await self.state.take(want, self.clock())
+            claim = Claim(takes, reservation.budgets, min(quote.first_usd, _MOST_USD), quote.least_usd)
+        grant = await self.state.take(claim, self.clock())
         _told(account, takes, grant, headers)
         reservation.tokens = [
             (bucket, before + more)
@@ -95,7 +95,7 @@ class BudgetAdmission:
 
     async def take(self, bucket: Bucket, what: str) -> None:
         """Take one from a bucket that belongs to no account. Raises the 429, which says `what` there was too much of."""
-        (level,) = (await self.state.take(Want([(bucket, 1.0)]), self.clock())).levels
+        (level,) = (await self.state.take(Claim([(bucket, 1.0)]), self.clock())).levels
         if level.wait_s > 0:
             message = f"Too many {what}; try again in {duration(level.wait_s)}."
             raise Refusal(

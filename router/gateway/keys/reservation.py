@@ -12,7 +12,7 @@ from typing import Any
 
 from router.core.money.reservation import Funding
 from router.gateway.keys.accounts import Account
-from router.store.state import Bucket, Budget, Grant, State, Want
+from router.store.state import Bucket, Budget, Claim, Grant, State
 
 logger = logging.getLogger("headway")
 
@@ -54,7 +54,7 @@ class KeyReservation:
 
     async def _grow(self, usd: float, then: Callable[[float, float | None], None]) -> None:
         try:
-            grant = await self._state.take(Want(budgets=self._budgets, reserve_usd=usd), self._clock())
+            grant = await self._state.take(Claim(budgets=self._budgets, reserve_usd=usd), self._clock())
         except Exception:  # the task's root: a stream that waits for money must hear that none comes
             logger.exception("the state failed on a request's money")
             grant = Grant()
