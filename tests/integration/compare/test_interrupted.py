@@ -117,7 +117,6 @@ def test_an_interrupt_keeps_what_is_finished(
     assert not report["complete"]
     assert {run["name"] for run in report["runs"]} <= finished(out)
     assert report["runs"]
-    goes_on(words, out)
 
 
 def test_a_kill_leaves_no_process_and_no_half_a_run(words: list[str], tmp_path: Path) -> None:

@@ -95,9 +95,9 @@ def test_policies_rates_and_seeds_make_a_report_and_its_files(
 
 
 def test_numbers_are_the_same_again_and_with_more_processes(words: tuple[str, ...], tmp_path: Path) -> None:
-    some = ("--policies", "random,slo", "--rates", "3,5", "--seeds", "2")
+    some = ("--policies", "random,slo", "--seeds", "2")
     assert main([*words, *some]) == 0
-    for place, more in enumerate((("--jobs", "1"), ("--jobs", "3"))):
+    for place, more in enumerate((("--jobs", "1"), ("--jobs", "2"))):
         assert main([*words, *some, *more, "--out", str(tmp_path / f"again{place}")]) == 0
         assert numbers(told(tmp_path / f"again{place}")) == numbers(told(tmp_path / "out"))
 
