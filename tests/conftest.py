@@ -1,9 +1,13 @@
-"""What holds for all tests: the profile of hypothesis, and what the collector of garbage skips."""
+"""What holds for all tests: threads, the profile of hypothesis, and what the collector of garbage skips."""
 
 import gc
 import os
 
 from hypothesis import HealthCheck, settings
+
+# A process of pytest has one core. Threads of numerical libraries beside it would wait for each other. The libraries read
+# this when they are loaded, and so do the processes that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # How long an example takes to draw or to run says something of the machine, not of the code.
 _ALL = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
