@@ -1,4 +1,4 @@
-"""JSON requests to an engine over its pool: one place for headers, statuses and answers that are no JSON."""
+"""JSON requests to an engine over its pool: headers, statuses, and answers that are not JSON."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from router.core.raw_json import dumps
 
 MAX_ERROR_BYTES = 256 * 1024
 _LARGE_BYTES = 1024 * 1024
-#: What is shorter is a word, such as "Bearer".
+#: A shorter text is no secret but a word, such as "Bearer".
 _SECRET_BYTES = 8
 
 
 def engine_headers(api_key: str | None, headers: Mapping[str, str] | None) -> dict[str, str]:
-    """The operator's headers for every request; `headers` may replace the Authorization."""
+    """The operator's headers for every request. `headers` may replace the Authorization."""
     own = {name.lower(): value for name, value in (headers or {}).items()}
     return {"authorization": f"Bearer {api_key}", **own} if api_key else own
 
@@ -29,13 +29,14 @@ def engine_headers(api_key: str | None, headers: Mapping[str, str] | None) -> di
 async def post_json(
     pool: Pool, head: bytes, request_id: str, body: Mapping[str, Any], sent: Callable[[], None] | None = None
 ) -> Connection:
-    """POST a body; the connection with a 2xx answer, or UpstreamError by the engine's error. `sent` as of `Pool.post`."""
+    """POST a body. Returns the connection of a 2xx answer, or raises an UpstreamError for the engine's error. `sent` as
+    in `Pool.post`."""
     try:
         data = dumps(body)
     except TypeError as error:
         raise UpstreamRejected("the request cannot be written as JSON (nested too deeply?)") from error
     if len(data) > _LARGE_BYTES:
-        await asyncio.sleep(0)  # to write so much takes its time too
+        await asyncio.sleep(0)  # writing a large body takes its time too
     connection = await pool.post(head, request_id, data, sent)
     if 200 <= connection.status < 300:
         return connection
@@ -43,19 +44,21 @@ async def post_json(
         said = await connection.read_all(MAX_ERROR_BYTES)
     except AnswerTooLarge:
         said = b""
-    for secret in _secrets(head):  # a refusal may quote the request's head, and goes on to the client
+    for secret in _secrets(head):  # a refusal may quote the request's head, and is passed on to the client
         said = said.replace(secret, b"***")
     raise from_response(connection.status, said)
 
 
 def _secrets(head: bytes) -> list[bytes]:
-    """What in the constant part of a request's head is the operator's (`request_head`: five lines of our own come first)."""
+    """The operator's secrets in the constant part of a request's head (`request_head`: the first five lines are our
+    own)."""
     words = [word for line in head.split(b"\r\n")[5:-1] for word in line.partition(b":")[2].split()]
     return sorted((word for word in words if len(word) >= _SECRET_BYTES), key=len, reverse=True)
 
 
 async def json_object(connection: Connection, *, vectors: bool = False) -> dict[str, Any]:
-    """The whole answer as an object; the event loop runs while a large one is read. `vectors`: it is one of embeddings."""
+    """The complete answer as an object. The event loop runs while a large one is read. `vectors`: the answer has
+    embeddings."""
     data = await connection.read_all()
     try:
         answer = await (bounded_json.read_vectors if vectors else bounded_json.read)(data)
@@ -65,13 +68,14 @@ async def json_object(connection: Connection, *, vectors: bool = False) -> dict[
         raise UpstreamError("the engine's answer is not JSON") from error
     if not isinstance(answer, dict):
         raise UpstreamError("the engine's answer is not a JSON object")
-    if answer.get("error"):  # some engines put errors under a 200
+    if answer.get("error"):  # some engines send errors with status 200
         raise from_event(answer, started=True)
     return answer
 
 
 def sound_answer(answer: dict[str, Any]) -> dict[str, Any]:
-    """A whole answer in OpenAI's shape of which all that the router reads has the right type. Raises UpstreamError."""
+    """A complete answer in OpenAI's shape in which every member that the router reads has the right type. Raises
+    UpstreamError."""
     choices, data = answer.get("choices"), answer.get("data")
     for listed in (choices, data):
         if listed is not None and not (

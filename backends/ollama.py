@@ -77,12 +77,12 @@ class OllamaBackend:
 
     async def stream(self, call: Call) -> EngineStream:
         body = self._body(call, stream=True)
-        connection = await post_json(self.pool, self._heads[call.api], call.told, body, call.sent)
+        connection = await post_json(self.pool, self._heads[call.api], call.request_id_value, body, call.sent)
         return EngineStream(connection, NdjsonScanner(call, int(time.time())))
 
     async def complete(self, call: Call) -> dict[str, Any]:
         body = self._body(call, stream=False)
-        connection = await post_json(self.pool, self._heads[call.api], call.told, body, call.sent)
+        connection = await post_json(self.pool, self._heads[call.api], call.request_id_value, body, call.sent)
         answer = await json_object(connection, vectors=call.api == "embeddings")
         if call.api == "embeddings":
             return sound_answer(embeddings_answer(answer, call))

@@ -104,7 +104,7 @@ class OpenAIBackend:
         body = generation_body(call, kind.chat_bound, counts_each=kind.counts_each)
         if kind.salts_cache:
             _salt_cache(call, body)
-        connection = await post_json(self.pool, self._heads[call.api], call.told, body, call.sent)
+        connection = await post_json(self.pool, self._heads[call.api], call.request_id_value, body, call.sent)
         return EngineStream(connection, SseScanner(call.candidate.model, choices=_choices(body)))
 
     async def complete(self, call: Call) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class OpenAIBackend:
         if call.api != "embeddings":
             body["stream"] = False
             body.pop("stream_options", None)
-        answer = await self._json(self._heads[call.api], call.told, body, call.sent)
+        answer = await self._json(self._heads[call.api], call.request_id_value, body, call.sent)
         answer["model"] = call.candidate.model
         return sound_answer(answer)
 
