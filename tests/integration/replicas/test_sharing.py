@@ -49,7 +49,11 @@ async def test_load_turns_lessons_and_rows_are_one_truth(tmp_path, redis):
         for _ in range(12):
             assert (await one.chat(model="small", max_tokens=8))[0] == 200
         sharing = [gw.gateway.predictor.sharing for gw in fleet.gateways]
-        await fleet.until(lambda: sharing[1].counts.received > 50 and _learned(one) == pytest.approx(_learned(two), abs=0.05))
+        await fleet.until(
+            lambda: (
+                sharing[1].counts.received > 50 and _learned(one) == pytest.approx(_learned(two), abs=0.05)
+            )
+        )
         assert sharing[1].counts.ignored == sharing[1].counts.unfit == 0
         _, mine = await one.post("/v1/routing/predict", {"model": "small", "messages": _HELLO})
         _, theirs = await two.post("/v1/routing/predict", {"model": "small", "messages": _HELLO})
