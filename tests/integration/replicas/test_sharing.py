@@ -26,7 +26,9 @@ async def test_load_turns_lessons_and_rows_are_one_truth(tmp_path, redis):
             (row,) = [each for each in told["instances"] if each["name"] == name]
             assert (row["in_flight"], row["elsewhere"]["in_flight"], told["replicas"]) == (0, 1, 2)
             assert told["state"]["connected"]
-            async with asyncio.timeout(20):  # a busy replica may be silent for so long that its load is forgotten
+            async with asyncio.timeout(
+                20
+            ):  # a busy replica may be silent for so long that its load is forgotten
                 while True:
                     wanted = [(await gw.get("/admin/scaling"))[1] for gw in (one, two)]
                     if wanted[0] == wanted[1] and wanted[0]["models"][0]["in_flight"] == 1:
