@@ -16,13 +16,14 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any, TypeVar
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from benchmarks.checks import problem
-from benchmarks.measures import mean_rate, quantile
+from benchmarks.measures import mean_rate
 from benchmarks.workloads.format import WorkloadError
 from benchmarks.workloads.published import json_lines
 from router.config.fields import Count, NotNegative
@@ -83,14 +84,14 @@ class Level:
     def complete(self) -> Level:
         """The same level with unknown output lengths set to the median of the known ones, and those
         requests' times unknown. A WorkloadError where none is known."""
-        known = sorted(each.output_tokens for each in self.requests if each.output_tokens is not None)
-        middle = quantile(known, 0.5)
-        if middle is None:
+        known = [each.output_tokens for each in self.requests if each.output_tokens is not None]
+        if not known:
             raise WorkloadError(f"level {self.name}: output_tokens is null in every request")
+        middle = round(median(known))
         requests = (
             each
             if each.output_tokens is not None
-            else replace(each, output_tokens=round(middle), ttft_s=None, e2e_s=None)
+            else replace(each, output_tokens=middle, ttft_s=None, e2e_s=None)
             for each in self.requests
         )
         return replace(self, requests=tuple(sorted(requests, key=lambda each: each.arrival_s)))

@@ -24,7 +24,7 @@ from benchmarks.collect.engines import fleet_from, open_engines
 from benchmarks.collect.judge import Judge, Verdicts
 from benchmarks.collect.prompts import Questions, read_questions
 from benchmarks.collect.results import first_answers, summary, to_dataset
-from benchmarks.replay.client import check_url
+from benchmarks.replay.client import check_url, key_from
 from benchmarks.replay.command import run_until_interrupted
 from benchmarks.replay.pace import until_stopped
 from benchmarks.terminal import INTERRUPTED, progress_bar
@@ -176,9 +176,7 @@ def _judge(args: argparse.Namespace, environment: Mapping[str, str]) -> Judge | 
     if args.judge_url is None:
         return None
     check_url(args.judge_url)
-    key = None
-    if args.judge_key_env is not None and not (key := environment.get(args.judge_key_env)):
-        raise WorkloadError(f"--judge-key-env {args.judge_key_env}: that variable is not set")
+    key = key_from(environment, args.judge_key_env, "--judge-key-env")
     return Judge(args.judge_url, args.judge_model, key)
 
 

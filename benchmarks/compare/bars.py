@@ -8,6 +8,7 @@ from itertools import pairwise
 from math import log1p
 from typing import Any
 
+import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from benchmarks.compare.looks import OUTCOME_GROUPS
@@ -158,16 +159,11 @@ def _strips(timeline: Mapping[str, Any], most: int, end_s: float) -> list[Strip]
 def _binned(at_s: Sequence[float], values: Sequence[int], end_s: float) -> list[float | None]:
     """Means over equal pieces of time. An empty piece lies on the straight line between the samples around it, one
     before the first sample is as that one, and what comes after the last is None."""
-    sums = [[0.0, 0.0] for _ in range(_PIECES)]
-    for moment, value in zip(at_s, values, strict=True):
-        if moment <= end_s:
-            one = sums[min(_PIECES - 1, int(_PIECES * moment / (end_s or 1.0)))]
-            one[0] += value
-            one[1] += 1
-    sampled = [(index, total / count) for index, (total, count) in enumerate(sums) if count]
-    if not sampled:
+    span_s = (0.0, end_s or 1.0)
+    counts, _ = np.histogram(at_s, _PIECES, span_s)
+    sums, _ = np.histogram(at_s, _PIECES, span_s, weights=values)
+    sampled = np.flatnonzero(counts)
+    if not len(sampled):
         return [None] * _PIECES
-    means: list[float | None] = [sampled[0][1]] * (sampled[0][0] + 1)
-    for (start, first), (end, last) in pairwise(sampled):
-        means += [first + (last - first) * step / (end - start) for step in range(1, end - start + 1)]
-    return means + [None] * (_PIECES - len(means))
+    means = np.interp(np.arange(sampled[-1] + 1), sampled, sums[sampled] / counts[sampled]).tolist()
+    return [*means, *[None] * (_PIECES - len(means))]

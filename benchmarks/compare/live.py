@@ -15,7 +15,7 @@ from benchmarks.compare.runs import RunFolder
 from benchmarks.measures import mean_rate
 from benchmarks.replay import pace
 from benchmarks.replay.client import Target
-from benchmarks.replay.command import ReplayProgress
+from benchmarks.replay.command import replay_progress
 from benchmarks.replay.row import Row, row_from_dict
 from benchmarks.workloads.format import WorkloadError, WorkloadRequest
 
@@ -136,7 +136,7 @@ async def _one_run(
     target = replace(comparison.target, policy=one.policy, salt=f"{salt}/{one.name}")
     rows: list[Row] = []
     started_at = time.time()
-    with ReplayProgress(len(comparison.requests), what) as on_progress:
+    with replay_progress(len(comparison.requests), what) as on_progress:
         finished = await pace.replay(
             at_rate(comparison.requests, own_rate, one.rate_per_s),
             target,

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.evaluate.figures import Resampled
 from benchmarks.oracles.quality_cost import mean_frontier
 from benchmarks.pickers.cases import Table
 from policies.lower_hull import lower_hull
-
-_RESAMPLES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,24 +44,6 @@ def joined(parts: Sequence[Got]) -> Got:
     return Got(
         np.concatenate([part.quality for part in parts]), np.concatenate([part.cost_usd for part in parts])
     )
-
-
-class Resampled:
-    """Means of one resample after another: row 0 is the prompts as they are."""
-
-    def __init__(self, groups: np.ndarray, seed: int = 1) -> None:
-        names, self._group = np.unique(groups, return_inverse=True)
-        drawn = np.random.default_rng(seed).multinomial(
-            len(names), np.full(len(names), 1 / len(names)), _RESAMPLES
-        )
-        weights = np.vstack((np.ones(len(names)), drawn)).astype(float)
-        self._weights = weights
-        self._size = weights @ np.bincount(self._group, minlength=len(names))
-
-    def means(self, values: np.ndarray) -> np.ndarray:
-        """(1 + resamples,)."""
-        sums = np.bincount(self._group, values, self._weights.shape[1])
-        return np.asarray(self._weights @ sums / self._size)
 
 
 def interval(found: np.ndarray) -> list[float]:

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.evaluate.figures import Resampled
 from benchmarks.pickers.cases import Case, Table, part, table_of
 from benchmarks.pickers.figures import (
     Got,
-    Resampled,
     area,
     cost_at,
     got,

@@ -11,8 +11,8 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from backends.emulator.text import count_tokens
 from benchmarks.workloads.format import Header, WorkloadRequest
-from benchmarks.workloads.text import text_tokens
 
 Stream = Callable[[], Iterator[WorkloadRequest]]
 Stage = Callable[[WorkloadRequest], WorkloadRequest]
@@ -118,7 +118,7 @@ def with_prompts(stream: Stream, pool: Sequence[WorkloadRequest], *, own_lengths
             return request
         return replace(
             request,
-            prompt_tokens=text_tokens(text),
+            prompt_tokens=count_tokens(text),
             output_tokens=request.output_tokens if own.output_tokens is None else own.output_tokens,
         )
 

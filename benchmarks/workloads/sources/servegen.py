@@ -168,7 +168,6 @@ def _source(name: str, folder: str, what: str, clients: Sequence[int]) -> Source
         title=f"ServeGen: clients of {what}, requests drawn from their rates, bursts and lengths",
         licence="Apache-2.0",
         timed=True,
-        texts=False,
         folder_files=(f"servegen/{model}_arrivals.csv.gz", f"servegen/{model}_lengths.csv.gz"),
         read_folder=_folder_reader(name),
         read_original=_original_reader(name),

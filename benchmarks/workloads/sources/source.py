@@ -60,12 +60,12 @@ class Source:
     name: str
     title: str
     licence: str
-    timed: bool
-    texts: bool
     folder_files: tuple[str, ...]
     read_folder: Reader
     read_original: Reader
     urls: Callable[[Choices], Sequence[str]]
+    timed: bool = False
+    texts: bool = False
     sha256: Mapping[str, str] = field(default_factory=dict)
     models: ModelNames = field(default_factory=dict)
     patterns: tuple[str, ...] = ("*.json",)

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import yaml
 
+from benchmarks.evaluate.figures import Resampled
 from benchmarks.pickers import judge as judging
 from benchmarks.pickers import trained as training
 from benchmarks.pickers.cases import CASES, Case, Table, part, table_of
 from benchmarks.pickers.command import main, text_of
 from benchmarks.pickers.figures import (
     Got,
-    Resampled,
     area,
     cost_at,
     got,
