@@ -118,7 +118,7 @@ class LevelErrors:
 
 
 def error_of(values: Sequence[float]) -> Error | None:
-    """The error of these ratios; None of nothing."""
+    """The error of these ratios; None without any."""
     if not values:
         return None
     errors = np.sort(values) - 1

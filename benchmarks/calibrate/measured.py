@@ -58,7 +58,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What an engine told of itself at one instant; `kv_usage` is a share, 0..1."""
+    """What an engine reported at one instant; `kv_usage` is a share, 0..1."""
 
     t_s: NotNegative
     running: NotNegative
@@ -78,7 +78,7 @@ class Level:
 
     @property
     def rate_per_s(self) -> float:
-        """Mean arrivals a second of the requests that were measured; 0 if that cannot be told."""
+        """Mean arrivals a second of the requests that were measured; 0 if it is unknown."""
         return mean_rate([each.arrival_s for each in self.requests if each.e2e_s is not None]) or 0.0
 
     def complete(self) -> Level:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from benchmarks.compare.looks import OUTCOME_GROUPS
-from benchmarks.compare.plots import Looks, Report, figure_of, shown_rates
+from benchmarks.compare.plots import PolicyStyles, Report, figure_of, shown_rates
+from benchmarks.compare.styles import OUTCOME_GROUPS
 from benchmarks.compare.tables import ENDINGS, endings, rate_text
 from benchmarks.pages import Cell
 
@@ -44,7 +44,7 @@ class Outcomes:
     bars: list[tuple[str, list[OutcomeBar]]]
 
 
-def outcomes(report: Report, looks: Looks) -> Outcomes:
+def outcomes(report: Report, styles: PolicyStyles) -> Outcomes:
     """What became of the requests at the shown rates, one bar a policy. Beside it in figures what ended before
     decoding for lack of time or money, and what was cut by budget or refused for its SLO where any was."""
     seen = {name for cell in report["cells"] for name in cell["outcomes"]}
@@ -70,7 +70,7 @@ def outcomes(report: Report, looks: Looks) -> Outcomes:
             )
             for column in shown
         ]
-        return OutcomeBar(cell["policy"], looks[cell["policy"]].css, parts, figures)
+        return OutcomeBar(cell["policy"], styles[cell["policy"]].css, parts, figures)
 
     return Outcomes(
         [
@@ -113,7 +113,7 @@ class Load:
     panels: list[tuple[str, str, list[Strip]]]
 
 
-def load(report: Report, looks: Looks, rate: float) -> Load | None:
+def load(report: Report, styles: PolicyStyles, rate: float) -> Load | None:
     """Requests in flight on each instance over time, one strip an instance, at one rate and the first seed. All
     panels have one scale of colours."""
     runs = [run for run in report["runs"] if run["rate_per_s"] == rate and run["timeline"]]
@@ -137,7 +137,7 @@ def load(report: Report, looks: Looks, rate: float) -> Load | None:
     return Load(
         most,
         [(f"{at_s:g}", 100 * at_s / (end_s or 1.0)) for at_s in ticks if 0 <= at_s <= (end_s or 1.0)],
-        [(run["policy"], looks[run["policy"]].css, _strips(run["timeline"], most, end_s)) for run in runs],
+        [(run["policy"], styles[run["policy"]].css, _strips(run["timeline"], most, end_s)) for run in runs],
     )
 
 

@@ -99,7 +99,7 @@ def _at_own_rate(runs: Sequence[dict[str, Any]], drawn: draws.Draws) -> None:
 def _opened(
     args: argparse.Namespace, scenario: Scenario | None, defaults: draws.RequestDefaults
 ) -> tuple[Setting, Fleet]:
-    """The fleet with all that runs share, and the same opened: whatever is wrong with it is told here."""
+    """The settings that all runs share, and the fleet opened once: its errors are raised here."""
     config = scenario.fleet if scenario else load(args.fleet, policies=tuple(policies.POLICIES))
     profiles = {} if args.profiles is None else _profiles(args.profiles, config)
     setting = Setting(config, profiles, args.speed, defaults, scenario.losses if scenario else ())

@@ -12,9 +12,9 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure. `name` says what ("MAE"), `of` whose ("LSTM", "TF-IDF + ridge on log length", or a difference
+    """One figure. `name` is the measure ("MAE"), `of` whose it is ("LSTM", "TF-IDF + ridge on log length", or a difference
     "LSTM - TF-IDF + ridge on log length"), `part` on which part of the data ("all", "family llama"), `unit` ""
-    for a share or ratio. `low` and `high` are the 95 % block-bootstrap interval, None where there is none;
+    for a share or ratio. `low` and `high` are the 95 % block-bootstrap interval or None;
     `rows` how many answers or requests."""
 
     name: str

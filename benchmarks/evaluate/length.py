@@ -2,13 +2,13 @@
 
 - *MAE* of the median in tokens. An answer that was cut at its cap is missed by what the prediction is below it,
   and not at all by one above it; the same for all predictors.
-- *Spearman* within model and task: whether a model's longer answers are told from its shorter ones when knowing
-  model and task does not count. A predictor that says one number for all of them has 0.
+- *Spearman* within model and task: whether a model's longer answers are ranked above its shorter ones when knowing
+  model and task does not count. A predictor that gives one number for all of them has 0.
 - *pinball loss* of the median and of the 90 % quantile, over answers that were not cut.
 - *coverage* of 80 % intervals, p10 to p90. A cut answer is inside unless its cap is above p90.
 - Intervals are from resamples of whole groups of near copies.
 
-"llama and qwen" are the families that the predictor is made for. Baselines are told each prompt's task, and each
+"llama and qwen" are the families that the predictor is made for. Baselines know each prompt's task, and each
 model has its own fit; the predictor never sees the task.
 """
 
@@ -39,7 +39,7 @@ MAIN = "llama and qwen"
 _INTERVAL = (0.1, 0.9)
 _NOMINAL = tuple(np.linspace(0.05, 0.95, 19).round(2))
 _BUCKETS = (1, 32, 64, 128, 256, 512, 1024, 2048, 4096)
-#: Rows that a part, a cell of model and task, or a bucket must have to be told of.
+#: Rows that a part, a cell of model and task, or a bucket must have to be reported.
 _LEAST_OF_PART, _LEAST_OF_CELL, _LEAST_OF_BUCKET = 100, 10, 30
 _RESAMPLES, _SPEARMAN_RESAMPLES = 1000, 200
 

@@ -18,7 +18,7 @@ from policies.lower_hull import lower_hull
 
 
 @dataclass(frozen=True, slots=True)
-class Got:
+class PickerResult:
     """Of each prompt the mean over the orders of what a picker's answers were worth and cost; both (P,)."""
 
     quality: np.ndarray
@@ -30,18 +30,18 @@ class Got:
         return float(self.quality.mean()), float(self.cost_usd.mean())
 
 
-def got(table: Table, picks: Sequence[np.ndarray]) -> Got:
+def result_of(table: Table, picks: Sequence[np.ndarray]) -> PickerResult:
     """What picks (P,) in several orders brought."""
     rows = np.arange(len(table.prompts))
-    return Got(
+    return PickerResult(
         np.mean([table.quality[rows, each] for each in picks], axis=0),
         np.mean([table.cost_usd[rows, each] for each in picks], axis=0),
     )
 
 
-def joined(parts: Sequence[Got]) -> Got:
+def joined(parts: Sequence[PickerResult]) -> PickerResult:
     """Several folds as one."""
-    return Got(
+    return PickerResult(
         np.concatenate([part.quality for part in parts]), np.concatenate([part.cost_usd for part in parts])
     )
 
@@ -52,12 +52,12 @@ def interval(found: np.ndarray) -> list[float]:
     return [float(found[0]), float(low), float(high)]
 
 
-def savings(resampled: Resampled, ours: Got, best: Got) -> np.ndarray:
+def savings(resampled: Resampled, ours: PickerResult, best: PickerResult) -> np.ndarray:
     """In each resample, against the best single model."""
     return np.asarray(1.0 - resampled.means(ours.cost_usd) / resampled.means(best.cost_usd))
 
 
-def summary(resampled: Resampled, ours: Got, best: Got) -> dict[str, list[float]]:
+def summary(resampled: Resampled, ours: PickerResult, best: PickerResult) -> dict[str, list[float]]:
     """Mean quality, what it is above the best single model's, and the saving; each with its interval."""
     quality = resampled.means(ours.quality)
     return {
@@ -67,8 +67,10 @@ def summary(resampled: Resampled, ours: Got, best: Got) -> dict[str, list[float]
     }
 
 
-def ratio_of_savings(resampled: Resampled, ours: Got, theirs: Got, best: Got) -> list[float]:
-    """Our saving over theirs; infinite intervals tell that theirs may be nothing."""
+def ratio_of_savings(
+    resampled: Resampled, ours: PickerResult, theirs: PickerResult, best: PickerResult
+) -> list[float]:
+    """Our saving over theirs; the interval is infinite where theirs may be zero."""
     below = savings(resampled, theirs, best)
     above = savings(resampled, ours, best)
     with np.errstate(divide="ignore", invalid="ignore"):

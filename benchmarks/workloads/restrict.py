@@ -116,7 +116,7 @@ class Bounds:
 def restrict(requests: Iterable[WorkloadRequest], bounds: Bounds) -> Iterator[WorkloadRequest]:
     """The requests within `bounds`. Too short ones are dropped, too long ones cut or dropped.
 
-    Wishes are rewritten before a prompt is cut, so that what is asked for fits what may be answered.
+    Wishes are rewritten before a prompt is cut, so that the requested length fits the allowed one.
     """
     for original in requests:
         request = original

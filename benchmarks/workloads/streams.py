@@ -31,7 +31,7 @@ class Workload:
 
 @dataclass(slots=True)
 class Survey:
-    """What one pass tells. Lengths in tokens; where models differ a request counts with its mean."""
+    """What one pass over a stream finds. Lengths in tokens; where models differ a request counts with its mean."""
 
     requests: int = 0
     first_s: float = 0.0

@@ -25,7 +25,7 @@ FOLDER = "helix_llama_gpu"
 #: Limits are not published: the fit chooses. Each stage of a pipeline takes prompts whole (llm_sys/engine/
 #: scheduler.py), but those in one stage do not hold up what decodes in the others, as they would in one engine.
 LIMITS = {CHUNKED: (True,), "max_seqs": (32, 256), "kv_capacity_tokens": (16_000, 64_000, 1_000_000)}
-#: A level with fewer requests tells nothing.
+#: A level with fewer requests is left out.
 LEAST_REQUESTS = 20
 
 

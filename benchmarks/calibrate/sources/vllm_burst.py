@@ -188,7 +188,7 @@ def _known(text: Text, known: Mapping[Text, int]) -> int:
 
 def _kv_capacity(levels: Sequence[Level]) -> tuple[int, ...]:
     """KV memory in tokens: tokens of the requests that were decoding over the share in use, the median of
-    the samples with a large share; empty where the samples do not tell it."""
+    the samples with a large share; empty where the samples do not show it."""
     found = []
     for level in levels:
         most = max((state.kv_usage or 0.0 for state in level.states), default=0.0)
