@@ -1,7 +1,7 @@
 """A thin HTTP/1.1 client connection to an engine: the hot half of the relay.
 
-Each connection is one asyncio protocol with httptools' response parser. A reader is woken once for all
-body bytes that have arrived; there is no queue, no task and no timer of its own per stream.
+Each connection is one asyncio protocol with httptools' response parser. Its listener is called once for all bytes that
+have arrived, inside the transport's callback: there is no queue, no task and no timer for a request.
 
 Life of a connection:
 
@@ -23,14 +23,13 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from router.core.errors import AnswerTooLarge, UpstreamError, UpstreamTimeout
+from router.core.errors import UpstreamError, UpstreamTimeout
 
 #: Unread body bytes above which the socket is not read from.
 HIGH_WATER_BYTES = 256 * 1024
 #: After a read of so many bytes the rest of the process has its turn: the event loop would read on, up to 8 MB.
 _LARGE_READ_BYTES = 64 * 1024
 MAX_HEAD_BYTES = 64 * 1024
-MAX_BODY_BYTES = 64 * 1024 * 1024
 
 
 class ConnectionLost(UpstreamError):
@@ -106,7 +105,7 @@ class Owner(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """One connection and the answer on it. Between `Pool.post` and `release` it belongs to one caller."""
+    """One connection and the answer on it. Between `send` and `release` it belongs to one caller."""
 
     __slots__ = (
         "_chunks",
@@ -119,7 +118,6 @@ class Connection(asyncio.Protocol):
         "_reusable",
         "_transport",
         "_unread",
-        "_waiter",
         "answering",
         "closed",
         "draining",
@@ -138,11 +136,10 @@ class Connection(asyncio.Protocol):
         self._loop = loop
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
-        self._waiter: asyncio.Future[None] | None = None
         self._chunks: list[bytes] = []
         self.closed = False
         self.idle_since: float | None = None
-        #: Called when something may have changed for `take`, in place of waking a waiter.
+        #: Called when something may have changed for `take` or the head.
         self.listener: Callable[[], None] | None = None
         self._reset()
 
@@ -295,33 +292,9 @@ class Connection(asyncio.Protocol):
             raise self.error
         return b"" if self._complete else None
 
-    def wait(self) -> asyncio.Future[None]:
-        """Done when something may have changed for `take` or the head. One waiter at a time."""
-        waiter = self._waiter = self._loop.create_future()
-        return waiter
-
-    async def read_all(self, limit_bytes: int = MAX_BODY_BYTES) -> bytes:
-        """The whole body. The idle limit holds from here on."""
-        self.watched = True
-        parts: list[bytes] = []
-        size = 0
-        try:
-            while (data := self.take()) != b"":
-                if data is None:
-                    await self.wait()
-                    continue
-                parts.append(data)
-                size += len(data)
-                if size > limit_bytes:
-                    raise AnswerTooLarge("the engine's answer is too large")
-        except BaseException:
-            self.abort()
-            raise
-        self.release()
-        return b"".join(parts)
-
     def release(self) -> None:
         """The caller is done reading: reuse the connection if its answer ended, or once it has."""
+        self.listener = None
         if self._complete:
             self._finish()
         elif not self.closed:
@@ -333,7 +306,7 @@ class Connection(asyncio.Protocol):
                 self._transport.resume_reading()
 
     def abort(self) -> None:
-        """Close at once; a waiting reader gets `Aborted`."""
+        """Close at once; the listener finds `Aborted`."""
         self._fail(Aborted("the attempt was cancelled"))
 
     def time_out(self) -> None:
@@ -368,12 +341,8 @@ class Connection(asyncio.Protocol):
     def _wake(self) -> None:
         if self.listener is not None:
             self.listener()
-            return
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
 
     @property
     def waiting(self) -> bool:
         """A reader is waiting for the engine (a slow reader is not the engine's silence)."""
-        return self._waiter is not None or (self.listener is not None and not self._chunks)
+        return self.listener is not None and not self._chunks
