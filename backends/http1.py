@@ -126,6 +126,7 @@ class Connection(asyncio.Protocol):
         "head_complete",
         "idle_since",
         "listener",
+        "on_body",
         "silent_sweeps",
         "status",
         "watched",
@@ -135,8 +136,9 @@ class Connection(asyncio.Protocol):
         self._pool = pool
         self._loop = loop
         self._transport: asyncio.Transport | None = None
-        self._parser = httptools.HttpResponseParser(self)
         self._chunks: list[bytes] = []
+        self.on_body = self._chunks.append  # of each piece of a body, from C to C
+        self._parser = httptools.HttpResponseParser(self)
         self.closed = False
         self.idle_since: float | None = None
         #: Called when something may have changed for `take` or the head.
@@ -171,6 +173,7 @@ class Connection(asyncio.Protocol):
             self._drop()  # bytes that nobody asked for: out of step
             return
         self.silent_sweeps = 0
+        unread = len(self._chunks)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
@@ -181,14 +184,29 @@ class Connection(asyncio.Protocol):
             if self.head_bytes > MAX_HEAD_BYTES:
                 self._fail(UpstreamError("the engine's response head is too large"))
             return
-        if (
-            not self._chunks and not self._complete
-        ):  # framing alone: the head of a chunk, or trailers without end
+        if len(self._chunks) > unread:
+            self.head_bytes = 0
+            self._unread += len(data)
+        elif not self._complete:  # framing alone: the head of a chunk, or trailers without end
             self.head_bytes += len(data)
             if self.head_bytes > MAX_HEAD_BYTES:
                 self._fail(UpstreamError("the engine's answer has too many trailers"))
                 return
-        self._wake()
+        if self.listener is not None:
+            self.listener()
+        elif self.draining:
+            self._chunks.clear()
+        if (
+            self._unread > HIGH_WATER_BYTES
+            and not self._paused
+            and self._transport is not None
+            and not self.closed
+        ):
+            if self.draining:
+                self._drop()
+                return
+            self._paused = True
+            self._transport.pause_reading()
         if len(data) < _LARGE_READ_BYTES or self._complete or self._paused or self.closed:
             return
         if self._transport is not None:
@@ -239,17 +257,6 @@ class Connection(asyncio.Protocol):
             return
         self.status = status
         self.head_complete = True
-
-    def on_body(self, data: bytes) -> None:
-        self._chunks.append(data)
-        self.head_bytes = 0
-        self._unread += len(data)
-        if self._unread > HIGH_WATER_BYTES and not self._paused and self._transport is not None:
-            if self.draining:
-                self._drop()
-                return
-            self._paused = True
-            self._transport.pause_reading()
 
     def on_message_complete(self) -> None:
         if not self.head_complete:

@@ -53,5 +53,5 @@ async def read_body(headers: dict[bytes, bytes], receive: Receive, max_body_mb: 
 def too_large(max_body_mb: float) -> Refusal:
     """The 413."""
     return Refusal(
-        413, "requesttoo_large", f"The body is larger than {max_body_mb:g} MiB.", Outcome.REJECTED_INVALID
+        413, "request_too_large", f"The body is larger than {max_body_mb:g} MiB.", Outcome.REJECTED_INVALID
     )
