@@ -36,7 +36,7 @@ format: dev ## bring the code into format and apply safe lint fixes
 	$(BIN)/ruff format $(SOURCES)
 
 bench: dev ## run the small form of every reference scenario (ARGS= goes to headway compare)
-	$(BIN)/python -m benchmarks.scenarios $(ARGS)
+	$(BIN)/python -m benchmarks.compare.scenarios $(ARGS)
 
 bench-overhead: dev ## measure what the gateway itself costs a request (ARGS= goes to the benchmark)
 	$(BIN)/python -m benchmarks.overhead $(ARGS)

@@ -1,8 +1,8 @@
-"""Reads JSON of unknown origin in bounded time: whatever its form, no step holds the event loop for long.
+"""Parses JSON of unknown origin in bounded time: no step holds the event loop for long, whatever the document contains.
 
-Small documents are parsed at once. Of larger ones the structure is counted first, outside of strings, so that one with
-too many members is refused before it is parsed. Of the largest the long strings are taken out, read in pieces and put
-back (`LongText`); between the pieces the event loop runs.
+Small documents are parsed at once. In larger ones the structure outside of strings is counted first, so that a document
+with too many members is refused before it is parsed. In the largest ones the long strings are taken out, read in pieces
+and put back (`LongText`); the event loop runs between the pieces.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from router.core.raw_json import LongList, LongText, Signs
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a document may hold: `values` (numbers, strings, ...), `members` (members of objects, objects, lists), and
+    """The limits of a document: `values` (numbers, strings, ...), `members` (members of objects, objects, lists), and
     `depth`, levels of nesting."""
 
     values: int
@@ -32,43 +32,44 @@ class Bounds:
     depth: int
 
 
-#: A parse of so many takes about 20 ms.
+#: Parsing a document at these limits takes about 20 ms.
 BOUNDS = Bounds(values=1 << 18, members=1 << 16, depth=64)
-#: Of one event, line or error of an engine.
+#: The limits for one event, line or error of an engine.
 EVENT_BOUNDS = Bounds(values=1 << 15, members=1 << 13, depth=64)
-#: Up to here nothing has to be counted: a parse takes below 5 ms, whatever stands there.
+#: Documents up to this size are not counted: parsing takes less than 5 ms, whatever they contain.
 SMALL_BYTES = 32 * 1024
-#: Up to here strings are parsed in place.
+#: Up to this size, strings are parsed in place.
 _IN_PLACE_BYTES = 2 * 1024 * 1024
-#: Strings of so many bytes are taken out of documents that are larger.
+#: Strings of at least this many bytes are taken out of larger documents.
 _LONG_BYTES = 4 * 1024
-#: What may be left when they are taken out.
+#: The largest rest of a document without its long strings.
 _MAX_REST_BYTES = 6 * 1024 * 1024
-#: Memory of one string; to copy more takes too long. Text with a character beyond Latin-1 takes two bytes for each of
-#: its characters, text with one beyond the Basic Multilingual Plane four.
+#: The most memory of one string; copying more takes too long. Text with a character beyond Latin-1 takes two bytes for
+#: each character, text with one beyond the Basic Multilingual Plane four.
 _MAX_STRING_MEMORY = 40 * 1024 * 1024
 _WINDOW = 128 * 1024
-#: A step ends after this long.
+#: The longest time of one step.
 _STEP_S = 0.004
 
 _QUOTE, _BACKSLASH = ord('"'), ord("\\")
-#: The inside of a string up to its end, or up to an escape that is cut off. Possessive: it never goes back.
+#: The inside of a string up to its end, or up to an escape that is cut off. Possessive quantifiers: it does not
+#: backtrack.
 _INSIDE = re.compile(
     rb'(?:[^"\\]++|\\u(?:[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?![dD][89abAB])[0-9a-fA-F]{4})'
     rb"|\\[^u])*+"
 )
-#: A vector of an embedding, flat and not too long to be parsed at once.
+#: A vector of an embedding: not nested, and short enough to be parsed at once.
 _NUMBERS = re.compile(rb"\[[-+0-9.eE,\s]{1024,2000000}+\]")
-#: The longest token of a string, a pair of surrogates.
+#: The longest token inside a string, a surrogate pair.
 _TOKEN_BYTES = 12
 
 
 class TooComplex(ValueError):
-    """The document is JSON of more parts than are read; the text says which."""
+    """The document has too many parts. The message says which."""
 
 
 def loads(data: bytes, bounds: Bounds = BOUNDS) -> Any:
-    """The value, at once: for documents of a few MB. Raises orjson.JSONDecodeError (a ValueError too), TooComplex."""
+    """Parse at once, for documents of a few MB. Raises orjson.JSONDecodeError (a ValueError), TooComplex."""
     if _may_exceed(data, bounds):
         for _ in _scan(data, bounds, None):
             pass
@@ -79,12 +80,12 @@ def loads(data: bytes, bounds: Bounds = BOUNDS) -> Any:
 
 
 def loads_event(data: bytes) -> Any:
-    """The value of one event or line of an engine. Raises a ValueError."""
+    """Parse one event or line of an engine. Raises a ValueError."""
     return loads(data, EVENT_BOUNDS) if len(data) > SMALL_BYTES else orjson.loads(data)
 
 
 async def read(data: bytes, bounds: Bounds = BOUNDS) -> Any:
-    """The value; the event loop runs between the steps. Raises as `loads` does."""
+    """Parse a document of any size; the event loop runs between the steps. Raises like `loads`."""
     if len(data) <= SMALL_BYTES:
         return loads(data, bounds)
     long: list[_Long] | None = [] if len(data) > _IN_PLACE_BYTES else None
@@ -98,8 +99,8 @@ async def read(data: bytes, bounds: Bounds = BOUNDS) -> Any:
 
 
 async def read_vectors(data: bytes, bounds: Bounds = BOUNDS) -> Any:
-    """`read` for embeddings: long lists of numbers are read apart (`LongList`), and count as one value. Free text has no
-    place beside them: a document with such a list inside a string is refused."""
+    """Like `read`, for embeddings: long lists of numbers are read separately (`LongList`) and count as one value. Such
+    a document contains no free text, so one with such a list inside a string is refused."""
     if len(data) <= SMALL_BYTES:
         return loads(data, bounds)
     mark = secrets.token_hex(8)
@@ -136,7 +137,7 @@ async def _in_steps(work: Generator[None, None, Any]) -> Any:
 
 
 def _may_exceed(data: bytes, bounds: Bounds) -> bool:
-    """Whether a document may hold more than it may; marks inside strings count here."""
+    """Whether a document may exceed a limit. Marks inside strings count here too."""
     if len(data) <= bounds.members:
         return False
     members = data.count(b":") + data.count(b"[") + data.count(b"{")
@@ -164,7 +165,8 @@ def _check_depth(value: Any, bounds: Bounds) -> None:
 
 @dataclass(slots=True)
 class _Long:
-    """A string that is read apart: its quotes stand at `start` and `end`; `cuts` are places between two of its tokens."""
+    """A string that is read separately. Its quotes are at `start` and `end`; `cuts` are positions between two of its
+    tokens."""
 
     start: int
     end: int
@@ -172,8 +174,8 @@ class _Long:
 
 
 def _scan(data: bytes, bounds: Bounds, long: list[_Long] | None) -> Generator[None, None, None]:
-    """Count what stands outside of strings, and gather the long strings. Raises TooComplex, and JSONDecodeError for a
-    string without an end."""
+    """Count the structure outside of strings, and collect the long strings. Raises TooComplex, and JSONDecodeError for
+    a string without an end."""
     at, size = 0, len(data)
     strings = values = members = 0
     outside: list[bytes] = []
@@ -225,7 +227,7 @@ def _find_end(data: bytes, string: _Long) -> Generator[None, None, None]:
             return
         if window_end == size or stop + _TOKEN_BYTES <= window_end:
             raise orjson.JSONDecodeError("a string has no end or a wrong escape", "", 0)
-        for _ in range(3):  # not within a character
+        for _ in range(3):  # not inside a character
             if data[stop] & 0xC0 == 0x80:
                 stop -= 1
         string.cuts.append(stop)
@@ -236,11 +238,11 @@ def _find_end(data: bytes, string: _Long) -> Generator[None, None, None]:
 
 
 def _read_large(data: bytes, long: list[_Long]) -> Generator[None, None, Any]:
-    """The value: what is left without the long strings is parsed, then they are read and put back."""
+    """Parse the rest without the long strings, then read these and put them back."""
     rest_bytes = len(data) - sum(each.end - each.start for each in long)
     if rest_bytes > _MAX_REST_BYTES:
         raise TooComplex(f"holds more than {_MAX_REST_BYTES >> 20} MiB beside its long strings")
-    mark = secrets.token_hex(8)  # nobody can know it beforehand
+    mark = secrets.token_hex(8)  # unpredictable, so a document cannot contain it
     parts: list[bytes] = []
     at = 0
     for number, each in enumerate(long):
@@ -281,7 +283,9 @@ def _text(data: bytes, string: _Long) -> Generator[None, None, tuple[str, Signs]
         piece: str = orjson.loads(b'"%b"' % json)
         pieces.append(piece)
         signs = Signs.total((signs, Signs.of(json)))
-        if len(piece) > 1024:  # shorter ones do not tell how wide their characters are, and weigh little
+        if (
+            len(piece) > 1024
+        ):  # shorter ones do not show how wide their characters are, and need little memory
             memory = max(memory, sys.getsizeof(piece) // len(piece))
         if perf_counter() > step_ends_at:
             yield
@@ -298,7 +302,7 @@ def _text(data: bytes, string: _Long) -> Generator[None, None, tuple[str, Signs]
 
 
 def _put_back(value: Any, mark: str, taken: Sequence[LongText | LongList]) -> int:
-    """Put what was read apart in its places; how many had one."""
+    """Put the separately read strings in their places; returns how many were placed."""
     found, start = 0, len(mark)
     left: list[Any] = [value] if isinstance(value, dict | list) else []
     while left:

@@ -1,4 +1,4 @@
-"""Probes, metrics scrapes and other calls beside the hot path, by aiohttp."""
+"""Probes, metrics scrapes and other calls that are not part of a request, by aiohttp."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ MAX_ANSWER_BYTES = 2 * 1024 * 1024
 
 
 class Control:
-    """GETs to one engine. A session that is given is shared and stays open; else one is made when first
-    needed and closed by `aclose`."""
+    """Sends GETs to one engine. A session that is passed in is shared and stays open; otherwise one is created when
+    first needed and closed by `aclose`."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class Control:
         timeout_s: float,
     ) -> None:
         self._origin = origin
-        # What is packed may be a thousand times as large when it is unpacked.
+        # Compressed data may be a thousand times as large when decompressed.
         self._headers = {"accept-encoding": "identity", **headers}
         self._tls: ssl.SSLContext | bool = tls if tls is not None else True
         self._session = session
@@ -35,7 +35,7 @@ class Control:
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
 
     async def get(self, path: str) -> tuple[int, bytes]:
-        """Status and body. Raises UpstreamError when there is no answer in time."""
+        """Status and body of a GET. Raises UpstreamError if there is no answer in time."""
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=4, keepalive_timeout=2)
@@ -63,7 +63,7 @@ class Control:
             raise UpstreamError(f"no answer to {path} ({type(error).__name__})") from error
 
     async def ok(self, path: str) -> bool:
-        """Whether a GET is answered with 200 in time."""
+        """Whether a GET gets a 200 in time."""
         try:
             status, _ = await self.get(path)
         except UpstreamError:

@@ -1,4 +1,4 @@
-"""How one engine is reached: its address, its secrets, its time limits, and the clients that use them."""
+"""The connection settings of one engine (address, secrets, time limits), and the clients that use them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from router.core.types import Candidate
 class Endpoint:
     """One instance of an engine.
 
-    `api_key` is sent as a bearer token, `headers` with every request (the operator's, already resolved).
-    `ca_file` verifies an https engine in place of the system's authorities. `connect_timeout_s` bounds the
-    time to connect, `idle_timeout_s` the silence after the first token, `control_timeout_s` probes and
-    scrapes. `session` is used for those and stays open; without it the backend makes and closes its own.
+    `api_key` is sent as a bearer token, `headers` with every request (the operator's headers with their values).
+    `ca_file` replaces the system's authorities for an https engine. `connect_timeout_s` bounds the time to connect,
+    `idle_timeout_s` the time between two reads after the first token, `control_timeout_s` probes and scrapes. `session`
+    is used for probes and scrapes and stays open; without it the backend creates and closes its own.
     """
 
     url: str
@@ -36,7 +36,7 @@ class Endpoint:
 
 
 class EngineClient:
-    """The pool for generation requests and the client for all other calls to one endpoint."""
+    """The connection pool for generation requests, and the client for all other calls to one endpoint."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         """Raises ValueError for a bad url or header, OSError if `ca_file` cannot be read."""

@@ -1,12 +1,12 @@
-"""What an engine's error answer means for the attempt.
+"""Translates an engine's error answer to the router's errors.
 
-Shapes met in real life: `{"error": {"message", "type", "param", "code"}}` with `code` an int (vLLM,
-llama-server) or a string (OpenAI), `{"error": "text"}` (Ollama; vLLM's 401), `{"detail": "text" | [...]}`
-(FastAPI), `{"object": "error", "message", ...}` (older vLLM), and text that is no JSON at all.
+Known shapes: `{"error": {"message", "type", "param", "code"}}` with `code` an int (vLLM, llama-server) or a string
+(OpenAI), `{"error": "text"}` (Ollama; vLLM's 401), `{"detail": "text" | [...]}` (FastAPI), `{"object": "error",
+"message", ...}` (older vLLM), and text that is not JSON.
 
-An error that stays with us (a failed attempt) keeps status, type and code only: an engine's text may
-quote the prompt. A refused request (400, 422) is answered to the caller who wrote it, so the engine's
-message is passed on, without the input that validation errors repeat.
+The error of a failed attempt keeps only status, type and code, because an engine's text may quote the prompt. A refused
+request (400, 422) is answered to its author, so the engine's message is passed on, without the input that validation
+errors repeat.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _IDENTIFIER = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 #: Validation errors of pydantic, rendered by Python's repr, repeat the whole input.
 _REPEATED_INPUT = re.compile(r"['\"]input['\"]\s*+:|input_value=")
 _VALIDATION_MESSAGE = re.compile(r"['\"]msg['\"]\s*+:\s*+(['\"])(.{1,200}?)\1")
-#: vLLM ends messages with the offending value.
+#: vLLM's messages end with the invalid value.
 _REPEATED_VALUE = "(parameter="
-#: What is read of a message, and of the place that a validation error names.
+#: The most characters of a message, and of the place in a validation error.
 _MAX_READ_CHARS = 10_000
 _MAX_STEPS = 10
 _CONTEXT = re.compile(r"context length|context size|context window|maximum model length|max_model_len", re.I)
@@ -46,7 +46,7 @@ def from_response(status: int, body: bytes) -> UpstreamError:
 
 
 def from_event(payload: Any, *, started: bool) -> UpstreamError:
-    """The error for an error object inside a 200 stream; `started` says that tokens came before it."""
+    """The error for an error object inside a 200 stream. `started`: tokens came before it."""
     fields = _fields(payload)
     code = fields.get("code")
     status = code if type(code) is int and 400 <= code <= 599 else None
@@ -58,7 +58,7 @@ def from_event(payload: Any, *, started: bool) -> UpstreamError:
 
 
 def _fields(payload: Any) -> dict[str, Any]:
-    """The error's members, whatever shape it has."""
+    """The error's members, in any of the known shapes."""
     if not isinstance(payload, dict):
         return {}
     error = payload.get("error", payload)
@@ -74,7 +74,7 @@ def _fields(payload: Any) -> dict[str, Any]:
 
 
 def _detail(detail: Any) -> str | None:
-    """FastAPI's `detail`: a text, or a list of validation errors of which place and message are kept."""
+    """FastAPI's `detail`: a text, or a list of validation errors, of which place and message are kept."""
     if isinstance(detail, str):
         return detail
     if not isinstance(detail, list):
@@ -113,7 +113,7 @@ def _rejected(payload: Any, status: int) -> UpstreamRejected:
         message,
         status,
         param=param.removeprefix("body.") if isinstance(param, str) else None,
-        # It stands in logs and records.
+        # It appears in logs and records.
         code=code if isinstance(code, str) and _IDENTIFIER.fullmatch(code) else None,
     )
 

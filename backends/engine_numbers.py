@@ -1,22 +1,22 @@
-"""Numbers that engines tell, as far as they can be true: finite, not negative, not beyond all measure."""
+"""Checks numbers from engines: only finite values that are not negative and of a possible size are accepted."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-#: More tokens than this are in no request.
+#: No request has more tokens than this.
 MAX_TOKENS = 100_000_000
 MAX_REASON_CHARS = 64
 
 
 def token_count(value: object) -> int | None:
-    """A count of tokens; None for what is none."""
+    """A token count; None for an invalid value."""
     return value if type(value) is int and 0 <= value <= MAX_TOKENS else None
 
 
 def counted(usage: Mapping[str, Any] | None, name: str) -> int | None:
-    """A count above 0 in an engine's usage; None if there is none that can be true."""
+    """A count above 0 in an engine's usage; None for an invalid or missing value."""
     count = usage.get(name) if isinstance(usage, dict) else None
     return count if type(count) is int and 0 < count <= MAX_TOKENS else None
 
@@ -25,7 +25,7 @@ _COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
 def sound_usage(usage: object) -> Mapping[str, Any] | None:
-    """An answer's `usage` without counts that cannot be true; None without any count above 0."""
+    """An answer's `usage` without invalid counts; None without any count above 0."""
     if not isinstance(usage, dict):
         return None
     for name in _COUNTS:
@@ -38,5 +38,5 @@ def sound_usage(usage: object) -> Mapping[str, Any] | None:
 
 
 def finish_reason(value: object) -> str | None:
-    """Why an answer ended; a longer word than any known one is cut."""
+    """The reason for an answer's end. A text that is longer than any known reason is cut."""
     return value[:MAX_REASON_CHARS] if isinstance(value, str) else None

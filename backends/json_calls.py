@@ -22,7 +22,7 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 
 
 def engine_headers(api_key: str | None, headers: Mapping[str, str] | None) -> dict[str, str]:
-    """The operator's headers for every request; `headers` may replace the Authorization."""
+    """The operator's headers for every request. `headers` may replace the Authorization."""
     own = {name.lower(): value for name, value in (headers or {}).items()}
     return {"authorization": f"Bearer {api_key}", **own} if api_key else own
 
@@ -108,7 +108,7 @@ def _checked(parse: Callable[[], Any]) -> dict[str, Any]:
         raise UpstreamError("the engine's answer is not JSON") from error
     if not isinstance(answer, dict):
         raise UpstreamError("the engine's answer is not a JSON object")
-    if answer.get("error"):  # some engines put errors under a 200
+    if answer.get("error"):  # some engines send errors with status 200
         raise from_event(answer, started=True)
     return answer
 
@@ -145,7 +145,8 @@ async def json_answer(pool: Pool, head: bytes, request_id: str, body: Any) -> di
 
 
 def sound_answer(answer: dict[str, Any]) -> dict[str, Any]:
-    """A whole answer in OpenAI's shape of which all that the router reads has the right type. Raises UpstreamError."""
+    """A complete answer in OpenAI's shape in which every member that the router reads has the right type. Raises
+    UpstreamError."""
     choices, data = answer.get("choices"), answer.get("data")
     for listed in (choices, data):
         if listed is not None and not (

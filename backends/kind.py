@@ -1,4 +1,4 @@
-"""What one kind of engine is and can do. `backends.kinds` has the table of all kinds."""
+"""The properties of one engine kind. `backends.kinds` has the table of all kinds."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from router.core.types import Capability
 
 
 class KindSettings(BaseModel):
-    """The keys under `settings` of an instance in the fleet file. A kind that takes some has a subclass."""
+    """The keys under `settings` of an instance in the fleet file. A kind with settings has a subclass."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineKind:
-    """A kind of engine, as `kind` in the fleet file names it.
+    """A kind of engine, the `kind` of the fleet file.
 
-    `adapter` makes the backend of one instance: `adapter(kind, endpoint, **settings)`.
-    `health_path` answers a GET with 200 while the engine is well.
-    `emulator` names the emulated server that speaks the kind's wire format (`backends.emulator.servers`).
-    `unsupported` is what the engine refuses for certain: such requests go to other instances.
-    `chat_bound` is the field that bounds a chat's output where the client's body has none.
+    `adapter` creates the backend of one instance: `adapter(kind, endpoint, **settings)`.
+    `health_path` answers a GET with 200 while the engine is healthy.
+    `emulator` names the emulated server with the kind's wire format (`backends.emulator.servers`).
+    `unsupported` are needs that the engine always refuses: such requests go to other instances.
+    `chat_bound` is the field that bounds a chat's output if the client's body has none.
     `tokenizes`: the engine counts a prompt's tokens at `/tokenize`.
     `counts_each`: the engine can report the usage so far in every event (`continuous_usage_stats`).
-    `salts_cache`: the engine keeps prompts apart in its prefix cache by `cache_salt`.
-    `fixed_slots`: the engine decodes in as many parallel slots as its profile has `slots`; other engines
-    batch up to `max_seqs` sequences.
-    `default_weights` completes the name of an engine profile where the fleet file has no quantization.
-    `settings` are the keys of `settings` in the fleet file; the adapter takes them as keyword arguments.
+    `salts_cache`: the engine separates prompts in its prefix cache by `cache_salt`.
+    `fixed_slots`: the engine decodes in the `slots` parallel slots of its profile; other engines batch up to `max_seqs`
+    sequences.
+    `default_weights` completes the name of an engine profile if the fleet file has no quantization.
+    `settings` are the keys of `settings` in the fleet file, which the adapter gets as keyword arguments.
     """
 
     name: str
@@ -50,5 +50,5 @@ class EngineKind:
     settings: type[KindSettings] = KindSettings
 
     def check_settings(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """An instance's settings as the adapter takes them. Raises pydantic.ValidationError."""
+        """An instance's settings for the adapter. Raises pydantic.ValidationError."""
         return self.settings.model_validate(given).model_dump(exclude_unset=True)

@@ -11,7 +11,7 @@ from backends.openai import OPENAI
 from backends.vllm import VLLM
 from router.core.interfaces import Backend
 
-#: Every kind of engine by its name in the fleet file. An `emulated` instance speaks as one of these.
+#: Every kind of engine by its name in the fleet file. An `emulated` instance uses the protocol of one of these.
 KINDS: dict[str, EngineKind] = {
     each.name: each
     for each in (

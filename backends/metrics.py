@@ -1,8 +1,8 @@
-"""Reads an engine's load out of its Prometheus text, by lists of aliases.
+"""Reads an engine's load from its Prometheus text, by lists of aliases.
 
-Names: vLLM's (current and older), SGLang's and llama-server's. Only the wanted families are looked for, so
-the histograms that make up most of a scrape cost nothing. Absent is unknown (None), never zero. Values are
-summed over labels (`engine`, `model_name`); shares are averaged.
+Names are vLLM's (current and older), SGLang's and llama-server's. Only these families are searched for, so the
+histograms, most of a scrape, cost nothing. An absent value is unknown (None), never zero. Values are summed over labels
+(`engine`, `model_name`); shares are averaged.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ITL_HISTOGRAM = (
 CACHE_CONFIG = b"vllm:cache_config_info"
 KV_TOKENS = (b"sglang:max_total_num_tokens",)
 
-#: Of a family; an engine has a sample for each of its models and processes.
+#: The most samples of a family; an engine has one for each of its models and processes.
 _MAX_SAMPLES = 1000
 _MAX_LINE_BYTES = 4096
 _LARGEST = 1e15
@@ -66,11 +66,11 @@ def samples(text: bytes, name: bytes) -> list[tuple[bytes, float]]:
         if line.startswith(b"{"):
             close = line.rfind(b"}")
             labels, rest = line[1:close], line[close + 1 : close + 100]
-        if rest[:1] in {b" ", b"\t"}:  # otherwise a longer name that starts alike
+        if rest[:1] in {b" ", b"\t"}:  # otherwise it is a longer name with the same beginning
             with suppress(ValueError, IndexError):
                 found.append((labels, float(rest.split(maxsplit=1)[0])))
         at = text.find(needle, start)
-    # What cannot be true is unknown: no count, share or time of an engine is negative, infinite or NaN.
+    # An impossible value is unknown: no count, share or time is negative, infinite or NaN.
     return [(labels, value) for labels, value in found if 0 <= value <= _LARGEST]
 
 
@@ -116,14 +116,14 @@ def _kv_capacity_tokens(text: bytes) -> int | None:
 
 @dataclass(slots=True)
 class _Ratio:
-    """A ratio of two counters over the time between two scrapes."""
+    """The ratio of two counters over the time between two scrapes."""
 
     top: float | None = None
     bottom: float | None = None
     value: float | None = None
 
     def update(self, top: float | None, bottom: float | None) -> None:
-        """A counter that went back means that the engine was restarted: its figures count from zero."""
+        """A lower counter means that the engine was restarted: its values count from zero."""
         if top is None or bottom is None:
             self.top = self.bottom = self.value = None
             return
@@ -135,8 +135,8 @@ class _Ratio:
 
 
 class MetricsReader:
-    """Reads scrapes of one engine one after another; rates are taken between scrapes (since the engine's
-    start at the first one) and keep their value while nothing new happened."""
+    """Reads consecutive scrapes of one engine. Rates are measured between two scrapes (since the engine's start at the
+    first one), and keep their value while nothing changes."""
 
     def __init__(self) -> None:
         self._itl = _Ratio()

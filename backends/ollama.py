@@ -78,14 +78,14 @@ class OllamaBackend:
 
     def start(self, call: Call, sink: Sink) -> OpenCall:
         streams = call.streams and call.api != "embeddings"
-        head, told, body = self._heads[call.api], call.told, self._body(call, stream=streams)
+        head, value, body = self._heads[call.api], call.request_id_value, self._body(call, stream=streams)
         opened: StreamedCall | JsonCall
         if streams:
             scanner = NdjsonScanner(call, int(time.time()))
-            opened = StreamedCall(self.pool, head, told, body, scanner, sink)
+            opened = StreamedCall(self.pool, head, value, body, scanner, sink)
         else:
             read = partial(_openai_answer, call)
-            opened = JsonCall(self.pool, head, told, body, sink, read, vectors=call.api == "embeddings")
+            opened = JsonCall(self.pool, head, value, body, sink, read, vectors=call.api == "embeddings")
         opened.start()
         return opened
 

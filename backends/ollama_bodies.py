@@ -1,8 +1,8 @@
-"""OpenAI-shaped bodies as Ollama's native requests, and Ollama's whole answers as OpenAI's.
+"""Translates OpenAI-shaped bodies to Ollama's native requests, and Ollama's non-streaming answers to OpenAI's.
 
-What Ollama cannot do (`n` above 1, token ids as prompts, images by URL) is refused before anything is sent.
-Fields that it has no counterpart for (`logit_bias`, `tool_choice: required`) are left out, as its own
-OpenAI endpoint does.
+A request that Ollama cannot serve (`n` above 1, token ids as prompts, images by URL) is refused before anything is
+sent. Fields without a counterpart (`logit_bias`, `tool_choice: required`) are left out, as in Ollama's own OpenAI
+endpoint.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from backends.engine_numbers import token_count
 from router.core.errors import UpstreamError, UpstreamRejected
 from router.core.interfaces import Call
 
-#: OpenAI's (or vLLM's) field and Ollama's option, passed on only when given.
+#: OpenAI's (or vLLM's) field and Ollama's option; sent only if given.
 _OPTIONS = {
     "temperature": "temperature",
     "top_p": "top_p",
@@ -39,7 +39,7 @@ _THINK: dict[str, bool | str] = {
     "xhigh": "high",
     "max": "max",
 }
-#: Of all arguments of the calls in a chat: they are parsed, as Ollama takes objects.
+#: The most characters in all arguments of a chat's tool calls. They are parsed, because Ollama takes objects.
 MAX_ARGUMENTS_CHARS = 2 * 1024 * 1024
 _GENERATE_FIELDS = ("suffix", "system", "raw")
 
@@ -60,7 +60,7 @@ def _options(call: Call, num_ctx: int | None) -> dict[str, Any]:
     if bounds:
         options["num_predict"] = min(bounds)
     if num_ctx is not None:
-        # Always the same for a model: another value would make Ollama load it anew.
+        # Always the same for a model: another value would make Ollama load the model again.
         options["num_ctx"] = num_ctx
     extra = body.get("vllm_xargs")
     if isinstance(extra, dict) and "emulate_output_tokens" in extra:
@@ -87,7 +87,7 @@ def _common(call: Call, num_ctx: int | None, keep_alive: str | int | None, strea
     request: dict[str, Any] = {
         "model": call.candidate.upstream_model,
         "stream": stream,
-        # A prompt that does not fit is an error; by default Ollama would cut it without a word.
+        # A prompt that does not fit is an error; by default Ollama would cut it without a message.
         "truncate": False,
         "shift": False,
         "options": _options(call, num_ctx),
@@ -111,9 +111,9 @@ def _common(call: Call, num_ctx: int | None, keep_alive: str | int | None, strea
 def chat_body(
     call: Call, num_ctx: int | None, keep_alive: str | int | None = None, *, stream: bool = True
 ) -> dict[str, Any]:
-    """The body for /api/chat. Raises UpstreamRejected for what Ollama cannot do."""
+    """The body for /api/chat. Raises UpstreamRejected for a request that Ollama cannot serve."""
     request = _common(call, num_ctx, keep_alive, stream)
-    names: dict[str, str] = {}  # of tools, by the id of their call
+    names: dict[str, str] = {}  # names of tools, by the id of their call
     messages = call.body.get("messages")
     if not isinstance(messages, list):
         raise _refuse("messages must be a list", "messages")
@@ -167,7 +167,7 @@ def embed_body(call: Call, num_ctx: int | None, keep_alive: str | int | None = N
 
 
 def _arguments_chars(messages: list[Any]) -> int:
-    """How much would be parsed as arguments of tool calls."""
+    """The number of characters that would be parsed as arguments of tool calls."""
     chars = 0
     for message in messages:
         calls = message.get("tool_calls") if isinstance(message, dict) else None
@@ -218,7 +218,7 @@ def _content(content: Any) -> tuple[str, list[str]]:
             images.append(_image(part.get("image_url")))
         else:
             raise _refuse("this engine takes text and images only", "messages")
-    # One text stays what it is: a long one keeps its JSON.
+    # A single text stays as it is: a long one keeps its JSON.
     return texts[0] if len(texts) == 1 else "\n".join(texts), images
 
 
@@ -252,7 +252,7 @@ def _tool_call(call: Any, names: dict[str, str]) -> dict[str, Any]:
 
 # --- answers ------------------------------------------------------------------------------------------
 def usage_of(answer: Mapping[str, Any]) -> dict[str, int]:
-    """OpenAI's usage; Ollama leaves counts of zero out."""
+    """OpenAI's usage. Ollama omits counts of zero."""
     prompt_tokens = token_count(answer.get("prompt_eval_count")) or 0
     output_tokens = token_count(answer.get("eval_count")) or 0
     return {
@@ -263,14 +263,14 @@ def usage_of(answer: Mapping[str, Any]) -> dict[str, int]:
 
 
 def finish_reason_of(answer: Mapping[str, Any], called_tools: bool) -> str:
-    """OpenAI's reason. `load` and `unload` end empty answers, which simply stopped."""
+    """OpenAI's finish reason. `load` and `unload` are the reasons of empty answers, which simply stopped."""
     if called_tools:
         return "tool_calls"
     return "length" if answer.get("done_reason") == "length" else "stop"
 
 
 def tool_calls_of(calls: list[Any], request_id: str, first_index: int) -> list[dict[str, Any]]:
-    """OpenAI's tool calls: arguments as a JSON text, an id where Ollama gave none."""
+    """OpenAI's tool calls: arguments as JSON text, and an id if Ollama gave none."""
     ours = []
     for index, call in enumerate(calls, first_index):
         function = call.get("function") if isinstance(call, dict) else None
@@ -305,7 +305,7 @@ def logprobs_of(tokens: list[Any], api: str) -> dict[str, Any]:
 
 
 def whole_answer(answer: Mapping[str, Any], call: Call, created: int) -> dict[str, Any]:
-    """A non-streamed /api/chat or /api/generate answer as OpenAI's."""
+    """A non-streaming /api/chat or /api/generate answer in OpenAI's shape."""
     choice: dict[str, Any] = {"index": 0, "logprobs": None}
     called = False
     if call.api == "chat":
@@ -336,7 +336,7 @@ def whole_answer(answer: Mapping[str, Any], call: Call, created: int) -> dict[st
 
 
 def embeddings_answer(answer: Mapping[str, Any], call: Call) -> dict[str, Any]:
-    """An /api/embed answer as OpenAI's, in the encoding that was asked for."""
+    """An /api/embed answer in OpenAI's shape, in the requested encoding."""
     vectors = answer.get("embeddings")
     packed = call.body.get("encoding_format") == "base64"
     try:

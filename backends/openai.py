@@ -118,15 +118,15 @@ class OpenAIBackend:
             body = non_streaming_body(call, kind.chat_bound)
         if kind.salts_cache:
             _salt_cache(call, body)
-        head, told = self._heads[call.api], call.told
+        head, value = self._heads[call.api], call.request_id_value
         opened: StreamedCall | JsonCall
         if streams:
             opened = StreamedCall(
-                self.pool, head, told, body, SseScanner(model, choices=_choices(body)), sink
+                self.pool, head, value, body, SseScanner(model, choices=_choices(body)), sink
             )
         else:
             read = partial(_renamed, model)
-            opened = JsonCall(self.pool, head, told, body, sink, read, vectors=call.api == "embeddings")
+            opened = JsonCall(self.pool, head, value, body, sink, read, vectors=call.api == "embeddings")
         opened.start()
         return opened
 

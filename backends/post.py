@@ -20,7 +20,7 @@ from router.core.raw_json import dumps
 MAX_ERROR_BYTES = 256 * 1024
 #: The event loop runs between encoding and writing a larger body.
 _LARGE_BYTES = 1024 * 1024
-#: What is shorter is a word, such as "Bearer".
+#: A shorter text is no secret but a word, such as "Bearer".
 _SECRET_BYTES = 8
 
 
@@ -168,7 +168,7 @@ class Post:
         if said is not None:
             for secret in _secrets(
                 self._head
-            ):  # a refusal may quote the request's head, and goes on to the client
+            ):  # a refusal may quote the request's head, and is passed on to the client
                 said = said.replace(secret, b"***")
             self._failed(from_response(connection.status, said))
 
@@ -191,6 +191,7 @@ class Post:
 
 
 def _secrets(head: bytes) -> list[bytes]:
-    """What in the constant part of a request's head is the operator's (`request_head`: five lines of our own come first)."""
+    """The operator's secrets in the constant part of a request's head (`request_head`: the first five lines are our
+    own)."""
     words = [word for line in head.split(b"\r\n")[5:-1] for word in line.partition(b":")[2].split()]
     return sorted((word for word in words if len(word) >= _SECRET_BYTES), key=len, reverse=True)

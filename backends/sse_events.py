@@ -1,7 +1,7 @@
-"""Server-sent events with OpenAI's chunks: how one is written, what is in one, and whether it brings a token.
+"""Server-sent events with OpenAI's chunks: writes them, parses them, and detects tokens.
 
-`backends.sse` reads an engine's stream with this, the gateway's codecs what that passes on, the emulator and
-the benchmarks write and read their own streams.
+`backends.sse` uses this to read an engine's stream, the gateway's codecs to read what `sse` passes on, and the emulator
+and the benchmarks for their own streams.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ END = b"data: [DONE]\n\n"
 
 
 def event(data: bytes) -> bytes:
-    """One event with these data, which hold no line end."""
+    """One event with this data, which must not contain a line end."""
     return b"data: %b\n\n" % data
 
 
 def data_of(event: bytes) -> bytes | None:
     """The data of one event, with or without the blank line that ends it; None for a comment and for blank lines.
 
-    llama-server has written errors under a field named `error`; they are returned as an error's data.
+    llama-server has written errors under a field named `error`; they are returned like data.
     """
     if event.startswith(b"data: "):
         end = event.find(b"\n", 6)
         if end < 0:
             return event[6:].strip()
-        if end >= len(event) - 2:  # at most one character follows, which makes no line of its own
+        if end >= len(event) - 2:  # at most one character follows, which cannot be a line
             return event[6:end]
     parts = [
         line.partition(b":")[2].strip()
@@ -48,7 +48,7 @@ def data_of(event: bytes) -> bytes | None:
 
 
 def object_of(data: bytes) -> dict[str, Any]:
-    """The JSON object of an event's data. Raises UpstreamError, and AnswerTooLarge for one of too many parts."""
+    """The JSON object of an event's data. Raises UpstreamError, and AnswerTooLarge for an object with too many parts."""
     try:
         payload = loads_event(data)
     except TooComplex:
@@ -61,7 +61,7 @@ def object_of(data: bytes) -> dict[str, Any]:
 
 
 def objects(stream: bytes) -> Iterator[dict[str, Any]]:
-    """The objects of all events of a stream, without the end mark. Raises as `object_of` does."""
+    """The objects of all events of a stream, without the end mark. Raises like `object_of`."""
     for one in stream.split(b"\n\n"):
         data = data_of(one)
         if data and data != DONE:
@@ -69,7 +69,7 @@ def objects(stream: bytes) -> Iterator[dict[str, Any]]:
 
 
 def carries_token(choice: Mapping[str, Any]) -> bool:
-    """Whether a choice of an event brings content, reasoning, a refusal or a tool call (a role alone is no token)."""
+    """Whether a choice of an event contains content, reasoning, a refusal or a tool call (a role alone is no token)."""
     delta = choice.get("delta")
     if isinstance(delta, dict):
         return bool(

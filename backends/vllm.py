@@ -1,4 +1,4 @@
-"""Kind `vllm`. Its API is OpenAI's, with a tokenizer, usage in every event and salted prefix caches beside it."""
+"""Kind `vllm`: OpenAI's API, plus a tokenizer, usage in every event and salted prefix caches."""
 
 from backends.kind import EngineKind
 from backends.openai import OpenAIBackend

@@ -1,33 +1,36 @@
-"""Measures that every benchmark shares: quantiles, attainment, goodput, confidence intervals.
-
-Pure Python, so that replaying a workload needs no numerical library.
-"""
+"""Measures that every benchmark shares: quantiles, attainment, goodput, confidence intervals."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from router.core.types import OUTSIDE_ATTAINMENT
-
-#: The percentiles that tables print.
-TABLE_QUANTILES = (0.50, 0.95, 0.99)
 
 _OUTSIDE = frozenset(outcome.value for outcome in OUTSIDE_ATTAINMENT)
 
 
 def quantile(values: Sequence[float], q: float) -> float | None:
-    """The `q`-quantile (0..1) with linear interpolation between order statistics; None of nothing.
+    """The `q`-quantile (0..1) of sorted `values`; None of nothing."""
+    return float(quantiles(values, q)) if len(values) else None
 
-    `values` must be sorted in rising order.
-    """
-    if not values:
-        return None
-    position = q * (len(values) - 1)
-    low = math.floor(position)
-    high = min(low + 1, len(values) - 1)
-    return values[low] + (values[high] - values[low]) * (position - low)
+
+def quantiles(values: npt.ArrayLike, shares: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Quantiles (0..1) of sorted `values`, of which there is at least one, with linear interpolation between order
+    statistics."""
+    ordered = np.asarray(values, float)
+    return np.asarray(np.interp(np.multiply(shares, len(ordered) - 1), np.arange(len(ordered)), ordered))
+
+
+def sorted_known(values: Iterable[float | None] | npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """The values that are neither None nor NaN, in rising order."""
+    known = np.sort(np.array(values if isinstance(values, np.ndarray) else list(values), float))
+    return np.asarray(known[~np.isnan(known)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,33 +47,22 @@ class Summary:
     std: float | None = None  # of the values themselves, not an estimate for a population
 
     @classmethod
-    def of(cls, values: Iterable[float | None]) -> Summary:
-        known = sorted(value for value in values if value is not None)
-        mean = math.fsum(known) / len(known) if known else None
-        return cls(
-            count=len(known),
-            mean=mean,
-            p50=quantile(known, 0.50),
-            p90=quantile(known, 0.90),
-            p95=quantile(known, 0.95),
-            p99=quantile(known, 0.99),
-            max=known[-1] if known else None,
-            std=None if mean is None else _deviation(known, mean),
-        )
+    def of(cls, values: Iterable[float | None] | npt.NDArray[Any]) -> Summary:
+        """Of those that are known."""
+        known = sorted_known(values)
+        if not len(known):
+            return cls(0, None, None, None, None, None, None)
+        p50, p90, p95, p99 = quantiles(known, (0.50, 0.90, 0.95, 0.99)).tolist()
+        return cls(len(known), float(known.mean()), p50, p90, p95, p99, float(known[-1]), float(known.std()))
 
 
-def _deviation(values: Sequence[float], mean: float) -> float:
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
-
-
-def coefficient_of_variation(values: Sequence[float]) -> float | None:
-    """Standard deviation over mean; 1 for the gaps of a Poisson process. None below two values."""
-    if len(values) < 2:
+def coefficient_of_variation(values: npt.ArrayLike) -> float | None:
+    """Standard deviation over mean; 1 for the gaps of a Poisson process. None below two values, and without a mean
+    above 0."""
+    known = np.asarray(values, float)
+    if len(known) < 2 or known.mean() <= 0:
         return None
-    mean = math.fsum(values) / len(values)
-    if mean <= 0:
-        return None
-    return _deviation(values, mean) / mean
+    return float(known.std() / known.mean())
 
 
 def mean_rate(arrivals_s: Sequence[float]) -> float | None:
@@ -128,34 +120,6 @@ def offered_period_s(arrivals_s: Sequence[float]) -> float | None:
     return None if rate is None else len(arrivals_s) / rate
 
 
-#: The 97.5 % quantiles of Student's t distribution for 1 to 30 degrees of freedom.
-_STUDENT_T_975 = (
-    *(12.7062047, 4.3026527, 3.1824463, 2.7764451, 2.5705818, 2.4469119, 2.3646243, 2.3060041, 2.2621572),
-    *(2.2281389, 2.2009852, 2.1788128, 2.1603687, 2.1447867, 2.1314495, 2.1199053, 2.1098156, 2.1009220),
-    *(2.0930241, 2.0859634, 2.0796138, 2.0738731, 2.0686576, 2.0638986, 2.0595386, 2.0555294, 2.0518305),
-    *(2.0484071, 2.0452296, 2.0422725),
-)
-_NORMAL_975 = 1.959963985
-
-
-def student_t_975(degrees: int) -> float:
-    """The 97.5 % quantile of Student's t distribution: what a two-sided 95 % interval multiplies with.
-
-    Above 30 degrees of freedom by the Cornish-Fisher expansion (Abramowitz and Stegun, 26.7.5).
-    """
-    if degrees < 1:
-        raise ValueError("an interval needs at least one degree of freedom")
-    if degrees <= len(_STUDENT_T_975):
-        return _STUDENT_T_975[degrees - 1]
-    z, n = _NORMAL_975, degrees
-    return (
-        z
-        + (z**3 + z) / (4 * n)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Interval:
     """The mean of independent repetitions and half the width of its 95 % confidence interval, in the unit of
@@ -176,8 +140,9 @@ class Interval:
         mean = math.fsum(known) / len(known)
         if len(known) == 1:
             return cls(1, mean, None)
+        from scipy.special import stdtrit
+
         degrees = len(known) - 1
         variance = math.fsum((value - mean) ** 2 for value in known) / degrees
-        return cls(
-            len(known), mean, student_t_975(degrees) * math.sqrt(variance * (resampled + 1 / len(known)))
-        )
+        error = math.sqrt(variance * (resampled + 1 / len(known)))
+        return cls(len(known), mean, float(stdtrit(degrees, 0.975)) * error)

@@ -1,21 +1,25 @@
-"""What the commands show on a terminal: progress bars and aligned tables."""
+"""What the commands show on a terminal: progress and aligned tables."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn
+from rich.progress import Progress as ProgressBar
 
+#: Takes what is being done.
+Progress = Callable[[str], None]
 #: The exit status after Ctrl-C or SIGTERM.
 INTERRUPTED = 130
 
 
-def progress_bar(*further: ProgressColumn | str, count: ProgressColumn | None = None) -> Progress:
+def progress_bar(*further: ProgressColumn | str, count: ProgressColumn | None = None) -> ProgressBar:
     """A description, a bar, a `count` (how many of how many) and `further` columns. Shown on standard error where that
     is a terminal, and removed at its end."""
-    return Progress(
+    return ProgressBar(
         TextColumn("{task.description}"),
         BarColumn(),
         count or MofNCompleteColumn(),
@@ -25,6 +29,16 @@ def progress_bar(*further: ProgressColumn | str, count: ProgressColumn | None = 
         refresh_per_second=4,
         disable=not sys.stderr.isatty(),
     )
+
+
+@contextmanager
+def shown_progress(what: str) -> Iterator[Progress | None]:
+    """What says on a terminal what is being done; None without one."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with Console(stderr=True).status(what) as status:
+        yield lambda step: status.update(f"{what}: {step}")
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

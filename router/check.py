@@ -165,7 +165,7 @@ def _of_the_state(config: FleetConfig, source: str) -> Iterator[str]:
     from router.store.state import StateError, StateRefused
     from router.wiring import state_url
 
-    async def ask() -> None:
+    async def connect() -> None:
         link = Link(state_url(config, os.environ), _STATE_TIMEOUT_S)
         try:
             await link.run(Script("return 1"), f"headway:{config.state.name}")
@@ -173,7 +173,7 @@ def _of_the_state(config: FleetConfig, source: str) -> Iterator[str]:
             await link.aclose()
 
     try:
-        asyncio.run(ask())
+        asyncio.run(connect())
     except (StateRefused, ValueError, ImportError) as error:
         raise ConfigError(source, [Problem(("state", "url"), f"the shared state refuses: {error}")]) from None
     except StateError as error:

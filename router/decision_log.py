@@ -1,10 +1,10 @@
-"""A log of all that went into a scheduler and came out of it, as JSON lines; `headway replay-decisions` replays it.
+"""A log of all events and instructions of a scheduler, as JSON lines. `headway replay-decisions` replays it.
 
-The first line is the header: what the scheduler was built with. Each further line is one event: its name, its time, its
-values, and the instructions that the scheduler answered. A named tuple is a list, a dataclass an object.
+The first line is the header: how the scheduler was built. Each further line is one event: its name, its time, its
+values, and the scheduler's instructions. A named tuple is written as a list, a dataclass as an object.
 
-No prompt stands in it, and no key: of a prompt there are hashes and features, as in the records. What an engine said of a
-request that it refused may quote the request, so it is left out, on both sides of the comparison.
+The log contains no prompt and no key, only hashes and features of a prompt, as in the records. An engine's message
+about a refused request may quote the request, so it is left out, on both sides of a comparison.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from router.core.types import Candidate, Capability, Request, Targets
 logger = logging.getLogger("headway")
 
 FORMAT = 1
-#: What is left out of a request: it changes no decision.
+#: Fields of a request that are left out: they change no decision.
 _NOT_LOGGED = frozenset({"cache_salt", "forecast", "outlook"})
 
 
 class LogError(Exception):
-    """A file that is no decision log, or one that cannot be replayed."""
+    """A file is not a decision log, or it cannot be replayed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a scheduler was built with. `seed` is that of its draws, `predictors` the trained artifacts' name, `directory` where
-    they lie (None: those that are shipped)."""
+    """How a scheduler was built. `seed` is the seed of its draws, `predictors` the name of the trained artifacts,
+    `directory` their directory (None: the shipped artifacts)."""
 
     version: str
     seed: int
@@ -64,7 +64,7 @@ class Header:
 
 
 class DecisionLog:
-    """Writes a log. It ends, with a warning, when it has `max_bytes`."""
+    """Writes a log, up to `max_bytes`; then it stops with a warning."""
 
     def __init__(self, path: Path, header: Header, max_bytes: float) -> None:
         """Raises OSError."""
@@ -83,7 +83,7 @@ class DecisionLog:
             self.close()
 
     def close(self) -> None:
-        """Flush and end."""
+        """Flush and close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -98,7 +98,7 @@ class DecisionLog:
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """One line: an event, its time, and the instructions as they were written."""
+    """One line: an event, its time, and the logged instructions."""
 
     event: Event
     now: float
@@ -106,8 +106,8 @@ class Logged:
 
 
 def read(path: Path, file: TextIO, instances: Mapping[str, Instance]) -> tuple[Header, Iterator[Logged]]:
-    """A log's header and its lines. `instances` are those of the scheduler at this moment, by name: a fleet that changes keeps
-    them. Raises LogError."""
+    """A log's header and lines. `instances` are the scheduler's current instances by name; a changed fleet keeps them.
+    Raises LogError."""
     first = _parsed(path, 1, file.readline())
     if not isinstance(first, dict) or first.pop("headway_decisions", None) != FORMAT:
         raise LogError(f"{path} is no decision log of this version")
@@ -116,7 +116,7 @@ def read(path: Path, file: TextIO, instances: Mapping[str, Instance]) -> tuple[H
 
 
 def compared(instructions: Sequence[Instruction]) -> str:
-    """Instructions as a log has them."""
+    """Instructions in the form of the log."""
     return _line(list(map(_instruction, instructions)))
 
 
@@ -153,19 +153,21 @@ def _read_event(path: Path, number: int, kind: Any, values: Any, instances: Mapp
 
 
 def _instance(path: Path, number: int, spec: Any, instances: Mapping[str, Instance]) -> Instance:
-    """An instance by what the fleet file said of it; one that is there is changed and keeps its counters."""
+    """An instance with the settings of the fleet file. An existing one is changed and keeps its counters."""
     given: _InstanceSpec = _decoded(path, number, _InstanceSpec, spec)
     instance = instances.get(given.name) or Instance(given.name, given.kind, given.candidates)
     for field in fields(given):
         value = getattr(given, field.name)
-        if value != getattr(instance, field.name):  # what is learned of the old object stays with it
+        if value != getattr(
+            instance, field.name
+        ):  # so that what was learned from the old object stays with it
             setattr(instance, field.name, value)
     return instance
 
 
 @dataclass(frozen=True, slots=True)
 class _InstanceSpec:
-    """What a fleet file says of an instance; see `Instance`."""
+    """The settings of an instance in the fleet file; see `Instance`."""
 
     name: str
     kind: str
@@ -226,7 +228,7 @@ def _instruction(instruction: Instruction) -> Any:
 
 
 def _result(value: Any) -> Any:
-    """A value of an instruction: candidates by name, since the fleet is in the events."""
+    """A value of an instruction. A candidate is written by its name, because the events contain the fleet."""
     if isinstance(value, Candidate):
         return [value.instance, value.model]
     if isinstance(value, AttemptState):
@@ -250,7 +252,7 @@ def _result(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it."""
+    """A value in the form of JSON."""
     if isinstance(value, Enum):
         return value.value
     if value is None or isinstance(value, str | int | float):
@@ -262,7 +264,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, frozenset):
         return sorted(_plain(each) for each in value)
     if isinstance(value, Mapping):
-        if None in value:  # JSON has no such name
+        if None in value:  # JSON has no such number
             return [[key, _plain(each)] for key, each in value.items()]
         return {key: _plain(each) for key, each in value.items()}
     if is_dataclass(value):

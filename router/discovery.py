@@ -41,7 +41,7 @@ _MAX_LINE_BYTES = 8 * 1024 * 1024
 #: Exceptions from parsing an answer that is not a pod list or a pod event, for example a proxy's error page.
 _NO_LIST = (ValueError, LookupError, TypeError, AttributeError)
 
-Hears = Callable[[tuple[InstanceConfig, ...]], Awaitable[None]]
+Follower = Callable[[tuple[InstanceConfig, ...]], Awaitable[None]]
 
 
 class _Behind(Exception):
@@ -79,19 +79,19 @@ class KubernetesPods:
         self._pods: dict[str, InstanceConfig] = {}
         self._changed = asyncio.Event()
 
-    async def follow(self, hear: Hears) -> None:
-        """Call `hear` with the current instances, now and after each change, until cancelled."""
+    async def follow(self, follower: Follower) -> None:
+        """Call `follower` with the current instances, now and after each change, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._tell(hear))
+            tasks.create_task(self._notify(follower))
             tasks.create_task(self._watch())
 
-    async def _tell(self, hear: Hears) -> None:
+    async def _notify(self, follower: Follower) -> None:
         while True:
             await self._changed.wait()
             await asyncio.sleep(_GATHER_S)
             self._changed.clear()
             try:
-                await hear(tuple(self._pods[name] for name in sorted(self._pods)))
+                await follower(tuple(self._pods[name] for name in sorted(self._pods)))
             except ConfigError as error:
                 logger.error("discovered instances are not applied: %s", error)
             except Exception as error:  # noqa: BLE001 (the task's root: it tries again)

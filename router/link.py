@@ -1,6 +1,6 @@
 """Requests and answers between two processes of one gateway, over a socket pair.
 
-A frame is its length (4 bytes) and JSON. `{"id", "ask", "content"}` is a request; without an id it expects no answer.
+A frame is its length (4 bytes) and JSON. `{"id", "request", "content"}` is a request; without an id it expects no answer.
 `{"id", "answer"}` and `{"id", "refusal"}` are answers. When a process ends, its socket closes, and the other process
 notices.
 """
@@ -36,7 +36,7 @@ class Link:
         self._writer = writer
         self._answer = answer
         self._numbers = count(1)
-        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._pending: dict[int, asyncio.Future[Any]] = {}
         self._answering = Tasks()
         self._reading = asyncio.create_task(self._read(), name="link")
 
@@ -47,22 +47,22 @@ class Link:
         reader, writer = await asyncio.open_unix_connection(sock=end)
         return cls(reader, writer, answer)
 
-    def tell(self, what: str, content: Any = None) -> None:
+    def notify(self, what: str, content: Any = None) -> None:
         """Send a request that expects no answer. It is lost if the other process has ended."""
-        self._send({"ask": what, "content": content})
+        self._send({"request": what, "content": content})
 
-    async def ask(self, what: str, content: Any = None, *, timeout_s: float | None = None) -> Any:
+    async def request(self, what: str, content: Any = None, *, timeout_s: float | None = None) -> Any:
         """Send a request and return the answer. Raises LinkError, and TimeoutError after `timeout_s`."""
         if self._reading.done():
             raise LinkError("the other process has ended")
         number = next(self._numbers)
-        answer = self._asked[number] = asyncio.get_running_loop().create_future()
+        answer = self._pending[number] = asyncio.get_running_loop().create_future()
         try:
-            self._send({"id": number, "ask": what, "content": content})
+            self._send({"id": number, "request": what, "content": content})
             async with asyncio.timeout(timeout_s):
                 return await answer
         finally:
-            del self._asked[number]
+            del self._pending[number]
 
     async def ended(self) -> None:
         """Wait until the other process has closed its end."""
@@ -93,15 +93,15 @@ class Link:
         except Exception as error:  # noqa: BLE001 (an invalid frame: the same as an end)
             failed("link", error)
         finally:
-            for waiting in self._asked.values():
+            for waiting in self._pending.values():
                 if not waiting.done():
                     waiting.set_exception(LinkError("the other process has ended"))
 
     def _take(self, frame: dict[str, Any]) -> None:
-        if "ask" in frame:
-            self._answering.start(self._respond(frame), f"link {frame['ask']}")
+        if "request" in frame:
+            self._answering.start(self._respond(frame), f"link {frame['request']}")
             return
-        waiting = self._asked.get(frame["id"])
+        waiting = self._pending.get(frame["id"])
         if waiting is None or waiting.done():
             return  # the caller no longer waits
         if "refusal" in frame:
@@ -112,7 +112,7 @@ class Link:
     async def _respond(self, frame: dict[str, Any]) -> None:
         reply: dict[str, Any]
         try:
-            reply = {"answer": await self._answer(frame["ask"], frame["content"])}
+            reply = {"answer": await self._answer(frame["request"], frame["content"])}
         except LinkError as error:
             reply = {"refusal": str(error)}
         except Exception as error:  # noqa: BLE001 (the root of this task: an internal error ends neither process)

@@ -1,7 +1,7 @@
-"""`headway replay-decisions`: feeds the events of a decision log to a scheduler again, and compares what it says.
+"""`headway replay-decisions`: feeds the events of a decision log to a scheduler again, and compares the instructions.
 
-The same events give the same instructions, byte for byte. So a decision that looks wrong can be looked at again, in a
-debugger, away from the gateway that took it; and a change of the code shows which decisions it changes.
+The same events give the same instructions, byte for byte. So a wrong decision can be repeated in a debugger, without
+the gateway that made it. And after a change of the code, a replay shows which decisions changed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from router.core.state import Instance
 from router.decision_log import Header, LogError, compared, read
 from router.wiring import build_scheduler
 
-#: Characters of a differing line that are shown on each side of the difference.
+#: The characters of a differing line that are shown on each side of the difference.
 _SHOWN = 60
 
 
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replay a log. 0: all instructions are the same; 1: some differ; 2: it cannot be replayed."""
+    """Replay a log. Returns 0 if all instructions are the same, 1 if some differ, 2 if the log cannot be replayed."""
     try:
         events, differences = replay(args.file)
     except (LogError, ArtifactError, OSError) as error:
@@ -58,13 +58,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def replay(path: Path) -> tuple[int, list[tuple[int, str, str]]]:
-    """The number of events, and of each that gave other instructions its line in the file, the instructions logged, and
-    those of now. Raises LogError, ArtifactError, OSError."""
+    """The number of events, and for each event with other instructions: its line in the file, the logged instructions
+    and the new ones. Raises LogError, ArtifactError, OSError."""
     instances: dict[str, Instance] = {}
     events, differences = 0, []
     with path.open(encoding="utf-8") as file:
         header, lines = read(path, file, instances)
         scheduler = scheduler_of(header)
+        scheduler.on_fault = _show_fault
         for line, logged in enumerate(lines, start=2):
             events += 1
             replayed = compared(scheduler.handle(logged.event, logged.now))
@@ -76,7 +77,7 @@ def replay(path: Path) -> tuple[int, list[tuple[int, str, str]]]:
 
 
 def scheduler_of(header: Header) -> Scheduler:
-    """A scheduler in the state in which the log begins. Raises LogError if its predictors are not here."""
+    """A scheduler in the state in which the log begins. Raises LogError if the log's predictors are not available."""
     directory = None if header.directory is None else Path(header.directory)
     predictor = OnlinePredictor(load_models(directory))
     if predictor.name != header.predictors:
@@ -84,3 +85,7 @@ def scheduler_of(header: Header) -> Scheduler:
     return build_scheduler(
         predictor, Random(header.seed), header.confidence, header.ttft_weight, dict(header.targets)
     )
+
+
+def _show_fault(error: Exception) -> None:
+    sys.stderr.write(f"a policy or a predictor failed: {type(error).__name__}: {error}\n")

@@ -131,7 +131,7 @@ class Supervisor:
             if slot.link is None:
                 continue
             try:
-                reloaded = await slot.link.ask("reload")
+                reloaded = await slot.link.request("reload")
             except LinkError:
                 continue  # try the next one
             if not reloaded["good"] or not reloaded["alone"]:
@@ -144,7 +144,7 @@ class Supervisor:
             if slot.link is not None and slot.ready:
                 with suppress(LinkError, TimeoutError):
                     self._fleet = FleetConfig.model_validate(
-                        await slot.link.ask("fleet", timeout_s=ANSWER_TIMEOUT_S)
+                        await slot.link.request("fleet", timeout_s=ANSWER_TIMEOUT_S)
                     )
                     break
         return dump(self._fleet)
@@ -246,7 +246,7 @@ class Supervisor:
             if slot.link is None or not slot.ready:
                 return None
             try:
-                return slot.number, await slot.link.ask("scrape", timeout_s=ANSWER_TIMEOUT_S)
+                return slot.number, await slot.link.request("scrape", timeout_s=ANSWER_TIMEOUT_S)
             except (LinkError, TimeoutError):
                 return None
 

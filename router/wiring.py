@@ -1,4 +1,4 @@
-"""Builds the object graph of a running gateway from a fleet file; nothing else does."""
+"""Builds the object graph of a running gateway from a fleet file. No other module does this."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ logger = logging.getLogger("headway")
 
 
 def find_profile(name: str) -> EngineProfile | None:
-    """The engine profile of a (model, hardware) pair, None if we have none."""
+    """The engine profile of a (model, hardware) pair; None if there is none."""
     return profiles.profile(name) if name in profiles.names() else None
 
 
 def secret(variable: str, environment: Mapping[str, str], place: str) -> str:
-    """A secret from the environment. Raises ConfigError naming the variable, never its value."""
+    """A secret from the environment. Raises ConfigError with the variable's name, never its value."""
     value = environment.get(variable)
     if not value:
         raise ConfigError(place, [Problem((), f"the environment variable {variable} is not set")])
@@ -80,8 +80,8 @@ def secret(variable: str, environment: Mapping[str, str], place: str) -> str:
 
 
 def create_scheduler(config: FleetConfig, predictor: OnlinePredictor, rng: Random) -> Scheduler:
-    """The scheduler of a fleet file with every registered policy, and no instance yet. The gateway runs it,
-    and so does the simulator."""
+    """A scheduler for a fleet file, with every registered policy and no instances. The gateway and the simulator both
+    use it."""
     scheduling, targets = config.scheduling, LiveTargets(config).scopes
     scheduler = build_scheduler(predictor, rng, scheduling.confidence, scheduling.ttft_weight, targets)
     scheduler.handle(FleetChanged((), scheduler_settings(config)), 0.0)
@@ -95,7 +95,7 @@ def build_scheduler(
     ttft_weight: float,
     targets: Mapping[str | None, Targets],
 ) -> Scheduler:
-    """A scheduler with default settings, every registered policy, and no instance yet."""
+    """A scheduler with default settings, every registered policy and no instances."""
     table = TargetTable(targets)
     chosen = policies.create_all(
         policies.PolicySettings(
@@ -111,8 +111,8 @@ def build_scheduler(
 
 
 def text_estimators(predictor: OnlinePredictor) -> dict[str, TextEstimator]:
-    """The text-only estimators by name, each asking the artifact that is in use when it is called; empty without
-    an artifact at the start."""
+    """The text-only estimators by name. Each uses the artifact that is in use when it is called. Empty if there was no
+    artifact at the start."""
 
     def current(name: str) -> TextEstimator:
         def estimate(features: PromptFeatures, models: Sequence[str]) -> TextEstimates:
@@ -135,7 +135,7 @@ def create_predictor(config: FleetConfig) -> OnlinePredictor:
 
 
 def load_artifacts(config: FleetConfig) -> Models:
-    """The artifacts of a fleet file's directory; without one, those that are shipped. Raises ConfigError for one
+    """The artifacts in a fleet file's directory; if it has none, the shipped ones. Raises ConfigError for an artifact
     that is damaged or does not fit."""
     directory = None if config.predictors.directory is None else Path(config.predictors.directory)
     if directory is not None and not directory.exists():
@@ -157,10 +157,10 @@ async def open_gateway(
     engines: Engines | None = None,
     clock: Callable[[], float] = monotonic,
 ) -> AsyncIterator[Gateway]:
-    """A started gateway; it is stopped, its records flushed and its emulated engines ended on the way out.
+    """A started gateway. At the end it is stopped, its records are flushed and its emulated engines end.
 
-    `reload` reads the fleet file again. `engines` run the emulated engines (None: a child of this process, which ends
-    with it). `clock` times requests, in seconds. Raises ConfigError, StoreError.
+    `reload` reads the fleet file again. `engines` run the emulated engines (None: a child process, which ends with this
+    one). `clock` times requests, in seconds. Raises ConfigError, StoreError.
     """
     environment = os.environ if environment is None else environment
     if config.auth.admin_key_env is None:
@@ -178,7 +178,7 @@ async def open_gateway(
             if config.store.spool_directory is None
             else Path(config.store.spool_directory),
             spool_mb=config.store.spool_mb,
-            wait_s=30.0,  # machines that start together: the database may be slower
+            wait_s=30.0,  # machines that start together: the database may take longer
         )
         stack.push_async_callback(store.close)
         session = await stack.enter_async_context(aiohttp.ClientSession())
@@ -246,8 +246,7 @@ def create_gateway(
     read_file: Callable[[], FleetConfig] | None = None,
     tracing: Tracing | None = None,
 ) -> Gateway:
-    """The object graph of a gateway that is not started. `read_file`
-    reads the fleet file again (None: there is none)."""
+    """The object graph of a gateway that is not started. `read_file` reads the fleet file again (None: there is none)."""
     scheduler = runner.scheduler
     metrics, stalls = Metrics(), StallWatch()
     keys = ClientKeys(store.keys, state, admin_key)
@@ -317,7 +316,7 @@ def create_gateway(
 
 
 def create_decision_log(config: FleetConfig, predictors: str, seed: int) -> DecisionLog | None:
-    """The decision log, if the fleet file names one; of several workers each writes its own. Raises ConfigError."""
+    """The decision log, if the fleet file names one. Each of several workers writes its own. Raises ConfigError."""
     wanted = config.observability
     if wanted.decision_log is None:
         return None
@@ -341,7 +340,7 @@ def create_decision_log(config: FleetConfig, predictors: str, seed: int) -> Deci
 
 
 def create_tracing(config: FleetConfig) -> Tracing | None:
-    """What sends traces, if the fleet file wants them. Raises ConfigError without the extra."""
+    """Sends traces, if the fleet file asks for them. Raises ConfigError without the extra `otel`."""
     traces = config.observability.traces
     if not traces.enabled:
         return None
@@ -353,18 +352,18 @@ def create_tracing(config: FleetConfig) -> Tracing | None:
 
 
 def store_url(config: FleetConfig, environment: Mapping[str, str]) -> str:
-    """The store's URL, its password put in from the environment."""
+    """The store's URL, with the password from the environment."""
     return _with_secret(config.store.url, config.store.password_env, environment, "store.password_env")
 
 
 def state_url(config: FleetConfig, environment: Mapping[str, str]) -> str:
-    """The shared state's URL, its password put in from the environment."""
+    """The shared state's URL, with the password from the environment."""
     return _with_secret(config.state.url, config.state.password_env, environment, "state.password_env")
 
 
 def create_state(config: FleetConfig, environment: Mapping[str, str], run_id: str) -> State:
-    """The state that replicas share, of which this is the run `run_id`. Raises ConfigError for a URL that is none, and
-    where the client for it is not installed; whether it answers is seen later."""
+    """The state that replicas share, for the run `run_id`. Raises ConfigError for an invalid URL, or if the client
+    library is missing. Does not check whether the server answers."""
     state = config.state
     try:
         return open_state(
@@ -380,7 +379,7 @@ def create_state(config: FleetConfig, environment: Mapping[str, str], run_id: st
 
 
 def _with_secret(url: str, variable: str | None, environment: Mapping[str, str], place: str) -> str:
-    """A URL with the password that an environment variable holds, if one is named. Raises ConfigError."""
+    """A URL with the password from an environment variable, if one is named. Raises ConfigError."""
     if variable is None:
         return url
     try:
@@ -390,12 +389,12 @@ def _with_secret(url: str, variable: str | None, environment: Mapping[str, str],
         reason = f"is not a URL (given: {masked(url, ('url',))})"
         raise ConfigError(section, [Problem(("url",), reason)]) from None
     password = secret(variable, environment, place)
-    # Without a name a password would not be rendered; Redis has passwords of nobody in particular.
+    # SQLAlchemy writes a password only with a user name; Redis has passwords without one.
     return parsed.set(username=parsed.username or "", password=password).render_as_string(hide_password=False)
 
 
 def load_tokenizers(config: FleetConfig) -> dict[str, PromptTokenizer]:
-    """The configured tokenizers by model; a file that several instances name is read once."""
+    """The configured tokenizers by model. A file that several instances name is read once."""
     by_file: dict[str, PromptTokenizer] = {}
     found: dict[str, PromptTokenizer] = {}
     for instance in config.instances:
@@ -412,7 +411,7 @@ def load_tokenizers(config: FleetConfig) -> dict[str, PromptTokenizer]:
 
 
 def check_profile(instance: InstanceConfig) -> None:
-    """An emulated instance needs a profile that we have."""
+    """Raise ConfigError if an emulated instance has no known profile."""
     if not instance.is_emulated:
         return
     known = profiles.names()
@@ -434,7 +433,7 @@ def create_backend(
     environment: Mapping[str, str],
     session: aiohttp.ClientSession,
 ) -> Backend:
-    """The adapter for one instance, with its secrets from the environment."""
+    """The adapter of one instance, with its secrets from the environment."""
     place = f"instances.{instance.name}"
     api_key = None
     if instance.api_key_env is not None:

@@ -43,7 +43,7 @@ class SupervisorsEngines:
     async def url(self, instance: InstanceConfig) -> str:
         content = instance.model_dump(mode="json", exclude_unset=True)
         try:
-            return str(await self._link.ask("url", content, timeout_s=ENGINE_TIMEOUT_S))
+            return str(await self._link.request("url", content, timeout_s=ENGINE_TIMEOUT_S))
         except (LinkError, TimeoutError) as error:
             reason = str(error) or "the emulated engine did not start"
             raise ConfigError("instances", [Problem((instance.name,), reason)]) from error
@@ -83,7 +83,7 @@ class Worker:
         except asyncio.CancelledError:
             return 1  # the supervisor has gone before the worker served
         except (ConfigError, StoreError, OSError) as error:
-            self.link.tell("failed", _failure(error))
+            self.link.notify("failed", _failure(error))
             return 2
         finally:
             ended.cancel()
@@ -99,7 +99,7 @@ class Worker:
 
     async def _serve(self) -> None:
         try:
-            orders = await self.link.ask("begin")
+            orders = await self.link.request("begin")
         except LinkError:
             return  # the supervisor has ended already
         self.number = orders["number"]
@@ -110,7 +110,7 @@ class Worker:
 
         def ready(_: str) -> None:
             listener.listen(BACKLOG)  # only now: from here on the kernel sends connections to this worker
-            self.link.tell("ready")
+            self.link.notify("ready")
 
         try:
             await run_gateway(config, listener, reload=self._file.read, on_ready=ready, place=self)
@@ -119,7 +119,7 @@ class Worker:
 
     async def scrape(self) -> Page:
         try:
-            others = await self.link.ask("scrape", timeout_s=SCRAPE_TIMEOUT_S)
+            others = await self.link.request("scrape", timeout_s=SCRAPE_TIMEOUT_S)
         except (LinkError, TimeoutError):
             others = {"pages": [], "supervisor": ""}  # this worker's metrics alone are better than none
         supervisor = Page()

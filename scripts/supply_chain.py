@@ -94,11 +94,13 @@ def installed(pin: Pin) -> tuple[str, str, list[str]] | None:
         found = distribution(pin.name)
     except PackageNotFoundError:
         return None
-    told = found.metadata
+    metadata = found.metadata
     classifiers = [
-        each.split(" :: ")[-1] for each in told.get_all("Classifier") or [] if each.startswith("License ::")
+        each.split(" :: ")[-1]
+        for each in metadata.get_all("Classifier") or []
+        if each.startswith("License ::")
     ]
-    words = told.get("License-Expression") or told.get("License") or ""
+    words = metadata.get("License-Expression") or metadata.get("License") or ""
     if not words or "\n" in words or len(words) > 100:  # a whole text
         words = " AND ".join(_SPDX_OF.get(each.lower(), each) for each in classifiers)
     needs = [re.match(r"[\w.-]+", each) for each in found.requires or [] if "extra ==" not in each]

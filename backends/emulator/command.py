@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 else:
     ServerName = Literal[tuple(SERVERS)]
 
-#: Keys that say what is served; the others are arguments of `EmulatedInstance`.
+#: Keys of an instance in a `--config` file; further keys are arguments of `EmulatedInstance`.
 _NOT_PASSED = {"name", "kind", "profile", "model", "models", "api_key_env"}
 
 
@@ -58,7 +58,7 @@ _FLAGS = {
 
 
 class BadInput(Exception):
-    """One clear line for the user; exit 2."""
+    """A wrong argument or file. The message is one line for the user; the exit code is 2."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -173,7 +173,7 @@ def _secret(variable: str, where: str) -> str:
 
 
 def _reason(error: ValidationError) -> str:
-    """The first thing that is wrong, in one clause."""
+    """The first problem, in one clause."""
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"] if part != "[key]")
     if first["type"] == "extra_forbidden":
@@ -195,7 +195,7 @@ async def _serve(instances: list[EmulatedInstance]) -> None:
         for instance in instances:
             print(instance.describe(), flush=True)
         gc.collect()
-        gc.freeze()  # what is built by now stays: no collection needs to walk it
+        gc.freeze()  # objects that exist by now stay, so the collector skips them
         await stopped.wait()
         await stop_all(instances, STOP_GRACE_S)
     finally:

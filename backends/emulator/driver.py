@@ -1,7 +1,7 @@
-"""Runs one pure engine model on the event loop: wall time x speed is the model's time.
+"""Runs one pure engine model on the event loop: the model's time is wall time x speed.
 
-One timer, at the model's next moment. What a step produced is handed to the sequences' sinks in two passes,
-first all counts, then one flush a sink, so that a sink writes once however many steps were caught up.
+There is one timer, set to the model's next moment. The result of a step is given to the sequences' sinks in two passes:
+first all counts, then one flush for each sink. So a sink writes once, however many steps were caught up.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Many
 from typing import Protocol
 
-#: Loops count timers in milliseconds. A fast emulator hands out several steps at a time rather than spin.
+#: Event loops count timers in milliseconds. A fast emulator reports several steps at a time instead of polling.
 _LEAST_DELAY_S = 0.001
 
 
@@ -30,7 +30,7 @@ class Progress(Protocol):
 
 
 class EngineModel(Protocol):
-    """The part of an engine model that the driver uses; `now` is the model's time in seconds."""
+    """The part of an engine model that the driver uses. `now` is the model's time in seconds."""
 
     def abort(self, seq_id: str, now: float, /) -> object: ...
     def next_at(self) -> float | None: ...
@@ -38,20 +38,21 @@ class EngineModel(Protocol):
 
 
 class Sink(Protocol):
-    """Who takes the tokens of one sequence."""
+    """Receives the tokens of one sequence."""
 
     def take(self, new_tokens: int, at_s: float, finished: bool) -> None:
-        """Count `new_tokens` made at `at_s` (the model's time). No writing here."""
+        """Count `new_tokens` that were made at `at_s` (the model's time). Does not write yet."""
         ...
 
     def flush(self) -> None:
-        """Write what was taken."""
+        """Write the tokens that were counted."""
         ...
 
 
 class Driver:
-    """One engine model in real time. `speed` 10 makes the model run ten times as fast as its hardware. `clock` gives
-    seconds; uvloop's own clock does not serve, it stands still within one round and counts in milliseconds."""
+    """Runs one engine model in real time. With `speed` 10 the model runs ten times as fast as its hardware. `clock`
+    gives seconds. It cannot be uvloop's own clock, which stands still within one iteration and counts in milliseconds.
+    """
 
     def __init__(
         self, engine: EngineModel, speed: float = 1.0, clock: Callable[[], float] = time.monotonic
@@ -60,7 +61,7 @@ class Driver:
             raise ValueError("speed must be greater than 0")
         self.engine = engine
         self.speed = speed
-        #: Called after progress was handed out (an Ollama server waits there for a model to unload).
+        #: Called after progress was reported (an Ollama server waits there for a model to unload).
         self.on_progress: Callable[[], None] | None = None
         self._loop = asyncio.get_running_loop()
         self._clock = clock
@@ -72,12 +73,12 @@ class Driver:
         self._timer_at: float | None = None
 
     def now(self) -> float:
-        """The model's time in seconds; never runs backwards."""
+        """The model's time in seconds. It never goes back."""
         return max(self._reached, (self._clock() - self._epoch) * self.speed)
 
     @property
     def reached(self) -> float:
-        """The model's time that was run to last: nothing is outstanding before it."""
+        """The model's time up to which all progress was reported."""
         return self._reached
 
     def active(self) -> int:
@@ -85,9 +86,8 @@ class Driver:
         return len(self._sinks)
 
     def submit(self, seq_id: str, start: Callable[[float], object], sink: Sink) -> None:
-        """Start a sequence: `start` is told the model's time and submits it to the engine. Its progress goes
-        to `sink` until it has finished or was aborted. What `start` raises (too long, queue full) is passed
-        on."""
+        """Start a sequence: `start` gets the model's time and submits the sequence to the engine. Its progress goes to
+        `sink` until it has finished or was aborted. An exception of `start` (too long, queue full) is passed on."""
         now = self.now()
         self._catch_up(now)
         self._sinks[seq_id] = sink
@@ -96,26 +96,26 @@ class Driver:
         except Exception:
             del self._sinks[seq_id]
             raise
-        self._catch_up(now)  # one that only loads a model may have ended already
+        self._catch_up(now)  # a sequence that only loads a model may have ended already
         self._arm()
 
     def abort(self, seq_id: str) -> None:
-        """Give up a sequence; unknown or finished ones are no error."""
+        """Abort a sequence; an unknown or finished one is no error."""
         if self._sinks.pop(seq_id, None) is not None:
-            # At the moment that the engine has reached, not at the clock's: what ended since then is still
-            # to be handed out by the timer.
+            # At the time that the engine has reached, not the clock's: the timer still has to report what ended since
+            # then.
             self.engine.abort(seq_id, self._reached)
             self._arm()
             if self.on_progress is not None:
-                self._loop.call_soon(self.touch)  # room may have come free for those who wait outside
+                self._loop.call_soon(self.touch)  # a request that waits outside may have room now
 
     def touch(self) -> None:
-        """Run what is due and set the timer again: to be called after the engine was changed directly."""
+        """Run what is due and set the timer again. Call it after a direct change of the engine."""
         self._catch_up(self.now())
         self._arm()
 
     def close(self) -> None:
-        """Stop for good and forget all sequences, without telling their sinks."""
+        """Stop for good and forget all sequences. Their sinks are not notified."""
         self._closed = True
         self._sinks.clear()
         if self._timer is not None:
@@ -140,7 +140,7 @@ class Driver:
         due = self._timer_at
         self._timer = self._timer_at = None
         if due is not None:
-            # A loop's clock may wake a little early; the model must still see its own moment reached.
+            # A loop's clock may be a little early, but the model must reach its own moment.
             self._reached = max(self._reached, due)
         self._catch_up(self.now())
         self._arm()

@@ -1,7 +1,7 @@
-"""Faults that tests and drills switch on: what a broken engine looks like from outside.
+"""Faults that tests switch on: how a broken engine looks from outside.
 
-`POST /emulator/fault {"kind": ..., "count": n, "after_tokens": k}` arms one. Faults of requests are used up
-in the order they were armed, `count` requests each; faults of the instance act at once.
+`POST /emulator/fault {"kind": ..., "count": n, "after_tokens": k}` arms a fault. Faults of requests hit `count`
+requests each, in the order in which they were armed; faults of the instance act at once.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Any
 
 
 class FaultKind(StrEnum):
-    """What breaks. The first group is used up by generation requests, the second acts on the instance."""
+    """What breaks. The first group hits generation requests, the second the whole instance."""
 
     STATUS = "status"  # answer with `status` (default 500) before any work
     ERROR_BEFORE_FIRST_TOKEN = "error_before_first_token"  # noqa: S105 (no password)
     HANG_BEFORE_FIRST_TOKEN = "hang_before_first_token"  # noqa: S105 (no password)
     HANG_MID_STREAM = "hang_mid_stream"  # silence after `after_tokens`, the connection stays open
     ERROR_MID_STREAM = "error_mid_stream"  # the engine's own error event after `after_tokens`
-    TRUNCATE = "truncate_without_done"  # a clean end of the body without the engine's end mark
+    TRUNCATE = "truncate_without_done"  # the body ends cleanly, without the engine's end mark
     CUT = "cut_mid_stream"  # the connection is reset after `after_tokens`
 
     UNHEALTHY = "unhealthy"  # health checks answer 503 for `for_s`
-    REFUSE = "refuse_connections"  # listener closed, connections reset, back after `for_s`
-    KILL = "kill"  # the same for good; all work is lost
+    REFUSE = "refuse_connections"  # the listener is closed, connections are reset; back after `for_s`
+    KILL = "kill"  # the same, without end; all work is lost
 
 
 INSTANCE_FAULTS = frozenset({FaultKind.UNHEALTHY, FaultKind.REFUSE, FaultKind.KILL})
@@ -36,8 +36,8 @@ _ALIASES = {"status_500": FaultKind.STATUS, "truncate": FaultKind.TRUNCATE, "cut
 
 @dataclass(slots=True)
 class Fault:
-    """One armed fault. `count` requests are hit (None: all until cleared), after `after_tokens` tokens were
-    sent; `for_s` is how long an instance fault lasts in wall seconds."""
+    """One armed fault. It hits `count` requests (None: all until it is cleared), after `after_tokens` tokens were sent.
+    A fault of the instance lasts `for_s` wall seconds."""
 
     kind: FaultKind
     count: int | None = 1
@@ -56,7 +56,7 @@ class Fault:
 
 
 def parse_fault(body: Any) -> Fault:
-    """A fault from its JSON form; ValueError names what is wrong."""
+    """A fault from JSON. Raises ValueError with the reason."""
     if not isinstance(body, Mapping):
         raise ValueError("a fault is a JSON object")
     name = body.get("kind")
@@ -101,7 +101,7 @@ class FaultBoard:
         return list(self._armed)
 
     def take(self) -> Fault | None:
-        """The fault that hits the request that arrives now, if any."""
+        """The fault that hits the request that arrives now; None without one."""
         if not self._armed:
             return None
         fault = self._armed[0]

@@ -1,11 +1,11 @@
 """One generation request from its submission to the last byte, in any wire format.
 
 1. `Generation.begin` submits one sequence for each choice to the driver.
-2. The driver counts tokens into each `Choice` and flushes it: a stream gets one write for what a step
-   produced, a plain answer waits for the end.
-3. A client that is too slow is not written to; its tokens are counted on and go out merged when it can
-   take more, as vLLM's output collector merges them. Memory stays bounded: text is made when it is sent.
-4. A client that leaves has its sequences aborted at once.
+2. The driver counts tokens into each `Choice` and flushes it: a stream gets one write for each step, a plain answer
+   waits for the end.
+3. A client that reads too slowly gets no writes. Its tokens are counted and sent merged when it can take more, as
+   vLLM's output collector merges them. Memory stays bounded, because text is made when it is sent.
+4. If a client leaves, its sequences are aborted at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _numbers = itertools.count(1)
 
 
 class Observer(Protocol):
-    """Who counts what sequences do (metrics); times are the model's."""
+    """Counts the events of sequences (metrics). Times are the model's."""
 
     def first_token(self, choice: Choice, at_s: float) -> None: ...
     def later_token(self, gap_s: float) -> None: ...
@@ -34,9 +34,9 @@ class Observer(Protocol):
 
 
 class Choice:
-    """One answer of a request: the sink of one sequence.
+    """One choice of an answer: the sink of one sequence.
 
-    `prompt_tokens` are those of its own prompt, `head` and `tail` the fixed bytes around a piece of text.
+    `prompt_tokens` are the tokens of its own prompt. `head` and `tail` are the constant bytes around a piece of text.
     """
 
     __slots__ = (
@@ -110,14 +110,14 @@ class Wire(Protocol):
     """The bytes of one request's answer in one format."""
 
     content_type: str
-    head_first: bool  # whether a stream's status line goes out before the first token
+    head_first: bool  # whether a stream's status line is sent before the first token
 
     def prepare(self, choice: Choice) -> None:
         """Set the choice's `head` and `tail`."""
         ...
 
     def opening(self) -> bytes:
-        """What a stream starts with, sent together with the first token."""
+        """The beginning of a stream, sent together with the first token."""
         ...
 
     def pieces(self, choice: Choice, start: int, stop: int, last: bool) -> bytes:
@@ -125,15 +125,15 @@ class Wire(Protocol):
         ...
 
     def closing(self, generation: Generation) -> bytes:
-        """What a stream ends with."""
+        """The end of a stream."""
         ...
 
     def whole(self, generation: Generation) -> bytes:
-        """The body of an answer that is not streamed."""
+        """The body of a non-streaming answer."""
         ...
 
     def stream_error(self, status: int, message: str) -> bytes:
-        """The end of a stream that broke after its status line."""
+        """The end of a stream that failed after its status line."""
         ...
 
     def error_body(self, status: int, message: str) -> bytes:
@@ -142,7 +142,7 @@ class Wire(Protocol):
 
 
 class Generation:
-    """One request in work. `on_end` is called once, however it ends."""
+    """One request under way. `on_end` is called once, however it ends."""
 
     __slots__ = (
         "_ended",
@@ -199,12 +199,12 @@ class Generation:
         return self._ended
 
     def begin(self) -> None:
-        """Take hold of the exchange and submit the sequences; the answer follows from the driver's timer."""
+        """Attach to the exchange and submit the sequences. The driver's timer produces the answer."""
         self.attach()
         self.launch()
 
     def attach(self) -> None:
-        """Take hold of the exchange: from here on a client that leaves ends the work."""
+        """Attach to the exchange: from here on a client that leaves ends the work."""
         self.exchange.on_drop = self._dropped
         self.exchange.on_drain = self._drain
         self.submitted_at = self.driver.now()
@@ -223,7 +223,7 @@ class Generation:
                 self.driver.submit(choice.seq_id, choice.start, choice)
 
     def flush(self, choice: Choice) -> None:
-        """Send what the choice has produced, as far as the client can take it."""
+        """Send what the choice has produced, as far as the client reads it."""
         if self._ended:
             return
         if self._fault is not None:
@@ -274,7 +274,7 @@ class Generation:
         self._end()
 
     def stop_work(self) -> None:
-        """Abort the sequences that still run."""
+        """Abort the sequences that are still running."""
         for choice in self.choices:
             if not choice.engine_finished:
                 if self.observer is not None:
@@ -289,7 +289,7 @@ class Generation:
                 self.on_end(self)
 
     def fail(self, status: int, message: str) -> None:
-        """End the answer with the engine's error of this format, wherever it stands."""
+        """End the answer with the engine's error in this format, at any point of the answer."""
         if self._ended:
             return
         self.stop_work()
@@ -300,16 +300,16 @@ class Generation:
             self.exchange.respond(status, self.wire.error_body(status, message), "application/json")
 
     def cut(self) -> None:
-        """Reset the connection under the answer."""
+        """Reset the connection in the middle of the answer."""
         if not self._ended:
             self.stop_work()
             self._end()
             self.exchange.cut()
 
     def hang(self) -> None:
-        """Say nothing more; the connection stays until the client goes."""
+        """Send nothing more. The connection stays open until the client closes it."""
         self.stop_work()
-        self._ended = True  # `on_end` follows when the client has gone
+        self._ended = True  # `on_end` is called when the client has left
         ended, self.on_end = self.on_end, None
         self.exchange.on_drain = None
         self.exchange.on_drop = (lambda: ended(self)) if ended is not None else None

@@ -1,8 +1,8 @@
-"""A small HTTP/1.1 server on a bare asyncio protocol with httptools.
+"""A small HTTP/1.1 server on an asyncio protocol with httptools.
 
-A handler is one synchronous function of an `Exchange`: it answers at once or keeps the exchange and writes
-to it later from a timer, so a streamed chunk costs one `transport.write` and no task switch. A slow client
-is seen by `Exchange.paused`; the writer holds back and goes on in `on_drain`.
+A handler is a synchronous function of an `Exchange`. It answers at once, or keeps the exchange and writes to it later
+from a timer. So a chunk of a stream costs one `transport.write` and no task switch. If a client reads too slowly,
+`Exchange.paused` is true; the handler then stops writing and continues in `on_drain`.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def _head(status: int) -> bytes:
 
 
 class Exchange:
-    """One request and the writing of its answer.
+    """One request and its answer.
 
-    `headers` have lower-case names. `on_drop` is called once when the client leaves before the answer is
-    complete, `on_drain` when a client that was too slow can take more.
+    `headers` have lower-case names. `on_drop` is called once if the client leaves before the answer is complete,
+    `on_drain` when a slow client can take more.
     """
 
     __slots__ = (
@@ -92,7 +92,7 @@ class Exchange:
 
     @property
     def paused(self) -> bool:
-        """Whether the client reads too slowly to be sent more now."""
+        """Whether the client reads too slowly to get more now."""
         return self._connection.paused
 
     def query_value(self, name: str) -> str | None:
@@ -109,7 +109,7 @@ class Exchange:
         content_type: str = "application/json",
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Send a whole answer."""
+        """Send a complete answer."""
         if self.done:
             return
         extra = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
@@ -168,7 +168,7 @@ class Exchange:
 
 
 class Server:
-    """What all connections of one listener share: the handler, limits and the set of live connections."""
+    """The shared state of one listener's connections: the handler, the limits, and the open connections."""
 
     def __init__(self, handler: Callable[[Exchange], None], keep_alive_s: float | None) -> None:
         self.handler = handler
@@ -181,7 +181,7 @@ class Server:
         self._address: tuple[str, int] | None = None
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
-        """Open the listener (port 0: any free one) and return its address. Raises OSError."""
+        """Open the listener (port 0: any free port) and return its address. Raises OSError."""
         loop = asyncio.get_running_loop()
         self.refusing = False
         self._listener = await loop.create_server(lambda: Connection(self), host, port, backlog=2048)
@@ -190,7 +190,7 @@ class Server:
         return self._address
 
     def refuse(self) -> None:
-        """Close the listener: new connections are refused by the operating system."""
+        """Close the listener: the operating system refuses new connections."""
         self.refusing = True
         if self._listener is not None:
             self._listener.close()
@@ -202,7 +202,7 @@ class Server:
                 connection.reset()
 
     async def close(self, grace_s: float = 0.0) -> None:
-        """Stop listening, let answers in progress end for at most `grace_s`, then reset what is left."""
+        """Stop listening, give running answers at most `grace_s` to end, then reset the remaining connections."""
         self.draining = True
         self.refuse()
         self.drop_connections(idle_only=True)
@@ -218,14 +218,14 @@ class Server:
             await self._empty.wait()
 
     def closed(self, connection: Connection) -> None:
-        """A connection is gone."""
+        """A connection has ended."""
         self.connections.discard(connection)
         if self._empty is not None and not self.connections:
             self._empty.set()
 
 
 class Connection(asyncio.Protocol):
-    """One client connection. Requests are handled one after another, pipelined ones wait."""
+    """One client connection. Requests are handled one after another; pipelined requests wait."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -259,7 +259,7 @@ class Connection(asyncio.Protocol):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._server.connections.add(self)
         self._arm_idle()
-        if self._server.refusing:  # it was accepted in the moment that the listener closed
+        if self._server.refusing:  # it was accepted at the moment when the listener closed
             self.reset()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -279,12 +279,12 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            pass  # nothing here speaks another protocol: the request is answered as plain HTTP
+            pass  # there is no other protocol here, so an upgrade request gets a plain HTTP answer
         except httptools.HttpParserError:
             self._fail(self._refused or 400)
 
     def eof_received(self) -> bool:
-        # A client that ends its side has left: engines abort its work, as uvicorn and Go's server make them.
+        # A client that closes its side has left: engines then abort its work, because uvicorn's and Go's servers do.
         return False
 
     def pause_writing(self) -> None:
@@ -352,7 +352,7 @@ class Connection(asyncio.Protocol):
         self._current = exchange
         try:
             self._server.handler(exchange)
-        except Exception:  # the root of a request: logged, counted, answered
+        except Exception:  # the root of a request: failures are logged, counted and answered
             self._server.failures_total += 1
             logger.exception("emulator: a handler failed on %s %s", exchange.method, exchange.path)
             if not exchange.done:
@@ -368,7 +368,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def completed(self, exchange: Exchange) -> None:
-        """The answer of `exchange` is written; go on with the next request."""
+        """The answer of `exchange` is written; continue with the next request."""
         if exchange is not self._current:
             return
         self._current = None
@@ -381,7 +381,7 @@ class Connection(asyncio.Protocol):
             following = self._current = self._waiting.popleft()
             if not self._waiting:
                 transport.resume_reading()
-            # Not from here: an answer given at once would recurse once for each pipelined request.
+            # Not directly from here: answers that are made at once would recurse once for each pipelined request.
             self._loop.call_soon(self._handle_next, following)
         else:
             self._arm_idle()

@@ -28,19 +28,19 @@ from router.core.profile import EngineProfile
 
 logger = logging.getLogger("headway.emulator")
 
-#: What happens to streams in progress when an instance stops: they finish (up to the grace time), get the
-#: engine's error and end mark, are reset, or fall silent until the grace time is over.
+#: What happens to running streams when an instance stops: they finish (within the grace time), get the engine's error
+#: and end mark, are reset, or send nothing until the grace time is over.
 OnStop = Literal["finish", "error", "cut", "hang"]
 
 
 class EmulatedInstance:
     """One emulated engine on one port.
 
-    `kind` names one of `servers.SERVERS`. `models` maps served names to profile names (or profiles): one for a
-    vLLM, any number for an Ollama. `speed` 10 makes it ten times as fast as its hardware. `keep_alive_s` is how
-    long an idle connection stays open (None: as long as the real engine keeps it). `clock` drives the engine's
-    model, in seconds. `options` are those of the server (`VllmOptions`, `OllamaOptions`). Raises ValueError for settings with which it cannot start
-    (pydantic.ValidationError for single options), KeyError for an unknown profile.
+    `kind` is a name in `servers.SERVERS`. `models` maps served names to profile names (or profiles): one for a vLLM,
+    any number for an Ollama. With `speed` 10 it is ten times as fast as its hardware. `keep_alive_s` is how long an
+    idle connection stays open (None: as long as the real engine keeps it). `clock` drives the engine's model, in
+    seconds. `options` are those of the server (`VllmOptions`, `OllamaOptions`). Raises ValueError for settings with
+    which it cannot start (pydantic.ValidationError for single options), KeyError for an unknown profile.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class EmulatedInstance:
 
     @property
     def url(self) -> str:
-        """Where it listens; known once it has started."""
+        """The base URL; known once it has started."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"
 
@@ -99,16 +99,16 @@ class EmulatedInstance:
         return self._app
 
     def write_buffer_bytes(self) -> int:
-        """Bytes that wait in this process for slow clients."""
+        """Bytes in this process that wait for slow clients."""
         return sum(connection.unsent_bytes for connection in self._server.connections) if self._server else 0
 
     def describe(self) -> str:
-        """One line that says what it is."""
+        """One line for the user: kind, name, URL, models and speed."""
         models = ", ".join(f"{model} = {profile.name}" for model, profile in self._profiles.items())
         return f"emulated {self.kind} {self.name} at {self.url}: {models}, speed {self.speed:g}"
 
     async def start(self) -> str:
-        """Listen; returns the URL. Raises OSError when the port is taken."""
+        """Listen; returns the URL. Raises OSError if the port is in use."""
         self._app = self._class(self._profiles, self._options, self.speed, self.faults, self._clock)
         self._server = Server(self._handle, self._keep_alive_s)
         try:
@@ -120,7 +120,7 @@ class EmulatedInstance:
         return self.url
 
     async def stop(self, grace_s: float = 0.0) -> None:
-        """Stop as a SIGTERM does (see `OnStop`) within `grace_s`; harmless when it does not run."""
+        """Stop as on a SIGTERM (see `OnStop`), within `grace_s`. Does nothing if it is not running."""
         if self._back is not None:
             self._back.cancel()
             self._back = None
@@ -155,7 +155,7 @@ class EmulatedInstance:
             self.faults.arm(fault)
 
     def kill(self) -> None:
-        """What a SIGKILL looks like from outside: connections reset, nobody listens. `start` revives it
+        """Act like a SIGKILL, seen from outside: connections are reset and nothing listens. `start` starts it again
         with an empty engine on the same port."""
         app, server = self._app, self._server
         self._app = self._server = None
@@ -165,7 +165,7 @@ class EmulatedInstance:
             app.close()
 
     def refuse_connections(self, for_s: float) -> None:
-        """Reset all connections and refuse new ones for `for_s` wall seconds; the engine stays as it is."""
+        """Reset all connections and refuse new ones for `for_s` wall seconds. The engine keeps its state."""
         if self._server is not None:
             self._server.refuse()
             self._server.drop_connections()
@@ -192,7 +192,7 @@ class EmulatedInstance:
         except OSError as error:
             logger.error("emulator %s: cannot listen on port %d again: %s", self.name, self.port, error)
             return
-        if self._server is not server:  # stopped in between
+        if self._server is not server:  # stopped meanwhile
             server.refuse()
 
     # --- requests ---
@@ -219,7 +219,7 @@ class EmulatedInstance:
                 exchange.respond_json(400, {"error": str(error)})
                 return
             if fault.kind in {FaultKind.REFUSE, FaultKind.KILL}:
-                # Answered first: the fault takes this connection down too.
+                # The answer is sent first, because the fault also closes this connection.
                 exchange.keep_alive = False
                 exchange.respond_json(200, {"armed": [fault.as_json()]})
                 asyncio.get_running_loop().call_later(0.02, self._arm_late, fault)
@@ -239,7 +239,7 @@ class EmulatedInstance:
 
 
 async def start_all(instances: Sequence[EmulatedInstance]) -> None:
-    """Start all or none: when one cannot listen, those before it are stopped and its OSError is raised."""
+    """Start all or none: if one cannot listen, those already started are stopped and its OSError is raised."""
     for index, instance in enumerate(instances):
         try:
             await instance.start()
@@ -254,7 +254,7 @@ async def stop_all(instances: Sequence[EmulatedInstance], grace_s: float = 0.0) 
 
 @asynccontextmanager
 async def serve(*instances: EmulatedInstance) -> AsyncIterator[tuple[EmulatedInstance, ...]]:
-    """The instances, started; stopped on the way out."""
+    """The started instances; they are stopped at the end."""
     await start_all(instances)
     try:
         yield instances

@@ -1,8 +1,8 @@
 """The emulated Ollama server: its routes over one slot engine model.
 
-A model loads on first use and unloads when its keep-alive is over; another `num_ctx` (or another load-time
-option) forces a reload that waits for the running requests of the old one, and everybody who comes later
-waits behind it, as in Ollama's own queue. A prompt longer than the context is cut silently.
+A model loads at its first use and unloads when its keep-alive is over. Another `num_ctx` (or another load-time option)
+forces a reload, which waits for the running requests of the loaded variant; later requests wait behind it, as in
+Ollama's own queue. A prompt longer than the context is cut without a message.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ _UNBOUNDED_TOKENS = 1 << 40
 
 
 class OllamaOptions(BaseModel):
-    """How one emulated Ollama is started. `num_parallel` None: the profile's slots; `num_ctx` None: what the
-    profile's memory gives each slot, 32768 at the most; `model_keep_alive_s` is OLLAMA_KEEP_ALIVE in wall
-    seconds; `max_queue` OLLAMA_MAX_QUEUE, requests that wait for a load."""
+    """The options of one emulated Ollama. `num_parallel` (None: the profile's slots), `num_ctx` (None: what the
+    profile's memory gives each slot, at most 32768), `model_keep_alive_s` (OLLAMA_KEEP_ALIVE in wall seconds),
+    `max_queue` (OLLAMA_MAX_QUEUE, requests that wait for a load)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -80,7 +80,7 @@ class _Model:
     names: list[str]
     slots: int
     num_ctx: int  # the default context of a slot
-    current: str | None = None  # the variant that was asked for last
+    current: str | None = None  # the variant that was requested last
 
 
 @dataclass(slots=True)
@@ -206,7 +206,7 @@ class OllamaServer:
             exchange.respond(error.status, body)
 
     def state(self) -> dict[str, Any]:
-        """What tests and drills want to know (a real Ollama tells no such thing)."""
+        """The state that tests read (a real Ollama does not report it)."""
         engine = self.engine
         return {
             "running": engine.running,
@@ -239,7 +239,7 @@ class OllamaServer:
         found = []
         for loaded in self.engine.loaded(now):
             model = self._models[loaded.model.partition("\n")[0]]
-            # One that serves requests expires a keep-alive after they end.
+            # The keep-alive of a model that serves requests starts when they end.
             expires = (
                 loaded.expires_at_s if loaded.expires_at_s is not None else now + self.engine.keep_alive_s
             )
@@ -317,7 +317,7 @@ class OllamaServer:
         model = self._find(name)
         extra = body.get("options")
         native: dict[str, Any] = {"num_predict": body.get("max_tokens"), "stop": body.get("stop")}
-        if isinstance(extra, Mapping):  # the emulator's own: the real one reads no options here
+        if isinstance(extra, Mapping):  # the emulator's own field; a real Ollama reads no options here
             native["emulate_output_tokens"] = extra.get("emulate_output_tokens")
         options = parse_options(native, model.names)
         stream_options = body.get("stream_options")
@@ -348,7 +348,7 @@ class OllamaServer:
         variant, context = self._variant(model, options)
         label = model.names[-1]
         seed = seed_of(data, label)
-        wanted = options.wished_tokens or drawn_output_tokens(data, label)
+        wanted = options.requested_tokens or drawn_output_tokens(data, label)
         shaped = None
         if shape is not None:
             shaped = (
@@ -382,7 +382,7 @@ class OllamaServer:
         wire: Wire,
         answering: Answering,
     ) -> None:
-        """A request without a prompt: load the model, or with keep_alive 0 unload it."""
+        """A request without a prompt: load the model, or unload it if keep_alive is 0."""
         variant, _ = self._variant(model, options)
         if keep == 0:
             answering.load_reason = "unload"
@@ -460,7 +460,7 @@ class OllamaServer:
 
     # --- loading ---
     def _variant(self, model: _Model, options: Options) -> tuple[str, int]:
-        """The engine's name for the model loaded with these options, and the context of its slots."""
+        """The engine's name for the model with these load-time options, and the context of its slots."""
         most = model.profile.kv_capacity_tokens // model.slots
         context = min(options.num_ctx or model.num_ctx, most)
         variant = f"{full_name(model.entry.name)}\n{context}\n{options.load!r}"
@@ -501,7 +501,7 @@ class OllamaServer:
         self.driver.touch()  # launches it, unless it has to wait
 
     def _release_held(self) -> None:
-        """Launch, in order of arrival, those whose model is not in memory as another variant."""
+        """Launch, in order of arrival, the requests whose model is not in memory as another variant."""
         if self._releasing:
             return
         self._releasing = True
@@ -531,7 +531,7 @@ class OllamaServer:
 
 
 def _memory_bytes(profiles: Mapping[str, EngineProfile]) -> int | None:
-    """Memory of the hardware that the profiles name; None (no bound) when one is unknown."""
+    """The memory of the hardware in the profiles' names; None (no bound) if one is unknown."""
     found = [memory_bytes(profile.name) for profile in profiles.values() if profile.name in names()]
     return max(found) if len(found) == len(profiles) else None
 

@@ -1,7 +1,7 @@
-"""What an Ollama server tells of its models: /api/tags, /api/ps and /api/show.
+"""What an Ollama server reports about its models: /api/tags, /api/ps and /api/show.
 
-Sizes come from the profile; without one they are estimated from the model's name (a 4-bit quantisation takes
-about 0.57 bytes a parameter).
+Sizes come from the profile; without one they are estimated from the model's name (a 4-bit quantisation takes about 0.57
+bytes a parameter).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Entry:
 
     @property
     def parameters(self) -> float:
-        """Parameters as the name says ("8b"), 7 billion when it says nothing."""
+        """The number of parameters in the name ("8b"); 7 billion if the name has none."""
         found = re.search(r"(\d+(?:\.\d+)?)b\b", self.name.lower())
         return float(found[1]) * 1e9 if found else 7e9
 
@@ -68,7 +68,7 @@ class Entry:
         }
 
     def tag(self) -> dict[str, Any]:
-        """Its entry in /api/tags."""
+        """The model's entry in /api/tags."""
         shown = shown_name(self.name)
         return {
             "name": shown,
@@ -80,7 +80,7 @@ class Entry:
         }
 
     def running(self, expires_in_s: float, context_tokens: int) -> dict[str, Any]:
-        """Its entry in /api/ps."""
+        """The model's entry in /api/ps."""
         shown = shown_name(self.name)
         left = _LONGEST if math.isinf(expires_in_s) else timedelta(seconds=expires_in_s)
         return {

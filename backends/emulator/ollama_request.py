@@ -12,14 +12,14 @@ from typing import Any
 import orjson
 
 from backends.emulator.http import Exchange
-from backends.emulator.text import count_tokens, wished_output_tokens
+from backends.emulator.text import count_tokens, requested_output_tokens
 
 NEVER_S = math.inf
 _TYPES = {str: "string", bool: "bool", list: "[]", dict: "map[string]interface {}"}
 _UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
-#: Options of a loaded runner: another value than the loaded one forces a reload. Only num_ctx changes what
-#: the engine model does; the others cost the reload alone.
+#: Options of a loaded runner: a value other than the loaded one forces a reload. Only num_ctx changes the engine model;
+#: the others only cost the reload.
 LOAD_OPTIONS = ("num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread", "draft_num_predict")
 _INTEGERS = frozenset(
     {*LOAD_OPTIONS, "num_predict", "num_keep", "top_k", "repeat_last_n", "seed", "mirostat"} - {"use_mmap"}
@@ -50,8 +50,8 @@ def shown_name(name: str) -> str:
 
 
 def go_duration_s(text: str) -> float:
-    """Seconds of a duration as Go's time.ParseDuration reads it ("5m", "1h30m", "300ms"). A bare number but
-    "0" is an error there too; ValueError has Go's text."""
+    """Seconds of a duration in the syntax of Go's time.ParseDuration ("5m", "1h30m", "300ms"). A number without a unit,
+    except "0", is an error there too. Raises ValueError with Go's text."""
     rest = text
     sign = 1.0
     if rest[:1] in {"-", "+"}:
@@ -73,7 +73,7 @@ def go_duration_s(text: str) -> float:
 
 
 def keep_alive_s(value: Any) -> float | None:
-    """Seconds that a model is kept after its last request: None when not told, infinite for negative ones.
+    """Seconds for which a model stays loaded after its last request: None if not given, infinite for negative values.
     Raises Refused."""
     if value is None:
         return None
@@ -91,17 +91,17 @@ def keep_alive_s(value: Any) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the emulator reads of `options`."""
+    """The members of `options` that the emulator reads."""
 
     num_ctx: int | None = None
     num_predict: int | None = None
     stops: tuple[str, ...] = ()
     load: tuple[tuple[str, Any], ...] = ()  # load-time options other than num_ctx, as given
-    wished_tokens: int | None = None
+    requested_tokens: int | None = None
 
 
 def parse_options(value: Any, names: list[str]) -> Options:
-    """The options of a request; unknown ones are ignored. Raises Refused: a wrong type is a 500 there."""
+    """The options of a request; unknown ones are ignored. Raises Refused: Ollama answers a wrong type with a 500."""
     if value is None:
         return Options()
     if not isinstance(value, Mapping):
@@ -124,7 +124,7 @@ def parse_options(value: Any, names: list[str]) -> Options:
     num_ctx = value.get("num_ctx")
     predict = value.get("num_predict")
     try:
-        wished = wished_output_tokens(value.get("emulate_output_tokens"), names)
+        requested = requested_output_tokens(value.get("emulate_output_tokens"), names)
     except ValueError as error:
         raise Refused(500, str(error)) from None
     return Options(
@@ -132,7 +132,7 @@ def parse_options(value: Any, names: list[str]) -> Options:
         num_predict=int(predict) if predict is not None else None,
         stops=tuple(item for item in stop or () if item),
         load=tuple((name, value[name]) for name in LOAD_OPTIONS[1:] if value.get(name) is not None),
-        wished_tokens=wished,
+        requested_tokens=requested,
     )
 
 
@@ -191,10 +191,10 @@ def allowed_host(host: str) -> bool:
 
 
 def fit_context(data: bytes, tokens: int, context: int, cuts: bool) -> tuple[bytes, int, bool]:
-    """Prompt and output made to fit the context: what is generated, and whether nothing of it was lost.
+    """Fit prompt and output into the context: what is generated, and whether nothing was cut.
 
-    A prompt over the context loses its head, down to the half that a context shift would leave when the
-    answer needs room (Ollama says nothing of it). Without truncation it is an error.
+    A prompt above the context loses its beginning, down to the half that a context shift would leave if the answer
+    needs room (Ollama does not report it). Without truncation it is an error.
     """
     prompt = count_tokens(data)
     if prompt >= context:

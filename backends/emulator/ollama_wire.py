@@ -14,7 +14,7 @@ from backends.emulator.ollama_catalog import rfc3339
 from backends.emulator.vllm_wire import token_id, token_ids
 from backends.sse_events import END, event
 
-FINGERPRINT = "headway-emulator"  # Ollama itself says "fp_ollama"
+FINGERPRINT = "headway-emulator"  # Ollama itself writes "fp_ollama"
 
 
 def openai_error(status: int, message: str) -> bytes:
@@ -25,7 +25,7 @@ def openai_error(status: int, message: str) -> bytes:
 
 @dataclass(slots=True)
 class Answering:
-    """What a wire must know of its request. `load_reason` is "load" or "unload" for a request without a
+    """What a wire format needs to know of its request. `load_reason` is "load" or "unload" for a request without a
     prompt. Durations are the model's seconds over `speed`."""
 
     model: str
@@ -37,7 +37,7 @@ class Answering:
     started_wall_s: float = field(default_factory=time.time)
 
     def metrics(self, generation: Generation) -> dict[str, int]:
-        """Ollama's six figures; those that are zero are left out."""
+        """Ollama's six figures; zeros are left out."""
         choice = generation.choices[0]
         sequence = choice.sequence
         arrived = generation.submitted_at
@@ -124,7 +124,7 @@ class NativeWire:
 
 
 class OpenAiWire:
-    """/v1/chat/completions (`chat`) and /v1/completions as Ollama answers them (`generation.Wire`)."""
+    """Ollama's /v1/chat/completions (`chat`) and /v1/completions (`generation.Wire`)."""
 
     content_type = "text/event-stream"
     head_first = False
@@ -175,7 +175,7 @@ class OpenAiWire:
         return orjson.dumps(body)
 
     def stream_error(self, status: int, message: str) -> bytes:
-        # The native error line is decoded as an empty answer: the client sees neither it nor [DONE].
+        # Ollama decodes the native error line as an empty answer: the client gets neither the error nor [DONE].
         return self._event("", None, first=False)
 
     def error_body(self, status: int, message: str) -> bytes:

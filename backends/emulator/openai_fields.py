@@ -1,4 +1,4 @@
-"""Reading fields of OpenAI-shaped bodies, with vLLM's error texts where it has its own."""
+"""Reads fields of OpenAI-shaped bodies, with vLLM's error texts where it has its own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Rejected(Exception):
 
 
 def validation(loc: str, message: str) -> Rejected:
-    """A type error, as the body's schema check tells it."""
+    """A type error in the words of the body's schema check."""
     return Rejected(
         400, f"1 validation error: {{'loc': ('body', '{loc}'), 'msg': '{message}'}}", "Bad Request", loc
     )
@@ -39,7 +39,7 @@ def json_object(exchange: Exchange) -> dict[str, Any]:
     try:
         body = exchange.json()
     except orjson.JSONDecodeError as error:
-        # Only the position is told: the parser's own text could quote the prompt.
+        # Only the position is reported: the parser's own text could quote the prompt.
         raise Rejected(400, f"JSON decode error at position {error.pos}", "Bad Request") from None
     if not isinstance(body, dict):
         raise validation("", "Input should be a valid dictionary")
@@ -65,7 +65,7 @@ def boolean(body: Mapping[str, Any], name: str) -> bool:
 
 
 def number_between(body: Mapping[str, Any], name: str, least: float, most: float) -> None:
-    """Check a sampling parameter that the emulator has no use for."""
+    """Check a sampling parameter that the emulator does not use."""
     value = body.get(name)
     if value is None:
         return
@@ -92,7 +92,7 @@ def wants_json(body: Mapping[str, Any]) -> bool:
 
 
 def wanted_schema(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The schema of `response_format`, if it names one."""
+    """The schema of `response_format`; None without one."""
     form = body.get("response_format")
     wanted = form.get("json_schema") if isinstance(form, Mapping) else None
     schema = wanted.get("schema") if isinstance(wanted, Mapping) else None
@@ -114,7 +114,7 @@ def messages_of(body: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def forced_tool(body: Mapping[str, Any]) -> tuple[dict[str, Any], bool] | None:
-    """The function that `tool_choice` forces, and whether it was named; None when none is forced."""
+    """The function that `tool_choice` forces, and whether it was named; None if none is forced."""
     tools = body.get("tools")
     choice = body.get("tool_choice")
     if tools == []:

@@ -1,4 +1,4 @@
-"""JSON that fits a schema, as an engine writes it whose sampling is bound by one."""
+"""JSON that fits a schema, like the answer of an engine with constrained sampling."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _PIECE_CHARS = 4
 
 
 def example_json(schema: Any) -> str:
-    """JSON that fits the parts of a schema that say what there is: types, properties, enums, references."""
+    """JSON that fits these parts of a schema: types, properties, enums, references."""
     return orjson.dumps(_example(schema, schema, _DEPTH, repeat("emulated"))).decode()
 
 
 def schema_answer(seed: int, tokens: int, schema: Any) -> Answer:
-    """An answer that fits the schema. Its first free string is as long as it takes to make the answer this many tokens;
-    without one, or with fewer than the rest takes, the schema says how long it is."""
+    """An answer that fits the schema. Its first free string is made long enough for this number of tokens. Without such
+    a string, or if the other members take more tokens, the schema determines the length."""
     example = _example(schema, schema, _DEPTH, chain([_MARK], repeat("emulated")))
     head, mark, tail = orjson.dumps(example).decode().partition("\\u0000")
     before, after = _pieces(head), _pieces(tail)
@@ -69,14 +69,14 @@ def _example(schema: Any, root: Any, depth: int, strings: Iterator[str]) -> Any:
         return max(usual, least) if isinstance(least, int | float) else usual
     if kind in ("boolean", "null"):
         return True if kind == "boolean" else None
-    if any(name in schema for name in ("maxLength", "pattern", "format")):  # no place for many words
+    if any(name in schema for name in ("maxLength", "pattern", "format")):  # no room for many words
         most = schema.get("maxLength")
         return "emulated"[: most if isinstance(most, int) and most >= 0 else None]
     return next(strings)
 
 
 def _target(schema: Mapping[str, Any], root: Any) -> Any:
-    """What a schema refers to, or the first of its alternatives that is not null; None if it stands for itself."""
+    """The target of a schema's reference, or the first of its alternatives that is not null; None if it has neither."""
     reference = schema.get("$ref")
     if isinstance(reference, str) and reference.startswith("#"):
         found = root

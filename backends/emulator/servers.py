@@ -1,4 +1,4 @@
-"""The emulated servers by name, and what all of them have in common."""
+"""The emulated servers by name, and their common interface."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from router.core.profile import EngineProfile
 
 
 class EngineServer(Protocol):
-    """One emulated engine. `profiles` are by served name, `options` an instance of `OPTIONS`."""
+    """One emulated engine. `profiles` are by served name, `options` is an instance of `OPTIONS`."""
 
     healthy: bool
     live: set[Generation]
@@ -26,7 +26,7 @@ class EngineServer(Protocol):
         ...
 
     def state(self) -> dict[str, Any]:
-        """What tests and drills read of it."""
+        """The state that tests read."""
         ...
 
     def close(self) -> None: ...
@@ -35,9 +35,9 @@ class EngineServer(Protocol):
 class EngineServerType(Protocol):
     """A class of emulated engines.
 
-    `PORT` is the engine's usual port, `KEEP_ALIVE_S` how long it keeps an idle connection (None: for good),
-    `CONTEXT_OPTION` the option that bounds a model's context (None: each request brings its own bound). `clock`
-    drives the engine model, in seconds.
+    `PORT` is the engine's usual port. `KEEP_ALIVE_S` is how long it keeps an idle connection (None: without limit).
+    `CONTEXT_OPTION` is the option that bounds a model's context (None: each request has its own bound). `clock` drives
+    the engine model, in seconds.
     """
 
     OPTIONS: type[BaseModel]

@@ -1,9 +1,9 @@
-"""What the emulator reads and writes: token counts, prefix blocks, answers and their lengths.
+"""The emulator's texts: token counts, prefix blocks, answers and their lengths.
 
-The tokenizer is arithmetic, so that a caller can predict every count: a text has one token for four bytes
-of UTF-8, rounded up, at least one. A chat has no overhead: its tokens are those of all its message texts
-joined together. An answer's length is told by the request (`emulate_output_tokens`), or drawn from a
-log-normal distribution by a hash of prompt and model: the same question gets the same answer.
+The tokenizer is arithmetic, so that a caller can predict every count: a text has one token for four bytes of UTF-8,
+rounded up, at least one. A chat has no overhead: its tokens are those of all its message texts joined. The length of an
+answer comes from the request (`emulate_output_tokens`), or else is drawn from a log-normal distribution by a hash of
+prompt and model. So the same prompt gets the same answer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BYTES_PER_TOKEN = 4
 _QUANTIZED = re.compile(r"-q\d$")
 BLOCK_TOKENS = 16
 
-#: Every answer starts with these pieces (one token each).
+#: Every answer begins with these pieces (one token each).
 OPENING = ("Emulated", " text", ",", " not", " a", " model", "'s", " answer", ":")
 
 _SENTENCES = (
@@ -51,7 +51,7 @@ def count_tokens(text: str | bytes) -> int:
 
 
 def chat_text(messages: Sequence[Mapping[str, Any]]) -> str:
-    """All message texts joined, without roles. Parts that are no text (images) count nothing."""
+    """All message texts joined, without roles. Parts that are not text (images) do not count."""
     return "".join(piece for message in messages for piece in _content_texts(message.get("content")))
 
 
@@ -65,7 +65,7 @@ def _content_texts(content: Any) -> Iterator[str]:
 
 
 def prefix_hashes(text: str | bytes) -> tuple[int, ...]:
-    """One hash for each full block of 16 tokens (64 bytes), each over all text up to its end."""
+    """One hash for each full block of 16 tokens (64 bytes). Each covers the text from its beginning to the block's end."""
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     size = BLOCK_TOKENS * BYTES_PER_TOKEN
     running = blake2b(digest_size=8)
@@ -90,27 +90,27 @@ def _unit(seed: int) -> float:
 
 
 def length_distribution(model: str) -> tuple[float, float]:
-    """Median (tokens) and sigma (of the natural logarithm) of a model's answers.
+    """Median (tokens) and sigma (of the natural logarithm) of the lengths of a model's answers.
 
-    They differ by model, as terse and chatty models do: median 120 to 320, sigma 0.6 to 0.9, spread by a hash
-    of the name.
+    They differ by model, because some models write long answers and others short ones: the median is 120 to 320 and
+    sigma 0.6 to 0.9, by a hash of the name.
     """
     seed = seed_of(model.lower(), "length")
     return 120.0 + 200.0 * _unit(seed), 0.6 + 0.3 * _unit(seed_of(model.lower(), "spread"))
 
 
 def drawn_output_tokens(text: str | bytes, model: str, salt: int = 0) -> int:
-    """The length of the answer that `model` gives to this prompt when nobody tells it (at least 1).
-    `salt` tells the choices of one request (`n`) apart."""
+    """The length of the answer of `model` to this prompt if the request does not set it (at least 1). `salt` separates
+    the choices of one request (`n`)."""
     median, sigma = length_distribution(model)
     normal = _STANDARD_NORMAL.inv_cdf(_unit(seed_of(text, f"{model.lower()}/{salt}")))
     return max(1, round(median * math.exp(sigma * normal)))
 
 
-def wished_output_tokens(params: Any, names: Sequence[str]) -> int | None:
-    """The length that a request tells: an int, or a mapping {model: int} looked up under `names`.
+def requested_output_tokens(params: Any, names: Sequence[str]) -> int | None:
+    """The length that a request sets: an int, or a mapping {model: int} looked up under `names`.
 
-    None where nothing fits. A ValueError says what is wrong with a malformed wish.
+    None without a matching entry. Raises ValueError for a value of another form.
     """
     if isinstance(params, Mapping):
         params = next((params[name] for name in names if name in params), None)
@@ -122,8 +122,9 @@ def wished_output_tokens(params: Any, names: Sequence[str]) -> int | None:
 
 
 def model_names(profile: EngineProfile, *served: str) -> list[str]:
-    """The names under which a request may tell a length: as served, the profile's, its model's with and
-    (last) without its quantisation. The last one draws lengths: quantised and served copies agree."""
+    """The names under which a request may set a length: the served name, the profile's, its model's with quantisation
+    and (last) without. The last one is used for drawing lengths, so that quantised and other copies of a model agree.
+    """
     model = profile.name.partition("@")[0]
     return [*served, profile.name, model, _QUANTIZED.sub("", model)]
 
@@ -153,7 +154,7 @@ class Answer:
 
     def escaped(self, start: int, stop: int) -> bytes:
         if self._pieces is None:
-            # No piece of the circle needs escaping: this is the path of nearly every chunk.
+            # No piece of the text needs escaping: nearly all chunks take this path.
             if stop - start == 1:
                 if start < len(OPENING):
                     return _OPENING_BYTES[start]
@@ -163,8 +164,8 @@ class Answer:
 
 
 def stopped_answer(seed: int, tokens: int, stops: Sequence[str]) -> tuple[Answer, str | None]:
-    """The answer cut before the first stop string, and that string; its tokens include the one that
-    completed the stop string, as an engine counts them."""
+    """The answer cut before the first stop string, and that string. The count includes the token that completed the
+    stop string, as an engine counts it."""
     answer = Answer(seed, tokens)
     text = answer.raw(0, tokens)
     found = min(((at, stop) for stop in stops if stop and (at := text.find(stop)) >= 0), default=None)
@@ -182,14 +183,14 @@ def stopped_answer(seed: int, tokens: int, stops: Sequence[str]) -> tuple[Answer
 
 
 def json_answer(seed: int, tokens: int) -> Answer:
-    """An answer that is one JSON object (when it has at least three tokens)."""
+    """An answer that is one JSON object (if it has at least three tokens)."""
     inner = Answer(seed, tokens)
     middle = [inner.piece(index) for index in range(max(0, tokens - 2))]
     return Answer(seed, tokens, ['{"emulated": "', *middle, '"}'][:tokens])
 
 
 def embedding(text: str | bytes, dimensions: int, model: str = "") -> list[float]:
-    """A unit vector that depends on the text and the model only."""
+    """A unit vector that depends only on the text and the model."""
     values: list[float] = []
     counter = 0
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text

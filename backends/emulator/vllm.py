@@ -1,9 +1,9 @@
 """The emulated vLLM server: its routes over one continuous-batching engine model.
 
-What it copies from vLLM 0.32 beside the formats: the key guards /v1 only and a wrong one gets
-`{"error": "Unauthorized"}`; unknown paths get FastAPI's `{"detail": ...}`; load shedding is a 503 without
-Retry-After (or a 200 whose stream holds the error); a client's `X-Request-Id` is part of the answer's id; the
-status line of a stream goes out before its first token.
+Beside the formats it copies this behaviour of vLLM 0.32: the key is needed on /v1 only, and a wrong key gets `{"error":
+"Unauthorized"}`; unknown paths get FastAPI's `{"detail": ...}`; load shedding is a 503 without Retry-After (or a 200
+whose stream has the error); a client's `X-Request-Id` is part of the answer's id; the status line of a stream is sent
+before its first token.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ _SHED_MESSAGE = "The server is overloaded: too many requests are in flight. Plea
 
 
 class VllmOptions(BaseModel):
-    """How one emulated vLLM is started. `max_num_queued_reqs` bounds requests in flight, running or waiting,
-    as vLLM's flag of that name does; `shed_in_stream` makes streams shed with a 200 and an error event."""
+    """The options of one emulated vLLM. `max_num_queued_reqs` bounds requests in flight, running or waiting, like
+    vLLM's flag of that name. With `shed_in_stream`, streams are shed with a 200 and an error event."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -147,7 +147,7 @@ class VllmServer:
             exchange.respond(error.status, error_json(error.status, error.message, error.kind, error.param))
 
     def state(self) -> dict[str, Any]:
-        """What tests and drills want to know, without scraping."""
+        """The state that tests read, without scraping."""
         engine = self.engine
         return {
             "running": engine.running,
@@ -283,11 +283,13 @@ class VllmServer:
         elif job.ignore_eos:
             wanted = limit
         else:
-            wanted = max(job.wished_tokens or drawn_output_tokens(prompt.data, model, salt), job.min_tokens)
+            wanted = max(
+                job.requested_tokens or drawn_output_tokens(prompt.data, model, salt), job.min_tokens
+            )
         shaped = None
         if job.as_json and job.tool is None:
             shaped = (
-                json_answer(seed, max(wanted, 2))  # the shortest that is an object
+                json_answer(seed, max(wanted, 2))  # the shortest JSON object
                 if job.schema is None
                 else schema_answer(seed, wanted, job.schema)
             )

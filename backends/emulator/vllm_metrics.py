@@ -1,9 +1,8 @@
-"""The Prometheus page of the emulated vLLM: every family that vLLM 0.32 shows, under its real name.
+"""The Prometheus page of the emulated vLLM: every family of vLLM 0.32 under its real name.
 
-What the model knows is real (running, waiting, KV use, prefix cache, preemptions, tokens, latencies); what it
-has no notion of stays 0 (multi-modal and external caches, FLOP estimates). Times are wall seconds as a scraper
-would measure them: the model's time divided by the speed. Names, types and buckets as vLLM's
-`v1/metrics/loggers.py` has them.
+Values that the model knows are real (running, waiting, KV use, prefix cache, preemptions, tokens, latencies). Others
+stay 0 (multi-modal and external caches, FLOP estimates). Times are wall seconds as a scraper measures them: the model's
+time divided by the speed. Names, types and buckets are those of vLLM's `v1/metrics/loggers.py`.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _FINISHED_REASONS = ("stop", "length", "abort", "error", "repetition")
 
 
 def one_two_five(most: int) -> tuple[int, ...]:
-    """1, 2, 5, 10, 20, ... up to `most`, as vLLM's token histograms have them."""
+    """1, 2, 5, 10, 20, ... up to `most`, the buckets of vLLM's token histograms."""
     found: list[int] = []
     scale = 1
     while True:
@@ -59,7 +58,7 @@ class Histogram:
 
 
 class VllmMetrics:
-    """What the emulated server counts, and the page that tells it (`generation.Observer`)."""
+    """The counts of the emulated server, and the page that shows them (`generation.Observer`)."""
 
     def __init__(self, engine: Engine, model: str, max_model_len: int, speed: float) -> None:
         self._engine = engine
@@ -101,7 +100,7 @@ class VllmMetrics:
         self._itl.observe(gap_s / self._speed)
 
     def step(self) -> None:
-        """Progress was handed out: what was computed since the last time is one iteration."""
+        """Progress was reported: the work since the last time counts as one iteration."""
         seen = self._engine.prompt_tokens_total + self._engine.generation_tokens_total
         if seen > self._iteration_seen_tokens:
             self._iteration_tokens.observe(seen - self._iteration_seen_tokens)

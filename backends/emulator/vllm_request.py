@@ -1,4 +1,4 @@
-"""What a request to the emulated vLLM asks for, checked as vLLM checks it."""
+"""The parameters of a request to the emulated vLLM, checked as vLLM checks them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from backends.emulator import openai_fields as fields
 from backends.emulator.openai_fields import Rejected
-from backends.emulator.text import BYTES_PER_TOKEN, chat_text, count_tokens, wished_output_tokens
+from backends.emulator.text import BYTES_PER_TOKEN, chat_text, count_tokens, requested_output_tokens
 
 
 @dataclass(slots=True)
@@ -37,10 +37,10 @@ class Job:
     schema: Mapping[str, Any] | None = None  # that the JSON must fit
     tool: Mapping[str, Any] | None = None
     tool_named: bool = False
-    logprobs: int | None = None  # how many alternatives a token; None: not asked for
+    logprobs: int | None = None  # number of alternatives for each token; None: not requested
     prompt_logprobs: int | None = None
     echo: bool = False
-    wished_tokens: int | None = None
+    requested_tokens: int | None = None
 
     @property
     def prompt_tokens(self) -> int:
@@ -162,7 +162,7 @@ def _parse_common(body: Mapping[str, Any], job: Job, names: list[str]) -> None:
         if not isinstance(extra, Mapping):
             raise fields.validation("vllm_xargs", "Input should be a valid dictionary")
         try:
-            job.wished_tokens = wished_output_tokens(extra.get("emulate_output_tokens"), names)
+            job.requested_tokens = requested_output_tokens(extra.get("emulate_output_tokens"), names)
         except ValueError as error:
             raise Rejected(400, str(error), param="vllm_xargs.emulate_output_tokens") from None
 
@@ -183,7 +183,7 @@ def _check_lengths(job: Job) -> None:
 
 
 def check_context(job: Job, max_model_len: int) -> None:
-    """Refuse what does not fit the context, as vLLM does."""
+    """Refuse a request that does not fit the context, as vLLM does."""
     longest = max(prompt.tokens for prompt in job.prompts)
     wanted = job.max_tokens if job.max_tokens is not None else 1
     if longest + wanted > max_model_len:

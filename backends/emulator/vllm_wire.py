@@ -1,7 +1,7 @@
-"""vLLM's bytes: chunks, whole answers and errors of /v1/chat/completions and /v1/completions.
+"""vLLM's bytes: chunks, non-streaming answers and errors of /v1/chat/completions and /v1/completions.
 
-Field order and presence follow vLLM's own models (chat chunks leave out what was not set; completion chunks
-tell every field, `"usage": null` too).
+The order and presence of fields follow vLLM's own models (chat chunks omit fields that were not set; completion chunks
+have every field, `"usage": null` too).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _logprob(seed: int, index: int) -> float:
 
 
 class VllmWire:
-    """One request's answer as vLLM writes it (`generation.Wire`)."""
+    """One request's answer in vLLM's format (`generation.Wire`)."""
 
     content_type = "text/event-stream; charset=utf-8"
     head_first = True
@@ -215,7 +215,7 @@ class VllmWire:
         return self._job.prompts[choice.index // self._job.n].data.decode("utf-8", "replace")
 
     def _logprobs(self, choice: Choice, start: int, stop: int) -> dict[str, Any] | None:
-        """Log probabilities in the right shape; the numbers are made up from the position."""
+        """Log probabilities of the right shape; the numbers are made up from the position."""
         count = self._job.logprobs
         if count is None or start == stop:
             return None

@@ -1,7 +1,7 @@
 """A pure model of inference engines: continuous batching, Ollama's slots, and hardware profiles.
 
-Nothing here reads a clock or does I/O: every method is told `now`, in seconds of the profile. A caller
-that runs faster than real time scales outside.
+Nothing here reads a clock or does I/O. Every method gets `now`, in seconds of the profile. A caller that runs faster
+than real time scales the time itself.
 """
 
 from backends.engine.batching import Engine

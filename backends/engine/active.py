@@ -1,4 +1,4 @@
-"""A sequence inside the engine: what it holds and how far it is."""
+"""A sequence inside the engine: its memory and its progress."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Active:
         self.generated = 0  # up to date unless it decodes
         self.computed = 0  # tokens in KV memory, while it prefills
         self.target = seq.prompt_tokens  # tokens to have in KV memory before it decodes
-        self.held: list[int] = []  # hashed units it holds, a prefix of seq.prefix or a part of it
+        self.held: list[int] = []  # hashed units that it holds: `seq.prefix` or the beginning of it
         self.offset = 0
-        self.decoding_from_s = 0.0  # when it was given the token that it began to decode from
+        self.decoding_from_s = 0.0  # when it got the token from which it began to decode
         self.end_step: int | None = None  # set while it decodes
         self.preempted = False

@@ -1,24 +1,23 @@
-"""Continuous batching as vLLM's schedulers do it, as a pure state machine in virtual time.
+"""Continuous batching as in vLLM's schedulers, as a pure state machine in virtual time.
 
-One step is one forward pass over a batch made afresh. Its token budget goes to decoding sequences first (one
-token each), then to a prefill under way, then to waiting sequences in order of arrival; a prefill that
-does not fit into the rest of the budget is cut into chunks. The step that ends a prefill gives the first
-token. When KV blocks run out, the sequence admitted last is preempted: it loses its blocks and goes back to
-the head of the queue, to recompute prompt and output so far.
+One step is one forward pass over a new batch. Its token budget goes first to decoding sequences (one token each), then
+to a prefill under way, then to waiting sequences in order of arrival. A prefill that does not fit into the rest of the
+budget is cut into chunks. The step that completes a prefill gives the first token. When KV blocks run out, the sequence
+admitted last is preempted: it loses its blocks, returns to the head of the queue, and later recomputes its prompt and
+its output so far.
 
-That is vLLM's v1 scheduler, and the older one (v0) with chunked prefill. Without it (`chunked_prefill` of the
-profile is off) the older one puts prompts first and whole: while waiting sequences fit, in order of arrival,
-into the budget, the seats and the free blocks, a step is a prefill of such prompts and of nothing else, in
-which decoding sequences get no token; else it decodes only. A prompt is let in only if it leaves one block in a
-hundred free, so that it is not preempted at once (`vllm/core/scheduler.py`, `_schedule_default`;
-`can_allocate` of its block manager).
+This is vLLM's v1 scheduler, and the older one (v0) with chunked prefill. Without chunked prefill (`chunked_prefill` of
+the profile is off), the older one schedules complete prompts first: while waiting sequences fit, in order of arrival,
+into the budget, the seats and the free blocks, a step prefills only such prompts, and decoding sequences get no token.
+Otherwise the step only decodes. A prompt is admitted only if one block in a hundred stays free, so that it is not
+preempted at once (`vllm/core/scheduler.py`, `_schedule_default`; `can_allocate` of its block manager).
 
-How it stays fast: every decoding sequence gets exactly one token in every step that decodes, and only such
-steps are counted (`_steps`), so nothing is kept per sequence and step. A sequence's context is `offset +
-steps`; it ends at a step known when it starts to decode (`_ends`), and needs a new KV block in every
-`block_tokens`-th step (`_growing`). A step without prefill costs O(1) beside the list of tokens given out, and
-with `every_token=False` a whole stretch of such steps is one computation: its length is known (next end, or no
-more blocks) and its time is an arithmetic series (`backends.engine.series`).
+Why it is fast: every decoding sequence gets exactly one token in each step that decodes. Only these steps are counted
+(`_steps`), so there is no work for each sequence and step. A sequence's context is `offset + steps`. Its last step is
+known when it starts to decode (`_ends`), and it needs a new KV block in every `block_tokens`-th step (`_growing`). A
+step without prefill costs O(1) plus the list of its tokens. With `every_token=False` a whole stretch of such steps is
+one computation: its length is known (the next end, or no more blocks), and its time is an arithmetic series
+(`backends.engine.series`).
 """
 
 from __future__ import annotations
@@ -33,17 +32,17 @@ from backends.engine.kv import KvBlocks
 from backends.engine.sequence import Progress, PromptTooLong, QueueFull, Sequence
 from router.core.profile import EngineProfile
 
-#: Share of the blocks that an admission leaves free where prompts are not chunked (vLLM's watermark).
+#: The share of the blocks that an admission leaves free if prompts are not chunked (vLLM's watermark).
 _WATERMARK = 0.01
 
 
 class Engine:
     """One engine replica. All times are seconds of `profile`, on the caller's clock.
 
-    `max_queued` bounds the waiting sequences (None: no bound). `context_tokens` bounds prompt and output
-    together, beside KV memory. With `every_token=False` progress is told for the first and the last token
-    of a sequence only; times then agree to rounding with those of single steps. All sequences with hashes
-    have the same `prefix_tokens`.
+    `max_queued` bounds the waiting sequences (None: no bound). `context_tokens` bounds prompt and output together, in
+    addition to KV memory. With `every_token=False` progress is reported only for the first and the last token of a
+    sequence; the times agree with those of single steps except for rounding. All sequences with hashes have the same
+    `prefix_tokens`.
     """
 
     def __init__(
@@ -70,10 +69,10 @@ class Engine:
         self._spared = 0 if profile.chunked_prefill else int(_WATERMARK * self.kv.total)
         fits = (self.kv.total - self._spared) * block
         if not profile.chunked_prefill:
-            fits = min(fits, profile.max_batched_tokens)  # whole, and again so after a preemption
+            fits = min(fits, profile.max_batched_tokens)  # in one step, and again after a preemption
         self.limit_tokens = fits if context_tokens is None else min(fits, context_tokens)
-        #: Hears gaps between tokens as they come to an end: their mean in seconds, and how many they are
-        #: (those of a jump are told together; a preemption's long gap is not told).
+        #: Called with gaps between tokens when they end: their mean in seconds and their number. Those of a stretch are
+        #: reported together; the long gap of a preemption is not reported.
         self.on_gaps: Callable[[float, int], None] | None = None
         self.preemptions_total = 0
         self.prefix_queries_total = 0
@@ -81,7 +80,7 @@ class Engine:
         self.prompt_tokens_total = 0
         self.generation_tokens_total = 0
         self._block = block
-        self._unit: int | None = None  # tokens of a hash, set by the first sequence that has some
+        self._unit: int | None = None  # tokens of one hash, set by the first sequence with hashes
         self._all: dict[str, Active] = {}
         self._waiting: OrderedDict[str, Active] = OrderedDict()
         self._running: dict[str, Active] = {}  # in order of admission
@@ -91,11 +90,11 @@ class Engine:
         self._growing: list[dict[str, Active]] = [{} for _ in range(block)]  # by step modulo block
         self._ends: dict[int, dict[str, Active]] = {}  # decoding sequences by the step of their last token
         self._end_steps: list[int] = []  # heap of the keys of `_ends`
-        self._steps = 0  # steps done in which all that decode got a token
+        self._steps = 0  # completed steps in which all decoding sequences got a token
         self._decoded_at_s = 0.0  # when the last of them ended
-        self._prompts_only = False  # the step under way is none of them
+        self._prompts_only = False  # the current step is not one of them
         self._idle_from_s = 0.0  # when the next step may start
-        # The stretch under way: `_stretch` equal steps but for KV growth; 0 when nothing runs.
+        # The current stretch: `_stretch` steps that differ only in KV growth; 0 if nothing runs.
         self._stretch = 0
         self._start_s = 0.0
         self._end_s = 0.0
@@ -121,8 +120,8 @@ class Engine:
     # Events in -----------------------------------------------------------------------------------
 
     def submit(self, seq: Sequence, now: float) -> None:
-        """Queue a sequence; it may join the step that starts at `now`. Raises QueueFull, PromptTooLong,
-        and ValueError for an id in use, lengths that make no sense or another `prefix_tokens`."""
+        """Queue a sequence; it may join the step that starts at `now`. Raises QueueFull, PromptTooLong, and ValueError
+        for an id in use, invalid lengths or another `prefix_tokens`."""
         self._catch_up(now)
         if seq.id in self._all:
             raise ValueError(f"sequence {seq.id!r} is in the engine already")
@@ -135,7 +134,7 @@ class Engine:
         if unit != self._unit and self._unit is not None:
             raise ValueError(f"hashes cover {self._unit} tokens in this engine, not {unit}")
         if self.max_queued is not None and len(self._waiting) >= self.max_queued:
-            self._plan_if_idle()  # those about to be admitted do not fill the queue
+            self._plan_if_idle()  # those that the next step admits do not fill the queue
             if len(self._waiting) >= self.max_queued:
                 raise QueueFull(f"{len(self._waiting)} sequences are waiting")
         if not self._all:
@@ -144,7 +143,7 @@ class Engine:
             self._unit = unit
             self.kv.unit = unit // self._block
         if self._stretch > 1 and not self._waiting and len(self._running) < self.profile.max_seqs:
-            self._cut_stretch()  # it may come in: no seat or no block is free where others wait
+            self._cut_stretch()  # it can join: nobody waits for a seat or a block
         active = Active(
             seq, min(seq.output_tokens, room), seq.finish if seq.output_tokens <= room else "length"
         )
@@ -153,9 +152,8 @@ class Engine:
         self._waiting[seq.id] = active
 
     def abort(self, seq_id: str, now: float) -> int:
-        """Take a sequence out and free its blocks. One that has ended by `now`, or is not known, is left
-        alone. The step under way keeps its length. Returns the tokens that it had generated, 0 if it was not
-        there."""
+        """Remove a sequence and free its blocks. One that has ended by `now`, or is unknown, is ignored. The current
+        step keeps its length. Returns the number of tokens that it had generated, 0 if it was not in the engine."""
         self._catch_up(now)
         active = self._all.get(seq_id)
         if active is None:
@@ -168,12 +166,12 @@ class Engine:
         return active.generated
 
     def next_at(self) -> float | None:
-        """When the running step (or stretch of steps) ends; None when idle."""
+        """When the current step (or stretch of steps) ends; None if idle."""
         self._plan_if_idle()
         return self._end_s if self._stretch else None
 
     def advance(self, now: float) -> list[Progress]:
-        """All that the steps ended by `now` gave out, in order of time."""
+        """All progress of steps that ended by `now`, in order of time."""
         self._catch_up(now)
         out = self._out
         self._out = []
@@ -182,8 +180,8 @@ class Engine:
     # Steps ---------------------------------------------------------------------------------------
 
     def _catch_up(self, now: float) -> None:
-        """Do all steps that end by `now`. A step that starts at `now` itself is not planned yet, so that
-        whatever else happens at `now` can join it."""
+        """Complete all steps that end by `now`. A step that starts exactly at `now` is not planned yet, so that other
+        events at `now` can join it."""
         while True:
             if not self._stretch:
                 if not self._all or self._idle_from_s >= now:
@@ -199,8 +197,8 @@ class Engine:
             self._plan()
 
     def _plan(self) -> None:
-        """Make the batch of the step that starts at `_idle_from_s`, and with no prefill in it and
-        `every_token` off the stretch of like steps that follows."""
+        """Plan the batch of the step that starts at `_idle_from_s`. If it has no prefill and `every_token` is off, plan
+        the stretch of equal steps that begins with it."""
         profile = self.profile
         self._start_s = self._idle_from_s
         self._slope_s = 0.0
@@ -214,7 +212,7 @@ class Engine:
         budget = left = profile.max_batched_tokens - decoding
         pairs = 0.0
         self._chunks = []
-        # At most one prefill is under way, the last one admitted: it got all that was left of the budget.
+        # At most one prefill is under way, the last one admitted: it got the whole rest of the budget.
         for active in list(self._prefilling.values()):
             count = min(left, active.target - active.computed)
             if self._blocks(active.computed + count) - self._blocks(active.computed) > self.kv.free:
@@ -233,7 +231,7 @@ class Engine:
         self._end_s = self._start_s + self._span_s(self._stretch)
 
     def _plan_prompts(self) -> bool:
-        """Make the step a prefill of whole waiting prompts; False if none can come in."""
+        """Make the step a prefill of complete waiting prompts. False if none can be admitted."""
         budget = self.profile.max_batched_tokens
         self._chunks = []
         left, pairs = self._admit_waiting(budget)
@@ -242,8 +240,8 @@ class Engine:
         return bool(self._chunks)
 
     def _admit_waiting(self, left: int) -> tuple[int, float]:
-        """Let waiting sequences into the step, of whose budget so much is left. Returns what is left of it
-        then, and their (new, context) token pairs."""
+        """Admit waiting sequences into the step, which has this much budget left. Returns the budget that is left
+        afterwards, and their (new, context) token pairs."""
         pairs = 0.0
         while self._waiting and left > 0 and len(self._running) < self.profile.max_seqs:
             active = next(iter(self._waiting.values()))
@@ -255,7 +253,7 @@ class Engine:
         return left, pairs
 
     def _make_room_for_decodes(self) -> bool:
-        """Preempt until every decoding sequence that needs a block in this step can have one."""
+        """Preempt until every decoding sequence that needs a block in this step can get one."""
         growing = self._growing[self._steps % self._block]
         preempted = False
         while len(growing) > self.kv.free:
@@ -264,13 +262,13 @@ class Engine:
         return preempted
 
     def _admit(self, active: Active, budget: int) -> int:
-        """Give the first waiting sequence a seat and blocks for as many tokens as `budget` allows. Returns
-        those tokens, 0 if blocks are short, or the budget for a prompt that may not be cut."""
+        """Give the first waiting sequence a seat, and blocks for as many tokens as `budget` allows. Returns the number
+        of these tokens; 0 if there are too few blocks, or too little budget for a prompt that may not be cut."""
         seq = active.seq
         found: list[int] = []
         cached = 0
         if self._unit and seq.prefix:
-            # The last token is always computed: its output is what the next one is sampled from.
+            # The last token is always computed, because its output is needed to sample the next one.
             found = self.kv.match(seq.prefix, min(seq.prompt_tokens, active.target - 1) // self._unit)
             cached = len(found) * self._unit
         count = min(budget, active.target - cached)
@@ -298,7 +296,7 @@ class Engine:
         self.kv.take(self._blocks(after) - self._blocks(before))
         seq = active.seq
         if self._unit and seq.prefix:
-            # As in vLLM, a block can be found from the moment it is scheduled.
+            # As in vLLM, other sequences can find a block as soon as it is scheduled.
             full = min(after, seq.prompt_tokens) // self._unit
             if full > before // self._unit:
                 active.held += self.kv.name(seq.prefix[before // self._unit : full])
@@ -319,8 +317,8 @@ class Engine:
         self._waiting.move_to_end(active.seq.id, last=False)
 
     def _leave(self, active: Active, *, in_step: bool) -> None:
-        """Take a running sequence out and let go of its blocks. `in_step`: a step is under way, so that a
-        decoding sequence has the block that its newest token is written to."""
+        """Remove a running sequence and free its blocks. `in_step`: a step is under way, so a decoding sequence also
+        has the block to which its newest token is written."""
         seq_id = active.seq.id
         del self._running[seq_id]
         if self._prefilling.pop(seq_id, None) is not None:
@@ -328,7 +326,7 @@ class Engine:
         else:
             context = active.offset + self._steps
             active.generated = context - active.seq.prompt_tokens
-            # The newest token is in KV memory only after the step that it is the input of.
+            # The newest token is in KV memory only after the step that has it as input.
             tokens = context if in_step else context - 1
             self._stop_decoding(active, context)
         self.kv.give(self._blocks(tokens) - len(active.held) * self.kv.unit)
@@ -343,7 +341,7 @@ class Engine:
         active.end_step = end
         self._decoding[seq_id] = active
         self._context_sum += context
-        # It writes token number `context` in the next step: a new block if the ones before fill theirs.
+        # The next step writes token number `context`: into a new block if the blocks before are full.
         self._growing[(1 - active.offset) % self._block][seq_id] = active
         ending = self._ends.get(end)
         if ending is None:
@@ -359,13 +357,13 @@ class Engine:
         del self._growing[(1 - active.offset) % self._block][seq_id]
         assert active.end_step is not None  # noqa: S101 (set for all that decode)
         ending = self._ends.get(active.end_step)
-        if ending is not None:  # None when it ends by itself
+        if ending is not None:  # None if it ends by itself
             del ending[seq_id]
         active.end_step = None
 
     def _finish_steps(self, count: int) -> None:
-        """The first `count` steps of the stretch are over: count their tokens, give out progress, let those
-        that are done go. Blocks for the step after them, if it is of the stretch, are taken."""
+        """Complete the first `count` steps of the stretch: count their tokens, report progress, and remove sequences
+        that have ended. Takes the blocks for the step after them if that belongs to the stretch."""
         at_s = self._start_s + self._span_s(count)
         more = count < self._stretch
         self._grow(count if more else count - 1)
@@ -385,10 +383,10 @@ class Engine:
             self._idle_from_s = at_s
 
     def _give_tokens(self, count: int, at_s: float) -> None:
-        """All that decode got a token in each of the `count` steps, the last one at `at_s`."""
+        """All decoding sequences got a token in each of the `count` steps, the last one at `at_s`."""
         decoding = len(self._decoding)
         if decoding and self.on_gaps is not None:
-            self._tell_gaps(self.on_gaps, count, at_s)
+            self._report_gaps(self.on_gaps, count, at_s)
         self._decoded_at_s = at_s
         self._steps += count
         self._context_sum += count * decoding
@@ -404,9 +402,9 @@ class Engine:
             self._leave(active, in_step=False)
             del self._all[active.seq.id]
 
-    def _tell_gaps(self, tell: Callable[[float, int], None], count: int, at_s: float) -> None:
-        """Tell the gaps that end in the `count` steps. Those of the first one began when each sequence had its
-        last token, which prompts in steps of their own may have put further back."""
+    def _report_gaps(self, tell: Callable[[float, int], None], count: int, at_s: float) -> None:
+        """Report the gaps that end in the `count` steps. Those of the first step began at each sequence's last token,
+        which may be longer ago if steps with prompts came in between."""
         decoding = len(self._decoding)
         start_s = self._start_s
         if self._decoded_at_s < start_s and not self.profile.chunked_prefill:
@@ -446,9 +444,9 @@ class Engine:
         return series.span_s(self._first_s, self._slope_s, count)
 
     def _stretch_steps(self) -> int:
-        """How many steps from now on are alike: until a sequence ends, or blocks run out. Nobody who waits
-        can come in before, since decoding frees no seat and no block."""
-        while not self._ends[self._end_steps[0]]:  # all that would have ended there have left
+        """How many steps from now on are equal: until a sequence ends, or blocks run out. No waiting sequence can be
+        admitted before, because decoding frees no seat and no block."""
+        while not self._ends[self._end_steps[0]]:  # sequences that would have ended there have been removed
             del self._ends[heapq.heappop(self._end_steps)]
         most = self._end_steps[0] - self._steps
         free = self.kv.free
@@ -463,7 +461,7 @@ class Engine:
         return steps
 
     def _grow(self, steps: int) -> None:
-        """Take the blocks of the `steps` steps that follow the first of the stretch."""
+        """Take the blocks for the `steps` steps that follow the first one of the stretch."""
         if steps <= 0:
             return
         cycles, rest = divmod(steps, self._block)
@@ -473,7 +471,7 @@ class Engine:
         self.kv.take(need)
 
     def _settle(self, now: float) -> None:
-        """Do those steps of the stretch that have ended by `now`."""
+        """Complete those steps of the stretch that have ended by `now`."""
         if self._stretch <= 1:
             return
         count = series.count_within(self._first_s, self._slope_s, now - self._start_s, self._stretch - 1)
@@ -481,7 +479,7 @@ class Engine:
             self._finish_steps(count)
 
     def _cut_stretch(self) -> None:
-        """Something changed: the batch is made afresh after the step under way."""
+        """Something has changed: plan a new batch after the current step."""
         self._stretch = 1
         self._slope_s = 0.0
         self._end_s = self._start_s + self._first_s

@@ -44,9 +44,9 @@ PCIE_HOST = dict.fromkeys((2, 4, 8), Link(162e-6, 4.06e9))
 
 @dataclass(frozen=True, slots=True)
 class SmallOperators:
-    """Beside the weights: fixed times of one layer's matrix products and of its small operators (norms,
-    rotary embedding, activation, residual), and how many times activations of hidden and of intermediate
-    width cross memory in the small ones."""
+    """Times beside the weights: constant times of one layer's matrix products and of its small operators (norms, rotary
+    embedding, activation, residual), and how often the small ones read or write activations of hidden and of
+    intermediate width."""
 
     matmul_s: float
     elementwise_s: float
@@ -56,7 +56,7 @@ class SmallOperators:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Parts of memory bandwidth and of throughput that are reached."""
+    """The reached shares of memory bandwidth and of throughput."""
 
     memory: float
     flops: float
@@ -64,9 +64,9 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class HardwareSpec:
-    """One GPU. `flops` is dense 16-bit tensor throughput. `reached` is what large matrix products get of
-    bandwidth and `flops`, `attention_flops_share` what prefill attention gets of `flops`, `llamacpp` what
-    llama.cpp gets of `reached`. `links` are by number of GPUs."""
+    """One GPU. `flops` is dense 16-bit tensor throughput. `reached` is the share of bandwidth and `flops` that large
+    matrix products reach, `attention_flops_share` the share of `flops` that prefill attention reaches, `llamacpp` the
+    share of `reached` that llama.cpp reaches. `links` are by number of GPUs."""
 
     name: str
     memory_bytes: float
@@ -82,17 +82,17 @@ class HardwareSpec:
 
     @property
     def read_bytes_per_s(self) -> float:
-        """Rate at which weights are read."""
+        """The rate at which weights are read."""
         return self.bytes_per_s * self.reached.memory
 
     @property
     def matmul_flops(self) -> float:
-        """Rate of large matrix products."""
+        """The rate of large matrix products."""
         return self.flops * self.reached.flops
 
 
-#: Share of bandwidth that decode attention reaches (Vidur, A30, Qwen2-7B; median error 7 %), and the fixed
-#: time of one layer's attention.
+#: The share of bandwidth that decode attention reaches (Vidur, A30, Qwen2-7B; median error 7 %), and the constant time
+#: of one layer's attention.
 ATTENTION_MEMORY_SHARE = 0.783
 ATTENTION_S = 19.4e-6
 #: Scheduler, sampler and CPU launches of vLLM in each step (AIBrix, Llama 3.1 8B on the A100).
@@ -102,7 +102,7 @@ HOST_S = 1.3e-3
 # of it on Turing and Volta, which have no FlashAttention-2.
 _ATTENTION_TO_MATMUL = 0.665 / 0.737
 
-# Also stands in where no small operator was measured.
+# Also used where no small operator was measured.
 _A100_SMALL = SmallOperators(22.2e-6, 15.2e-6, 11.5, 7.9)
 
 HARDWARE: dict[str, HardwareSpec] = {
@@ -217,7 +217,7 @@ QUANTIZATIONS = {
     "q4": Quantization("q4", "Q4_K_M", 4.86 / 8, 0.834),
     "q8": Quantization("q8", "Q8_0", 8.5 / 8, 0.834),
 }
-#: llama.cpp's fixed time for each layer of a step, all of it (llama-bench, RTX 4090, Llama 3 8B Q4_K_M).
+#: llama.cpp's total constant time for each layer of a step (llama-bench, RTX 4090, Llama 3 8B Q4_K_M).
 LLAMACPP_LAYER_S = 66e-6
-#: Share of bandwidth that its decode attention reaches (same table, 512 and 4,096 tokens).
+#: The share of bandwidth that its decode attention reaches (same table, 512 and 4,096 tokens).
 LLAMACPP_ATTENTION_SHARE = 0.326

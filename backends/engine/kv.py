@@ -1,12 +1,12 @@
-"""Paged KV memory: a count of blocks, some of them known by the hash of the prompt prefix they hold.
+"""Paged KV memory: counts blocks, and knows some of them by the hash of the prompt prefix in them.
 
-A block is *held* while a sequence uses it. A hashed block that nobody holds stays in the cache and is free
-all the same: it is evicted, least recently used first, when plain free blocks have run out (vLLM's automatic
-prefix caching). Blocks without a hash are only counted, never listed, so that growth costs nothing.
+A block is *held* while a sequence uses it. A hashed block that no sequence holds stays in the cache and counts as free:
+when other free blocks have run out, it is evicted, least recently used first (vLLM's automatic prefix caching). Blocks
+without a hash are only counted, not listed, so growth costs nothing.
 
-One hash stands for a *unit* of one block or more, which is entered, found, held and evicted as a whole: who
-knows prefixes by 512 tokens pays for one entry where blocks of 16 tokens would be 32. What is done to many
-units at once is done by the dictionaries' own loops where that is faster.
+One hash stands for a *unit* of one or more blocks, which is added, found, held and evicted together. With units of 512
+tokens there is one entry instead of 32 for blocks of 16 tokens. Operations on many units use the dictionaries' own
+loops where that is faster.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from itertools import islice, takewhile
 
 
 class KvBlocks:
-    """`total` blocks. `free` counts evictable cached blocks too. `unit` blocks make one unit; it is set before
+    """`total` blocks. `free` includes cached blocks that can be evicted. A unit has `unit` blocks; this is set before
     the first `name`."""
 
     __slots__ = ("_holders", "_idle", "_plain", "free", "total", "unit")
@@ -27,8 +27,8 @@ class KvBlocks:
         self.free = total
         self.unit = unit
         self._plain = total  # blocks that are free and not in the cache
-        self._holders: dict[int, int] = {}  # every cached unit by hash: how many sequences hold it
-        self._idle: OrderedDict[int, None] = OrderedDict()  # cached, held by nobody, oldest first
+        self._holders: dict[int, int] = {}  # every cached unit by hash: the number of sequences that hold it
+        self._idle: OrderedDict[int, None] = OrderedDict()  # cached units that nobody holds, oldest first
 
     @property
     def usage(self) -> float:
@@ -36,11 +36,11 @@ class KvBlocks:
         return 1.0 - self.free / self.total
 
     def match(self, prefix: Sequence[int], most: int) -> list[int]:
-        """The leading units of `prefix` that are in the cache, `most` at the most."""
+        """The leading units of `prefix` that are in the cache, at most `most`."""
         return list(takewhile(self._holders.__contains__, islice(prefix, most)))
 
     def idle_among(self, units: Iterable[int]) -> int:
-        """How many blocks of these cached units count as free now."""
+        """The number of blocks of these cached units that count as free now."""
         return list(map(self._holders.get, units)).count(0) * self.unit
 
     def hold(self, units: Sequence[int]) -> None:
@@ -54,7 +54,7 @@ class KvBlocks:
             holders[one] = count + 1
 
     def take(self, count: int) -> None:
-        """Hold `count` blocks without a hash; evicts cached units if it must. The caller has checked `free`."""
+        """Hold `count` blocks without a hash; evicts cached units if necessary. The caller has checked `free`."""
         self.free -= count
         self._plain -= count
         if self._plain < 0:
@@ -65,13 +65,13 @@ class KvBlocks:
                 del holders[oldest(False)[0]]
 
     def give(self, count: int) -> None:
-        """Let go of `count` blocks without a hash."""
+        """Free `count` blocks without a hash."""
         self.free += count
         self._plain += count
 
     def name(self, units: Sequence[int]) -> Iterable[int]:
-        """Enter held blocks without a hash into the cache under the hashes `units`. Returns those that were
-        not there before: of the others the holder's copy stays without a hash."""
+        """Add held blocks without a hash to the cache under the hashes `units`. Returns the new ones. Of the others the
+        cache has a copy already, and the holder's blocks stay without a hash."""
         holders = self._holders
         fresh = dict.fromkeys(units, 1)
         if not holders.keys().isdisjoint(fresh):
@@ -80,8 +80,8 @@ class KvBlocks:
         return fresh
 
     def drop(self, units: Sequence[int]) -> None:
-        """Let go of hashed units, given shortest prefix first. The longest is evicted first: a prefix
-        without its head is of no use."""
+        """Free hashed units, given with the shortest prefix first. The longest is evicted first, because a prefix
+        without its beginning is useless."""
         holders, idle = self._holders, self._idle
         cached = len(idle)
         for one in reversed(units):

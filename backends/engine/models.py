@@ -24,8 +24,8 @@ class ModelSpec:
     tied: bool = False
 
     def layer_params(self, tensor_parallel: int = 1) -> float:
-        """Weights in the linear layers of one decoder layer on each of `tensor_parallel` GPUs. Key and value
-        heads are replicated when there are fewer of them than GPUs."""
+        """Weights in the linear layers of one decoder layer on each of `tensor_parallel` GPUs. Key and value heads are
+        replicated if there are fewer of them than GPUs."""
         kv_heads = max(self.kv_heads, tensor_parallel)
         attention = self.hidden * self.head_dim * (2 * self.heads + 2 * kv_heads)
         return (attention + 3 * self.hidden * self.intermediate) / tensor_parallel

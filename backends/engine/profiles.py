@@ -29,7 +29,7 @@ from backends.engine.models import MODELS, ModelSpec
 from router.core.profile import EngineProfile
 
 MIN_CONTEXT_TOKENS = 4096
-#: Ollama slots of a quantised profile; an Ollama server may be told another number.
+#: Ollama slots of a quantised profile; an Ollama server may use another number.
 SLOTS = 4
 
 _TENSOR_PARALLEL = (1, 2, 4, 8)
@@ -37,14 +37,14 @@ _VLLM_MEMORY_SHARE = 0.9  # vLLM's gpu_memory_utilization
 _VLLM_RESERVE_BYTES = 2.0e9  # activations and CUDA graphs on each GPU, assumed
 _OLLAMA_MEMORY_SHARE = 0.95
 _OLLAMA_RESERVE_BYTES = 0.8e9
-# Start-up and reading of weights, assumed: a local NVMe disk or the page cache.
+# Start-up and loading of weights, assumed: from a local NVMe disk or the page cache.
 _VLLM_START_S = 20.0
 _OLLAMA_START_S = 1.0
 _LOAD_BYTES_PER_S = 2.5e9
 
 
 class UnknownProfile(KeyError):
-    """No profile has that name; the message lists near ones."""
+    """No profile has this name. The message lists similar names."""
 
     def __init__(self, name: str, near: list[str]) -> None:
         hint = f"; near names: {', '.join(near)}" if near else ""
@@ -63,7 +63,7 @@ def names() -> list[str]:
 
 
 def profile(name: str) -> EngineProfile:
-    """The profile of that name. Raises UnknownProfile, a KeyError."""
+    """The profile of this name. Raises UnknownProfile, which is a KeyError."""
     found = _profiles().get(name)
     if found is None:
         raise UnknownProfile(name, difflib.get_close_matches(name, _profiles(), n=5, cutoff=0.5))

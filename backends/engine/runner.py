@@ -1,4 +1,4 @@
-"""A model that an Ollama server has in memory: its slots, who waits for one, and the batch of its next step."""
+"""A model in an Ollama server's memory: its slots, the sequences that wait for one, and the batch of its next step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from backends.engine.sequence import Finish, Sequence
 from router.core.profile import EngineProfile
 
-#: A free slot is chosen for its cached prompt when it has at least this share of the new one.
+#: A free slot is chosen for its cached prompt if that covers at least this share of the new one.
 SLOT_SIMILARITY = 0.1
 
 
@@ -26,7 +26,8 @@ class Work:
 
 
 class Slot:
-    """`cached` tokens of the prompt with the hashes `prefix`, `unit_tokens` each, are in its KV cache."""
+    """One slot. The first `cached` tokens of the prompt with the hashes `prefix`, `unit_tokens` each, are in its KV
+    cache."""
 
     __slots__ = ("cached", "prefix", "unit_tokens", "used_at_s", "work")
 
@@ -61,20 +62,19 @@ class Runner:
 
 
 class Batch(NamedTuple):
-    """One step of a model: what it computes and the seconds it takes."""
+    """One step of a model: its work, and its time in seconds."""
 
     step_s: float
-    slope_s: float  # by how much it takes longer when all that decode have one token more
+    slope_s: float  # the added time if each decoding sequence has one token more
     decoding: list[tuple[Slot, Work]]
-    chunks: list[tuple[Slot, Work, int]]  # with the prompt tokens that are new
+    chunks: list[tuple[Slot, Work, int]]  # with the number of new prompt tokens
 
 
 NO_BATCH = Batch(0.0, 0.0, [], [])
 
 
 def make_batch(runner: Runner) -> Batch:
-    """What the next step of a model computes: a token for all that decode, the rest of the budget for
-    prompts."""
+    """The work of a model's next step: one token for each decoding sequence, and prompts with the rest of the budget."""
     profile = runner.profile
     prompts: list[tuple[Slot, Work]] = []
     decoding: list[tuple[Slot, Work]] = []
@@ -105,8 +105,8 @@ def make_batch(runner: Runner) -> Batch:
 
 
 def choose_slot(free: list[Slot], seq: Sequence, block_tokens: int) -> tuple[Slot, int]:
-    """The free slot for a prompt and the tokens it has of it already: the one with the longest common prefix
-    if that is a fair share of the prompt, else the one used least recently."""
+    """The free slot for a prompt, and the number of the prompt's tokens in it: the slot with the longest common prefix
+    if that is a large enough share of the prompt, else the one used least recently."""
     best, common = free[0], -1
     for slot in free:
         found = _common_tokens(slot, seq, block_tokens)
@@ -122,7 +122,7 @@ def _common_tokens(slot: Slot, seq: Sequence, block_tokens: int) -> int:
     unit = seq.unit_tokens(block_tokens)
     if unit != slot.unit_tokens:
         return 0
-    # The last token is always computed: its output is what the next one is sampled from.
+    # The last token is always computed, because its output is needed to sample the next one.
     most = min(slot.cached, seq.prompt_tokens - 1) // unit
     different = compress(count(), map(ne, slot.prefix, seq.prefix))
     return min(next(different, len(seq.prefix)), len(slot.prefix), most) * unit

@@ -1,4 +1,4 @@
-"""What goes into an engine and what comes out of it."""
+"""The inputs and outputs of an engine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Finish = Literal["stop", "length"]
 
 
 class QueueFull(Exception):
-    """The engine's waiting queue holds as many sequences as it may."""
+    """The engine's waiting queue is full."""
 
 
 class PromptTooLong(Exception):
@@ -22,7 +22,7 @@ class PromptTooLong(Exception):
 
 
 class UnknownModel(Exception):
-    """The engine does not hold a model of that name."""
+    """The engine has no model of this name."""
 
     def __init__(self, model: str) -> None:
         super().__init__(f"unknown model {model!r}")
@@ -33,13 +33,13 @@ class UnknownModel(Exception):
 class Sequence:
     """One sequence to serve.
 
-    `output_tokens` is the length to generate, with `max_tokens` applied by the caller, who says in `finish`
-    why it ends there; 0 means prefill only (an embedding). `prefix` are the hashes of the prompt's full
-    leading units of `prefix_tokens` tokens, each one covering all before it. A unit is a KV block of the
-    profile (None) or a multiple of it: cached, matched and evicted as a whole, at the cost of one block.
-    The fields after `prefix_tokens` are filled in by the engine: tokens found in the prefix cache, when the
-    model was in memory (`runner_at_s`), when it first got a seat in the batch, and when its first token was
-    there.
+    `output_tokens` is the length to generate, after `max_tokens` was applied by the caller, who sets `finish` to the
+    reason for the end. 0 means prefill only (an embedding). `prefix` has the hashes of the prompt's full leading units
+    of `prefix_tokens` tokens; each covers all tokens up to its end. A unit is a KV block of the profile (None) or a
+    multiple of it; it is cached, matched and evicted together.
+
+    The engine sets the fields after `prefix_tokens`: the tokens found in the prefix cache, and when the model was in
+    memory (`runner_at_s`), the sequence first got a seat in the batch, and its first token was made.
     """
 
     id: str
@@ -56,8 +56,8 @@ class Sequence:
     first_token_at_s: float | None = None
 
     def unit_tokens(self, block_tokens: int) -> int:
-        """Tokens that one hash of `prefix` covers, where KV blocks have `block_tokens`. Raises ValueError if
-        that is no multiple of a block."""
+        """The tokens that one hash of `prefix` covers, if KV blocks have `block_tokens`. Raises ValueError if that is
+        not a multiple of a block."""
         unit = block_tokens if self.prefix_tokens is None else self.prefix_tokens
         if unit < 1 or unit % block_tokens:
             raise ValueError(f"prefix_tokens {unit} is no multiple of a KV block of {block_tokens}")

@@ -1,5 +1,5 @@
-"""Time of many steps that are alike: each takes the same time more than the one before, since step time is
-linear in the KV tokens read. So it is an arithmetic series."""
+"""The time of many equal steps. Step time is linear in the KV tokens read, so each step takes the same time more than
+the one before: the times are an arithmetic series."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import math
 
 
 def span_s(first_s: float, slope_s: float, count: int) -> float:
-    """Seconds that `count` steps take, the first of them `first_s`, each next one `slope_s` more."""
+    """Seconds of `count` steps: the first takes `first_s`, each further one `slope_s` more."""
     return count * first_s + slope_s * (count * (count - 1) / 2)
 
 
 def count_within(first_s: float, slope_s: float, spent_s: float, most: int) -> int:
-    """How many of those steps have ended after `spent_s` seconds, `most` at the most."""
+    """How many of these steps have ended after `spent_s` seconds, at most `most`."""
     if spent_s <= 0.0:
         return 0
     # the root of slope / 2 * n^2 + linear * n = spent

@@ -1,22 +1,20 @@
-"""An Ollama server: one llama.cpp process per loaded model, each with a fixed number of slots.
+"""An Ollama server: one llama.cpp process for each loaded model, each with a fixed number of slots.
 
-A request for a model in memory goes to that model's slots and waits for a free one, first come first served.
-A request for another model is *pending* until that model is loaded; only pending requests count against the
-limit (Ollama's OLLAMA_MAX_QUEUE). Models load one at a time, in the order asked for; when no more fit, the
-idle model used least recently is unloaded, and with none idle the load waits. A model unloads by itself
-`keep_alive_s` after its last request.
+A request for a model in memory waits for a free slot of that model, in order of arrival. A request for another model is
+*pending* until that model is loaded; only pending requests count against the limit (Ollama's OLLAMA_MAX_QUEUE). Models
+load one at a time, in the order of the requests. If there is no room, the idle model used least recently is unloaded;
+if none is idle, the load waits. A model unloads by itself `keep_alive_s` after its last request.
 
-One step is one llama.cpp batch of one model: a token for each slot that decodes, the rest of the budget to
-prompts. A slot keeps the KV cache of its last prompt, and a new prompt reuses the leading blocks that it has
-in common with it. Models in memory share the hardware: their steps alternate.
+One step is one llama.cpp batch of one model: one token for each decoding slot, and prompts with the rest of the budget.
+A slot keeps the KV cache of its last prompt, and a new prompt reuses the leading blocks that both have in common.
+Models in memory share the hardware: their steps alternate.
 
-With `every_token=False` steps that are alike are jumped over. While every slot with work decodes, a *round*,
-one step of each model that has work, differs from the one before only in the KV tokens read, so that the
-time of many rounds is an arithmetic series. The jump ends before the round in which a sequence ends, or when
-a slot gets or loses its work.
+With `every_token=False` equal steps are computed together. While every slot with work decodes, a *round* (one step of
+each model with work) differs from the one before only in the number of KV tokens read. So the times of many rounds are
+an arithmetic series. Such a jump ends before the round in which a sequence ends, or when a slot gets or loses its work.
 
-Facts from the Ollama and llama.cpp sources (both MIT): default limits, FIFO loads, slot choice by the longest
-common prefix.
+Facts from the Ollama and llama.cpp sources (both MIT): default limits, loads in order of arrival, slot choice by the
+longest common prefix.
 """
 
 from __future__ import annotations
@@ -45,13 +43,12 @@ class LoadedModel:
 
 
 class SlotEngine:
-    """An Ollama server that may hold the models of `profiles` (by the name a request uses).
+    """An Ollama server that may load the models in `profiles` (by the name that requests use).
 
-    `slots` (None: the profile's) is OLLAMA_NUM_PARALLEL, `context_tokens` num_ctx, the context of one slot,
-    bounded by what KV memory gives each. `model_bytes` with `memory_bytes` bound loaded models by memory
-    beside their number. All times are seconds of the profiles, on the caller's clock. With
-    `every_token=False` progress is told for the first and the last token of a sequence only; times then agree
-    to rounding with those of single steps.
+    `slots` (None: the profile's) is OLLAMA_NUM_PARALLEL. `context_tokens` is num_ctx, the context of one slot, bounded
+    by the KV memory for each. `model_bytes` and `memory_bytes` bound the loaded models by memory, in addition to their
+    number. All times are seconds of the profiles, on the caller's clock. With `every_token=False` progress is reported
+    only for the first and the last token of a sequence; the times agree with those of single steps except for rounding.
     """
 
     def __init__(
@@ -89,14 +86,14 @@ class SlotEngine:
         self.loads_total = 0
         self.unloads_total = 0
         self._runners: dict[str, Runner] = {}
-        self._keep_alive: dict[str, float] = {}  # as last asked for, by model
+        self._keep_alive: dict[str, float] = {}  # as requested last, by model
         self._pending: OrderedDict[str, Work] = OrderedDict()
         self._model_of: dict[str, str] = {}  # every sequence in the engine
         self._loading: tuple[str, float] | None = None  # model, when it is in memory
         self._step: tuple[str, float] | None = None  # model, when the step ends
         self._batch = NO_BATCH  # of that step
-        # The jump before that step: `_rounds` rounds over the models of `_round` from `_start_s` on, in which
-        # nobody ends; the first round takes `_round_s`, each next one `_slope_s` more.
+        # The jump before that step: `_rounds` rounds over the models in `_round`, from `_start_s` on, in which no
+        # sequence ends. The first round takes `_round_s`, each further one `_slope_s` more.
         self._rounds = 0
         self._rounds_done = 0
         self._round: dict[str, Batch] = {}
@@ -133,7 +130,7 @@ class SlotEngine:
         return min(self.context_tokens, profile.kv_capacity_tokens // (self.slots or profile.slots))
 
     def loaded(self, now: float) -> list[LoadedModel]:
-        """The models in memory at `now`, for /api/ps: the one that expires last first."""
+        """The models in memory at `now`, for /api/ps, ordered by expiry, the last first."""
         self._catch_up(now)
         found = [
             LoadedModel(
@@ -154,10 +151,11 @@ class SlotEngine:
     # Events in -----------------------------------------------------------------------------------
 
     def submit(self, seq: Sequence, now: float, keep_alive_s: float | None = None) -> None:
-        """Take a sequence for `seq.model`. `keep_alive_s` replaces that model's keep-alive (infinite: never
-        unload, 0: as soon as it is idle). A sequence of no prompt only loads the model, and its one Progress
-        has no tokens. Raises UnknownModel, QueueFull (pending sequences only), PromptTooLong, and ValueError
-        for an id in use or lengths that make no sense."""
+        """Submit a sequence for `seq.model`. `keep_alive_s` replaces the model's keep-alive (infinite: never unload, 0:
+        as soon as it is idle). A sequence without a prompt only loads the model, and its one Progress has no tokens.
+        Raises UnknownModel, QueueFull (pending sequences only), PromptTooLong, and ValueError for an id in use or
+        invalid lengths.
+        """
         self._catch_up(now)
         if seq.id in self._model_of:
             raise ValueError(f"sequence {seq.id!r} is in the engine already")
@@ -188,8 +186,8 @@ class SlotEngine:
             self._after_release(seq.model, now)
 
     def abort(self, seq_id: str, now: float) -> int:
-        """Take a sequence out; one that has ended by `now`, or is not known, is left alone. A load that was
-        started for it goes on. Returns the tokens that it had generated, 0 if it was not there."""
+        """Remove a sequence. One that has ended by `now`, or is unknown, is ignored. A load that was started for it
+        continues. Returns the number of tokens that it had generated, 0 if it was not in the engine."""
         self._catch_up(now)
         model = self._model_of.pop(seq_id, None)
         if model is None or self._pending.pop(seq_id, None) is not None:
@@ -215,13 +213,13 @@ class SlotEngine:
             self._after_release(model, now)
 
     def next_at(self) -> float | None:
-        """When the running step or load ends; None when idle. Models expire in between, unasked for."""
+        """When the current step or load ends; None if idle. Models expire in between without a call."""
         self._plan()
         ends = [one[1] for one in (self._step, self._loading) if one is not None]
         return min(ends) if ends else None
 
     def advance(self, now: float) -> list[Progress]:
-        """All that was given out by `now`, in order of time; models whose keep-alive is over are gone."""
+        """All progress by `now`, in order of time. Models whose keep-alive is over are unloaded."""
         self._catch_up(now)
         out = self._out
         self._out = []
@@ -236,7 +234,7 @@ class SlotEngine:
             raise UnknownModel(model) from None
 
     def _start_load(self, now: float) -> None:
-        """Load the model that the first pending sequence asks for, if nothing loads now and there is room."""
+        """Load the model of the first pending sequence, if nothing loads now and there is room."""
         if self._loading is not None or not self._pending:
             return
         model = next(iter(self._pending.values())).seq.model
@@ -276,12 +274,12 @@ class SlotEngine:
 
     def _remove(self, model: str) -> None:
         del self._runners[model]
-        self._keep_alive.pop(model, None)  # a wish lasts as long as the model stays
+        self._keep_alive.pop(model, None)  # a request's keep-alive holds only while the model stays loaded
         self._turn.remove(model)
         self.unloads_total += 1
 
     def _after_release(self, model: str, now: float) -> None:
-        """A model may have become idle: unload it if it was not to stay, and see who waits for its room."""
+        """A model may have become idle: unload it if its keep-alive is over, and give its room to waiting sequences."""
         runner = self._runners.get(model)
         if runner is not None and runner.idle and runner.keep_alive_s <= 0:
             self._remove(model)
@@ -315,7 +313,7 @@ class SlotEngine:
             work.computed = seq.cached_tokens = common
             slot.prefix = seq.prefix
             slot.unit_tokens = seq.unit_tokens(runner.profile.block_tokens)
-            slot.cached = common  # the rest is overwritten
+            slot.cached = common  # the rest will be overwritten
             seq.admitted_at_s = now
             self.prefix_queries_total += seq.prompt_tokens
             self.prefix_hits_total += common
@@ -349,7 +347,7 @@ class SlotEngine:
         self._expire(now)
 
     def _plan(self) -> None:
-        """Start the next step, of the model that ran longest ago among those with work."""
+        """Start the next step, of the model with work whose last step is longest ago."""
         if self._step is not None:
             return
         for model in self._turn:
@@ -366,11 +364,11 @@ class SlotEngine:
     def _finish_step(self) -> None:
         assert self._step is not None  # noqa: S101 (the caller has looked)
         model, at_s = self._step
-        self._rounds = self._rounds_done = 0  # `_settle` has done them
+        self._rounds = self._rounds_done = 0  # `_settle` has counted their tokens
         self._step = None
         self._free_at_s = at_s
         runner = self._runners.get(model)
-        if runner is None:  # all its work was aborted in mid-step, and it was unloaded
+        if runner is None:  # all its work was aborted during the step, and it was unloaded
             return
         for slot, work in self._batch.decoding:
             if slot.work is work:  # not aborted
@@ -400,7 +398,7 @@ class SlotEngine:
     # Jumps over rounds that are alike --------------------------------------------------------------
 
     def _plan_jump(self, model: str) -> None:
-        """Put before the step just planned as many rounds as nobody ends in, if all that have work decode."""
+        """Before the planned step, put as many rounds as no sequence ends in, if all slots with work decode."""
         batches = {model: self._batch}
         for other in self._turn:
             if other != model and self._runners[other].active:
@@ -419,7 +417,7 @@ class SlotEngine:
         self._step = (model, self._step_end_s(rounds))
 
     def _step_end_s(self, rounds: int) -> float:
-        """When the first step after so many rounds of the jump ends."""
+        """When the first step after this many rounds of the jump ends."""
         return (
             self._start_s
             + series.span_s(self._round_s, self._slope_s, rounds)
@@ -428,7 +426,7 @@ class SlotEngine:
         )
 
     def _finish_rounds(self, done: int) -> None:
-        """So many rounds of the jump are over: count their tokens."""
+        """Complete this many rounds of the jump: count their tokens."""
         new = done - self._rounds_done
         if not new:
             return
@@ -437,14 +435,14 @@ class SlotEngine:
             for _, work in batch.decoding:
                 work.generated += new
             self.generation_tokens_total += new * len(batch.decoding)
-        model, *others = self._round  # all had their turns before the step under way
+        model, *others = self._round  # all models ran their step before the current step
         for one in (*others, model):
             self._turn.remove(one)
             self._turn.append(one)
 
     def _settle(self, now: float) -> bool:
-        """Do those rounds of the jump that have ended by `now`. True if the next step has ended too, so that
-        the jump is cut: in a round under way models step one by one."""
+        """Complete those rounds of the jump that have ended by `now`. True if the next step has ended too, so that the
+        jump ends: during a round, models step one by one."""
         if self._rounds == self._rounds_done:
             return False
         spent_s = now - self._start_s
@@ -455,7 +453,7 @@ class SlotEngine:
         return True
 
     def _cut_jump(self) -> None:
-        """Something changes: the next batch is made afresh after the step under way."""
+        """Something has changed: plan a new batch after the current step."""
         if self._rounds > self._rounds_done and self._step is not None:
             self._step = (self._step[0], self._step_end_s(self._rounds_done))
             self._rounds = self._rounds_done

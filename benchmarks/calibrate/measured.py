@@ -23,8 +23,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from benchmarks.checks import problem
 from benchmarks.measures import mean_rate, quantile
-from benchmarks.published import json_lines
 from benchmarks.workloads.format import WorkloadError
+from benchmarks.workloads.published import json_lines
 from router.config.fields import Count, NotNegative
 
 MEASUREMENT_KEY = "headway_measurement"

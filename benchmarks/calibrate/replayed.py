@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.calibrate.measured import Level, Measured, read_file, request_of
-from benchmarks.published import json_lines
 from benchmarks.replay.command import RESULTS_KEY
 from benchmarks.workloads.format import WorkloadError
+from benchmarks.workloads.published import json_lines
 
 _FIELDS = ("prompt_tokens", "output_tokens", "ttft_s", "e2e_s")
 

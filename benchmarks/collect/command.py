@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import TimeElapsedColumn
 from rich.table import Table
 
-from benchmarks.collect.drive import Collection, Level, Settings, collect, until_stopped
+from benchmarks.collect.drive import Collection, Level, Settings, collect
 from benchmarks.collect.drive import Progress as Standing
 from benchmarks.collect.engines import fleet_from, open_engines
 from benchmarks.collect.judge import Judge, Verdicts
@@ -26,6 +26,7 @@ from benchmarks.collect.prompts import Questions, read_questions
 from benchmarks.collect.results import first_answers, summary, to_dataset
 from benchmarks.replay.client import check_url
 from benchmarks.replay.command import run_until_interrupted
+from benchmarks.replay.pace import until_stopped
 from benchmarks.terminal import INTERRUPTED, progress_bar
 from benchmarks.workloads.format import WorkloadError
 from predictors.training import dataset

@@ -11,14 +11,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
 
 from benchmarks.collect.clients import Reply
 from benchmarks.collect.engines import Engine
 from benchmarks.collect.prompts import Question
+from benchmarks.replay.pace import until_stopped
 from benchmarks.workloads.arrivals import poisson
 from router.core.errors import UpstreamError
 from router.core.types import Candidate, EndedHow, LoadReport
@@ -114,21 +114,6 @@ async def collect(
     driver = _Driver(levels, questions, settings, show, on_progress)
     driver.collection.finished = await until_stopped(stop, driver.all(engines))
     return driver.collection
-
-
-async def until_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Do the work, or drop it when `stop` is set; whether it came to its end."""
-    working = asyncio.create_task(work, name="work")
-    stopped = asyncio.create_task(stop.wait(), name="stop")
-    try:
-        await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        if finished := working.done():
-            working.result()
-        return finished
-    finally:
-        working.cancel()
-        stopped.cancel()
-        await asyncio.gather(working, stopped, return_exceptions=True)
 
 
 class _Driver:

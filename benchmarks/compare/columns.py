@@ -40,29 +40,6 @@ def counted(names: Sequence[str], codes: npt.NDArray[Any]) -> dict[str, int]:
     return dict(sorted(found, key=lambda item: (-item[1], item[0])))
 
 
-def sorted_known(values: npt.NDArray[Any]) -> Floats:
-    """The known ones in rising order."""
-    return np.sort(values[~np.isnan(values)].astype(np.float64))
-
-
-def quantiles(values: Floats, shares: Floats) -> Floats:
-    """Quantiles of sorted values, as `measures.quantile` defines them."""
-    position = shares * (len(values) - 1)
-    low = np.floor(position).astype(np.int64)
-    high = np.minimum(low + 1, len(values) - 1)
-    found: Floats = values[low] + (values[high] - values[low]) * (position - low)
-    return found
-
-
-def summary_of_sorted(values: Floats) -> Summary:
-    if not len(values):
-        return Summary.of(())
-    p50, p90, p95, p99 = quantiles(values, np.array([0.50, 0.90, 0.95, 0.99])).tolist()
-    return Summary(
-        len(values), float(values.mean()), p50, p90, p95, p99, float(values[-1]), float(values.std())
-    )
-
-
 def weighted_summary(values: npt.NDArray[Any], weights: npt.NDArray[Any]) -> Summary:
     """A distribution in which each value stands `weight` times: a quantile is the first value at which the
     weights up to it reach their share."""

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
-
-import orjson
 
 from benchmarks.compare.capacity import TARGET, capacities
 from benchmarks.compare.cells import cells, paired_differences, unique, with_savings
@@ -15,9 +12,6 @@ from benchmarks.compare.regret import oracle_cells, regrets
 from benchmarks.compare.summary import ITL_NOTES, live_summary
 from benchmarks.measures import Interval
 from benchmarks.replay.summary import RunSummary
-from benchmarks.workloads.format import WorkloadError
-
-__all__ = ["BASELINE", "REPORT_KEY", "VERSION", "lag_warning", "live_run", "read_report", "report"]
 
 REPORT_KEY = "headway_report"
 VERSION = 3
@@ -84,23 +78,6 @@ def live_run(result: RunResult, speed: float) -> dict[str, Any]:
         "started_at": result.started_at,
         **live_summary(result.rows, speed),
     }
-
-
-def read_report(path: Path) -> dict[str, Any]:
-    """A report.json. A WorkloadError in one line if it is none, or of another version."""
-    try:
-        data = orjson.loads(path.read_bytes())
-    except OSError as error:
-        raise WorkloadError(f"cannot read {path}: {error.strerror or error}") from error
-    except orjson.JSONDecodeError as error:
-        raise WorkloadError(f"{path}: not valid JSON ({error.msg})") from None
-    if not isinstance(data, dict) or REPORT_KEY not in data:
-        raise WorkloadError(f"{path}: not a report of headway compare")
-    if data[REPORT_KEY] != VERSION:
-        raise WorkloadError(
-            f"{path}: a report of version {data[REPORT_KEY]}, and this program reads version {VERSION}"
-        )
-    return data
 
 
 def lag_warning(summaries: Iterable[RunSummary], limit_s: float) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from functools import cache
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,11 @@ _SETTINGS_FILE = "settings.json"
 
 def digest(path: Path) -> str:
     """The SHA-256 of a file's bytes."""
-    found = sha256()
     try:
         with path.open("rb") as data:
-            while chunk := data.read(1 << 20):
-                found.update(chunk)
+            return file_digest(data, "sha256").hexdigest()
     except OSError as error:
         raise WorkloadError(f"cannot read {path}: {error.strerror or error}") from error
-    return found.hexdigest()
 
 
 @cache

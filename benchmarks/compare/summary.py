@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks.compare.columns import (
     COMPLETE,
@@ -23,12 +24,9 @@ from benchmarks.compare.columns import (
     mean_of,
     peak_of,
     prediction_errors,
-    quantiles,
-    sorted_known,
-    summary_of_sorted,
     weighted_summary,
 )
-from benchmarks.measures import Summary, is_offered, quantile
+from benchmarks.measures import Summary, is_offered, quantiles, sorted_known
 from benchmarks.replay.row import Row
 from benchmarks.replay.summary import summarise
 from benchmarks.simulator.outcomes import OUTCOMES, Result, Timeline
@@ -73,7 +71,7 @@ def summary_of(result: Result) -> dict[str, Any]:
     judged = (columns["met"] != 2) & counts
     met = judged & (columns["met"] == 1)
     offered, kept = int(judged.sum()), int(met.sum())
-    latencies = {name: sorted_known(columns[name][complete]) for name in _CURVES}
+    latencies = {name: columns[name][complete] for name in _CURVES}
     cost_usd = float(columns["cost_usd"].sum())
     output_tokens = int(columns["output_tokens"].sum(dtype=np.int64))
     end_s = arrival_s + columns["e2e_s"]
@@ -84,11 +82,11 @@ def summary_of(result: Result) -> dict[str, Any]:
         "complete": int(complete.sum()),
         "measured_rate_per_s": rate_per_s,
         "duration_s": duration_s,
-        **{name: asdict(summary_of_sorted(values)) for name, values in latencies.items()},
+        **{name: asdict(Summary.of(values)) for name, values in latencies.items()},
         "itl_s": asdict(weighted_summary(*result.gaps.arrays())),
         "itl_of": "gaps",
         "itl_max_s": None,
-        "queue_wait_s": asdict(summary_of_sorted(sorted_known(columns["queue_wait_s"]))),
+        "queue_wait_s": asdict(Summary.of(columns["queue_wait_s"])),
         "offered_with_slo": offered,
         "met": kept,
         "attainment": kept / offered if offered else None,
@@ -159,7 +157,7 @@ def live_summary(rows: Sequence[Row], speed: float) -> dict[str, Any]:
         "decision_s": None,
         "wall_s": None,
         "events": None,
-        "curves": {name: _row_curve(complete, name) for name in _CURVES},
+        "curves": {name: _curve(getattr(row, name) for row in complete) for name in _CURVES},
         "timeline": None,
     }
 
@@ -173,16 +171,11 @@ def _before_decoding(outcomes: Mapping[str, int]) -> dict[str, int]:
 
 
 # --- curves and timelines -----------------------------------------------------------------------------
-def _curve(values: Floats) -> list[float | None]:
-    if not len(values):
+def _curve(values: Iterable[float | None] | npt.NDArray[Any]) -> list[float | None]:
+    known = sorted_known(values)
+    if not len(known):
         return [None] * CURVE_POINTS
-    return [five_digits(value) for value in quantiles(values, np.linspace(0, 1, CURVE_POINTS)).tolist()]
-
-
-def _row_curve(rows: Iterable[Row], name: str) -> list[float | None]:
-    values = sorted(number for row in rows if (number := getattr(row, name)) is not None)
-    found = [quantile(values, index / (CURVE_POINTS - 1)) for index in range(CURVE_POINTS)]
-    return [None if value is None else five_digits(value) for value in found]
+    return [five_digits(value) for value in quantiles(known, np.linspace(0, 1, CURVE_POINTS)).tolist()]
 
 
 def _timeline(instances: Sequence[str], timeline: Timeline) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import TypeVar
 from backends.engine import profile
 from benchmarks.calibrate.sources import aibrix, helix, vllm_burst
 from benchmarks.datasets.pooled_cache import PooledCache
-from benchmarks.published import Record, table
+from benchmarks.workloads.published import Record, table
 from predictors.training.dataset import Attempt, Dataset, Run, State
 from router.core.profile import EngineProfile
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from benchmarks.datasets.groups import groups
-from benchmarks.published import EMPTY, Count, Record, Share, json_records, table
+from benchmarks.workloads.published import EMPTY, Count, Record, Share, json_records, table
 from benchmarks.workloads.sources.arena import Grade
 from benchmarks.workloads.sources.prompt_sets import AnswerRow, PromptRow
 from predictors.learned.names import family_of

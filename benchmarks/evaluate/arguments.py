@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-
-from rich.console import Console
 
 from backends.engine import profiles
 from benchmarks.checks import check_options
 from benchmarks.datasets.public import read_public
 from benchmarks.datasets.sources import load
-from benchmarks.training.kinds import Progress
 from policies import POLICIES
 from predictors.training.dataset import Dataset, DatasetError, joined
 from router.config import load as load_fleet
@@ -81,13 +76,3 @@ def read_data(places: Sequence[str], args: argparse.Namespace) -> Dataset:
 
 def _of_public_sets(folder: Path) -> bool:
     return folder.is_dir() and not (folder / "dataset.json").is_file()
-
-
-@contextmanager
-def shown_progress(what: str) -> Iterator[Progress | None]:
-    """What says on a terminal what is being done; None without one."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    with Console(stderr=True).status(what) as status:
-        yield lambda step: status.update(f"{what}: {step}")

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import orjson
 
+from benchmarks.datasets.contents import names_of, rows, rows_by_source
+from benchmarks.datasets.splits import split
 from benchmarks.evaluate import report
-from benchmarks.evaluate.arguments import add_data, add_output, read_data, shown_progress
-from benchmarks.training.about import names_of, rows_by_source
-from benchmarks.training.kinds import Progress, evaluator, rows
-from benchmarks.training.splits import split
+from benchmarks.evaluate.arguments import add_data, add_output, read_data
+from benchmarks.evaluate.kinds import evaluator
+from benchmarks.terminal import Progress, shown_progress
 from predictors.learned.artifact import SHIPPED, SUFFIX, Artifact, ArtifactError, load
 from predictors.learned.models import KINDS, ArtifactKind
 from predictors.training.dataset import Dataset, DatasetError

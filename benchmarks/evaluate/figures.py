@@ -84,7 +84,7 @@ def _finite(value: Any) -> Any:
 
 
 def block_bootstrap(
-    blocks: Sequence[Any],
+    blocks: Sequence[Any] | np.ndarray,
     statistic: Callable[[np.ndarray], float],
     *,
     resamples: int = 1000,
@@ -108,7 +108,22 @@ def block_bootstrap(
     return float(statistic(np.arange(len(inverse)))), float(low), float(high)
 
 
-def pinball(actual: np.ndarray, predicted: np.ndarray, probability: float) -> float:
-    """Mean quantile loss in the unit of `actual`."""
+def resampled_figure(
+    name: str,
+    of: str,
+    part: str,
+    blocks: Sequence[Any] | np.ndarray,
+    statistic: Callable[[np.ndarray], float],
+    *,
+    resamples: int = 1000,
+    seed: int = 1,
+) -> Figure:
+    """The figure of a `statistic` with its interval (`block_bootstrap`)."""
+    value, low, high = block_bootstrap(blocks, statistic, resamples=resamples, seed=seed)
+    return Figure(name, of, part, value, "", low, high, len(blocks))
+
+
+def pinball(actual: np.ndarray, predicted: np.ndarray, probability: float | np.ndarray) -> np.ndarray:
+    """The quantile loss of each value in the unit of `actual`."""
     error = actual - predicted
-    return float(np.mean(np.maximum(probability * error, (probability - 1) * error)))
+    return np.asarray(np.maximum(probability * error, (probability - 1.0) * error))

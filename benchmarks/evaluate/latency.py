@@ -20,8 +20,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.evaluate.figures import Curve, Evaluation, Figure, block_bootstrap
+from benchmarks.evaluate.figures import Curve, Evaluation, Figure, pinball
 from benchmarks.evaluate.latency_baselines import LINEAR, TREES, Baseline, fit_linear, fit_trees
+from benchmarks.evaluate.times import LEAST, TIMES, blocks_of, check_apart, figure, relative_errors
 from predictors.analytic.quantiles import TAUS
 from predictors.learned.artifact import Artifact
 from predictors.learned.latency.features import TARGET_FEATURES
@@ -29,16 +30,11 @@ from predictors.learned.latency.model import LatencyModel
 from predictors.training.dataset import Dataset, DatasetError
 from predictors.training.replay import MODEL, PHYSICAL, SERVED, Episode, episodes
 
-TIMES = ("TTFT", "TPOT")
 LSTM, CALIBRATED = "LSTM", "LSTM, calibrated"
 #: By name in `Episode.predicted`, what it is called here.
 _OURS = {PHYSICAL: "physical estimate", MODEL: LSTM, SERVED: CALIBRATED}
 _MEDIAN = TAUS.index(0.5)
 _COVERED = (0.5, 0.9, 0.95)
-#: Requests of a run that resamples keep together.
-_BLOCK = 50
-_RESAMPLES = 300
-_LEAST = 30
 _IN_FLIGHT = TARGET_FEATURES.index("in_flight")
 
 
@@ -70,16 +66,11 @@ class Judged:
 def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: int = 1) -> Evaluation:
     """All figures on `test`; `train` (what the artifact was trained on) is what baselines are fitted to, None for
     none. Raises DatasetError if an attempt is in both, or if `test` has too few first tokens."""
-    # A log that is split in time shares runs, but no attempt.
-    learned = set() if train is None else {(each.run, each.dispatched_s) for each in train.attempts}
-    if shared := {each.run for each in test.attempts if (each.run, each.dispatched_s) in learned}:
-        raise DatasetError(
-            f"attempts of {len(shared)} runs are in the training part and in the test part ({min(shared)})"
-        )
+    check_apart(test, train)
     found = list(episodes(test, LatencyModel.load(artifact)))
     judged = _judge(found, {} if train is None else _baselines(list(episodes(train)), seed))
-    if np.isfinite(judged.actual[:, 0]).sum() < _LEAST:
-        raise DatasetError(f"fewer than {_LEAST} first tokens to judge latency by")
+    if np.isfinite(judged.actual[:, 0]).sum() < LEAST:
+        raise DatasetError(f"fewer than {LEAST} first tokens to judge latency by")
     figures: list[Figure] = []
     for part, rows in _parts(judged):
         figures += _figures(part, judged.take(rows), seed)
@@ -101,16 +92,12 @@ def _judge(found: Sequence[Episode], baselines: dict[str, Baseline]) -> Judged:
     return Judged(
         named(lambda each: each.run.source),
         named(lambda each: each.run.level or ""),
-        np.concatenate([_blocks(each) for each in found]),
+        np.concatenate([blocks_of(each) for each in found]),
         joined(lambda each: np.expm1(each.targets[:, _IN_FLIGHT])),
         joined(lambda each: each.actual),
         joined(lambda each: each.longer_than),
         {**predicted, **{name: joined(predict) for name, predict in baselines.items()}},
     )
-
-
-def _blocks(episode: Episode) -> np.ndarray:
-    return np.array([f"{episode.run.id} {at // _BLOCK}" for at in range(len(episode.actual))])
 
 
 def _parts(judged: Judged) -> Iterator[tuple[str, np.ndarray]]:
@@ -134,24 +121,16 @@ def _in_order(level: str) -> tuple[float, str]:
 def _figures(part: str, judged: Judged, seed: int) -> Iterator[Figure]:
     for time, name in enumerate(TIMES):
         known = np.flatnonzero(np.isfinite(judged.actual[:, time]))
-        if len(known) < _LEAST:
+        if len(known) < LEAST:
             continue
         actual, block = judged.actual[known, time], judged.block[known]
         for of, predicted in judged.predicted.items():
             here = predicted[known, time]
-            # Beyond a factor of e^20 it does not matter by how much it is off.
-            errors = np.abs(np.expm1(np.clip(here[:, _MEDIAN] - actual, -20.0, 20.0)))
-            losses = _losses(actual, here)
-            yield _figure(f"{name} median relative error", of, part, errors, block, seed, np.median)
-            yield _figure(f"{name} pinball loss", of, part, losses, block, seed, np.mean)
+            errors = relative_errors(actual, here[:, _MEDIAN])
+            losses = pinball(actual[:, None], here, np.array(TAUS)).mean(axis=1)
+            yield figure(f"{name} median relative error", of, part, errors, block, seed, np.median)
+            yield figure(f"{name} pinball loss", of, part, losses, block, seed)
         yield from _coverages(part, judged, time, seed)
-
-
-def _losses(actual: np.ndarray, here: np.ndarray) -> np.ndarray:
-    """(N,): pinball loss in log seconds, mean over TAUS."""
-    taus, error = np.array(TAUS), actual[:, None] - here
-    losses: np.ndarray = np.maximum(taus * error, (taus - 1.0) * error).mean(axis=1)
-    return losses
 
 
 def _coverages(part: str, judged: Judged, time: int, seed: int) -> Iterator[Figure]:
@@ -160,7 +139,7 @@ def _coverages(part: str, judged: Judged, time: int, seed: int) -> Iterator[Figu
             covered = _covered(judged, time, of, probability)
             known = np.flatnonzero(np.isfinite(covered))
             name = f"{TIMES[time]} coverage at {probability:g}"
-            yield _figure(name, of, part, covered[known], judged.block[known], seed, np.mean)
+            yield figure(name, of, part, covered[known], judged.block[known], seed)
 
 
 def _covered(judged: Judged, time: int, of: str, probability: float) -> np.ndarray:
@@ -172,27 +151,12 @@ def _covered(judged: Judged, time: int, of: str, probability: float) -> np.ndarr
     return covered
 
 
-def _figure(
-    name: str,
-    of: str,
-    part: str,
-    values: np.ndarray,
-    block: np.ndarray,
-    seed: int,
-    mean: Callable[[np.ndarray], np.floating],
-) -> Figure:
-    value, low, high = block_bootstrap(
-        block.tolist(), lambda rows: float(mean(values[rows])), resamples=_RESAMPLES, seed=seed
-    )
-    return Figure(name, of, part, value, "", low, high, len(values))
-
-
 # --- curves -------------------------------------------------------------------------------------------
 def _curves(judged: Judged) -> Iterator[Curve]:
     for source in np.unique(judged.source):
         of_source = judged.take(np.flatnonzero(judged.source == source))
         for time, name in enumerate(TIMES):
-            if np.isfinite(of_source.actual[:, time]).sum() >= _LEAST:
+            if np.isfinite(of_source.actual[:, time]).sum() >= LEAST:
                 yield from _calibration(str(source), of_source, time, name)
                 yield from _by_load(str(source), of_source, time, name)
 
@@ -207,9 +171,9 @@ def _by_load(source: str, judged: Judged, time: int, name: str) -> Iterator[Curv
     """Median relative error by requests in flight, in bins of a factor of two."""
     known = np.isfinite(judged.actual[:, time])
     bins = np.floor(np.log2(judged.in_flight + 1.0))
-    wanted = [each for each in np.unique(bins) if (known & (bins == each)).sum() >= _LEAST]
+    wanted = [each for each in np.unique(bins) if (known & (bins == each)).sum() >= LEAST]
     for of, predicted in judged.predicted.items():
-        errors = np.abs(np.expm1(np.clip(predicted[:, time, _MEDIAN] - judged.actual[:, time], -20.0, 20.0)))
+        errors = relative_errors(judged.actual[:, time], predicted[:, time, _MEDIAN])
         medians = tuple(float(np.median(errors[known & (bins == each)])) for each in wanted)
         loads = tuple(float(2.0**each) for each in wanted)
         yield Curve(

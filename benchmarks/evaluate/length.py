@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import rankdata
 
-from benchmarks.evaluate.figures import WHOLE, Curve, Evaluation, Figure
+from benchmarks.evaluate.figures import WHOLE, Curve, Evaluation, Figure, pinball
 from benchmarks.evaluate.length_baselines import (
     MEDIAN,
     PROBABILITIES,
@@ -136,8 +136,7 @@ class _Part:
         for column, probability in enumerate(PROBABILITIES):
             losses = {}
             for who, each in predicted.items():
-                error = answers.tokens - each[:, column]
-                losses[who] = np.maximum(probability * error, (probability - 1.0) * error)
+                losses[who] = pinball(answers.tokens, each[:, column], probability)
             if whole.any():
                 figures += self._means(f"pinball loss at {probability}", "tokens", losses, whole)
         low, high = (quantiles(self._shares, each) for each in _INTERVAL)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.feature_extraction.text import TfidfVectorizer
 
+from benchmarks.evaluate.picks import text_of
 from predictors.training.dataset import Prompt, fraction_of
 
 MEDIAN = "median per model and task"
@@ -144,10 +145,10 @@ def _fitted(train: Answers, asked: Answers, words: str, penalties: Sequence[floa
     target = np.stack([scale.to(train.tokens) for scale in _SCALES])
     found = np.tile(target.mean(axis=1)[:, None, None], (1, len(penalties), len(asked.tokens)))
     try:
-        given = vectorizer.fit_transform([_text(train.prompts[row]) for row in used])
+        given = vectorizer.fit_transform([text_of(train.prompts[row]) for row in used])
     except ValueError:  # not one word in all texts
         return found
-    wanted = vectorizer.transform([_text(prompt) for prompt in asked.prompts])
+    wanted = vectorizer.transform([text_of(prompt) for prompt in asked.prompts])
     kernel, cross = (given @ given.T).toarray(), (wanted @ given.T).toarray()
     position = np.searchsorted(used, train.prompt)
     alike: dict[bytes, list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = {}
@@ -168,10 +169,3 @@ def _fitted(train: Answers, asked: Answers, words: str, penalties: Sequence[floa
                 near = cross[np.ix_(asked.prompt[wanted_rows], rows)]
                 found[:, column, wanted_rows] = weights[:, :, place] @ near.T + level[:, :, place]
     return found
-
-
-def _text(prompt: Prompt) -> str:
-    """What TF-IDF reads; a word an id where no text was kept."""
-    if prompt.text is not None:
-        return prompt.text
-    return " ".join(f"w{word}" for word in prompt.features.head + prompt.features.tail)

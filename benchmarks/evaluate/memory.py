@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.evaluate.figures import WHOLE, Curve, Evaluation, Figure, block_bootstrap
+from benchmarks.evaluate.figures import WHOLE, Curve, Evaluation, Figure, resampled_figure
+from benchmarks.evaluate.times import check_apart
 from predictors.learned.artifact import Artifact
 from predictors.learned.memory import MemoryModel
-from predictors.training.dataset import Dataset, DatasetError
+from predictors.training.dataset import Dataset
 from predictors.training.memory_rows import MemoryRows, usable
 
 MODEL = "memory model"
@@ -43,8 +44,7 @@ class _Rows:
 def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: int = 1) -> Evaluation:
     """Figures on `test`. `train` is not needed: neither baseline is fitted. Raises DatasetError where `test` has
     attempts of `train`, or no run that tells KV use."""
-    if train is not None:
-        _check_apart(test, train)
+    check_apart(test, train)
     rows = _predicted(MemoryModel.load(artifact), usable(test))
     figures = [figure for part, which in _parts(rows) for figure in _figures(rows, part, which, seed)]
     gain = next(each for each in figures if each.name == _GAIN and each.part == WHOLE)
@@ -56,14 +56,6 @@ def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: 
         "without a whole answer are left out.",
     )
     return Evaluation("memory", tuple(figures), tuple(_curves(rows)), notes)
-
-
-def _check_apart(test: Dataset, train: Dataset) -> None:
-    """A log that was split at a moment shares runs, but no attempt."""
-    known = {(each.run, each.dispatched_s) for each in train.attempts}
-    shared = next((each.run for each in test.attempts if (each.run, each.dispatched_s) in known), None)
-    if shared is not None:
-        raise DatasetError(f"attempts of the run {shared} are in the training data and in the test data")
 
 
 def _predicted(model: MemoryModel, found: Sequence[MemoryRows]) -> _Rows:
@@ -98,11 +90,10 @@ def _parts(rows: _Rows) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _figures(rows: _Rows, part: str, which: np.ndarray, seed: int) -> Iterator[Figure]:
-    runs, count = rows.runs[which], int(which.sum())
+    runs = rows.runs[which]
 
     def figure(name: str, of: str, statistic: Callable[[np.ndarray], float]) -> Figure:
-        value, low, high = block_bootstrap(runs, statistic, seed=seed)
-        return Figure(name, of, part, value, low=low, high=high, rows=count)
+        return resampled_figure(name, of, part, runs, statistic, seed=seed)
 
     errors = {of: error[which] for of, error in rows.errors.items()}
     model, closed = errors[MODEL], errors[CLOSED_FORM]

@@ -1,12 +1,12 @@
-"""What evaluations of predicted quality share: parts that are apart, and the models that are picked."""
+"""What evaluations on prompts share: parts that are apart, what an artifact knows, and the models that are picked."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from predictors.training.dataset import Dataset, DatasetError
+from predictors.training.dataset import Dataset, DatasetError, Prompt
 from predictors.training.relevance_labels import Labels
 
 BEST_SINGLE = "best single model"
@@ -22,6 +22,17 @@ def check_apart(test: Dataset, train: Dataset | None) -> None:
                 f"{len(shared)} groups of prompts are in the training part and in the test part (one is "
                 f"{min(shared)}): split by group"
             )
+
+
+def known_part(
+    labels: Labels, scale: int, knows: Callable[[str], bool]
+) -> tuple[tuple[str, ...], list[Prompt], np.ndarray]:
+    """(models, prompts, quality (P, M)) of a scale: the models that an artifact `knows`, and the prompts that at least
+    one of them answered. quality is NaN where there is no answer."""
+    heads = np.array([head for head in labels.heads_on(scale) if knows(labels.heads[head])], dtype=int)
+    rows = np.flatnonzero((~np.isnan(labels.quality[:, heads])).any(axis=1))
+    quality = labels.quality[np.ix_(rows, heads)].astype(float)
+    return tuple(labels.heads[head] for head in heads), [labels.prompts[row] for row in rows], quality
 
 
 def on_scale(labels: Labels, scale: str, models: Sequence[str]) -> np.ndarray:
@@ -60,3 +71,10 @@ def picked_by_means(
         BEST_SINGLE: picked(quality, np.broadcast_to(overall, quality.shape)),
         BEST_PER_TASK: picked(quality, np.stack([by_task.get(task, overall) for task in tasks])),
     }
+
+
+def text_of(prompt: Prompt) -> str:
+    """What a TF-IDF baseline reads: the text, or for a prompt that only kept features the ids of its words, as words."""
+    if prompt.text is not None:
+        return prompt.text
+    return " ".join(f"w{word}" for word in (*prompt.features.head, *prompt.features.tail))

@@ -15,8 +15,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.evaluate.figures import Curve, Evaluation, Figure, block_bootstrap
-from benchmarks.evaluate.picks import BEST_PER_TASK, BEST_SINGLE, check_apart, picked, picked_by_means
+from benchmarks.evaluate.figures import Curve, Evaluation, Figure, resampled_figure
+from benchmarks.evaluate.picks import (
+    BEST_PER_TASK,
+    BEST_SINGLE,
+    check_apart,
+    known_part,
+    picked,
+    picked_by_means,
+)
 from benchmarks.evaluate.relevance_baseline import BASELINE, fitted_baseline
 from predictors.learned.artifact import Artifact
 from predictors.learned.relevance import RelevanceModel
@@ -79,12 +86,9 @@ def _judge(
     model: RelevanceModel, labels: Labels, scale: int, train: Labels | None, seed: int
 ) -> Judged | None:
     """None where the artifact knows none of the scale's models."""
-    heads = np.array([head for head in labels.heads_on(scale) if model.knows(labels.heads[head])], dtype=int)
-    rows = np.flatnonzero((~np.isnan(labels.quality[:, heads])).any(axis=1))
-    if not len(rows):
+    models, prompts, quality = known_part(labels, scale, model.knows)
+    if not prompts:
         return None
-    models = tuple(labels.heads[head] for head in heads)
-    prompts = [labels.prompts[row] for row in rows]
     predicted = np.stack([model.quality(prompt.features, models)[0] for prompt in prompts])
     baseline = fitted_baseline(train, labels.scales[scale], models, prompts, seed) if train else None
     return Judged(
@@ -92,7 +96,7 @@ def _judge(
         models,
         np.array([prompt.group for prompt in prompts]),
         np.array([prompt.task or "" for prompt in prompts]),
-        labels.quality[np.ix_(rows, heads)].astype(float),
+        quality,
         predicted,
         baseline,
     )
@@ -155,12 +159,11 @@ def _accuracy(part: str, judged: list[Judged], seed: int) -> list[Figure]:
         def of_rows(rows: np.ndarray) -> float:
             return statistic(np.bincount(rows, minlength=len(quality)).astype(float))
 
-        value, low, high = block_bootstrap(blocks.tolist(), of_rows, resamples=_RESAMPLES, seed=seed)
-        figures.append(Figure(name, of, part, value, low=low, high=high, rows=len(quality)))
+        figures.append(resampled_figure(name, of, part, blocks, of_rows, resamples=_RESAMPLES, seed=seed))
 
     for who, values in predicted.items():
         add("AUC", who, ranked[who].auc)
-        within = _within_models(quality, values, of_model)
+        within = auc_within_models(quality, values, of_model)
         figures.append(Figure("AUC within models", who, part, within, rows=len(quality)))
         add("Brier score", who, _mean_of(errors[who]))
         figures.append(
@@ -176,7 +179,8 @@ def _mean_of(values: np.ndarray) -> Callable[[np.ndarray], float]:
     return lambda weights: float(weights @ values / weights.sum())
 
 
-def _within_models(quality: np.ndarray, predicted: np.ndarray, of_model: np.ndarray) -> float:
+def auc_within_models(quality: np.ndarray, predicted: np.ndarray, of_model: np.ndarray) -> float:
+    """The mean over models of each one's AUC, weighted by its rows; NaN where no model has one."""
     found = []
     for model in np.unique(of_model):
         rows = of_model == model
@@ -213,8 +217,8 @@ def _picks(judged: Judged, train: Labels | None, seed: int) -> list[Figure]:
             gap = best[rows].mean() - random[rows].mean()
             return float(above[rows].mean() / gap) if gap > 0 else float("nan")
 
-        value, low, high = block_bootstrap(groups.tolist(), share, resamples=_RESAMPLES, seed=seed)
-        figures.append(Figure("share of the gap", of, part, value, low=low, high=high, rows=count))
+        name = "share of the gap"
+        figures.append(resampled_figure(name, of, part, groups, share, resamples=_RESAMPLES, seed=seed))
 
     for who, got in found.items():
         add(who, got - random)

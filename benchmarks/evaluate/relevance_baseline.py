@@ -9,7 +9,7 @@ import scipy.sparse
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
-from benchmarks.evaluate.picks import on_scale
+from benchmarks.evaluate.picks import on_scale, text_of
 from predictors.training.dataset import Prompt, fraction_of
 from predictors.training.relevance_labels import Labels, priors
 
@@ -27,7 +27,7 @@ def fitted_baseline(
     rated = np.flatnonzero((~np.isnan(quality)).any(axis=1))
     if not len(rated):
         return np.full((len(prompts), len(models)), 0.5)
-    texts = [_text(train.prompts[row]) for row in rated]
+    texts = [text_of(train.prompts[row]) for row in rated]
     quality = quality[rated]
     inner = np.array([fraction_of(train.prompts[row].group, seed) < _INNER for row in rated])
     penalty = 1.0
@@ -38,7 +38,7 @@ def fitted_baseline(
             _log_loss(quality[inner], found) for found in _fitted(fit, quality[~inner], out, _PENALTIES)
         ]
         penalty = _PENALTIES[int(np.argmin(losses))]
-    return _fitted(texts, quality, [_text(prompt) for prompt in prompts], (penalty,))[0]
+    return _fitted(texts, quality, [text_of(prompt) for prompt in prompts], (penalty,))[0]
 
 
 def _fitted(
@@ -82,10 +82,3 @@ def _log_loss(quality: np.ndarray, predicted: np.ndarray) -> float:
     there = ~np.isnan(quality)
     actual, chance = quality[there], np.clip(predicted[there], 1e-4, 1.0 - 1e-4)
     return float(-np.mean(actual * np.log(chance) + (1.0 - actual) * np.log(1.0 - chance)))
-
-
-def _text(prompt: Prompt) -> str:
-    """The text; of a prompt that only kept features the hashes of its words, which serve as words."""
-    if prompt.text is not None:
-        return prompt.text
-    return " ".join(f"w{word}" for word in (*prompt.features.head, *prompt.features.tail))

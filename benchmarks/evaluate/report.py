@@ -25,7 +25,7 @@ _FILE_COLUMNS = 160
 @dataclass(frozen=True, slots=True)
 class Evaluated:
     """An artifact, where it lies, what it was evaluated on, and what was found. `rows` are counts of the test
-    data by source, as `benchmarks.training.about` gives them."""
+    data by source, as `benchmarks.datasets.contents` gives them."""
 
     artifact: Artifact
     path: Path

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.evaluate.figures import Curve, Evaluation, Figure, block_bootstrap
-from benchmarks.evaluate.picks import check_apart, picked, picked_by_means
-from benchmarks.evaluate.relevance import soft_auc
+from benchmarks.evaluate.figures import Curve, Evaluation, Figure, resampled_figure
+from benchmarks.evaluate.picks import check_apart, known_part, picked, picked_by_means
+from benchmarks.evaluate.relevance import auc_within_models
 from predictors.learned.artifact import Artifact
 from predictors.learned.text_only.models import TextModels
 from predictors.training.dataset import Dataset, DatasetError
@@ -37,7 +37,7 @@ class Scale:
 
     name: str
     models: tuple[str, ...]
-    groups: list[str]
+    groups: np.ndarray
     tasks: np.ndarray
     quality: np.ndarray
     tokens: np.ndarray
@@ -79,12 +79,9 @@ def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: 
 def _scale(
     model: TextModels, labels: Labels, tokens: dict[tuple[str, str], float], scale: int
 ) -> Scale | None:
-    heads = np.array([head for head in labels.heads_on(scale) if model.knows(labels.heads[head])], dtype=int)
-    rows = np.flatnonzero((~np.isnan(labels.quality[:, heads])).any(axis=1))
-    if not len(rows):
+    models, prompts, rated = known_part(labels, scale, model.knows)
+    if not prompts:
         return None
-    models = tuple(labels.heads[head] for head in heads)
-    prompts = [labels.prompts[row] for row in rows]
     said = {}
     for name, estimator in model.estimators.items():
         estimates = [estimator(prompt.features, models) for prompt in prompts]
@@ -95,9 +92,9 @@ def _scale(
     return Scale(
         labels.scales[scale],
         models,
-        [prompt.group for prompt in prompts],
+        np.array([prompt.group for prompt in prompts]),
         np.array([prompt.task or "" for prompt in prompts]),
-        labels.quality[np.ix_(rows, heads)].astype(float),
+        rated,
         np.array([[tokens.get((prompt.id, each), np.nan) for each in models] for prompt in prompts]),
         said,
     )
@@ -107,14 +104,8 @@ def _accuracy(scale: Scale) -> list[Figure]:
     there, long = ~np.isnan(scale.quality), ~np.isnan(scale.tokens)
     figures = []
     for who, (quality, tokens) in scale.said.items():
-        found = [
-            (soft_auc(scale.quality[rows, at], quality[rows, at]), int(rows.sum()))
-            for at, rows in enumerate(there.T)
-            if rows.any()
-        ]
-        auc = [(value, rows) for value, rows in found if not np.isnan(value)]
-        if auc:
-            within = float(np.average([value for value, _ in auc], weights=[rows for _, rows in auc]))
+        within = auc_within_models(scale.quality[there], quality[there], np.nonzero(there)[1])
+        if not np.isnan(within):
             figures.append(Figure("AUC within models", who, scale.name, within, rows=int(there.sum())))
         brier = float(np.mean((quality[there] - scale.quality[there]) ** 2))
         figures.append(Figure("Brier score", who, scale.name, brier, rows=int(there.sum())))
@@ -131,7 +122,7 @@ def _picks(scale: Scale, train: Labels | None, seed: int) -> list[Figure]:
     several = (~np.isnan(scale.quality)).sum(axis=1) > 1
     if several.sum() < _LEAST_ROWS:
         return []
-    quality, groups = scale.quality[several], np.array(scale.groups)[several].tolist()
+    quality, groups = scale.quality[several], scale.groups[several]
     random, best = np.nanmean(quality, axis=1), np.nanmax(quality, axis=1)
     found = {who: picked(quality, said[several]) for who, (said, _) in scale.said.items() if who != "mean"}
     if train is not None:
@@ -147,9 +138,9 @@ def _picks(scale: Scale, train: Labels | None, seed: int) -> list[Figure]:
             gap = float(best[rows].mean() - random[rows].mean())
             return float(got[rows].mean() - random[rows].mean()) / gap if gap > 0 else float("nan")
 
-        value, low, high = block_bootstrap(groups, share, resamples=_RESAMPLES, seed=seed)
+        name = "share of the gap"
         figures.append(
-            Figure("share of the gap", who, scale.name, value, low=low, high=high, rows=len(quality))
+            resampled_figure(name, who, scale.name, groups, share, resamples=_RESAMPLES, seed=seed)
         )
     return figures
 
@@ -165,7 +156,7 @@ def _deferral(scale: Scale, seed: int) -> tuple[list[Figure], list[Curve]]:
     good, poor = scale.quality[both, strong], scale.quality[both, weak]
     if good.mean() - poor.mean() < _LEAST_GAP:
         return [], []
-    groups = np.array(scale.groups)[both].tolist()
+    groups = scale.groups[both]
     part = f"{scale.name}, {scale.models[strong]} against {scale.models[weak]}"
     figures, curves = [], []
     for who, (said, _) in scale.said.items():
@@ -177,8 +168,7 @@ def _deferral(scale: Scale, seed: int) -> tuple[list[Figure], list[Curve]]:
         def apgr(rows: np.ndarray, win: np.ndarray = win) -> float:
             return float(np.mean(recovered(win[rows], good[rows], poor[rows])))
 
-        value, low, high = block_bootstrap(groups, apgr, resamples=_RESAMPLES, seed=seed)
-        figures.append(Figure("APGR", who, part, value, low=low, high=high, rows=len(win)))
+        figures.append(resampled_figure("APGR", who, part, groups, apgr, resamples=_RESAMPLES, seed=seed))
         curve = recovered(win, good, poor)
         for wanted in (0.5, 0.8):
             share = float(np.argmax(curve >= wanted)) / (len(curve) - 1)

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from benchmarks.evaluate.figures import Evaluation, Figure, block_bootstrap
+from benchmarks.evaluate.figures import Evaluation, Figure, pinball
+from benchmarks.evaluate.times import LEAST, TIMES, blocks_of, figure, relative_errors
 from predictors.analytic.quantiles import TAUS
 from predictors.learned.artifact import Artifact
 from predictors.learned.trees import TAU, TreeModel
@@ -21,7 +22,6 @@ from predictors.training.replay import FORESTS, PHYSICAL, Episode, episodes
 
 ALONE, OFFSET, ESTIMATE = "trees", "trees, offset learned online", "physical estimate"
 _AT = TAUS.index(TAU)
-_BLOCK, _RESAMPLES, _LEAST = 50, 300, 30
 
 
 def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: int = 1) -> Evaluation:
@@ -33,49 +33,28 @@ def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: 
     for source in sorted({each.run.source for each in found}):
         figures += _figures(source, [each for each in found if each.run.source == source], model, seed)
     if not figures:
-        raise DatasetError(f"fewer than {_LEAST} first tokens to judge trees by")
+        raise DatasetError(f"fewer than {LEAST} first tokens to judge trees by")
     notes = (f"All figures are of the {TAU:.0%} quantile; pinball losses are of log seconds.",)
     return Evaluation("trees", tuple(figures), (), notes)
 
 
 def _figures(part: str, found: Sequence[Episode], model: TreeModel, seed: int) -> Iterator[Figure]:
     actual = np.concatenate([each.actual for each in found])
-    block = np.concatenate(
-        [[f"{each.run.id} {at // _BLOCK}" for at in range(len(each.actual))] for each in found]
-    )
+    block = np.concatenate([blocks_of(each) for each in found])
     by_name = {
         ALONE: np.concatenate([model.predict(each.tree_rows) + each.tree_bases for each in found]),
         OFFSET: np.concatenate([each.predicted[FORESTS] for each in found]),
         ESTIMATE: np.concatenate([each.predicted[PHYSICAL][:, :, _AT] for each in found]),
     }
-    for time, name in enumerate(("TTFT", "TPOT")):
+    for time, name in enumerate(TIMES):
         known = np.flatnonzero(np.isfinite(actual[:, time]))
-        if len(known) < _LEAST:
+        if len(known) < LEAST:
             continue
-        for of, predicted in by_name.items():
-            error = actual[known, time] - predicted[known, time]
-            loss = np.maximum(TAU * error, (TAU - 1.0) * error)
-            # Beyond a factor of e^20 it does not matter by how much it is off.
-            relative = np.abs(np.expm1(np.clip(-error, -20.0, 20.0)))
-            covered = (error <= 0.0).astype(float)
-            blocks = block[known].tolist()
-            yield _figure(f"{name} p90 pinball loss", of, part, loss, blocks, seed)
-            yield _figure(f"{name} p90 coverage", of, part, covered, blocks, seed)
-            yield _figure(f"{name} p90 median relative error", of, part, relative, blocks, seed, median=True)
-
-
-def _figure(
-    name: str,
-    of: str,
-    part: str,
-    values: np.ndarray,
-    blocks: Sequence[str],
-    seed: int,
-    *,
-    median: bool = False,
-) -> Figure:
-    middle = np.median if median else np.mean
-    value, low, high = block_bootstrap(
-        blocks, lambda rows: float(middle(values[rows])), resamples=_RESAMPLES, seed=seed
-    )
-    return Figure(name, of, part, value, "", low, high, len(values))
+        here, blocks = actual[known, time], block[known]
+        for of, all_predicted in by_name.items():
+            predicted = all_predicted[known, time]
+            covered = (here <= predicted).astype(float)
+            errors = relative_errors(here, predicted)
+            yield figure(f"{name} p90 pinball loss", of, part, pinball(here, predicted, TAU), blocks, seed)
+            yield figure(f"{name} p90 coverage", of, part, covered, blocks, seed)
+            yield figure(f"{name} p90 median relative error", of, part, errors, blocks, seed, np.median)

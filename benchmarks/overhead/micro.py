@@ -24,6 +24,8 @@ import policies
 from backends.engine import profiles
 from backends.sse import SseScanner
 from benchmarks.overhead import wire
+from predictors.learned.models import UNTRAINED, Models
+from predictors.learned.text import prompt_features
 from predictors.online.predictor import OnlinePredictor
 from router.core.events import Arrived, Dispatch, Ended, FirstToken
 from router.core.scheduler import Scheduler
@@ -36,7 +38,8 @@ from router.store.records import AttemptRecord, RequestRecord, attempt_row, requ
 
 _PROFILE = "llama-3.1-8b@a100-80g"
 _MODEL = "llama-3.1-8b"
-_SLO = Slo(ttft_s=1.0, tpot_s=0.05, e2e_s=20.0)
+SLO = Slo(ttft_s=1.0, tpot_s=0.05, e2e_s=20.0)
+_FEATURES = prompt_features("Write a function that merges two sorted lists, and say how long it takes. " * 3)
 _REPEATS = 5
 
 
@@ -75,7 +78,7 @@ def steps() -> Iterator[tuple[str, Callable[[], object], int]]:
         for candidates in (8, 64):
             bench = SchedulerBench(policy, candidates)
             yield f"schedule a request to its end: {policy}, {candidates} candidates", bench.life, 1
-    bench = SchedulerBench("latency", 8, _SLO)
+    bench = SchedulerBench("latency", 8, SLO)
     yield "schedule a request to its end: latency, 8 candidates, SLO", bench.life, 1
     yield "predict one candidate, no SLO", SchedulerBench("latency", 8).predict, 1
     yield "predict one candidate, TTFT, TPOT and E2E targets", bench.predict, 1
@@ -92,8 +95,10 @@ def steps() -> Iterator[tuple[str, Callable[[], object], int]]:
 class SchedulerBench:
     """A scheduler over a fleet of `candidates` instances with some load, and requests to put through it."""
 
-    def __init__(self, policy: str, candidates: int, slo: Slo | None = None) -> None:
-        predictor = OnlinePredictor()
+    def __init__(
+        self, policy: str, candidates: int, slo: Slo | None = None, models: Models = UNTRAINED
+    ) -> None:
+        predictor = OnlinePredictor(models)
         settings = policies.PolicySettings(cached_tokens=predictor.cached_tokens)
         instances = [_instance(number) for number in range(candidates)]
         self.scheduler = Scheduler(instances, policies.create_all(settings), predictor, rng=Random(1))
@@ -131,6 +136,7 @@ class SchedulerBench:
             prompt_tokens_bound=400,
             max_tokens=512,
             slo=self._slo,
+            features=_FEATURES,
         )
 
     def predict(self) -> None:

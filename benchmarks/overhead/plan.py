@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 from pydantic import TypeAdapter
 
-from benchmarks.measures import quantile
+from benchmarks.measures import Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +59,8 @@ class Spread:
     @classmethod
     def of_ns(cls, values_ns: list[int]) -> Spread:
         """From nanoseconds, in any order."""
-        if not values_ns:
-            return cls()
-        values_us = sorted(value / 1000 for value in values_ns)
-        return cls(
-            len(values_us),
-            sum(values_us) / len(values_us),
-            quantile(values_us, 0.50),
-            quantile(values_us, 0.99),
-            values_us[-1],
-        )
+        found = Summary.of(value / 1000 for value in values_ns)
+        return cls(found.count, found.mean, found.p50, found.p99, found.max)
 
 
 @dataclass(frozen=True, slots=True)

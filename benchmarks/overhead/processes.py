@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import orjson
 import yaml
@@ -116,10 +117,9 @@ def upstream(cores: Cores) -> Iterator[Target]:
             end(process)
 
 
-@contextmanager
-def gateway(engine: Target, directory: Path, cores: Cores) -> Iterator[Target]:
-    """`headway serve` over the canned engine, in an empty directory: least_load, SQLite, metrics."""
-    fleet = {
+def fleet_of(engine: Target, directory: Path) -> dict[str, Any]:
+    """The fleet file of a gateway over the canned engine: least_load, SQLite in `directory`, metrics."""
+    return {
         "server": {"host": "127.0.0.1", "port": free_port()},
         "store": {"url": f"sqlite+aiosqlite:///{directory / DATABASE_FILE}"},
         "defaults": {"policy": "least_load"},
@@ -134,6 +134,12 @@ def gateway(engine: Target, directory: Path, cores: Cores) -> Iterator[Target]:
             for number, port in enumerate(engine.ports)
         ],
     }
+
+
+@contextmanager
+def gateway(engine: Target, directory: Path, cores: Cores) -> Iterator[Target]:
+    """`headway serve` over the canned engine, in an empty directory: least_load, SQLite, metrics."""
+    fleet = fleet_of(engine, directory)
     path = directory / FLEET_FILE
     path.write_text(yaml.safe_dump(fleet))
     command = [sys.executable, "-m", "router.cli", "serve", "--config", str(path), "--log-level", "error"]

@@ -31,7 +31,7 @@ from benchmarks.pickers.figures import (
 )
 from benchmarks.pickers.replay import orders, replay
 from benchmarks.pickers.trained import Predicted, fold_of, predict, trained
-from benchmarks.training.kinds import Progress
+from benchmarks.terminal import Progress
 from policies import POLICIES, PolicySettings
 from policies.settings import Targets
 from predictors.training.dataset import Dataset

@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
+from benchmarks.datasets.contents import rows
 from benchmarks.pickers.cases import Case, Table, part, table_of
 from benchmarks.pickers.replay import options_of, request_of
-from benchmarks.training.kinds import Progress, rows, trainer
+from benchmarks.terminal import Progress
+from benchmarks.training.train import trainer
 from predictors.learned.artifact import load, path_of, save
 from predictors.learned.models import KINDS, Models, load_models
 from predictors.learned.text_only.models import TextModels

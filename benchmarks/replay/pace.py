@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from benchmarks.replay.client import Target, body_of, send, slo_of, wire_for
 from benchmarks.replay.row import Row
@@ -44,22 +45,24 @@ async def replay(
     Setting `stop` ends the run: nothing more is sent, what is in flight is dropped. Returns whether the run
     came to its end.
     """
-    stop = stop or asyncio.Event()
     async with wire_for(target) as wire:
-        pacer = asyncio.create_task(
-            _Pacer(wire, target, max_in_flight, on_row, on_progress).run(requests), name="pacer"
-        )
-        stopped = asyncio.create_task(stop.wait(), name="stop")
-        try:
-            await asyncio.wait({pacer, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            finished = pacer.done()
-            if finished:
-                pacer.result()
-            return finished
-        finally:
-            pacer.cancel()
-            stopped.cancel()
-            await asyncio.gather(pacer, stopped, return_exceptions=True)
+        pacer = _Pacer(wire, target, max_in_flight, on_row, on_progress)
+        return await until_stopped(stop or asyncio.Event(), pacer.run(requests))
+
+
+async def until_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Do the work, or drop it when `stop` is set; whether it came to its end."""
+    working = asyncio.create_task(work, name="work")
+    stopped = asyncio.create_task(stop.wait(), name="stop")
+    try:
+        await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if finished := working.done():
+            working.result()
+        return finished
+    finally:
+        working.cancel()
+        stopped.cancel()
+        await asyncio.gather(working, stopped, return_exceptions=True)
 
 
 class _Pacer:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import router
+from benchmarks.datasets.contents import rows_by_source
 from benchmarks.evaluate.figures import Evaluation, Figure
 from predictors.learned.artifact import Artifact
 from predictors.training.dataset import Dataset
@@ -22,8 +20,6 @@ ROOT = Path(__file__).resolve().parents[2]
 _CODE = ("predictors", "benchmarks", "backends", "policies", "router/core", ":(exclude)predictors/defaults")
 _PACKAGES = ("numpy", "scikit-learn", "torch")
 _GIT_S = 20.0
-#: What a source may say beside its licence.
-_KEPT = ("limited_to", "from", "seed")
 
 
 def with_about(
@@ -64,43 +60,6 @@ def _metric(figure: Figure) -> dict[str, Any]:
     }
 
 
-def rows_by_source(data: Dataset) -> list[dict[str, Any]]:
-    """For each source: name, licence, rows by table, and the days of its first and last row where known."""
-    counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    times: dict[str, list[float]] = defaultdict(list)
-    of_prompt = {each.id: each.source for each in data.prompts}
-    of_run = {each.id: each.source for each in data.runs}
-    for name in of_prompt.values():
-        counts[name]["prompts"] += 1
-    for answer in data.answers:
-        name = of_prompt[answer.prompt]
-        counts[name]["answers"] += 1
-        if answer.at_s is not None:
-            times[name].append(answer.at_s)
-    for run in data.runs:
-        counts[run.source]["runs"] += 1
-        if run.started_at_s is not None:
-            times[run.source].append(run.started_at_s)
-    for attempt in data.attempts:
-        counts[of_run[attempt.run]]["attempts"] += 1
-    known = {str(each["name"]): each for each in data.about.get("sources", ())}
-    return [
-        {
-            "name": name,
-            "licence": known.get(name, {}).get("licence"),
-            **counts[name],
-            "first_day": _day(min(times[name], default=None)),
-            "last_day": _day(max(times[name], default=None)),
-            **{each: value for each, value in known.get(name, {}).items() if each in _KEPT},
-        }
-        for name in sorted(counts)
-    ]
-
-
-def _day(at_s: float | None) -> str | None:
-    return None if at_s is None else datetime.fromtimestamp(at_s, UTC).date().isoformat()
-
-
 def commit() -> str:
     """The last commit that changed what trains, marked where there are changes beside it; the package's
     version where the code lies in no checkout of its own."""
@@ -134,8 +93,3 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
-
-
-def names_of(rows: Sequence[Mapping[str, Any]]) -> set[str]:
-    """The sources that `rows_by_source` tells of."""
-    return {str(row["name"]) for row in rows}

@@ -17,11 +17,12 @@ import orjson
 from pydantic import Field
 
 from benchmarks.checks import check_options
-from benchmarks.evaluate.arguments import add_data, add_output, read_data, shown_progress
+from benchmarks.evaluate.arguments import add_data, add_output, read_data
+from benchmarks.evaluate.kinds import evaluator
 from benchmarks.evaluate.report import Evaluated, show
-from benchmarks.training.kinds import evaluator, trainer
+from benchmarks.terminal import shown_progress
 from benchmarks.training.replay import replayed
-from benchmarks.training.train import train_and_evaluate
+from benchmarks.training.train import train_and_evaluate, trainer
 from predictors.learned.artifact import ArtifactError
 from predictors.learned.models import KINDS, ArtifactKind
 from predictors.training.dataset import Dataset, DatasetError, joined

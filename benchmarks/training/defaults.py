@@ -18,8 +18,8 @@ from pathlib import Path
 from benchmarks.datasets.emulated import SOURCE as EMULATED
 from benchmarks.datasets.emulated import emulate
 from benchmarks.datasets.public import folder_of, read_public
-from benchmarks.evaluate.arguments import shown_progress
 from benchmarks.evaluate.report import show
+from benchmarks.terminal import shown_progress
 from benchmarks.training.originals import MIXTRAL, read_originals
 from benchmarks.training.train import train_and_evaluate
 from predictors.learned.artifact import SHIPPED, ArtifactError

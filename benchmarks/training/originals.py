@@ -19,9 +19,9 @@ from pydantic import Field
 
 from benchmarks.datasets.groups import groups
 from benchmarks.datasets.prompt_sets import PROMPT_SETS
-from benchmarks.published import Record, table
 from benchmarks.workloads.fetch import download
 from benchmarks.workloads.format import WorkloadError
+from benchmarks.workloads.published import Record, table
 from benchmarks.workloads.sources.prompt_sets import prompt_id, tokens_of_characters
 from benchmarks.workloads.sources.source import Choices
 from benchmarks.workloads.sources.zeroeval import MAX_OUTPUT_TOKENS, ZEROEVAL

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
+from typing import Protocol, cast
 
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
+from benchmarks.datasets.contents import rows, rows_by_source
+from benchmarks.datasets.splits import split
+from benchmarks.evaluate.kinds import evaluator
 from benchmarks.evaluate.report import Evaluated
-from benchmarks.training.about import rows_by_source, with_about
-from benchmarks.training.kinds import Progress, evaluator, rows, trainer
-from benchmarks.training.splits import split
+from benchmarks.terminal import Progress
+from benchmarks.training.about import with_about
 from predictors.learned.artifact import Artifact, load, save
 from predictors.learned.models import ArtifactKind
 from predictors.training.dataset import Dataset, DatasetError
+
+
+class Train(Protocol):
+    """Raises DatasetError for data that it cannot learn from."""
+
+    def __call__(self, data: Dataset, *, seed: int, progress: Progress | None) -> Artifact: ...
+
+
+def trainer(kind: ArtifactKind) -> Train:
+    """What trains this kind. It needs the extra `train`."""
+    return cast(Train, import_module(f"predictors.training.{kind.training}").train)
 
 
 def _as_it_is(data: Dataset) -> Dataset:

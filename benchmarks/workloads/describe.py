@@ -3,15 +3,15 @@ of the models; the same by source where several are mixed."""
 
 from __future__ import annotations
 
-import itertools
-import math
 from array import array
 from collections import Counter
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from benchmarks.measures import Summary, mean_rate
+import numpy as np
+
+from benchmarks.measures import Summary, coefficient_of_variation, mean_rate
 from benchmarks.workloads import sketch
 from benchmarks.workloads.format import Header, WorkloadRequest
 
@@ -80,7 +80,7 @@ class Description:
             "requests": self.requests,
             "span_s": self.arrivals_s[-1] - self.arrivals_s[0] if self.arrivals_s else None,
             "rate_per_s": mean_rate(self.arrivals_s),
-            "gap_cv": _gap_cv(self.arrivals_s),
+            "gap_cv": coefficient_of_variation(np.diff(self.arrivals_s)),
             "prompt_tokens": asdict(Summary.of(self.prompt_tokens)),
             "output_tokens": asdict(Summary.of(self.output_tokens)),
             "output_tokens_by_model": _told(self.tokens_by_model),
@@ -100,16 +100,6 @@ class Description:
 
 def _told(means: Mapping[str, Mean]) -> dict[str, Any] | None:
     return {model: mean.as_dict() for model, mean in means.items()} or None
-
-
-def _gap_cv(arrivals_s: Sequence[float]) -> float | None:
-    """Standard deviation over mean of the gaps; None below two gaps or without any time between."""
-    gaps = len(arrivals_s) - 1
-    if gaps < 2 or arrivals_s[-1] <= arrivals_s[0]:
-        return None
-    mean_s = (arrivals_s[-1] - arrivals_s[0]) / gaps
-    squares = math.fsum((later - earlier - mean_s) ** 2 for earlier, later in itertools.pairwise(arrivals_s))
-    return math.sqrt(squares / gaps) / mean_s
 
 
 def describe(requests: Iterable[WorkloadRequest]) -> Description:

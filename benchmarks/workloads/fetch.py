@@ -9,7 +9,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from pathlib import Path
 
 from rich.progress import DownloadColumn, TransferSpeedColumn
@@ -114,11 +114,8 @@ def _folder(source: Source, environment: Mapping[str, str]) -> list[Path] | None
 
 
 def _checksum(path: Path) -> str:
-    digest = sha256()
     with path.open("rb") as data:
-        while chunk := data.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return file_digest(data, "sha256").hexdigest()
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:

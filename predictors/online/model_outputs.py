@@ -64,7 +64,8 @@ def model_outputs(
         modelled = sorted(nsmallest(_MOST_MODELLED, modelled, key=ranks.__getitem__))
         estimates, instances = [estimates[at] for at in modelled], [instances[at] for at in modelled]
     histories = [fleet.history(instance.name) for instance in instances]
-    rows = target_rows(histories, instances, [each.estimate for each in estimates], now)
+    summaries = [history.summary(instance) for history, instance in zip(histories, instances, strict=True)]
+    rows = target_rows(summaries, [each.estimate for each in estimates], now)
     raw = model.quantiles(np.array([history.encoding for history in histories]), rows)
     groups = [each.stats.group for each in estimates]
     quantiles = calibrated(raw, np.array([(each.ttft.values, each.tpot.values) for each in groups]))

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from predictors.analytic.answer_length import AnswerLength
 from predictors.analytic.estimate import Estimate
+from predictors.online.tree_offsets import TreeForecast
 from router.core.types import Prediction
-
-if TYPE_CHECKING:
-    from predictors.online.tree_times import TreeForecast
 
 #: Log errors of TTFT and of TPOT, each at `predictors.analytic.quantiles.TAUS`.
 Quantiles = list[list[float]]

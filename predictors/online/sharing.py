@@ -32,16 +32,6 @@ class ObservationCounts(NamedTuple):
     ignored: int = 0
     unfit: int = 0
 
-    def as_dict(self) -> dict[str, int]:
-        """By the names that `GET /admin/fleet` gives them."""
-        return {
-            "told": self.sent,
-            "dropped": self.dropped,
-            "heard": self.received,
-            "ignored": self.ignored,
-            "unfit": self.unfit,
-        }
-
 
 class Sharing:
     """What a replica sends of its observations, and receives."""

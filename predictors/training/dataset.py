@@ -14,7 +14,7 @@ Length and relevance are learned from prompts and answers, latency and memory fr
 that a set does not have is empty. Times within a run are seconds on one clock. Unknown is null.
 
 Splits are by group of prompts (near copies share one; `split_prompts`), and by whole load levels or by time
-(`benchmarks.training.splits`), never by row.
+(`benchmarks.datasets.splits`), never by row.
 """
 
 from __future__ import annotations

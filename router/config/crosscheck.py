@@ -1,7 +1,7 @@
-"""Checks between parts of the fleet file: names that must differ and names that must exist.
+"""Checks between parts of the fleet file: names that must differ, and names that must exist.
 
-They read plain data and step over what has the wrong shape, so a file with a bad value still gets all its
-other problems told in the same run.
+They read plain data and skip values of the wrong shape. So one run reports all other problems of a file with a bad
+value.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any
 
 from router.config.masking import masked
 
-#: Where a value stands: keys and list positions from the top of the file.
+#: The path of a value: keys and list positions from the top of the file.
 Path = tuple[str | int, ...]
-#: A path and what is wrong there.
+#: A path, and what is wrong there.
 Finding = tuple[Path, str]
 
-#: The model name that means "any model"; no model or alias may take it.
+#: The model name that means "any model"; no model or alias may have it.
 ANY_MODEL = "auto"
 
 
 def crosscheck(data: Mapping[str, Any]) -> list[Finding]:
-    """Everything wrong between the parts of a fleet file, in the file's order."""
+    """All problems between the parts of the fleet file, in the file's order."""
     return [*_server(data), *_keys(data), *_models(data), *_instances(data), *_discovery(data)]
 
 

@@ -1,7 +1,7 @@
-"""YAML with line numbers: plain data and, beside it, the line on which each path stands.
+"""YAML with line numbers: plain data, and the line of each path.
 
-Scalars follow YAML 1.2's core schema: `on`, `off`, `no` and `12:30` are strings, `1e-3` is a number.
-A key given twice is an error (YAML would silently take the last).
+Scalars follow YAML 1.2's core schema: `on`, `off`, `no` and `12:30` are strings, `1e-3` is a number. A key that is
+given twice is an error (YAML would silently take the last one).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from router.config.errors import ConfigError, Problem
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader with the scalar rules of YAML 1.2 in place of those of 1.1."""
+    """SafeLoader with the scalar rules of YAML 1.2 instead of those of 1.1."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
@@ -52,7 +52,7 @@ class Document:
     lines: dict[Path, int]
 
     def line(self, path: Path) -> int:
-        """The line of a path, or of the nearest part above it that stands in the file."""
+        """The line of a path, or of its nearest parent that the file has."""
         for end in range(len(path), 0, -1):
             if path[:end] in self.lines:
                 return self.lines[path[:end]]
@@ -60,7 +60,7 @@ class Document:
 
 
 def parse(text: str, source: str) -> Document:
-    """Read one YAML document. Raises ConfigError for what is no YAML and for keys given twice."""
+    """Read one YAML document. Raises ConfigError for invalid YAML and for keys that are given twice."""
     try:
         loader = _Loader(text)
     except yaml.YAMLError as error:
@@ -75,7 +75,7 @@ def parse(text: str, source: str) -> Document:
             raise ConfigError(source, twice)
         data = loader.construct_document(root)
         lines: dict[Path, int] = {(): root.start_mark.line + 1}
-        _find_lines(root, (), lines)  # after construction, which puts merged keys in place
+        _find_lines(root, (), lines)  # This comes after construction, which inserts merged keys.
         return Document(data, lines)
     except yaml.YAMLError as error:
         raise ConfigError(source, [_syntax(error)]) from error

@@ -1,4 +1,4 @@
-"""What is wrong with a fleet file, told so that the operator finds the place."""
+"""Errors in a fleet file, with the path and the line of each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from router.config.masking import dotted
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong. `line` counts from 1; None where there is no file behind it."""
+    """One problem. `line` counts from 1; None if there is no file."""
 
     path: Path
     reason: str
@@ -23,8 +23,8 @@ class Problem:
 
 
 class ConfigError(ValueError):
-    """A fleet file (or one instance) that cannot be used. The text has one line a problem,
-    `FILE:LINE: path.to.key: reason (given: VALUE)`; `router.config.masking` hides a value that may be a secret."""
+    """A fleet file (or one instance) is not valid. The text has one line for each problem: `FILE:LINE: path.to.key:
+    reason (given: VALUE)`. `router.config.masking` hides a value that may be a secret."""
 
     def __init__(self, source: str, problems: Sequence[Problem]) -> None:
         self.source = source

@@ -1,4 +1,4 @@
-"""What the sections of the fleet file are made of: exact types, names, tariffs and targets."""
+"""The field types of the fleet file's sections: exact types, names, prices and targets."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from pydantic_core import PydanticCustomError
 from router.config.marks import Mark
 from router.core.types import Price, Slo
 
-# Exact types: YAML and JSON carry numbers and booleans, so a quoted one is a mistake worth telling.
+# Exact types: YAML and JSON have numbers and booleans, so a quoted one is a mistake and is reported.
 Bool = Annotated[bool, Strict()]
-#: The largest whole number that databases, floats and scripts of Redis all take.
+#: The largest whole number that databases, floats and Redis scripts can all hold.
 LARGEST_NUMBER = (1 << 53) - 1
 Int = Annotated[int, Strict(), Field(ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)]
 Float = Annotated[float, Strict(), Field(allow_inf_nan=False)]
@@ -32,7 +32,7 @@ NotNegative = Annotated[Float, Field(ge=0)]
 Share = Annotated[Float, Field(ge=0, le=1)]
 Count = Annotated[Int, Field(ge=1)]
 
-# Both kinds of names stand in response headers and metric labels, an instance's in URL paths as well.
+# Response headers and metric labels contain both kinds of names, URL paths contain instance names.
 ModelName = Annotated[str, StringConstraints(pattern=r"^[!-~]+$", max_length=200)]
 InstanceName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 #: Without a port.
@@ -56,7 +56,7 @@ OnMiss = Literal["best_effort", "reject"]
 
 
 def _environment_name(value: str) -> str:
-    # The message never shows the value: it may be the secret itself.
+    # The message never shows the value, because it may be the secret itself.
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value):
         raise PydanticCustomError(
             "environment_name",
@@ -85,13 +85,13 @@ PasswordlessUrl = Annotated[str, AfterValidator(_no_password)]
 
 
 class Section(BaseModel):
-    """What all parts of the file share: immutable, and a key that is not known is an error."""
+    """The base of all parts of the file: immutable; an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 class PriceConfig(Section):
-    """The tariff in USD per million tokens; input and output are priced apart."""
+    """Prices in USD per million tokens, separate for input and output."""
 
     input_usd_per_mtok: NotNegative
     output_usd_per_mtok: NotNegative

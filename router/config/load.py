@@ -1,4 +1,4 @@
-"""Reading a fleet file, and saying everything that is wrong with it at once."""
+"""Reads a fleet file and reports all its errors at once."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def load(
     policies: Collection[str] | None = None,
     profiles: Collection[str] | None = None,
 ) -> FleetConfig:
-    """Read and check a fleet file. `policies` and (engine) `profiles` are the names that may stand in it
-    (None: not checked).
+    """Read and check a fleet file. `policies` and (engine) `profiles` are the known names (None: names are not
+    checked).
 
-    Raises ConfigError with every problem found, also when the file cannot be read.
+    Raises ConfigError with all problems, also if the file cannot be read.
     """
     source = str(path)
     try:
@@ -46,7 +46,7 @@ def loads(
     policies: Collection[str] | None = None,
     profiles: Collection[str] | None = None,
 ) -> FleetConfig:
-    """`load` for a text at hand; `source` is the file name that errors show."""
+    """Like `load`, for a text. `source` is the file name in errors."""
     document = parse(text, source)
     data = {} if document.data is None else document.data
     return check(data, source, document.line, policies=policies, profiles=profiles)
@@ -60,7 +60,7 @@ def check(
     policies: Collection[str] | None = None,
     profiles: Collection[str] | None = None,
 ) -> FleetConfig:
-    """A fleet file's data, checked. Raises ConfigError with every problem and its line."""
+    """Check a fleet file's data. Raises ConfigError with all problems and their lines."""
     if not isinstance(data, Mapping):
         reason = f"must be a mapping of sections (given: {masked(data)})"
         raise ConfigError(source, [Problem((), reason, line_of(()))])
@@ -69,7 +69,7 @@ def check(
     try:
         config = FleetConfig.model_validate(data)
     except ValidationError as error:
-        # `references` is the cross-check's own error; its findings follow with their paths.
+        # `references` is the error of the cross-check, whose findings are added below with their paths.
         findings += in_words((one for one in error.errors() if one["type"] != "references"), FleetConfig)
         findings += crosscheck(data)
     if policies is not None:
@@ -83,12 +83,13 @@ def check(
 
 
 def located(error: ConfigError, path: str | FilePath) -> ConfigError:
-    """What a start says of a fleet file's value, with the line where that stands. `error` names a section as its source."""
+    """A problem that a start found with a value of the fleet file, with the value's line. `error` names a section as
+    its source."""
     source = str(path)
     try:
         document = parse(FilePath(path).read_text(encoding="utf-8"), source)
     except (OSError, ValueError):
-        return error  # it was there a moment ago
+        return error  # the file was removed meanwhile
     problems = []
     for each in error.problems:
         at = each.path if error.source == source else (*error.source.split("."), *each.path)
@@ -112,7 +113,7 @@ def parse_instance(data: object, source: str = "instance") -> InstanceConfig:
 def with_instances(
     fleet: FleetConfig, instances: Iterable[InstanceConfig], source: str = "instance"
 ) -> FleetConfig:
-    """The same fleet with other instances, its references checked again. Raises ConfigError."""
+    """The same fleet with other instances. References are checked again. Raises ConfigError."""
     try:
         return FleetConfig.model_validate({**dict(fleet), "instances": tuple(instances)})
     except ValidationError as error:
@@ -124,17 +125,17 @@ def _refused(source: str, error: ValidationError, model: type[BaseModel]) -> Con
 
 
 def in_words(errors: Iterable[ErrorDetails], root: type[BaseModel] | None = None) -> list[Finding]:
-    """What pydantic found wrong with a `root`, in plain words: paths and reasons."""
+    """Pydantic's errors for a `root`, in plain words: paths and reasons."""
     found = []
     for error in errors:
         if error["type"] == "too_short" and len(error["input"]) >= error["ctx"]["min_length"]:
-            continue  # pydantic counts only the items that are right; those that are wrong are told beside it
+            continue  # pydantic counts only the valid items; the others are reported separately
         path = tuple(part for part in error["loc"] if part != "[key]")
         found.append((path, _reason(error, path, root)))
     return found
 
 
-# Pydantic's words for what YAML calls otherwise.
+# Pydantic's words for what YAML names differently.
 _WORDS = (
     ("Value error, ", ""),
     ("Input should be", "must be"),
@@ -154,7 +155,7 @@ _WORDS = (
 
 
 def _reason(error: ErrorDetails, path: Path, root: type[BaseModel] | None) -> str:
-    """One clause in plain words, with the value that is wrong."""
+    """One clause in plain words, with the wrong value."""
     kind, value = error["type"], error["input"]
     if kind == "missing":
         return "is missing"
@@ -166,7 +167,7 @@ def _reason(error: ErrorDetails, path: Path, root: type[BaseModel] | None) -> st
     if "[key]" in error["loc"]:
         return f"{message} (the key)"
     if isinstance(value, Mapping | list | tuple | BaseModel) and not kind.endswith("_type"):
-        # Of several parts together, which the message names.
+        # About several parts together; the message names them.
         name = value.get("name") if isinstance(value, Mapping) else None
         return f"{message} (name: {masked(name, path)})" if isinstance(name, str) else message
     return f"{message} (given: {masked(value, path)})"
@@ -185,7 +186,7 @@ def _unknown_key(key: str, model: type[BaseModel] | None) -> str:
 
 
 def _model_at(root: type[BaseModel] | None, path: Path) -> type[BaseModel] | None:
-    """The model class that stands at a path, found along the fields' types."""
+    """The model class at a path, found by the types of the fields."""
     current: Any = root
     for part in path:
         if isinstance(current, type) and issubclass(current, BaseModel):

@@ -1,6 +1,6 @@
-"""What a field of the fleet file says of its value beside its type: metadata of the field's annotation.
+"""Marks: metadata in a field's annotation, which says how the gateway uses the field's value.
 
-A field with a mark needs no further code: whoever checks what is there, or compares two files, looks for marks.
+Code that checks what exists, or compares two files, looks for marks. So a field with a mark needs no further code.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from router.config.crosscheck import Path
 
 
 class Mark(StrEnum):
-    """A VARIABLE or a FILE of the gateway's machine has this name; the gateway reads the value AT_START only."""
+    """VARIABLE: the value names an environment variable. FILE: it names a file on the gateway's machine. AT_START: the
+    gateway reads the value at its start only."""
 
     VARIABLE = "environment variable"
     FILE = "file"
@@ -24,7 +25,7 @@ class Mark(StrEnum):
 
 
 class Named(NamedTuple):
-    """A value that names a variable or a file, and where it stands."""
+    """A value that names a variable or a file, and its path."""
 
     path: Path
     mark: Mark
@@ -32,7 +33,7 @@ class Named(NamedTuple):
 
 
 def named(section: BaseModel, path: Path = ()) -> Iterator[Named]:
-    """Every variable and every file that a section and those below it name, in the order of their fields."""
+    """All variables and files that a section and those below it name, in the order of their fields."""
     for key, field in type(section).model_fields.items():
         yield from _named(field.annotation, field.metadata, getattr(section, key), (*path, key))
 

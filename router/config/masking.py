@@ -1,4 +1,4 @@
-"""How an error quotes a value of the fleet file: as any other value, but never with a secret."""
+"""How an error quotes a value of the fleet file, without secrets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from router.core.quoting import cut, quoted
 
-#: Keys under which people write a secret, with the key that the fleet file has in their place.
+#: Keys under which people write secrets, each with the key that the fleet file has for it.
 SECRET_KEYS = {
     "api_key": "api_key_env",
     "apikey": "api_key_env",
@@ -20,7 +20,7 @@ SECRET_KEYS = {
     "key": "sha256",
 }
 HIDDEN = "***"
-#: Characters of a text that are searched for secrets.
+#: Only this many characters of a text are searched for secrets.
 _MAX_SEARCHED_CHARS = 600
 
 _URL_KEYS = {"url", "endpoint", "server"}
@@ -28,7 +28,7 @@ _KEY_LIKE = re.compile(r"\b(?:sk|pk|hw|hf|gsk|ghp|xai)[-_][\w-]{4,}")
 
 
 def masked(value: object, path: tuple[str | int, ...] = ()) -> str:
-    """A value as an error quotes it. `path` is where it stands; a value that may be a secret there is hidden."""
+    """A value as an error quotes it. `path` is its place; a value that may be a secret there is hidden."""
     if _is_secret(path) and not isinstance(value, bool) and value is not None:
         return HIDDEN
     if isinstance(value, str):
@@ -48,8 +48,8 @@ def _masked_key(key: str) -> str:
 
 
 def _without_secrets(text: str, *, in_url: bool) -> str:
-    """The text without logins, queries and what looks like a key. A password may hold any character, so everything
-    before the last @ goes."""
+    """The text without logins, queries, and words that look like keys. A password may contain any character, so
+    everything before the last @ is removed."""
     scheme, separator, rest = text.partition("://")
     if separator or in_url:
         start = scheme + separator if separator else ""
@@ -62,7 +62,8 @@ def _without_secrets(text: str, *, in_url: bool) -> str:
 
 
 def _is_secret(path: tuple[str | int, ...]) -> bool:
-    """Whether a secret belongs there, or is easily written there by mistake (in place of a key's settings)."""
+    """Whether the value at this path is a secret, or people easily write one there by mistake (instead of a key's
+    settings)."""
     names = [part.lower() for part in path if isinstance(part, str)]
     if any(name == "sha256" or name.endswith("_env") or name in SECRET_KEYS for name in names):
         return True

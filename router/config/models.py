@@ -1,8 +1,8 @@
-"""The fleet file as frozen values: what an operator may write, with its defaults and bounds.
+"""The fleet file as frozen values, with defaults and bounds.
 
-Unknown keys and values of the wrong type are errors (YAML's `"8080"` is no port, `true` is no number).
-Times are in the unit that their name says and may be fractions. Secrets never stand in the file: a key
-that ends in `_env` names the environment variable that holds one, read when the gateway is wired.
+Unknown keys and values of the wrong type are errors (YAML's `"8080"` is no port, `true` is no number). Times have the
+unit in their name and may be fractions. The file never contains secrets: a key that ends in `_env` names the
+environment variable that holds one, which is read when the gateway is built.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ HeaderName = Annotated[str, StringConstraints(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-
 
 
 class ModelConfig(Section):
-    """A model that clients ask for by name. `quality` in [0, 1] is a prior; `fallbacks` are tried in order
-    when no instance can take the model itself."""
+    """A model that clients request by name. `quality` in [0, 1] is a prior. `fallbacks` are tried in order if no
+    instance can take the model itself."""
 
     name: ModelName
     family: Text | None = None
@@ -81,8 +81,8 @@ class ModelConfig(Section):
 
 
 class ServedConfig(Section):
-    """A model as one instance serves it. A plain string is short for `{name: ...}`; what is left out is as
-    the model says. `profile` (emulated only) names the engine profile where the instance's does not fit."""
+    """A model as one instance serves it. A plain string is short for `{name: ...}`; omitted values are the model's.
+    `profile` (emulated instances only) names the engine profile if the instance's does not fit."""
 
     name: Text
     context_tokens: Count | None = None
@@ -131,13 +131,14 @@ def _fits_kind(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
     return value if engine is None else engine.check_settings(value)
 
 
-#: What only one kind of engine takes; the kind checks it (`EngineKind.settings`). It follows `kind` and `emulates`.
+#: Settings of one kind of engine only, which the kind checks (`EngineKind.settings`). It follows `kind` and `emulates`.
 OwnSettings = Annotated[dict[str, Any], AfterValidator(_fits_kind)]
 
 
 class EngineConfig(Section):
-    """What is said of an engine wherever it runs. `usd_per_hour` is what its machine costs, `ca_file` a PEM bundle trusted
-    in place of the system's. `headers_env` maps header names to the environment variables that hold their values."""
+    """Settings of an engine, independent of its place. `usd_per_hour` is the price of its machine, `ca_file` a PEM
+    bundle that is trusted instead of the system's. `headers_env` maps header names to the environment variables that
+    hold their values."""
 
     serves: Annotated[dict[ModelName, ServedConfig], Field(min_length=1)]
     hardware: Text | None = None
@@ -149,7 +150,7 @@ class EngineConfig(Section):
     headers_env: dict[HeaderName, EnvironmentName] = Field(default_factory=dict)
 
     def machine_names(self) -> set[tuple[str, str]]:
-        """What it takes from the machine of the gateway: variables and, by their keys, files."""
+        """The variables, and by their keys the files, that it uses on the gateway's machine."""
         return {
             (each.mark.value if each.mark is Mark.VARIABLE else str(each.path[-1]), each.name)
             for each in named(self)
@@ -157,11 +158,10 @@ class EngineConfig(Section):
 
 
 class InstanceConfig(EngineConfig):
-    """One running replica of an engine; also what `POST /admin/instances` takes as JSON.
+    """One running replica of an engine; also the JSON of `POST /admin/instances`.
 
-    A `kind: emulated` instance has no url: the gateway starts it. It names its engine profile
-    (`MODEL@HARDWARE`), may run at a multiple of real `speed`, and speaks the protocol of the engine that
-    it `emulates`.
+    An instance of `kind: emulated` has no url: the gateway starts it. It names its engine profile (`MODEL@HARDWARE`),
+    may run at a multiple of real `speed`, and uses the protocol of the engine that it `emulates`.
     """
 
     name: InstanceName
@@ -191,17 +191,17 @@ class InstanceConfig(EngineConfig):
 
     @property
     def is_emulated(self) -> bool:
-        """Whether the gateway starts it."""
+        """Whether the gateway starts this instance."""
         return self.kind == EMULATED
 
     @property
     def protocol(self) -> str:
-        """The engine kind whose wire protocol is spoken."""
+        """The engine kind whose wire protocol is used."""
         return self.emulates if self.is_emulated else self.kind
 
     @property
     def hardware_name(self) -> str | None:
-        """What was configured, else the hardware of an emulated instance's profile."""
+        """The configured hardware, else that of an emulated instance's profile."""
         if self.hardware is None and self.profile is not None:
             return self.profile.partition("@")[2]
         return self.hardware
@@ -209,8 +209,8 @@ class InstanceConfig(EngineConfig):
     def profile_name(self, model: str) -> str | None:
         """The engine profile (`MODEL@HARDWARE`) of one served model; None without known hardware.
 
-        An emulated instance with one model has its own. Else it is made of the model's name, `-q4` or `-q8`
-        for GGUF weights (an Ollama tag that does not say is q4), and the hardware.
+        An emulated instance with one model has its own profile. For others the name consists of the model's name, `-q4`
+        or `-q8` for GGUF weights (q4 for an Ollama tag without quantisation), and the hardware.
         """
         served = self.serves[model]
         if served.profile is not None:
@@ -225,15 +225,15 @@ class InstanceConfig(EngineConfig):
 
 
 class TemplateConfig(EngineConfig):
-    """What discovered instances have in common: an instance of the fleet file without name and url."""
+    """Settings that discovered instances share: an instance of the fleet file without name and url."""
 
     kind: KindName
     settings: OwnSettings = Field(default_factory=dict)
 
 
 class KubernetesConfig(Section):
-    """Pods that carry the labels of `selector` (`app=vllm,tier!=test`) in a namespace (None: the gateway's own), asked at
-    `port`. `server` is the API server's URL (None: that of the cluster the gateway runs in)."""
+    """Pods that have the labels in `selector` (`app=vllm,tier!=test`) in a namespace (None: the gateway's own), with
+    their engine at `port`. `server` is the API server's URL (None: that of the cluster in which the gateway runs)."""
 
     selector: Text
     namespace: Text | None = None
@@ -243,15 +243,15 @@ class KubernetesConfig(Section):
 
 
 class DiscoveryConfig(Section):
-    """Instances that are found while the gateway runs. Each ready pod becomes an instance of its name, made of
-    `instance`; a pod's annotation `headway/instance` (JSON) replaces what it names there."""
+    """Instances that are found while the gateway runs. Each ready pod becomes an instance with the pod's name and the
+    settings in `instance`. The pod's annotation `headway/instance` (JSON) overrides single settings."""
 
     kubernetes: KubernetesConfig
     instance: TemplateConfig
 
 
 class FleetConfig(Section):
-    """The whole file. Building one checks every part and the references between parts."""
+    """The whole file. Creating one checks every part and the references between parts."""
 
     server: ServerConfig = ServerConfig()
     auth: AuthConfig = AuthConfig()
@@ -277,21 +277,22 @@ class FleetConfig(Section):
         return self
 
     def model(self, name: str) -> ModelConfig | None:
-        """The model of this name or alias."""
+        """The model with this name or alias."""
         return next((each for each in self.models if name == each.name or name in each.aliases), None)
 
     def instance(self, name: str) -> InstanceConfig | None:
         return next((each for each in self.instances if each.name == name), None)
 
     def machine_names(self) -> set[tuple[str, str]]:
-        """What engines may take from the machine of the gateway: what any of the file's does, and `auth.engine_env`."""
+        """The variables and files that engines may use on the gateway's machine: those of the file's engines, and
+        `auth.engine_env`."""
         engines: list[EngineConfig] = [*self.instances, *(each.instance for each in self.discovery)]
         found = {name for each in engines for name in each.machine_names()}
         return found | {(Mark.VARIABLE.value, name) for name in self.auth.engine_env}
 
     def candidates(self, instance: InstanceConfig) -> dict[str, Candidate]:
-        """The (instance, model) pairs of an instance by the fleet's model name: what it says of a model
-        itself, else what the model says. A model's context is never passed."""
+        """The candidates of an instance by the fleet's model name: the instance's own settings of a model, else the
+        model's. A candidate's context is never larger than the model's."""
         models = {each.name: each for each in self.models}
         found = {}
         for name, served in instance.serves.items():

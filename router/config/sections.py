@@ -37,9 +37,9 @@ from router.config.marks import Mark
 
 
 class ServerConfig(Section):
-    """Where the gateway listens. Port 0 takes a free one. `workers` are processes that share the port; more than one
-    need a shared `state`. Each has at most `max_connections` of clients. `allowed_hosts` are names under which an open
-    gateway answers beside those of this machine."""
+    """The address of the gateway. Port 0 takes a free one. `workers` processes share the port; more than one need a
+    shared `state`. Each accepts at most `max_connections` of clients. `allowed_hosts` are host names that a gateway
+    without keys accepts, beside those of this machine."""
 
     host: Annotated[ListenHost, Mark.AT_START] = "127.0.0.1"
     port: Annotated[Int, Field(ge=0, le=65535), Mark.AT_START] = 8080
@@ -49,12 +49,13 @@ class ServerConfig(Section):
 
 
 class KeyConfig(Section):
-    """A client's key, kept as the SHA-256 of its text only, with its default policy and caps.
+    """A client's key with its default policy and caps. Only the SHA-256 of its text is stored.
 
-    A client may tighten the caps, never loosen them; `locked` keeps it from choosing another policy. `quality` and
-    `attainment` are targets of the means over its requests, where `min_quality` is the floor of each one. `models` are
-    those it may use (None: all). `max_concurrency` bounds its requests under way at once. `budget_usd_per_day` holds for a day (UTC), `budget_usd` for the key's whole life. With
-    `makes_keys` its holder may make further keys, none of which exceeds it and all of which spend its budgets too.
+    A client may tighten the caps, never loosen them; with `locked` it cannot choose another policy. `quality` and
+    `attainment` are targets for the means over its requests, `min_quality` is the lower bound for each request.
+    `models` are those that it may use (None: all). `max_concurrency` bounds its requests under way at once.
+    `budget_usd_per_day` is for a day (UTC), `budget_usd` for the key's whole life. With `makes_keys` its holder may
+    make further keys: none of them has looser caps, and all of them spend its budgets too.
     """
 
     name: InstanceName
@@ -91,11 +92,14 @@ class KeyConfig(Section):
 
 
 class AuthConfig(Section):
-    """Who may ask. Without keys the gateway is open, unless they are `required`: then it answers nobody until one is made,
-    also where the database with the keys was lost. Without an admin key /admin answers a program on this machine, and
-    only while the gateway is open and listens on loopback. Instances that are added while it runs may use the variables that
-    instances of the file use, and those of `engine_env`. Predictions tell a key nothing of what other keys asked, unless
-    they `share_prefixes`; with `cache_salt` vLLM's caches tell them nothing either."""
+    """Who may use the gateway. Without keys anyone may, unless keys are `required`: then nobody may until a key is
+    made, also if the database with the keys was lost. Without an admin key, /admin answers programs on this machine,
+    and only while the gateway has no keys and listens on loopback.
+
+    An instance that is added at run time may use the variables that instances of the file use, and those in
+    `engine_env`. Predictions do not show to a key what other keys have sent, unless keys `share_prefixes`. With
+    `cache_salt` the timing of vLLM's caches does not show it either.
+    """
 
     admin_key_env: Annotated[EnvironmentName | None, Mark.AT_START] = None
     required: Bool = False
@@ -106,10 +110,13 @@ class AuthConfig(Section):
 
 
 class StoreConfig(Section):
-    """Where finished requests are recorded, and for how long (`retain_days`, `max_mb`: whatever is hit
-    first). Prompts are kept only with `keep_prompts`. While the database is away records wait on disk, in
-    `spool_directory` (None: beside a SQLite file, else the working directory), `spool_mb` at most; when that is full
-    requests are served without a record (`serve`, counted) or get a 503 (`refuse`)."""
+    """Where finished requests are recorded, and for how long (`retain_days` or `max_mb`, the first that is reached).
+    Prompts are kept only with `keep_prompts`.
+
+    While the database does not answer, records wait on disk: in `spool_directory` (None: beside a SQLite file, else the
+    working directory), `spool_mb` at most. When that is full, requests are served without a record (`serve`, counted)
+    or get a 503 (`refuse`).
+    """
 
     url: Annotated[PasswordlessUrl, Mark.AT_START] = "sqlite+aiosqlite:///headway.db"
     password_env: Annotated[EnvironmentName | None, Mark.AT_START] = None
@@ -131,9 +138,9 @@ class StoreConfig(Section):
 
 
 class StateConfig(Section):
-    """Where replicas of the gateway share limits, budgets, load and what they learn; `memory://` is this process alone.
-    `name` tells fleets apart that share one Redis. An answer that takes longer than `timeout_ms` is not waited for:
-    each replica then goes by its own view until Redis answers again. Load is told every `interval_ms`."""
+    """The state that replicas of the gateway share: limits, budgets, load and observations. With `memory://` this
+    process is alone. `name` distinguishes fleets that share one Redis. If an answer takes longer than `timeout_ms`,
+    each replica decides from its own data until Redis answers again. Load is sent every `interval_ms`."""
 
     url: Annotated[PasswordlessUrl, Mark.AT_START] = "memory://"
     password_env: Annotated[EnvironmentName | None, Mark.AT_START] = None
@@ -150,20 +157,20 @@ class StateConfig(Section):
 
 
 class DefaultsConfig(Section):
-    """What holds for a request that does not say, nor its key, nor its model."""
+    """Values for requests that have none of their own, of their key or of their model."""
 
     policy: PolicyName = "latency"
     slo: SloConfig | None = None
     on_miss: OnMiss = "best_effort"
 
 
-#: What engines do on a client's word with rights of their own, and no usual client asks for.
+#: Fields with which a client could use an engine's own rights, and that usual clients do not send.
 _FORBIDDEN = (
     # templates and code
     "chat_template", "custom_logit_processor", "guided_decoding_backend", "logits_processors", "tokenize",
-    # tensors, and arguments of those who load media
+    # tensors, and arguments of media loaders
     "audio_embeds", "image_embeds", "media_io_kwargs", "mm_processor_kwargs", "prompt_embeds", "video_embeds",
-    # other requests, their places and what is cached of them
+    # other requests, their placement and their cached data
     "data_parallel_rank", "id_slot", "n_discard", "priority", "request_id", "rid", "session_params", "uuid",
     # other machines, models and accounts
     "api_base", "api_key", "base_url", "bootstrap_host", "bootstrap_port", "bootstrap_room", "kv_transfer_params",
@@ -178,9 +185,9 @@ def _may_be_forbidden(field: str) -> str:
 
 
 class LimitsConfig(Section):
-    """Bounds on one request and on the queue. A client that reads nothing of its answer for `client_stall_s` is cut
-    off. `forbidden_fields` are members of a body that are refused, `media_urls` says whether engines may be told to fetch
-    media (`allow`), or must be given them (`data_only`)."""
+    """Bounds on one request and on the queue. A client that reads nothing of its answer for `client_stall_s` is
+    disconnected. A body with one of the `forbidden_fields` is refused. `media_urls`: whether engines may fetch media
+    (`allow`) or the request must contain them (`data_only`)."""
 
     request_timeout_s: Positive = 600.0
     idle_timeout_s: Positive = 60.0
@@ -194,16 +201,16 @@ class LimitsConfig(Section):
 
 
 class HedgeConfig(Section):
-    """A second attempt for a request whose first token is late; at most `max_share` of requests get one."""
+    """A second attempt for a request whose first token is late; at most `max_share` of the requests get one."""
 
     enabled: Bool = False
     max_share: Share = 0.03
 
 
 class CostConfig(Section):
-    """What the policies that hold a mean aim at, for keys that do not say. `quality` is the wished mean; without one
-    that of the best single model, less `quality_slack`. `attainment` is the wished share of SLOs kept. Prices move
-    over a window of about `window_requests`."""
+    """Targets of the policies that hold a mean, for keys without their own. `quality` is the target mean quality; the
+    default is that of the best single model minus `quality_slack`. `attainment` is the target share of SLOs that are
+    met. Prices adapt over a window of about `window_requests`."""
 
     quality: Share | None = None
     quality_slack: Share = 0.01
@@ -212,8 +219,8 @@ class CostConfig(Section):
 
 
 class SchedulingConfig(Section):
-    """`confidence` is 1 - epsilon of the SLO-aware policies, `explore` the share of requests that try another
-    candidate so that predictions stay honest, `ttft_weight` the weight of TTFT beside E2E in `latency`."""
+    """`confidence` is 1 - epsilon of the SLO-aware policies. `explore` is the share of requests that try another
+    candidate, which keeps predictions correct. `ttft_weight` is the weight of TTFT beside E2E in `latency`."""
 
     confidence: Annotated[Float, Field(gt=0, lt=1), Mark.AT_START] = 0.9
     hedge: HedgeConfig = HedgeConfig()
@@ -223,8 +230,8 @@ class SchedulingConfig(Section):
 
 
 class ProbesConfig(Section):
-    """Health checks: `eject_after` failures in a row take an instance out, `return_after` good ones bring
-    it back."""
+    """Health checks: an instance is ejected after `eject_after` failures in a row, and returns after `return_after`
+    successes in a row."""
 
     interval_s: Positive = 2.0
     timeout_s: Positive = 2.0
@@ -233,9 +240,9 @@ class ProbesConfig(Section):
 
 
 class TracesConfig(Section):
-    """OpenTelemetry traces (the extra `otel`), sent by OTLP over HTTP to `endpoint` (`http://HOST:4318/v1/traces`; None: what the
-    OTEL_EXPORTER_OTLP_* variables say). `sample` is the share of requests traced that come without a decision of
-    their caller's."""
+    """OpenTelemetry traces (the extra `otel`), sent by OTLP over HTTP to `endpoint` (`http://HOST:4318/v1/traces`;
+    None: the OTEL_EXPORTER_OTLP_* variables). `sample` is the share of requests that are traced if their caller has not
+    decided it."""
 
     enabled: Bool = False
     endpoint: Text | None = None
@@ -243,9 +250,9 @@ class TracesConfig(Section):
 
 
 class ObservabilityConfig(Section):
-    """What operators read. `logs` as text or as one JSON object a line; `log_requests` writes a line for each request.
-    `decision_log` is a file of all events and instructions of the scheduler, for `headway replay-decisions`; it ends at
-    `decision_log_mb`. None of them ever holds a prompt."""
+    """Logs for operators. `logs` are text, or one JSON object a line; `log_requests` writes a line for each request.
+    `decision_log` is a file with all events and instructions of the scheduler, for `headway replay-decisions`; it stops
+    at `decision_log_mb`. None of them contains a prompt."""
 
     logs: Annotated[Literal["text", "json"], Mark.AT_START] = "text"
     log_requests: Bool = False
@@ -255,13 +262,13 @@ class ObservabilityConfig(Section):
 
 
 class UiConfig(Section):
-    """The page at /ui. `reports` is a directory of comparisons (`headway compare --out`) that it offers to open."""
+    """The page at /ui. `reports` is a directory of comparisons (`headway compare --out`) that the page offers to open."""
 
     enabled: Bool = True
     reports: Text | None = None
 
 
 class PredictorsConfig(Section):
-    """Where trained artifacts lie; the shipped defaults serve when absent."""
+    """Where trained artifacts are; the shipped defaults serve if there are none."""
 
     directory: Text | None = None

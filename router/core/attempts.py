@@ -1,4 +1,4 @@
-"""What an attempt's start and end change: its instance's work and health, its request's money, the predictor."""
+"""The effects of an attempt's start and end: on its instance's work and health, its request's money, and the predictor."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from router.core.settings import SchedulerSettings
 from router.core.settlement import bill
 from router.core.types import EndedHow
 
-#: Statuses that say something of the request or of the load, not of the instance's health.
+#: Statuses that depend on the request or the load, and not on the instance's health.
 NO_FAULT = frozenset({408, 413, 414, 415, 429, 431, 503})
-#: Characters of an error that are recorded.
+#: The most characters of an error that are recorded.
 _ERROR_CHARS = 300
 
 
 def start(
     state: RequestState, decided: Decided, confidence: float, predictor: Predictor, now: float, *, hedge: bool
 ) -> AttemptState:
-    """Count an attempt at the candidate decided on. It may start if its phase is PREFILL."""
+    """Create and count an attempt at the chosen candidate. It may start if its phase is PREFILL."""
     request, prediction = state.request, decided.prediction
     candidate, instance = decided.option.candidate, decided.option.instance
     promised_tpot_s = None if request.slo is None else request.slo.tpot_s
     if (prediction.p_miss or 0.0) > confidence:
-        promised_tpot_s = None  # it is lost already
+        promised_tpot_s = None  # the target will probably be missed anyway
     attempt = AttemptState(
         len(state.attempts) + 1,
         candidate,
@@ -56,7 +56,7 @@ def start(
 
 
 def first_token(state: RequestState, attempt: AttemptState, predictor: Predictor, now: float) -> None:
-    """An attempt decodes from now on."""
+    """An attempt has its first token and decodes from now on."""
     attempt.first_token_at = now
     attempt.phase = AttemptPhase.DECODING
     attempt.instance.first_token(attempt.pending_tokens, attempt.expected_output_tokens)
@@ -73,14 +73,14 @@ def first_token(state: RequestState, attempt: AttemptState, predictor: Predictor
 def succeed(
     state: RequestState, attempt: AttemptState, predictor: Predictor, tpot_s: float | None, now: float
 ) -> None:
-    """An attempt has given its whole answer."""
+    """An attempt has given its complete answer."""
     health.answered(attempt.instance)
     _release(state, attempt, EndedHow.OK, now)
     request = state.request
     if attempt.bound.max_tokens != request.max_tokens and request.decodes:
         request = replace(
             request, max_tokens=attempt.bound.max_tokens
-        )  # cut there, it might have been longer
+        )  # without its bound the answer might have been longer
     predictor.observe_end(
         request,
         attempt.candidate,
@@ -103,8 +103,8 @@ def lose(
     sent: bool,
     too_large: bool = False,
 ) -> None:
-    """An attempt has ended without a whole answer. `sent`: the engine was given the request; `too_large`: its answer
-    was more than is read."""
+    """An attempt has ended without a complete answer. `sent`: the engine got the request; `too_large`: its answer was
+    larger than the router reads."""
     _release(state, attempt, how, now, sent=sent, too_large=too_large)
     predictor.observe_loss(
         state.request,
@@ -120,11 +120,12 @@ def lose(
 def count_failure(
     state: RequestState, attempt: AttemptState, failure: Failure, settings: SchedulerSettings
 ) -> None:
-    """Record a failure, and count it against the instance, or keep it until it is known which side is to blame."""
+    """Record a failure. Count it against the instance, or keep it until it is known whether the instance or the request
+    caused it."""
     attempt.error = failure.message[:_ERROR_CHARS]
     if (
         failure.kind is FailureKind.REJECTED
-    ):  # the engine's words are for the client: they may quote the request
+    ):  # the engine's message is for the client only: it may quote the request
         attempt.error = f"the engine refused the request ({failure.status})"
     elif failure.kind is FailureKind.UNREACHABLE:
         health.connection_failed(attempt.instance, settings.eject_after)
@@ -133,8 +134,8 @@ def count_failure(
 
 
 def blame(state: RequestState, settings: SchedulerSettings, *, answered: bool) -> None:
-    """Count a request's failures against the instances at which it failed, unless the request itself is to blame: it
-    failed at several, and none has `answered`."""
+    """Count a request's failures against the instances at which it failed, unless the request itself is the cause: it
+    failed at several instances, and none has `answered`."""
     if not state.failed_at:
         return
     if answered or len(state.failed_at) == 1:
@@ -153,7 +154,7 @@ def _release(
     sent: bool = True,
     too_large: bool = False,
 ) -> None:
-    """Take an attempt's work off its instance, and bill it."""
+    """Remove an attempt's work from its instance, and bill it."""
     attempt.phase, attempt.ended_how, attempt.ended_at = AttemptPhase.ENDED, how, now
     state.under_way.remove(attempt)
     bill(state.request, attempt, sent=sent, too_large=too_large)

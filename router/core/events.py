@@ -1,37 +1,38 @@
-"""What goes into the scheduler and what comes out of it.
+"""The scheduler's inputs (events) and outputs (instructions).
 
-Events say what happened; instructions say what the driver (gateway or simulator) has to do. Both are plain values, so a log
-of events replayed through a scheduler gives the same instructions. Whatever changes a decision is an event.
+An event says what happened; an instruction says what the driver (gateway or simulator) must do. Both are plain values,
+and everything that changes a decision is an event. So the same events give the same instructions when they are
+replayed.
 
 =================  ===============================================================================
-event              the driver says
+event              the driver reports
 =================  ===============================================================================
-Arrived            a request came in
-FirstToken         an attempt's first token is here
-Metered            an attempt's cost has reached what was allowed
-Granted            the key's budgets have answered `Reserve`
-Ended              an attempt has ended, for whatever reason
-Left               the client went away
-GivenUp            the driver itself cannot go on with a request
+Arrived            a request arrived
+FirstToken         an attempt's first token arrived
+Metered            an attempt's cost reached its allowance
+Granted            the answer of the key's budgets to `Reserve`
+Ended              an attempt ended, for any reason
+Left               the client disconnected
+GivenUp            the driver cannot continue a request
 LoadReported       an engine's metrics were read
-Probed             a health probe came back
+Probed             the result of a health probe
 PeerLoadReported   other replicas of the router reported their work
 FleetChanged       instances or settings were replaced
 DrainChanged       an instance starts or stops draining
-TargetsChanged     operators changed the targets that policies hold
+TargetsChanged     operators changed the policies' targets
 QualityReported    a client judged an answer
-PeerObserved       another replica observed something that predictors learn from
-PeerTurned         another replica passed on turns of a policy
+PeerObserved       another replica sent observations for the predictors
+PeerTurned         another replica sent round-robin positions of a policy
 PredictorsChanged  other trained predictors serve from now on
 Tick               the driver's one timer fired
 =================  ===============================================================================
 
 =================  ===============================================================================
-instruction        the driver does
+instruction        the driver
 =================  ===============================================================================
-Dispatch           sends the request to a candidate; answers with `Ended` when that is over
-Cancel             aborts an attempt; answers with `Ended` at once
-Reserve            takes more money from the key's budgets; answers with `Granted`
+Dispatch           sends the request to a candidate, and reports `Ended` at the end of the attempt
+Cancel             aborts an attempt, and reports `Ended` at once
+Reserve            takes more money from the key's budgets, and reports `Granted`
 Allow              lets an attempt cost more, or ends it
 Finish             answers or refuses the client, and records the request
 =================  ===============================================================================
@@ -69,7 +70,7 @@ class NamedModels(Protocol):
 
 # --- events -----------------------------------------------------------------------------------------
 class Arrived(NamedTuple):
-    """A well-formed request came in. `funding` is what its key's budgets granted it (None: no budget bounds it)."""
+    """A well-formed request arrived. `funding` is the grant of its key's budgets (None: no budget bounds it)."""
 
     request: Request
     funding: Funding | None = None
@@ -83,7 +84,7 @@ class FirstToken(NamedTuple):
 
 
 class Metered(NamedTuple):
-    """The cost of an attempt has passed `Allowance.report_at_usd`: with its next event it is `cost_usd`."""
+    """The cost of an attempt has passed `Allowance.report_at_usd`. With its next event it will be `cost_usd`."""
 
     request_id: str
     attempt: int
@@ -91,8 +92,8 @@ class Metered(NamedTuple):
 
 
 class Granted(NamedTuple):
-    """The budgets' answer to `Reserve`: `reserved_usd` more is reserved (0: the budgets gave nothing) of the `left_usd` that
-    they had left (None: unknown)."""
+    """The answer of the budgets to `Reserve`: another `reserved_usd` is reserved (0: nothing is left). Before that the
+    budgets had `left_usd` left (None: unknown)."""
 
     request_id: str
     reserved_usd: float
@@ -102,16 +103,16 @@ class Granted(NamedTuple):
 class FailureKind(StrEnum):
     """Why an attempt failed."""
 
-    ERROR = "error"  # the engine answered with an error, broke off or fell silent
+    ERROR = "error"  # the engine answered with an error, closed the connection early, or sent nothing for too long
     UNREACHABLE = "unreachable"  # no connection
-    REJECTED = "rejected"  # the engine refused the request itself: another one would, too
-    TOO_LARGE = "too_large"  # the engine answered with more than is read
+    REJECTED = "rejected"  # the engine refused the request itself: another engine would refuse it too
+    TOO_LARGE = "too_large"  # the answer is larger than the router reads
     NO_SOCKET = "no_socket"  # this machine has no socket left
 
 
 class Failure(NamedTuple):
-    """How an attempt failed. `status` is the engine's HTTP status, if it gave one. `message`, `param` and `code` of a
-    rejection are the engine's own words for the client: they may quote the request, so they are in no log."""
+    """How an attempt failed. `status` is the engine's HTTP status, if it sent one. `message`, `param` and `code` of a
+    rejection are from the engine and go to the client. They may quote the request, so they are never logged."""
 
     kind: FailureKind
     message: str = ""
@@ -123,9 +124,9 @@ class Failure(NamedTuple):
 class Ended(NamedTuple):
     """An attempt has ended.
 
-    `how` is OK, FAILED (with `failure`) or CANCELLED. `output_tokens` are what the engine produced and bills,
-    `prompt_tokens` its own count if it gave one. `sent` says that the engine was given the request. `truncated` says that
-    the engine stopped at its bound, `out_of_money` that the driver cut the answer where its money ended.
+    `how` is OK, FAILED (with `failure`) or CANCELLED. `output_tokens` are the tokens that the engine produced and
+    bills, `prompt_tokens` is its own count of the prompt, if it sent one. `sent`: the engine got the request.
+    `truncated`: the engine stopped at its token bound. `out_of_money`: the driver cut the answer at its allowance.
     """
 
     request_id: str
@@ -140,13 +141,13 @@ class Ended(NamedTuple):
 
 
 class Left(NamedTuple):
-    """The client went away."""
+    """The client disconnected."""
 
     request_id: str
 
 
 class GivenUp(NamedTuple):
-    """The driver cannot go on with a request: `reason` is `shutdown` or `internal_error`."""
+    """The driver cannot continue a request. `reason` is `shutdown` or `internal_error`."""
 
     request_id: str
     reason: str
@@ -160,15 +161,16 @@ class LoadReported(NamedTuple):
 
 
 class Probed(NamedTuple):
-    """A health probe came back."""
+    """The result of a health probe."""
 
     instance: str
     healthy: bool
 
 
 class PeerLoadReported(NamedTuple):
-    """Other replicas of the router reported: of `replicas` that share the fleet, what those others have at each instance
-    (none where not named), and which instances one of them has `ejected` since the last time."""
+    """A report of the other replicas of the router. `replicas` counts all that share the fleet. The report has the work
+    of the others at each instance (none if an instance is missing), and the instances that one of them has `ejected`
+    since the last report."""
 
     replicas: int
     work: Mapping[str, Work]
@@ -176,29 +178,29 @@ class PeerLoadReported(NamedTuple):
 
 
 class FleetChanged(NamedTuple):
-    """The fleet is `instances` from now on. An instance object that stays keeps its counters; attempts under way on
-    one that goes run to their end."""
+    """The fleet consists of `instances` from now on. An instance object that stays keeps its counters. Attempts at a
+    removed instance continue to their end."""
 
     instances: tuple[Instance, ...]
     settings: SchedulerSettings
 
 
 class DrainChanged(NamedTuple):
-    """An instance takes no new request while it is `draining`."""
+    """An instance gets no new requests while it is `draining`."""
 
     instance: str
     draining: bool
 
 
 class TargetsChanged(NamedTuple):
-    """What policies hold for each scope from now on: a key, and None for the fleet."""
+    """The targets of each scope from now on: by key, and None for the fleet."""
 
     targets: Mapping[str | None, Targets]
 
 
 class QualityReported(NamedTuple):
-    """An answer of `model` to a prompt with these features was judged `quality`, 0 to 1. `recorded`: it comes from the
-    records, where every replica finds it."""
+    """A client judged an answer of `model` to a prompt with these features with `quality`, 0 to 1. `recorded`: it is
+    from the records, which every replica can read."""
 
     model: str
     features: PromptFeatures
@@ -207,21 +209,21 @@ class QualityReported(NamedTuple):
 
 
 class PeerObserved(NamedTuple):
-    """Another replica of the router observed something that predictors learn from, in their own encoding."""
+    """Another replica of the router sent observations for the predictors, in the predictors' own encoding."""
 
     message: bytes
 
 
 class PeerTurned(NamedTuple):
-    """Another replica of the router passed on turns: by what is taken in turn, the (instance, model) that had the last
-    one."""
+    """Another replica of the router sent round-robin positions: for each group, the (instance, model) that had its turn
+    last."""
 
     policy: str
     turns: Mapping[str, tuple[str, str]]
 
 
 class PredictorsChanged(NamedTuple):
-    """These trained predictors serve from now on; their `name` tells them from others."""
+    """These trained predictors serve from now on. Their `name` identifies them."""
 
     models: NamedModels
 
@@ -250,9 +252,9 @@ Event = (
 
 # --- instructions -----------------------------------------------------------------------------------
 class Dispatch(NamedTuple):
-    """Send the request to a candidate. `bound` says how long its answer may become, `allowance` what it may cost for now
-    (None: no budget bounds it). `hedge`: it is a second attempt beside the one under way; the first token decides, and
-    `Cancel` ends the other one."""
+    """Send the request to a candidate. `bound` limits the length of its answer, `allowance` what it may cost for now
+    (None: no budget bounds it). `hedge`: it is a second attempt beside a running one; when one of them gives its first
+    token, `Cancel` ends the other one."""
 
     request_id: str
     attempt: int
@@ -279,7 +281,7 @@ class Reserve(NamedTuple):
 
 
 class Allow(NamedTuple):
-    """An attempt may cost so much from now on."""
+    """An attempt may cost up to this allowance from now on."""
 
     request_id: str
     attempt: int
@@ -287,7 +289,7 @@ class Allow(NamedTuple):
 
 
 class Finish(NamedTuple):
-    """The request is over, and all of its attempts: answer or refuse the client by the settlement."""
+    """The request and all its attempts have ended: answer or refuse the client by the settlement."""
 
     request_id: str
     settlement: Settlement

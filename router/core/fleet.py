@@ -1,4 +1,4 @@
-"""The instances that serve, and what the candidates of each model charge."""
+"""The instances that serve, and the prices of each model's candidates."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from router.core.state import Instance
 
 
 class Fleet:
-    """`instances` by name, `by_model` by the model they serve and then by name, in order of names. Replaced as a whole when it
-    changes."""
+    """`instances` by name; `by_model` by model and then by instance name, in order of names. Replaced as a whole when
+    it changes."""
 
     def __init__(self, instances: Iterable[Instance] = ()) -> None:
         self.instances: dict[str, Instance] = {instance.name: instance for instance in instances}
@@ -26,7 +26,7 @@ class Fleet:
         return self.by_model.get(model, {}).values()
 
     def full(self, models: Iterable[str], now: float) -> bool:
-        """Whether some instance of `models` is alive, but none has a slot."""
+        """Whether an instance of `models` is healthy, but none has a free slot."""
         alive = [
             instance
             for model in models
@@ -36,7 +36,7 @@ class Fleet:
         return bool(alive) and all(free_slots(instance, now) < 1 for instance in alive)
 
     def returning(self) -> bool:
-        """Whether some instance takes more requests as time passes, since it has just come back."""
+        """Whether an instance has just returned and takes more requests as time passes."""
         return any(instance.returned_at is not None for instance in self.instances.values())
 
     def tariffs(self, models: Sequence[str]) -> Sequence[Tariff]:

@@ -1,16 +1,16 @@
-"""When a second attempt beside the first pays.
+"""When a second attempt beside the first one pays.
 
-A request whose first token is not there at the predicted 95 % quantile of TTFT may have met a stuck instance. Let
-m be the probability of a miss that was predicted at its dispatch, v that of the best other candidate now.
+If a request has no first token at the predicted 95 % quantile of TTFT, its instance may be stuck. Let m be the
+probability of a miss that was predicted at its dispatch, and v that of the best other candidate now.
 
-- That nothing came until t makes a miss more likely: m' = m / P(TTFT > t), where TTFT is taken as lognormal with
-  the predicted median and 95 % quantile, and m as no less than P(TTFT > its target). At the target m' is 1.
-- A hedge rescues it with probability m' x (1 - v), at the price of the loser's prompt, and of the difference
-  between the two answers where the hedge wins.
-- It is sent if gain x worth > expected extra price. `worth` is what a kept SLO is worth, in prices of an answer.
-  If it does not pay yet, it is thought over again each time the wait has grown by a quarter.
+- No token until time t makes a miss more likely: m' = m / P(TTFT > t). TTFT is taken as lognormal with the predicted
+  median and 95 % quantile, and m as at least P(TTFT > its target). At the target m' is 1.
+- A hedge saves the SLO with probability m' x (1 - v). It costs the loser's prompt, and the price difference of the two
+  answers if the hedge wins.
+- It is sent if gain x worth > expected extra price. `worth` is the value of a met SLO, in prices of an answer. If it
+  does not pay yet, it is considered again each time the wait has grown by a quarter.
 
-Both are paid; the sum of both is reserved against a money cap (`RequestMoney.output_bound`). Source: "The tail at
+Both attempts are paid. The sum of both counts against a money cap (`RequestMoney.output_bound`). Source: "The tail at
 scale" (Dean and Barroso, CACM 56(2), 2013) for waiting until the 95 % quantile; the calibrated gain is ours.
 """
 
@@ -29,12 +29,12 @@ _TO_P95 = _NORMAL.inv_cdf(0.95)
 _LEAST_SPREAD = 0.05
 _LEAST_TAIL = 1e-9
 _GROWS = 1.25
-#: Least gain in the probability of keeping the SLO: below it predictions cannot tell.
+#: The least gain in the probability of meeting the SLO: predictions are not exact enough for less.
 LEAST_GAIN = 0.1
 
 
 def may(request: Request) -> bool:
-    """Whether a request may have a second attempt at all: where a late first token breaks a target."""
+    """Whether a request may have a second attempt at all: a late first token must break one of its targets."""
     slo = request.slo
     if not request.hedges or not request.decodes or slo is None:
         return False
@@ -42,14 +42,14 @@ def may(request: Request) -> bool:
 
 
 def hedge_at(request: Request, prediction: Prediction) -> float | None:
-    """When the first token is so late that a second attempt may pay (on the runner's clock); None for never."""
+    """When the first token is late enough for a second attempt (on the runner's clock); None for never."""
     if prediction.ttft_s_p95 is None or not may(request):
         return None
     return request.arrived_at + prediction.ttft_s_p95
 
 
 def again_at(request: Request, now: float) -> float | None:
-    """When to think it over again; None once every target that a first token breaks has passed."""
+    """When to consider a hedge again; None when every target that depends on the first token has passed."""
     slo = request.slo
     targets = [] if slo is None else [each for each in (slo.ttft_s, slo.e2e_s) if each is not None]
     at = request.arrived_at + _GROWS * (now - request.arrived_at)
@@ -58,15 +58,19 @@ def again_at(request: Request, now: float) -> float | None:
 
 def _later_than(attempt: AttemptState, waited_s: float) -> float:
     """P(TTFT > this long after the arrival), as predicted at the dispatch."""
-    told = attempt.prediction
-    if told.ttft_s_p50 is None or told.ttft_s_p95 is None or min(told.ttft_s_p50, waited_s) <= 0.0:
+    predicted = attempt.prediction
+    if (
+        predicted.ttft_s_p50 is None
+        or predicted.ttft_s_p95 is None
+        or min(predicted.ttft_s_p50, waited_s) <= 0.0
+    ):
         return 1.0
-    spread = max(log(max(told.ttft_s_p95 / told.ttft_s_p50, 1.0)) / _TO_P95, _LEAST_SPREAD)
-    return max(1.0 - _NORMAL.cdf(log(waited_s / told.ttft_s_p50) / spread), _LEAST_TAIL)
+    spread = max(log(max(predicted.ttft_s_p95 / predicted.ttft_s_p50, 1.0)) / _TO_P95, _LEAST_SPREAD)
+    return max(1.0 - _NORMAL.cdf(log(waited_s / predicted.ttft_s_p50) / spread), _LEAST_TAIL)
 
 
 def gain(request: Request, attempt: AttemptState, other: Prediction, now: float) -> float:
-    """How much a second attempt adds to the probability that the SLO is kept."""
+    """The increase of the probability that the SLO is met, by a second attempt."""
     missed = attempt.prediction.p_miss or 0.0
     slo = request.slo
     if slo is not None and slo.ttft_s is not None:
@@ -76,7 +80,7 @@ def gain(request: Request, attempt: AttemptState, other: Prediction, now: float)
 
 
 def pays(request: Request, attempt: AttemptState, option: Option, worth: float, now: float) -> bool:
-    """Whether a second attempt at `option` gains more than it costs."""
+    """Whether a second attempt at `option` is worth more than it costs."""
     other = option.prediction
     if other is None:
         return False

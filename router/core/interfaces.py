@@ -230,7 +230,7 @@ class Call(NamedTuple):
     cache_salt: str | None = None
 
     @property
-    def told(self) -> str:
+    def request_id_value(self) -> str:
         """The value of the `x-request-id` header sent to the engine, with the `traceparent` line if there is one."""
         if self.traceparent is None:
             return self.request_id

@@ -1,4 +1,4 @@
-"""Where a request goes: to a candidate, to the queue, or nowhere."""
+"""Where a request goes: to a candidate, to the queue, or to a refusal."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from router.core.settings import SchedulerSettings
 from router.core.types import Candidate, Decision, Request
 from router.core.waiting_room import WaitingRoom
 
-#: Share of a request's time after which it is deferred no more.
+#: A request is no longer deferred after this share of its time.
 _PATIENCE = 0.5
-#: How fast the mean length of answers follows.
+#: The weight of a new answer in the running mean of lengths.
 _USUAL_STEP = 0.01
 
 
 class Queued(NamedTuple):
-    """The request waits. `leaving` is the one that has to leave a full queue for it (None: nobody)."""
+    """The request waits in the queue. `leaving` is the request that a full queue drops for it (None: none)."""
 
     leaving: RequestState | None = None
 
@@ -36,8 +36,8 @@ Placement = Decided | Queued | Refusal
 
 
 class Placer:
-    """Places requests. `fleet` and `settings` are replaced as a whole when they change; `waiting` are the requests that
-    wait, `usual_tokens` is the running mean of answers."""
+    """Places requests. `fleet` and `settings` are replaced as a whole when they change. `waiting` has the waiting
+    requests, `usual_tokens` is the running mean of answers' lengths."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Placer:
     ) -> None:
         self.fleet = fleet
         self.waiting = WaitingRoom()
-        self.usual_tokens = 256.0  # a choice until answers are seen
+        self.usual_tokens = 256.0  # a start value, until there are answers
         self._decider = Decider(policies, predictor, rng)
         self.settings = settings
 
@@ -76,7 +76,7 @@ class Placer:
         return self.place_among(state, self.eligible(state, now), now)
 
     def place_among(self, state: RequestState, found: Eligible, now: float) -> Placement:
-        """The same, given who may take it."""
+        """The same, for a given result of `eligible`."""
         request = state.request
         if found.refusal is not None:
             return found.refusal
@@ -91,7 +91,7 @@ class Placer:
         return decided
 
     def hedge(self, state: RequestState, attempt: AttemptState, now: float) -> Decided | None:
-        """Where a second attempt beside a late one goes; None if none pays."""
+        """Where a second attempt beside a late first one goes; None if none pays."""
         request = state.request
         found = self._candidates(state, request.models, now)
         options = [each for each in found.free if each.instance is not attempt.instance]
@@ -116,7 +116,8 @@ class Placer:
         return decided.decision
 
     def eligible(self, state: RequestState, now: float) -> Eligible:
-        """Candidates of the wanted models, else of the first fallback that has any."""
+        """The candidates of the request's models; if none of these models has one, those of the first fallback that has
+        any."""
         request = state.request
         found = self._candidates(state, request.models, now)
         if found.refusal is not None:
@@ -145,7 +146,7 @@ class Placer:
         passed_over: list[tuple[Candidate, str]],
         now: float,
     ) -> list[Option] | Refusal:
-        """The options that keep a hard SLO with the configured confidence; the others are added to `passed_over`."""
+        """The options that meet a hard SLO with the configured confidence. The others are added to `passed_over`."""
         if not request.hard or request.slo is None:
             return options
         self.predictor.predict_all(request, options, now)
@@ -160,12 +161,12 @@ class Placer:
 
     # --- waiting -------------------------------------------------------------------------------------
     def drain_s(self) -> float:
-        """Predicted seconds until the queue, and the work before it, has a slot for one more."""
+        """Predicted seconds until the queue, and the requests before a new one, leave a free slot for it."""
         gap_s = admission.gap_s(self.fleet.instances.values())
         return refusals.bounded_s((1.0 if gap_s is None else gap_s) * (len(self.waiting) + 1))
 
     def answered(self, state: RequestState, output_tokens: int) -> None:
-        """A request was answered with so many tokens: the mean of answers follows, and its key's turn is corrected."""
+        """A request was answered with this many tokens: update the mean length, and correct the work of its key."""
         request = state.request
         self.usual_tokens += _USUAL_STEP * (output_tokens / request.choices - self.usual_tokens)
         if state.charged_tokens is not None:
@@ -175,7 +176,8 @@ class Placer:
     def _wait(
         self, state: RequestState, options: Sequence[Option], now: float, *, deferred: bool
     ) -> Queued | Refusal:
-        """Let a request wait, or go on waiting. A full queue refuses it, and so does a hard SLO that would pass."""
+        """Put a request into the queue, or leave it there. It is refused if the queue is full, or if its hard SLO would
+        pass."""
         request, waiting_room = state.request, self.waiting
         requeued = state.phase is RequestPhase.QUEUED
         if requeued:
@@ -216,13 +218,13 @@ class Placer:
         return Queued(leaving)
 
     def _may_wait(self, state: RequestState, now: float) -> bool:
-        """Whether a request for which there is a slot may be deferred: there is time, and place in the queue."""
+        """Whether a request may be deferred although there is a slot: it has time, and the queue has room."""
         request = state.request
         patient = now < request.arrived_at + _PATIENCE * (request.expires_at - request.arrived_at)
         return patient and (state.phase is RequestPhase.QUEUED or len(self.waiting) < self.settings.max_queue)
 
     def _work_tokens(self, request: Request) -> float:
-        """What a request will take, as far as is known without a prediction: the usual answer."""
+        """The expected work of a request, without a prediction: its prompt and an answer of the usual length."""
         usual = self.usual_tokens if request.decodes else 0.0
         bound = math.inf if request.max_tokens is None else float(request.max_tokens)
         return request.prompt_tokens + request.choices * min(usual, bound) + 1.0

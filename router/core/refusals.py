@@ -99,25 +99,25 @@ def draining() -> Refusal:
 
 
 def given_up(reason: str) -> Refusal:
-    """The gateway itself ends a request: it is shutting down, or a fault of ours."""
+    """The gateway itself ends a request: it is shutting down, or has an internal error."""
     return draining() if reason == "shutdown" else internal_error()
 
 
 def internal_error() -> Refusal:
-    """A fault of ours."""
+    """An internal error of the gateway."""
     return Refusal(500, "internal_error", "The gateway failed on this request.", Outcome.BACKEND_ERROR)
 
 
 def broken_off() -> Refusal:
-    """An engine failed after the client had seen tokens."""
+    """An engine failed after the client had received tokens."""
     return Refusal(502, "upstream_error", "The engine failed in mid-answer.", Outcome.BACKEND_ERROR)
 
 
 def rejected(message: str, status: int | None, code: str | None, param: str | None) -> Refusal:
-    """An engine refused the request itself: its own words, passed on once."""
+    """An engine refused the request itself: its own message, passed on once."""
     return Refusal(status or 400, code or "invalid_request", message, Outcome.REJECTED_INVALID, param=param)
 
 
 def too_large(message: str) -> Refusal:
-    """An engine answered with more than is read."""
+    """An engine's answer is larger than the router reads."""
     return Refusal(502, "upstream_error", f"{message.capitalize()}.", Outcome.BACKEND_ERROR)

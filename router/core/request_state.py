@@ -1,4 +1,4 @@
-"""What the scheduler keeps of a request and of its attempts, from arrival to settlement.
+"""The scheduler's state of a request and of its attempts, from arrival to settlement.
 
 A request is in one of these phases::
 
@@ -6,9 +6,9 @@ A request is in one of these phases::
        ^          |
        +----------+  its attempts failed, and every other candidate is full
 
-- QUEUED: it waits for a slot; `deferred` says that its policy holds it back.
-- RUNNING: it has attempts under way: one, or two while a hedge runs beside a late first one.
-- ENDING: how it ends is decided (`verdict`); attempts that were cancelled have not been reported as ended yet.
+- QUEUED: it waits for a slot; `deferred`: its policy lets it wait although there is one.
+- RUNNING: it has attempts under way: one, or two if a hedge runs beside a late first one.
+- ENDING: its end is decided (`verdict`), but the driver has not yet reported the end of cancelled attempts.
 
 An attempt is in one of these phases::
 
@@ -20,7 +20,7 @@ An attempt is in one of these phases::
 - FUNDING: it has its slot, and waits for money before it may start.
 - PREFILL: it was dispatched, and has no first token yet.
 - DECODING: it has its first token, so it is the one that answers.
-- CANCELLING: the driver was told to abort it, and has not reported its end yet.
+- CANCELLING: the driver has the instruction to abort it, and has not reported its end yet.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class AttemptPhase(Enum):
 class AttemptState:
     """One attempt. Times are on the driver's clock in seconds.
 
-    `number` counts the request's attempts from 1. `expected_output_tokens` and `promised_tpot_s` (its TPOT target, where it
-    should be kept) are what it adds to its instance's work. What stands after `first_token_at` is known from its end on:
-    `output_tokens` and `prompt_tokens` as the engine counts them (None: it did not), `billed` whether the engine is paid
-    for it.
+    `number` counts the request's attempts from 1. `expected_output_tokens` and `promised_tpot_s` (its TPOT target, if
+    it can be met) are its part of the instance's work. The fields after `first_token_at` are set at its end:
+    `output_tokens` and `prompt_tokens` are the engine's counts (None: it sent none), `billed` says whether the engine
+    is paid for it.
     """
 
     number: int
@@ -86,13 +86,13 @@ class AttemptState:
 
     @property
     def decoding(self) -> bool:
-        """Whether it had its first token, also after its end."""
+        """Whether it had its first token; stays true after its end."""
         return self.first_token_at is not None
 
 
 class Verdict(NamedTuple):
-    """How a request ends. `refusal` is what its client gets in place of an answer (None: an answer, or nobody is there),
-    `answer` the attempt that the record is about."""
+    """How a request ends. `refusal` is the client's error (None: an answer, or the client has left). `answer` is the
+    attempt that the record describes."""
 
     outcome: Outcome
     at: float
@@ -106,10 +106,10 @@ class Verdict(NamedTuple):
 class RequestState:
     """One request. `seq` is its place in the order of arrival.
 
-    `attempts` are all it has had, `under_way` those that have not ended. `tried` are the (instance, model) pairs that it
-    has been to, `placed` is the one that it went to last (None: nowhere yet). `charged_tokens` is the work that its key's
-    turn in the queue was counted for. `failed_at` are the instances at which it failed, until it is known which side is to
-    blame.
+    `attempts` are all its attempts, `under_way` those that have not ended. `tried` are the (instance, model) pairs that
+    it was sent to, `placed` is the last of them (None: none yet). `charged_tokens` is the work that was counted for its
+    key in the queue. `failed_at` are the instances at which it failed, until it is known whether they or the request
+    caused it.
     """
 
     request: Request
@@ -126,7 +126,7 @@ class RequestState:
     verdict: Verdict | None = None
 
     def attempt(self, number: int) -> AttemptState | None:
-        """The attempt of this number, if it is under way."""
+        """The attempt with this number, if it is under way."""
         for each in self.under_way:
             if each.number == number:
                 return each
@@ -139,11 +139,12 @@ class RequestState:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """All models that may serve it, in the order of preference."""
+        """All models that may serve it, in order of preference."""
         return self.request.models + self.request.fallbacks
 
     def slack_deadline(self, decode_s: float = 0.0) -> float:
-        """When the first token is due if decoding takes at least `decode_s`; a key's requests wait in this order."""
+        """The time at which the first token is due if decoding takes at least `decode_s`. A key's requests wait in this
+        order."""
         request, slo = self.request, self.request.slo
         if slo is None:
             return request.expires_at

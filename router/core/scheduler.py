@@ -73,15 +73,15 @@ from router.core.settlement import settle, slo_met, tpot_s
 from router.core.state import Instance, Work
 from router.core.types import Decision, EndedHow, Outcome, Request
 
-#: A returning instance takes more as time passes: it is looked at again after this many seconds.
+#: An instance that has returned takes more as time passes, so the queue is served again after this many seconds.
 _RETURN_LOOK_S = 0.5
-#: Phases of attempts that the driver has started and that were not cancelled.
+#: Phases of attempts that the driver has started and that are not cancelled.
 _RUNNING = (AttemptPhase.PREFILL, AttemptPhase.DECODING)
 
 
 class Scheduler:
-    """Decides where each request goes, what it may cost, when it is given up and how it counts. One thread, one
-    clock, no I/O."""
+    """Decides where each request goes, what it may cost, when it ends and what its outcome is. One thread, one clock,
+    no I/O."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Scheduler:
         rng: Random | None = None,
         targets: TargetHolder | None = None,
     ) -> None:
-        """`targets` are those that the policies hold (None: fixed ones)."""
+        """`targets` has the targets of the policies (None: they are constant)."""
         self.policies = policies
         self._placer = Placer(
             Fleet(instances), policies, predictor, settings or SchedulerSettings(), rng or Random()
@@ -102,13 +102,18 @@ class Scheduler:
         self._learners = {name: each for name, each in policies.items() if isinstance(each, Learner)}
         self._requests: dict[str, RequestState] = {}
         self._awaiting: OrderedDict[str, RequestState] = OrderedDict()  # no first token yet, oldest first
-        self._awaiting_until = -math.inf  # the latest time limit among those that were there together
+        self._awaiting_until = (
+            -math.inf
+        )  # the latest time limit of all requests that were in `_awaiting` together
         self._deadlines = DeadlineHeap()  # hard SLOs
-        self._hedges = DeadlineHeap()  # when an attempt, by its number, is late
+        self._hedges = DeadlineHeap()  # when an attempt, by its number, becomes late
         self._arrivals = 0
         self._hedged = 0
         self._now = 0.0
         self._out: list[Instruction] = []
+        #: Called with an error of a policy or a predictor. It ends only the request that was being placed; the event's
+        #: instructions for other requests stay. None: the error is raised.
+        self.on_fault: Callable[[Exception], None] | None = None
         self._handlers: dict[type, Callable[[Any, float], None]] = {
             Arrived: self._arrived,
             FirstToken: self._first_token,
@@ -154,16 +159,16 @@ class Scheduler:
 
     @property
     def queue_depth(self) -> int:
-        """Requests that wait."""
+        """The number of waiting requests."""
         return len(self._waiting)
 
     @property
     def live(self) -> int:
-        """Requests that have not ended."""
+        """The number of requests that have not ended."""
         return len(self._requests)
 
     def queued_by_model(self) -> Counter[str]:
-        """Requests that wait, by the model wanted first."""
+        """The number of waiting requests by their first model."""
         return Counter(state.request.models[0] for state in self._waiting)
 
     def quote(self, request: Request) -> quote.Quote:
@@ -177,7 +182,7 @@ class Scheduler:
 
     @property
     def wake_at(self) -> float | None:
-        """When `Tick` is wanted next; None for never."""
+        """When the driver must send the next `Tick`; None for never."""
         at = min(self._deadlines.next_at(self._requests), self._hedges.next_at(self._awaiting))
         if self._awaiting:
             at = min(at, next(iter(self._awaiting.values())).request.expires_at)
@@ -193,7 +198,7 @@ class Scheduler:
 
     # --- events --------------------------------------------------------------------------------------
     def handle(self, event: Event, now: float) -> list[Instruction]:
-        """Take in one event at time `now` (seconds, never going back) and say what is to be done, in this order."""
+        """Handle one event at time `now` (in seconds; it never goes back). Returns the instructions, in their order."""
         self._now = now
         out: list[Instruction] = []
         self._out = out
@@ -204,11 +209,14 @@ class Scheduler:
         self._arrivals += 1
         request = event.request
         state = RequestState(request, self._arrivals, RequestMoney(request, event.funding))
-        # Slots of a returning instance open as time passes, and so does room for deferred requests: those who wait
-        # come first.
+        # A returning instance has more slots as time passes, and there may be room for deferred requests. Requests that
+        # already wait get these first.
         if self._waiting and (self.fleet.returning() or self._waiting.due(state.models, now)):
             self._serve_queue(now)
-        self._carry_out(state, self._placer.place(state, now), now)
+        try:
+            self._carry_out(state, self._placer.place(state, now), now)
+        except Exception as error:  # noqa: BLE001 (reported by `_fault`)
+            self._fault(state, error, now)
 
     def _first_token(self, event: FirstToken, now: float) -> None:
         state, attempt = self._find(event.request_id, event.attempt)
@@ -221,7 +229,7 @@ class Scheduler:
             for other in list(state.under_way):
                 if other is not attempt:
                     self._cancel(state, other, EndedHow.HEDGE_LOST, now)
-            if self._waiting and len(state.under_way) == 1:  # the other one waited for money, and is gone
+            if self._waiting and len(state.under_way) == 1:  # the other one waited for money, and has ended
                 self._serve_queue(now)
 
     def _metered(self, event: Metered, now: float) -> None:
@@ -229,7 +237,7 @@ class Scheduler:
         if state is None or attempt is None or attempt.phase is AttemptPhase.CANCELLING:
             return
         covered = state.money.metered(attempt.number, event.cost_usd)
-        self._ask_for_money(state)
+        self._request_money(state)
         allowance = state.money.allowance(attempt.number) if covered else None
         if allowance is not None:
             self._out.append(Allow(event.request_id, attempt.number, allowance))
@@ -243,7 +251,7 @@ class Scheduler:
         if state.phase is RequestPhase.ENDING:
             return
         running = [each for each in state.under_way if each.phase in _RUNNING]
-        # Attempts that have not started come first: what one would have cost that is not paid pays the others.
+        # Attempts that have not started come first: if one is not paid, its money is free for the others.
         for attempt in list(state.under_way):
             if attempt.phase is AttemptPhase.FUNDING:
                 wait = money.wait_of(attempt.number)
@@ -256,7 +264,7 @@ class Scheduler:
             allowance = money.allowance(attempt.number, final=wait is Wait.IN_VAIN)
             if allowance is not None and wait is not Wait.GOES_ON:
                 self._out.append(Allow(event.request_id, attempt.number, allowance))
-        self._ask_for_money(state)
+        self._request_money(state)
         if self._waiting:
             self._serve_queue(now)
 
@@ -293,8 +301,7 @@ class Scheduler:
     def _given_up(self, event: GivenUp, now: float) -> None:
         state = self._requests.get(event.request_id)
         if state is not None and state.phase is not RequestPhase.ENDING:
-            refusal = refusals.given_up(event.reason)
-            self._end(state, Verdict(Outcome.BACKEND_ERROR, now, refusal, error_code=event.reason), now)
+            self._give_up(state, event.reason, now)
             if self._waiting:
                 self._serve_queue(now)
 
@@ -395,8 +402,8 @@ class Scheduler:
             self._refuse(state, placement, now)
 
     def _serve_queue(self, now: float) -> None:
-        """Give free slots to those who wait, in order; refuse those whose last instance has gone, and hard ones
-        that cannot be in time any more."""
+        """Give free slots to waiting requests, in order. Refuse those whose last instance has gone, and those with a
+        hard SLO that can no longer be met."""
         waiting_room, fleet = self._waiting, self.fleet
         for state in waiting_room.shed(now):
             if state.request.hard:
@@ -404,7 +411,7 @@ class Scheduler:
                 self._refuse(state, refusals.unattainable(message, self._placer.drain_s()), now)
         full = {models: fleet.full(models, now) for models in waiting_room.models}
         if all(full.values()):
-            return  # most ends free no slot that a queue of thousands need be walked for
+            return  # walk a queue of thousands only if there may be a free slot
         for waiting, state in waiting_room.in_order():
             models = waiting.models
             if models not in full:
@@ -415,17 +422,21 @@ class Scheduler:
                 continue
             if not waiting_room.may_place(state, now):
                 continue
-            found = self._placer.eligible(state, now)
-            if found.refusal is None and not found.free:
+            try:
+                found = self._placer.eligible(state, now)
+                if found.refusal is None and not found.free:
+                    continue
+                placement = self._placer.place_among(state, found, now)
+                self._carry_out(state, placement, now)
+            except Exception as error:  # noqa: BLE001 (reported by `_fault`)
+                self._fault(state, error, now)
                 continue
-            placement = self._placer.place_among(state, found, now)
-            self._carry_out(state, placement, now)
             if isinstance(placement, Decided):
                 full.clear()
 
     # --- attempts ------------------------------------------------------------------------------------
     def _dispatch(self, state: RequestState, decided: Decided, now: float, *, hedge: bool = False) -> None:
-        """Start an attempt at the candidate decided on; it may have to wait for money first."""
+        """Start an attempt at the chosen candidate; it may have to wait for money first."""
         request = state.request
         attempt = attempts.start(state, decided, self.settings.confidence, self.predictor, now, hedge=hedge)
         if state.phase is RequestPhase.QUEUED:
@@ -438,7 +449,7 @@ class Scheduler:
                 self._hedges.add(at, request.id, attempt.number)
         if attempt.phase is AttemptPhase.PREFILL:
             self._send(state, attempt)
-        self._ask_for_money(state)
+        self._request_money(state)
 
     def _send(self, state: RequestState, attempt: AttemptState) -> None:
         attempt.phase = AttemptPhase.PREFILL
@@ -456,32 +467,35 @@ class Scheduler:
         )
 
     def _hedge(self, state: RequestState, attempt: AttemptState, now: float) -> None:
-        """A second attempt beside a late one, if it pays and its share is not used up. The longer nothing comes the
-        more it gains, so what does not pay yet is considered again later."""
+        """Start a second attempt beside a late one, if it pays and the share of hedges is not used up. Its gain grows
+        with the wait, so it is considered again later if it does not pay yet."""
         request, settings = state.request, self.settings
         again = hedging.again_at(request, now)
         if again is not None:
             self._hedges.add(again, request.id, attempt.number)
         if (
-            attempt.phase is not AttemptPhase.PREFILL  # it waits for money, of which a hedge would take some
+            attempt.phase is not AttemptPhase.PREFILL  # it waits for money, and a hedge would take some of it
             or self._hedged + 1 > settings.hedge_share * self._arrivals
             or len(state.attempts) >= settings.max_attempts
         ):
             return
-        decided = self._placer.hedge(state, attempt, now)
-        if decided is not None:
-            self._hedged += 1
-            self._dispatch(state, decided, now, hedge=True)
+        try:
+            decided = self._placer.hedge(state, attempt, now)
+            if decided is not None:
+                self._hedged += 1
+                self._dispatch(state, decided, now, hedge=True)
+        except Exception as error:  # noqa: BLE001 (reported by `_fault`)
+            self._fault(state, error, now)
 
     # --- money ---------------------------------------------------------------------------------------
-    def _ask_for_money(self, state: RequestState) -> None:
-        usd = None if state.verdict is not None else state.money.ask()
+    def _request_money(self, state: RequestState) -> None:
+        usd = None if state.verdict is not None else state.money.request_more()
         if usd is not None:
             self._out.append(Reserve(state.request.id, usd))
 
     def _unfunded(self, state: RequestState, attempt: AttemptState, now: float) -> None:
-        """The budgets do not pay an attempt, so it never starts. Another one under way goes on; without one the request
-        ends."""
+        """The budgets do not pay an attempt, so it never starts. Another attempt under way continues; without one the
+        request ends."""
         attempt.error = "the key's budgets do not pay it"
         attempts.lose(state, attempt, EndedHow.CANCELLED, self.predictor, now, sent=False)
         if not state.under_way:
@@ -490,7 +504,7 @@ class Scheduler:
 
     # --- ends of attempts ----------------------------------------------------------------------------
     def _succeed(self, state: RequestState, attempt: AttemptState, event: Ended, now: float) -> None:
-        """An attempt has given its whole answer, which ends the request."""
+        """An attempt has given its complete answer, which ends the request."""
         request, output_tokens, bound = state.request, event.output_tokens, attempt.bound
         first_at = now if attempt.first_token_at is None else attempt.first_token_at
         ttft_s, e2e_s = first_at - request.arrived_at, now - request.arrived_at
@@ -498,7 +512,7 @@ class Scheduler:
         attempts.succeed(state, attempt, self.predictor, known_tpot_s, now)
         attempts.blame(state, self.settings, answered=True)
         self._placer.answered(state, output_tokens)
-        state.placed = attempt.candidate  # with a hedge the one that answered
+        state.placed = attempt.candidate  # with a hedge, the attempt that answered
         met = slo_met(request.slo, ttft_s, e2e_s, output_tokens)
         if event.out_of_money or (
             event.truncated
@@ -512,7 +526,7 @@ class Scheduler:
         self._end(state, Verdict(outcome, now, None, attempt, met), now, lost=EndedHow.HEDGE_LOST)
 
     def _failed(self, state: RequestState, attempt: AttemptState, failure: Failure, now: float) -> None:
-        """An attempt failed: the request goes on with its other attempt, is placed again, or ends."""
+        """An attempt failed: the request continues with its other attempt, is placed again, or ends."""
         request = state.request
         seen = attempt.decoding and request.client_streams
         if seen:
@@ -533,14 +547,18 @@ class Scheduler:
         request, had = state.request, len(state.attempts)
         due = state.hard_deadline()
         if had < self.settings.max_attempts and now < min(request.expires_at, due or math.inf):
-            placement = self._placer.place(state, now)
-            if not isinstance(placement, Refusal):
-                self._carry_out(state, placement, now)
+            try:
+                placement = self._placer.place(state, now)
+                if not isinstance(placement, Refusal):
+                    self._carry_out(state, placement, now)
+                    return
+            except Exception as error:  # noqa: BLE001 (reported by `_fault`)
+                self._fault(state, error, now)
                 return
-        self._refuse(state, refusals.failed(had), now)  # the client is told what went wrong first
+        self._refuse(state, refusals.failed(had), now)  # the client gets the first error
 
     def _cancel(self, state: RequestState, attempt: AttemptState, how: EndedHow, now: float) -> None:
-        """Have the driver abort an attempt; one that waits for money ends at once."""
+        """Instruct the driver to abort an attempt. One that waits for money ends at once."""
         if attempt.phase is AttemptPhase.FUNDING:
             attempts.lose(state, attempt, how, self.predictor, now, sent=False)
         elif attempt.phase is not AttemptPhase.CANCELLING:
@@ -575,7 +593,7 @@ class Scheduler:
         *,
         lost: EndedHow = EndedHow.CANCELLED,
     ) -> None:
-        """It is decided how a request ends: cancel what is under way, and finish when all of that has ended."""
+        """The end of a request is decided: cancel its attempts, and finish when all of them have ended."""
         state.verdict = verdict
         if state.phase is RequestPhase.QUEUED:
             self._waiting.remove(state)
@@ -585,6 +603,18 @@ class Scheduler:
             self._cancel(state, attempt, lost, now)
         if not state.under_way:
             self._finish(state, now)
+
+    def _give_up(self, state: RequestState, reason: str, now: float) -> None:
+        refusal = refusals.given_up(reason)
+        self._end(state, Verdict(Outcome.BACKEND_ERROR, now, refusal, error_code=reason), now)
+
+    def _fault(self, state: RequestState, error: Exception, now: float) -> None:
+        """A policy or a predictor failed while a request was being placed."""
+        if self.on_fault is None:
+            raise error
+        self.on_fault(error)
+        if state.phase is not RequestPhase.ENDING:
+            self._give_up(state, "internal_error", now)
 
     def _finish(self, state: RequestState, now: float) -> None:
         request = state.request
@@ -606,7 +636,7 @@ class Scheduler:
         return (None, None) if state is None else (state, state.attempt(attempt))
 
     def _register(self, state: RequestState) -> None:
-        """Follow a request's time limits."""
+        """Schedule a request's time limits."""
         request_id, expires_at = state.request.id, state.request.expires_at
         if request_id not in self._requests:
             self._requests[request_id] = state
@@ -614,7 +644,7 @@ class Scheduler:
                 self._deadlines.add(due, request_id)
         if not self._awaiting:
             self._awaiting_until = -math.inf
-        if expires_at < self._awaiting_until:  # out of order: a retry, or another limit since a reload
+        if expires_at < self._awaiting_until:  # not in order: a retry, or another limit since a reload
             self._deadlines.add(expires_at, request_id)
         self._awaiting_until = max(self._awaiting_until, expires_at)
         self._awaiting[request_id] = state

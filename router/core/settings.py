@@ -1,4 +1,4 @@
-"""What a fleet file sets of the scheduler."""
+"""The scheduler's settings in a fleet file."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """`confidence`: a hard SLO is accepted only if some candidate keeps it with at least this probability.
-    `max_queue`: requests that may wait for a slot. `max_attempts`: attempts a request may have. `eject_after`: failures in a
-    row that eject an instance; `return_after`: good probes in a row that bring it back. `hedge_share`: the greatest share of
-    requests that get a second attempt beside a late first one (0: none), `hedge_worth` what a kept SLO is worth to it, in
-    prices of an answer. `explore`: share of decisions that try another option."""
+    """`confidence`: a hard SLO is accepted only if some candidate meets it with at least this probability. `max_queue`:
+    requests that may wait for a slot. `max_attempts`: attempts that a request may have. `eject_after`: consecutive
+    failures that eject an instance. `return_after`: consecutive successful probes after which it returns.
+    `hedge_share`: the largest share of requests that get a second attempt beside a late first one (0: none).
+    `hedge_worth`: the value of a met SLO for a hedge, in prices of an answer. `explore`: the share of decisions that
+    try another option.
+    """
 
     confidence: float = 0.9
     max_queue: int = 512

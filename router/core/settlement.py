@@ -1,13 +1,13 @@
-"""How requests and attempts end: what an attempt is billed, how an answer counts, what is recorded.
+"""How requests and attempts end: the bill of an attempt, the outcome of an answer, and what is recorded.
 
-An engine is paid for an attempt:
+An engine is paid for an attempt
 
 - that answered: its prompt and its output;
-- that failed: the same if it gave any output, or more than is read (the work was done); else nothing;
-- that was cancelled: its prompt, once the engine was given the request, and the output so far. If the engine was to answer
-  in one piece, its output is estimated: what it usually produces in that time.
+- that failed: the same if it gave any output, or more than the router reads (the work was done); otherwise nothing;
+- that was cancelled: its prompt, if the engine got the request, and the output so far. The output of a non-streaming
+  answer is estimated from the time.
 
-The engine's own count of the prompt is billed where it gave one, else the router's estimate.
+The prompt is billed by the engine's own count, or else by the router's estimate.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from router.core.types import EndedHow, Outcome, Request, Slo
 
 
 class Settlement(NamedTuple):
-    """All that is known of a request at its end. Times in seconds: `e2e_s`, `ttft_s` and `queue_wait_s` from its arrival;
-    None where there was none.
+    """The result of a request. Times are in seconds: `e2e_s`, `ttft_s` and `queue_wait_s` count from its arrival; None
+    if there was no such time.
 
-    `answer` is the attempt that the record is about: the one that answered, else the last one (None: it had none).
-    `refusal` is what the client gets in place of an answer. `decoded` says that some attempt gave a token. `cost_usd` is the
-    cost of all `attempts`, `reserved_usd` what is reserved in each of the key's budgets and is to be released,
-    `used_tokens` what counts against token limits, `overrun_usd` the cost beyond the cap or the budgets (None: there are
-    none).
+    `answer` is the attempt that the record describes: the one that answered, else the last one (None: there was none).
+    `refusal` is the client's error instead of an answer. `decoded`: some attempt gave a token. `cost_usd` is the cost
+    of all `attempts`. `reserved_usd` is the amount in each of the key's budgets, to be released. `used_tokens` counts
+    against token limits. `overrun_usd` is the cost beyond the cap or the budgets (None: there are none).
     """
 
     outcome: Outcome
@@ -52,12 +51,12 @@ class Settlement(NamedTuple):
         return any(each.hedge for each in self.attempts)
 
 
-#: Refusals that are nobody's missed SLO.
+#: Refusals that do not count as a missed SLO.
 _OUTSIDE_SLO = frozenset({Outcome.REJECTED_INVALID, Outcome.CLIENT_CANCELLED})
 
 
 def settle(state: RequestState) -> Settlement:
-    """The settlement of a request that has its verdict and no attempt under way."""
+    """The settlement of a request that has a verdict and no attempt under way."""
     request, verdict, money = state.request, state.verdict, state.money
     assert verdict is not None  # noqa: S101 (a request is settled after its verdict)
     attempts = tuple(state.attempts)
@@ -99,7 +98,7 @@ def settle(state: RequestState) -> Settlement:
 
 
 def _unseen(attempt: AttemptState) -> bool:
-    """Whether the client saw nothing of an attempt that failed: the request could go on elsewhere."""
+    """Whether the client got nothing of a failed attempt, so that the request could be sent elsewhere."""
     return attempt.ended_how is EndedHow.FAILED
 
 
@@ -111,7 +110,7 @@ def tpot_s(ttft_s: float | None, e2e_s: float | None, output_tokens: int | None)
 
 
 def slo_met(slo: Slo | None, ttft_s: float | None, e2e_s: float, output_tokens: int | None) -> bool | None:
-    """Whether an answer that was delivered to its end kept its targets; None without an SLO."""
+    """Whether a completely delivered answer met its targets; None without an SLO."""
     return None if slo is None else slo.met(ttft_s, tpot_s(ttft_s, e2e_s, output_tokens), e2e_s)
 
 
@@ -128,7 +127,8 @@ def bill(request: Request, attempt: AttemptState, *, sent: bool, too_large: bool
 
 
 def _estimated_tokens(request: Request, attempt: AttemptState) -> int:
-    """What the engine has produced of an answer that nobody waited for, as predicted for the time since the dispatch."""
+    """The output that the engine has probably produced of a cancelled non-streaming answer, by the predicted speed and
+    the time since the dispatch."""
     prediction = attempt.prediction
     if not request.decodes or not prediction.tpot_s or attempt.ended_at is None:
         return 0

@@ -140,13 +140,13 @@ PREFIX_TOKENS = 16_384
 class Request:
     """One request as the scheduler sees it (no text).
 
-    `arrived_at` and `expires_at` are on the runner's clock in seconds. `models` are the names it may be
-    served by, `fallbacks` those tried in order when none of `models` can take it. `prompt_tokens` is the
-    best estimate over all prompts of the request, `prompt_tokens_bound` an upper bound that money caps use,
-    `longest_prompt_tokens` the longest of several prompts (None: one prompt). `max_cost_usd` is the client's cap
-    over all attempts. `hard` says that a missed SLO refuses or ends it. `prefix` are hashes of the prompt's leading blocks, shortest first,
-    over its first PREFIX_TOKENS tokens at most. `owner` is the operator's key above `key`, which is that key itself
-    unless it was made by another; `cache_salt` keeps its prompts in engines' caches apart (None: nothing does).
+    `arrived_at` and `expires_at` are on the runner's clock in seconds. `models` are the names that may serve it;
+    `fallbacks` are tried in order if none of `models` can. `prompt_tokens` is the best estimate over all prompts of the
+    request, `prompt_tokens_bound` an upper bound for money caps, `longest_prompt_tokens` the longest of several prompts
+    (None: one prompt). `max_cost_usd` is the client's cap over all attempts. `hard`: a missed SLO refuses or ends the
+    request. `prefix` are hashes of the prompt's leading blocks, shortest first, over at most its first PREFIX_TOKENS
+    tokens. `owner` is the operator's key above `key`, or `key` itself. `cache_salt` separates its prompts from those of
+    other keys in engines' caches (None: they are not separated).
     """
 
     id: str
@@ -171,13 +171,15 @@ class Request:
     session: str | None = None
     expires_at: float = float("inf")
     decodes: bool = True  # False for embeddings
-    #: Answers that the engine makes and bills: for each prompt `n`, or `best_of` where that is more. Output is capped and
-    #: priced for each. Only an answer in one piece may bring fewer than were made.
+    #: Answers that the engine makes and bills: `n` for each prompt, or `best_of` if that is more. Output is capped and
+    #: priced for each. A non-streaming answer may contain fewer than were made.
     choices: int = 1
-    needs: tuple[Need, ...] = ()  # what not every engine can do; nearly always nothing
-    client_streams: bool = True  # the client reads tokens as they come: what it has seen cannot be taken back
-    engine_streams: bool = True  # False where an engine can only answer in one piece
-    hedges: bool = True  # False where two attempts side by side cannot be told apart by their first token
+    needs: tuple[Need, ...] = ()  # capabilities that not every engine has; usually none
+    client_streams: bool = (
+        True  # the client gets tokens at once, so an attempt cannot be replaced after its first token
+    )
+    engine_streams: bool = True  # False if an engine cannot stream this answer
+    hedges: bool = True  # False if two parallel attempts cannot be compared by their first token
     prefix: tuple[int, ...] = ()
     features: PromptFeatures | None = None  # None: the text is not known
     forecast: Any = None  # computed from `features` once per request; only the predictor reads it
@@ -231,8 +233,8 @@ class Prediction:
 
 
 class Considered(NamedTuple):
-    """One candidate of a decision: its prediction and score (lower is better, None if not scored) and why
-    it was passed over (None for the chosen one)."""
+    """One candidate of a decision: its prediction, its score (lower is better, None if not scored), and why it was not
+    chosen (None for the chosen one)."""
 
     candidate: Candidate
     prediction: Prediction | None
@@ -241,8 +243,8 @@ class Considered(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """Why an attempt goes where it goes. `propensity` is the probability with which the policy took it.
-    `loads` are the engine-state features the decision saw, one row a considered candidate, as named by
+    """One decision. `propensity` is the probability with which the policy chose this candidate. `loads` are the
+    engines' load features at the decision, one row for each considered candidate, with the columns of
     `router.core.state.LOAD_FEATURES`."""
 
     policy: str

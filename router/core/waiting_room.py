@@ -1,7 +1,6 @@
-"""Requests that wait: the queue with what the scheduler knows of those in it.
+"""The waiting requests: the queue, and the scheduler's state of each request in it.
 
-A request waits because every candidate is full, or because its policy defers it: nothing is gained by sending it
-now.
+A request waits because every candidate is full, or because its policy defers it: a dispatch now would gain nothing.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from collections.abc import Iterator
 from router.core.queue import Queue, Waiting
 from router.core.request_state import RequestPhase, RequestState
 
-#: A deferred request is decided again after this many seconds at the earliest.
+#: A deferred request is decided again after at least this many seconds.
 DEFER_S = 0.05
 
 
 class WaitingRoom:
-    """The requests that wait, by id, in the order of `Queue`. `models` counts those that want the same models."""
+    """The waiting requests by id, in the order of `Queue`. `models` counts those with the same list of models."""
 
     def __init__(self) -> None:
         self.queue = Queue()
@@ -27,7 +26,7 @@ class WaitingRoom:
         self._deferred = 0
         self._again_at: dict[
             tuple[str, ...], float
-        ] = {}  # by models: when deferred requests are decided again
+        ] = {}  # by models: the time of the next decision about deferred requests
 
     def __len__(self) -> int:
         return len(self._states)
@@ -37,18 +36,18 @@ class WaitingRoom:
         return iter(self._states.values())
 
     def add(self, state: RequestState, waiting: Waiting, now: float, *, deferred: bool) -> None:
-        """Let a request wait."""
+        """Put a request into the queue."""
         state.phase = RequestPhase.QUEUED
         state.deferred = deferred
         self._deferred += deferred
         self._states[waiting.id] = state
         self.queue.add(waiting)
         self.models[waiting.models] += 1
-        if deferred:  # further arrivals do not put it off
+        if deferred:  # later arrivals do not postpone it
             self._again_at.setdefault(waiting.models, now + DEFER_S)
 
     def remove(self, state: RequestState, *, served: bool = False) -> float:
-        """Take a request out; the work in tokens that its key's turn is counted for. `served`: it was given a slot."""
+        """Remove a request; returns the work in tokens that was counted for its key. `served`: it got a slot."""
         waiting = self.queue.remove(state.request.id, served=served)
         del self._states[waiting.id]
         state.phase = RequestPhase.RUNNING
@@ -61,30 +60,30 @@ class WaitingRoom:
         return waiting.work_tokens
 
     def defer_again(self, state: RequestState, now: float) -> None:
-        """A deferred request was decided again, and goes on waiting."""
+        """A deferred request was decided again, and stays deferred."""
         self._again_at[state.models] = now + DEFER_S
 
     def may_place(self, state: RequestState, now: float) -> bool:
-        """Whether a request that waits may be decided now: a deferred one only after its pause."""
+        """Whether a waiting request may be decided now: a deferred one only after its pause."""
         return not state.deferred or now >= self._again_at[state.models]
 
     def due(self, models: tuple[str, ...], now: float) -> bool:
-        """Whether deferred requests for these models are to be decided again by now."""
+        """Whether it is time to decide again about deferred requests for these models."""
         return now >= self._again_at.get(models, math.inf)
 
     def next_decision_at(self, now: float) -> float:
-        """When deferred requests are to be decided again; infinity for never."""
+        """The time of the next decision about deferred requests; infinity for never."""
         return max(min(self._again_at.values()), now + DEFER_S) if self._deferred else math.inf
 
     def shed(self, now: float) -> list[RequestState]:
-        """Move back those that cannot be in time any more; they are returned."""
+        """Mark the requests that can no longer be in time as overdue, and return them."""
         return [self._states[request_id] for request_id in self.queue.shed(now)]
 
     def in_order(self) -> list[tuple[Waiting, RequestState]]:
-        """All of them, those to be tried first at the front."""
+        """All waiting requests, in the order in which to try them."""
         return [(waiting, self._states[waiting.id]) for waiting in self.queue.in_order()]
 
     def gives_way(self, to: Waiting) -> RequestState | None:
-        """Who would leave a full queue for a newcomer (`Queue.gives_way`)."""
+        """The request that a full queue drops for a new one (`Queue.gives_way`)."""
         leaving = self.queue.gives_way(to)
         return None if leaving is None else self._states[leaving.id]

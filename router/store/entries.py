@@ -12,7 +12,7 @@ from zlib import crc32
 import orjson
 
 from router.store import explanations
-from router.store.records import RequestRecord, Row, attempt_row, clean_prompt, request_row, salvage
+from router.store.records import RequestRecord, Row, attempt_row, clean_prompt, corrected_row, request_row
 
 #: Errors of a record or row that fits no table, while it is turned into rows or a line.
 UNFIT = (KeyError, TypeError, ValueError, AttributeError)
@@ -36,18 +36,20 @@ def make_entry(record: RequestRecord, *, keep_prompts: bool) -> Entry | None:
         return Entry(request_row(record), attempts, None if blob is None else (record.id, blob, prompt))
     except UNFIT:
         try:
-            attempts = [salvage(attempt_row(record.id, attempt)) for attempt in record.attempt_records]
-            return Entry(salvage(request_row(record)), attempts, None)
+            attempts = [corrected_row(attempt_row(record.id, attempt)) for attempt in record.attempt_records]
+            return Entry(corrected_row(request_row(record)), attempts, None)
         except UNFIT:
             return None
 
 
-def salvaged(entry: Entry) -> Entry:
+def corrected(entry: Entry) -> Entry:
     """An entry that a database refused, with every value corrected."""
     explanation = entry.explanation
     if explanation is not None:
         explanation = (*explanation[:2], None)
-    return Entry(salvage(entry.request), [salvage(attempt) for attempt in entry.attempts], explanation)
+    return Entry(
+        corrected_row(entry.request), [corrected_row(attempt) for attempt in entry.attempts], explanation
+    )
 
 
 def to_line(entry: Entry) -> bytes:
@@ -55,7 +57,7 @@ def to_line(entry: Entry) -> bytes:
     try:
         document = _dumped(entry)
     except TypeError:  # a number of more than 64 bits, half a surrogate pair
-        document = _dumped(salvaged(entry))
+        document = _dumped(corrected(entry))
     return b"%08x %s\n" % (crc32(document), document)
 
 

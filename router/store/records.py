@@ -172,12 +172,12 @@ def attempt_row(request_id: str, attempt: AttemptRecord) -> Row:
     )
 
 
-def salvage(row: Row) -> Row:
+def corrected_row(row: Row) -> Row:
     """A row that a database refused, with every value corrected: clean text, integers of 64 bits, finite floats."""
-    return tuple(map(_salvaged, row))
+    return tuple(map(_corrected, row))
 
 
-def _salvaged(value: Any) -> Any:
+def _corrected(value: Any) -> Any:
     if isinstance(value, str):
         return clean(str(value))
     if isinstance(value, bool) or value is None or isinstance(value, bytes):

@@ -4,7 +4,7 @@
 --
 -- Keys, after the prefix:
 --   replicas         sorted set: run -> time of its last exchange
---   run:RUN          hash: number of its last exchange, number of its last batch of gives, view (its work, as JSON)
+--   run:RUN          hash: number of its last exchange, number of its last batch of adjustments, view (its report, as JSON)
 --   budget:BUDGET    hash: spent and held (sums), run:RUN -> spending of that run (only grows)
 --   held:RUN         hash: budget -> reservations of that run
 --   holders          sorted set: run -> time of its last exchange, kept for longer: a replica that is only disconnected
@@ -12,14 +12,15 @@
 --   bucket:NAME      string: level and its time; expires when full
 --   counter, changes a counter, and a sorted set: changed item -> the counter at its last change. A replica reads the
 --                    changes since its last exchange. b:RUN:BUDGET money, v:RUN a view, t:GROUP a turn, d:NAME a document
---   turns (round-robin positions, TURNS_KEPT at most), lessons (observations), versions, documents
-local prefix, ask = ARGV[1], cjson.decode(ARGV[2])
-local run, call = ask.run, redis.call
+--   turns (round-robin positions, TURNS_KEPT at most), lessons (a stream of
+--                    observations), versions, documents
+local prefix, message = ARGV[1], cjson.decode(ARGV[2])
+local run, call = message.run, redis.call
 local time = call('TIME')
 local now = time[1] + time[2] / 1000000
 
 local LIVE_S, DEAD_S, HELD_S, DAY_BUDGET_S = 2, 10, 60, 3 * 86400
-local PAGE, LESSONS, LESSONS_KEPT, TURNS_KEPT = 500, 50, 1000, 1024
+local PAGE, OBSERVATIONS, OBSERVATIONS_KEPT, TURNS_KEPT = 500, 50, 1000, 1024
 local SLACK, SLACK_USD = 1e-9, 1e-8
 
 local function key(kind, name) return prefix .. kind .. (name or '') end
@@ -97,8 +98,8 @@ local function set_level(name, capacity, refill_per_s, level)
   end
 end
 
-local function grant(want)
-  local takes, budgets, reserve_usd, least_usd = want[1], want[2], want[3], want[4]
+local function grant(claim)
+  local takes, budgets, reserve_usd, least_usd = claim[1], claim[2], claim[3], claim[4]
   local levels, given = {}, true
   for i, take in ipairs(takes) do
     local level = level_of(take[1], take[2], take[3])
@@ -156,7 +157,7 @@ local READ = {
 }
 
 local function read_changes()
-  local rows = call('ZRANGEBYSCORE', key('changes'), string.format('(%.0f', ask.since), '+inf',
+  local rows = call('ZRANGEBYSCORE', key('changes'), string.format('(%.0f', message.since), '+inf',
     'WITHSCORES', 'LIMIT', 0, PAGE)
   local feed = {}
   for i = 1, #rows, 2 do
@@ -180,50 +181,51 @@ local function tidy()
   end
 end
 
-local function read_lessons()
-  if ask.heard == '' then  -- a new replica gets only later observations
+local function read_observations()
+  if message.last_message == '' then  -- a new replica gets only later observations
     local last = call('XREVRANGE', key('lessons'), '+', '-', 'COUNT', 1)
     return {}, last[1] and last[1][1] or '0-0', false
   end
-  local rows, lessons, heard = call('XRANGE', key('lessons'), '(' .. ask.heard, '+', 'COUNT', LESSONS), {}, ask.heard
+  local rows = call('XRANGE', key('lessons'), '(' .. message.last_message, '+', 'COUNT', OBSERVATIONS)
+  local observations, last_message = {}, message.last_message
   for _, row in ipairs(rows) do
-    heard = row[1]
-    if row[2][2] ~= run then lessons[#lessons + 1] = row[2][4] end
+    last_message = row[1]
+    if row[2][2] ~= run then observations[#observations + 1] = row[2][4] end
   end
-  return lessons, heard, #rows == LESSONS
+  return observations, last_message, #rows == OBSERVATIONS
 end
 
 -- --- the exchange ---
-local last = call('HMGET', key('run:', run), 'number', 'gives')
-if not last[1] and not ask.hello then
-  return '{"stranger":true}'  -- this state has lost the replica's data: it must send everything again
+local last = call('HMGET', key('run:', run), 'number', 'adjustments')
+if not last[1] and not message.hello then
+  return '{"unknown":true}'  -- Redis has lost the replica's data: the replica must send everything again
 end
-if number(last[1]) >= ask.number then
+if number(last[1]) >= message.number then
   return '{"late":true}'  -- from an old connection, read after a later exchange
 end
-call('HSET', key('run:', run), 'number', ask.number)
+call('HSET', key('run:', run), 'number', message.number)
 call('ZADD', key('replicas'), exact(now), run)
 call('ZADD', key('holders'), exact(now), run)
-if ask.hello then release(run) end
+if message.hello then release(run) end
 for _, who in ipairs(call('ZRANGEBYSCORE', key('replicas'), '-inf', exact(now - DEAD_S))) do forget(who) end
 for _, who in ipairs(call('ZRANGEBYSCORE', key('holders'), '-inf', exact(now - HELD_S))) do
   release(who)
   call('ZREM', key('holders'), who)
 end
 
-for _, row in ipairs(ask.spent) do spent(row[1], row[2], row[3]) end
-for _, row in ipairs(ask.reserved) do reserve(run, row[1], row[2]) end
-if ask.gives_number > number(last[2]) then
-  for _, give in ipairs(ask.gives) do
-    set_level(give[1], give[2], give[3], level_of(give[1], give[2], give[3]) + give[4])
+for _, row in ipairs(message.spent) do spent(row[1], row[2], row[3]) end
+for _, row in ipairs(message.reserved) do reserve(run, row[1], row[2]) end
+if message.adjustments_number > number(last[2]) then
+  for _, row in ipairs(message.adjustments) do
+    set_level(row[1], row[2], row[3], level_of(row[1], row[2], row[3]) + row[4])
   end
-  call('HSET', key('run:', run), 'gives', ask.gives_number)
+  call('HSET', key('run:', run), 'adjustments', message.adjustments_number)
 end
-if ask.view ~= cjson.null then
-  call('HSET', key('run:', run), 'view', ask.view)
+if message.view ~= cjson.null then
+  call('HSET', key('run:', run), 'view', message.view)
   changed('v:' .. run)
 end
-for what, turn in pairs(ask.turns) do
+for what, turn in pairs(message.turns) do
   if call('HSET', key('turns'), what, turn) == 1 and call('HLEN', key('turns')) > TURNS_KEPT then
     local dropped = call('HRANDFIELD', key('turns'))  -- clients may use any set of models
     call('HDEL', key('turns'), dropped)
@@ -231,28 +233,28 @@ for what, turn in pairs(ask.turns) do
   end
   changed('t:' .. what)
 end
-for _, row in ipairs(ask.documents) do
+for _, row in ipairs(message.documents) do
   if row[2] > number(call('HGET', key('versions'), row[1])) then
     call('HSET', key('versions'), row[1], row[2])
     call('HSET', key('documents'), row[1], row[3])
     changed('d:' .. row[1])
   end
 end
-for _, lesson in ipairs(ask.lessons) do
-  call('XADD', key('lessons'), 'MAXLEN', '~', LESSONS_KEPT, '*', 'run', run, 'lesson', lesson)
+for _, observation in ipairs(message.observations) do
+  call('XADD', key('lessons'), 'MAXLEN', '~', OBSERVATIONS_KEPT, '*', 'run', run, 'lesson', observation)
 end
 
 tidy()
 local answer = {grants = {}}
-for i, want in ipairs(ask.wants) do answer.grants[i] = grant(want) end
-if ask.bye then
+for i, claim in ipairs(message.claims) do answer.grants[i] = grant(claim) end
+if message.bye then
   release(run)
   forget(run)
   call('ZREM', key('holders'), run)
 end
-local more_changes, more_lessons
+local more_changes, more_observations
 answer.changes, answer.since, more_changes = read_changes()
-answer.lessons, answer.heard, more_lessons = read_lessons()
-answer.more = more_changes or more_lessons
+answer.observations, answer.last_message, more_observations = read_observations()
+answer.more = more_changes or more_observations
 answer.live = call('ZRANGEBYSCORE', key('replicas'), exact(now - LIVE_S), '+inf')
 return cjson.encode(answer)

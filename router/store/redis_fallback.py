@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from router.store.redis_books import Books, Name
-from router.store.state import SLACK, Bucket, Grant, Level, Want, left_of, taken
+from router.store.redis_ledger import Ledger, Name
+from router.store.state import SLACK, Bucket, Claim, Grant, Level, left_of, taken
 
 #: By bucket: its level and the time of that.
 Levels = Mapping[str, tuple[Bucket, float, float]]
@@ -37,9 +37,9 @@ class _Share:
 class LocalFallback:
     """Decides alone from `now` on (a monotonic clock), as one of `replicas`."""
 
-    def __init__(self, books: Books, levels: Levels, replicas: int, now: float) -> None:
-        self._books = books
-        self._standing = books.standing()
+    def __init__(self, ledger: Ledger, levels: Levels, replicas: int, now: float) -> None:
+        self._ledger = ledger
+        self._used = ledger.used_at_last_answer()
         self._levels = levels
         self._shares: dict[str, _Share] = {}
         self._replicas = max(1, replicas)
@@ -55,38 +55,38 @@ class LocalFallback:
         share.advance(now)
         return share
 
-    def take(self, want: Want, now: float) -> Grant:
+    def take(self, claim: Claim, now: float) -> Grant:
         """Take everything from this replica's share, or nothing."""
-        shares = [self._share(bucket, now) for bucket, _ in want.takes]
+        shares = [self._share(bucket, now) for bucket, _ in claim.takes]
         # An amount above the share's capacity passes when the share is full: it would never fit.
         needs = [
-            min(amount, share.part.capacity) for share, (_, amount) in zip(shares, want.takes, strict=True)
+            min(amount, share.part.capacity) for share, (_, amount) in zip(shares, claim.takes, strict=True)
         ]
         granted = all(share.level + SLACK >= need for share, need in zip(shares, needs, strict=True))
         left_usd, short = left_of(
-            want, lambda budget: self._left_usd((budget.key, budget.period), budget.limit_usd)
+            claim, lambda budget: self._left_usd((budget.key, budget.period), budget.limit_usd)
         )
         granted = granted and short is None
         levels: list[Level] = []
-        for share, need, (_, amount) in zip(shares, needs, want.takes, strict=True):
+        for share, need, (_, amount) in zip(shares, needs, claim.takes, strict=True):
             levels.append(taken(share.level, share.part, amount if granted else need, granted))
             if granted:
                 share.level -= amount
         reserved_usd = 0.0
         if granted and left_usd is not None:
-            reserved_usd = max(0.0, min(want.reserve_usd, left_usd))
-            self._books.reserve(want.budgets, reserved_usd)
+            reserved_usd = max(0.0, min(claim.reserve_usd, left_usd))
+            self._ledger.reserve(claim.budgets, reserved_usd)
         return Grant(levels, short, reserved_usd, left_usd)
 
     def _left_usd(self, name: Name, limit_usd: float) -> float:
-        gone_usd, own_then_usd = self._standing.get(name, (0.0, 0.0))
-        return (limit_usd - gone_usd) / self._replicas - (self._books.own_usd(name) - own_then_usd)
+        gone_usd, own_then_usd = self._used.get(name, (0.0, 0.0))
+        return (limit_usd - gone_usd) / self._replicas - (self._ledger.own_usd(name) - own_then_usd)
 
     def loaded(self, spent_usd: Mapping[Name, float]) -> None:
         """More was spent of budgets by others than was known."""
         for name, usd in spent_usd.items():
-            gone_usd, own_usd = self._standing.get(name, (0.0, 0.0))
-            self._standing[name] = gone_usd + usd, own_usd
+            gone_usd, own_usd = self._used.get(name, (0.0, 0.0))
+            self._used[name] = gone_usd + usd, own_usd
 
     def give(self, bucket: Bucket, amount: float, now: float) -> None:
         """Return an amount to a bucket."""

@@ -3,7 +3,7 @@
 Each replica makes one call at a time, an exchange: it sends what changed here and asks for what it needs. Whatever comes
 up meanwhile goes with the next exchange. So messages are complete and in order, and load makes exchanges larger rather
 than more frequent. The script `redis_exchange.lua` answers each exchange in one step. When a call fails, the replica
-continues alone (`redis_takes` describes the states) and tries again in the background.
+continues alone (`redis_claims` describes the states) and tries again in the background.
 
 A failed call may have arrived, may not have, or may arrive later. Totals and reservations are absolute values, so the next
 exchange corrects them. Redis ignores an exchange that arrives after a later one. Amounts for buckets are numbered, so that
@@ -24,13 +24,13 @@ from importlib.resources import files
 from typing import Any
 
 from router.background import failed, surviving
-from router.store.redis_books import Books, BooksUpdate
+from router.store.redis_claims import Claims
 from router.store.redis_documents import Documents
+from router.store.redis_ledger import Ledger, LedgerUpdate
 from router.store.redis_link import Link, Script
-from router.store.redis_pace import RETRY_S, Pace
 from router.store.redis_peers import PeerReports, report_text
-from router.store.redis_takes import Takes
-from router.store.state import Bucket, Budget, Grant, Listener, ReplicaReport, StateError, StateHealth, Want
+from router.store.redis_timer import RETRY_S, ExchangeTimer
+from router.store.state import Bucket, Budget, Claim, Grant, Listener, ReplicaReport, StateError, StateHealth
 
 logger = logging.getLogger("headway")
 
@@ -47,7 +47,7 @@ _TURNS = 1024
 class _Message:
     """The content of an exchange, until it is acknowledged."""
 
-    update: BooksUpdate
+    update: LedgerUpdate
     report: str
     turns: Mapping[str, str]
     anything: bool  # whether any of it is new
@@ -68,14 +68,14 @@ class RedisState:
         self._least_replicas = replicas
         self._link = Link(url, timeout_s)
         self._documents = Documents(Link(url, timeout_s), self._prefix, self._changed)
-        self._pace = Pace(interval_s)
+        self._timer = ExchangeTimer(interval_s)
         self._settle_s = 2 * (RETRY_S + timeout_s)  # the others come back within half of it
         self._listener: Listener | None = None
         self._task: asyncio.Task[None] | None = None
         self._closing = False
 
-        self._books = Books(run_id)
-        self._takes = Takes(self._books, self._pace, replicas)
+        self._ledger = Ledger(run_id)
+        self._claims = Claims(self._ledger, self._timer, replicas)
         self._peers = PeerReports(run_id)
         self._turns: dict[str, str] = {}
         self._observations: deque[str] = deque(maxlen=_MAX_MESSAGES)
@@ -96,19 +96,19 @@ class RedisState:
         while await self._exchange():
             pass
         if self._joined:
-            self._takes.join()  # no other replica counts on a share of a replica that has just started
+            self._claims.join()  # no other replica counts on a share of a replica that has just started
         self._task = asyncio.create_task(self._run_exchanges(), name="shared state")
 
     async def _run_exchanges(self) -> None:
         while not self._closing:
-            await self._pace.due()
+            await self._timer.due()
             try:
                 await self._exchange()
-            except Exception as error:  # noqa: BLE001 (the task's root: without it every take would wait forever)
+            except Exception as error:  # noqa: BLE001 (the task's root: without it every claim would wait forever)
                 failed("shared-state", error)
                 self._lose()
         with surviving("shared-state"):
-            while self._joined and self._books.unsent and await self._exchange():
+            while self._joined and self._ledger.unsent and await self._exchange():
                 pass
             await self._exchange(bye=True)
         self._lose()
@@ -116,40 +116,40 @@ class RedisState:
     async def aclose(self) -> None:
         self._closing = True
         if self._task is not None:
-            self._pace.at_once()
+            self._timer.at_once()
             await self._task
         await self._link.aclose()
 
     # --- the interface ---
     def load_spent(self, spent: Mapping[tuple[str, str], Mapping[str, float]]) -> None:
-        self._takes.loaded(self._books.load(spent))
+        self._claims.loaded(self._ledger.load(spent))
         self.wake()
 
-    async def take(self, want: Want, now: float) -> Grant:
-        return await self._takes.take(want)
+    async def take(self, claim: Claim, now: float) -> Grant:
+        return await self._claims.take(claim)
 
     def give(self, bucket: Bucket, amount: float, now: float) -> None:
-        self._takes.give(bucket, amount)
+        self._claims.give(bucket, amount)
 
     def settle(self, budgets: Sequence[Budget], reserved_usd: float, spent_usd: float) -> None:
         for budget in budgets:
-            self._books.settle((budget.key, budget.period), reserved_usd, spent_usd)
+            self._ledger.settle((budget.key, budget.period), reserved_usd, spent_usd)
         self.wake()
 
     def spent_usd(self, key: str, period: str) -> float:
-        return self._books.spent_usd((key, period))
+        return self._ledger.spent_usd((key, period))
 
     def send_observations(self, message: bytes) -> None:
         self._observations.append(base64.b64encode(message).decode())
 
     def wake(self) -> None:
         if self._joined:
-            self._pace.soon()
+            self._timer.soon()
 
     async def change(
         self, document: str, edit: Callable[[Mapping[str, Any]], Mapping[str, Any]]
     ) -> Mapping[str, Any]:
-        if self._takes.fallback is not None:
+        if self._claims.fallback is not None:
             # Another replica may have a later version that Redis does not know yet.
             raise StateError("the shared state does not answer; nothing was changed")
         content = await self._documents.change(document, edit)
@@ -162,7 +162,7 @@ class RedisState:
 
     @property
     def health(self) -> StateHealth:
-        fallback = self._takes.fallback
+        fallback = self._claims.fallback
         return StateHealth(
             shared=True,
             connected=self._joined,
@@ -170,7 +170,7 @@ class RedisState:
             exchanges=self._exchanges,
             failures=self._failures,
             exchange_s=self._exchange_s,
-            alone_s=self._takes.alone_s + (0.0 if fallback is None else time.monotonic() - fallback.since),
+            alone_s=self._claims.alone_s + (0.0 if fallback is None else time.monotonic() - fallback.since),
         )
 
     # --- exchanges ---
@@ -194,7 +194,7 @@ class RedisState:
         if "grants" not in answer:
             logger.warning("the shared state does not know this replica: sending everything again")
             self._lose()
-            self._pace.at_once()
+            self._timer.at_once()
             return True
         return self._receive(sent, answer)
 
@@ -202,15 +202,15 @@ class RedisState:
         """The content of the next exchange, and its JSON."""
         hello = not self._joined
         if hello:
-            self._books.resend_all()
+            self._ledger.resend_all()
         report = ReplicaReport() if self._listener is None else self._listener.report()
         for what, (instance, model) in report.turns.items():
             self._turns[what] = json.dumps((self._run, instance, model))
         while len(self._turns) > _TURNS:  # Redis is away, and clients may name any set of models
             del self._turns[next(iter(self._turns))]
         text = report_text(report)
-        update, wants, turns = self._books.update(), self._takes.rows(), dict(self._turns)
-        gives_number, gives = self._takes.gives.batch()
+        update, claims, turns = self._ledger.update(), self._claims.rows(), dict(self._turns)
+        adjustments_number, adjustments = self._claims.adjustments.batch()
         observations = list(self._observations)
         self._observations.clear()  # best effort: sent once
         self._number += 1
@@ -224,46 +224,50 @@ class RedisState:
             "bye": bye,
             "spent": update.spent,
             "reserved": update.reserved,
-            "gives_number": gives_number,
-            "gives": gives,
-            "wants": wants,
+            "adjustments_number": adjustments_number,
+            "adjustments": adjustments,
+            "claims": claims,
             "view": text if new_report else None,
             "turns": turns,
             "documents": self._documents.rows() if hello else (),
-            "lessons": observations,
+            "observations": observations,
             "since": 0 if hello else self._since,
-            "heard": self._last_message,
+            "last_message": self._last_message,
         }
-        anything = bool(update.own or update.spent or wants or gives or observations or turns or new_report)
+        anything = bool(
+            update.own or update.spent or claims or adjustments or observations or turns or new_report
+        )
         return _Message(update, text, turns, anything), json.dumps(message, allow_nan=False)
 
     def _receive(self, sent: _Message, answer: Mapping[str, Any]) -> bool:
-        self._books.acknowledged(sent.update)
-        self._takes.gives.acknowledged()
-        self._takes.granted(list(answer["grants"]))
+        self._ledger.acknowledged(sent.update)
+        self._claims.adjustments.acknowledged()
+        self._claims.granted(list(answer["grants"]))
         self._report = sent.report
         self._turns = {what: turn for what, turn in self._turns.items() if sent.turns.get(what) != turn}
         for kind, name, *values in answer["changes"]:
             self._receive_change(kind, name, values)
         self._peers.set_live(list(answer["live"]))
-        self._since, self._last_message = int(answer["since"]), answer["heard"]
+        self._since, self._last_message = int(answer["since"]), answer["last_message"]
         if self._listener is not None:
             if (peers := self._peers.drain()) is not None:
                 self._listener.receive_peers(peers)
-            if answer["lessons"]:
-                self._listener.receive_observations([base64.b64decode(each) for each in answer["lessons"]])
+            if answer["observations"]:
+                self._listener.receive_observations(
+                    [base64.b64decode(each) for each in answer["observations"]]
+                )
 
         if not self._joined:
             self._joined, self._warned = True, False
-            self._takes.returned(self._settle_s)
-        more = answer["more"] or self._books.unsent
-        if not more and self._takes.may_join:
-            self._takes.join()
+            self._claims.returned(self._settle_s)
+        more = answer["more"] or self._ledger.unsent
+        if not more and self._claims.may_join:
+            self._claims.join()
             logger.warning("the shared state answers again: this replica no longer decides alone")
-        changed = sent.anything or bool(answer["changes"] or answer["lessons"])
-        self._pace.ended(changed=changed, replicas=self._peers.replicas)
-        if more or self._takes.waiting:
-            self._pace.at_once()
+        changed = sent.anything or bool(answer["changes"] or answer["observations"])
+        self._timer.ended(changed=changed, replicas=self._peers.replicas)
+        if more or self._claims.waiting:
+            self._timer.at_once()
         return more
 
     def _receive_change(self, kind: str, name: str, values: Sequence[Any]) -> None:
@@ -271,7 +275,7 @@ class RedisState:
         match kind:
             case "b":
                 run, spent_usd, held_usd = values
-                self._books.received(name, run, float(spent_usd), float(held_usd))
+                self._ledger.received(name, run, float(spent_usd), float(held_usd))
             case "v":
                 self._peers.report_received(name, values[0])
             case "t":
@@ -283,8 +287,8 @@ class RedisState:
         """Redis does not answer, or does not know this replica."""
         self._joined = False
         # Workers that start while Redis is away do not know of each other.
-        self._takes.lose(max(self._peers.replicas, self._least_replicas))
-        self._pace.failed()
+        self._claims.lose(max(self._peers.replicas, self._least_replicas))
+        self._timer.failed()
         if time.monotonic() - self._answered_at > _LIVE_S:
             self._peers.forget_work()
             if self._listener is not None and (peers := self._peers.drain()) is not None:

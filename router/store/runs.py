@@ -57,15 +57,15 @@ class Counts:
         if path is None:
             self._map = mmap.mmap(-1, _SIZE_BYTES)
         else:
-            # Locked before it has its name: otherwise another process could treat it as an orphan.
-            unborn = path.with_name(f".{path.name}.new")
-            self._fd = os.open(unborn, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            # Locked before it has its name: otherwise another process could take it for the file of a killed process.
+            unnamed = path.with_name(f".{path.name}.new")
+            self._fd = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._fd, fcntl.LOCK_EX)
             os.write(
                 self._fd, bytes(_SIZE_BYTES)
             )  # writing into a page that a full disk cannot hold is a SIGBUS
             self._map = mmap.mmap(self._fd, _SIZE_BYTES)
-            os.rename(unborn, path)
+            os.rename(unnamed, path)
         self.slots = memoryview(self._map).cast("Q")
         self.slots[0] = _MAGIC
 

@@ -60,8 +60,8 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
-    """What one request wants: an amount of each bucket, and `reserve_usd` of each budget, or what is left of it, but at
+class Claim:
+    """What one request needs: an amount of each bucket, and `reserve_usd` of each budget, or what is left of it, but at
     least `least_usd`."""
 
     takes: Sequence[tuple[Bucket, float]] = ()
@@ -72,7 +72,7 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The answer to a `Want`: all of it or nothing.
+    """The answer to a `Claim`: all of it or nothing.
 
     `levels` are those of its buckets. `short` is a budget with less than `least_usd` left. Without one, and without a
     `wait_s`, `reserved_usd` is reserved in each budget. `left_usd` is the least that was left of any budget before this
@@ -86,7 +86,7 @@ class Grant:
 
     @property
     def given(self) -> bool:
-        """Whether the want was granted."""
+        """Whether the claim was granted."""
         return self.short is None and not any(level.wait_s for level in self.levels)
 
 
@@ -167,7 +167,7 @@ class State(Protocol):
         changes nothing."""
         ...
 
-    async def take(self, want: Want, now: float) -> Grant:
+    async def take(self, claim: Claim, now: float) -> Grant:
         """Take everything, or nothing. A caller that is cancelled while it waits has taken nothing: a later grant is
         returned."""
         ...
@@ -224,15 +224,15 @@ def taken(level: float, bucket: Bucket, amount: float, granted: bool) -> Level:
     return Level(left, (bucket.capacity - left) / bucket.refill_per_s, wait_s)
 
 
-def left_of(want: Want, left_usd: Callable[[Budget], float]) -> tuple[float | None, Budget | None]:
-    """The least that is left of a want's budgets (None without any), and the budget with too little, if any. `left_usd`
+def left_of(claim: Claim, left_usd: Callable[[Budget], float]) -> tuple[float | None, Budget | None]:
+    """The least that is left of a claim's budgets (None without any), and the budget with too little, if any. `left_usd`
     returns what is left of a budget."""
     least_usd, short = None, None
-    for budget in want.budgets:
+    for budget in claim.budgets:
         left = left_usd(budget)
         if least_usd is None or left < least_usd:
             least_usd = left
-            if left + SLACK_USD < want.least_usd or left <= 0:
+            if left + SLACK_USD < claim.least_usd or left <= 0:
                 short = budget
     return least_usd, short
 
@@ -277,19 +277,19 @@ class MemoryState:
             return level
         return min(bucket.capacity, level + (now - at) * bucket.refill_per_s)
 
-    async def take(self, want: Want, now: float) -> Grant:
-        levels = [self._level(bucket, now) for bucket, _ in want.takes]
-        granted = all(level + SLACK >= amount for level, (_, amount) in zip(levels, want.takes, strict=True))
-        left_usd, short = left_of(want, lambda budget: budget.limit_usd - self._held_usd(budget))
+    async def take(self, claim: Claim, now: float) -> Grant:
+        levels = [self._level(bucket, now) for bucket, _ in claim.takes]
+        granted = all(level + SLACK >= amount for level, (_, amount) in zip(levels, claim.takes, strict=True))
+        left_usd, short = left_of(claim, lambda budget: budget.limit_usd - self._held_usd(budget))
         granted = granted and short is None
         reserved_usd = 0.0
         if granted and left_usd is not None:
-            reserved_usd = max(0.0, min(want.reserve_usd, left_usd))
-            for budget in want.budgets:
+            reserved_usd = max(0.0, min(claim.reserve_usd, left_usd))
+            for budget in claim.budgets:
                 name = self._name(budget)
                 self._reserved_usd[name] = self._reserved_usd.get(name, 0.0) + reserved_usd
         levels_after = []
-        for level, (bucket, amount) in zip(levels, want.takes, strict=True):
+        for level, (bucket, amount) in zip(levels, claim.takes, strict=True):
             levels_after.append(taken(level, bucket, amount, granted))
             if granted:
                 self._levels[bucket.name] = (level - amount, now)

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from router.store import runs, spool, tables
 from router.store.database import driver_errors, is_bad_value
-from router.store.entries import Entry, from_line, salvaged
+from router.store.entries import Entry, corrected, from_line
 from router.store.inserts import EntryInsert
 from router.store.records import REQUEST_COLUMNS
 from router.store.spending import Upsert, totals_of
@@ -98,7 +98,7 @@ class Takeover:
             half = len(entries) // 2
             return await self._write(run_id, entries[:half]) + await self._write(run_id, entries[half:])
         try:
-            return await self._commit(run_id, [salvaged(entries[0])])
+            return await self._commit(run_id, [corrected(entries[0])])
         except self._errors as error:
             if not is_bad_value(error):
                 raise

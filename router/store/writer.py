@@ -1,10 +1,10 @@
 """The batched writer: `put` appends to a list, one task makes batches of it, another task commits them.
 
-    buffer -> front -> database          normally: nothing is ahead
-    buffer -> spool -> database          the database is slow or away
+    buffer -> committing -> database     no earlier record waits
+    buffer -> spool -> database          the database is slow or does not answer
 
-The intake takes the buffer every 100 ms, or when 500 records wait. If nothing is ahead, the batch becomes the front: the
-entries that are being committed. A record that is not committed 160 ms after its `put` goes into the spool on disk, which
+The intake takes the buffer every 100 ms, or when 500 records wait. If no earlier record waits, its batch is committed at
+once (`_committing`). A record that is not committed 160 ms after its `put` goes into the spool on disk, which
 bounds the loss of a killed process. From then on everything goes through the spool, in order, until the spool is empty.
 The buffer grows only while the spool is full. When the buffer is full too, records are dropped and counted. Long work is
 done in small slices, so that it never holds the event loop.
@@ -26,7 +26,7 @@ from router.background import failed
 from router.core.types import Outcome
 from router.store import tables
 from router.store.database import driver_errors, file_fault, is_bad_value, safe_reason
-from router.store.entries import Entry, from_line, make_entry, salvaged, to_line
+from router.store.entries import Entry, corrected, from_line, make_entry, to_line
 from router.store.inserts import EntryInsert
 from router.store.records import RequestRecord
 from router.store.runs import Counts
@@ -41,10 +41,10 @@ FLUSH_INTERVAL_S = 0.1
 SPOOL_AFTER_S = 0.16
 FLUSH_RECORDS = 500
 MAX_PENDING_RECORDS = 20_000
-#: Rows of requests without a valid key: at once, and a second. Callers without a key must not push others' rows out of
-#: the buffer, the spool or the database.
-STRANGERS_AT_ONCE = 100.0
-STRANGERS_PER_S = 0.1
+#: How many requests without a valid key are recorded: at once, and in each second. Otherwise callers without a key
+#: could fill the buffer, the spool or the database.
+UNAUTHENTICATED_AT_ONCE = 100.0
+UNAUTHENTICATED_PER_S = 0.1
 CLOSE_TIMEOUT_S = 10.0
 #: PostgreSQL's time for a batch; after it the connection is closed.
 COMMIT_TIMEOUT_S = 15.0
@@ -96,11 +96,13 @@ class Writer:
         self._commit_timeout_s = COMMIT_TIMEOUT_S if url.get_backend_name() == "postgresql" else None
         self._buffer: list[RequestRecord] = []
         self._taken: list[RequestRecord] = []  # the last batch of the intake
-        self._front: list[Entry] = []  # being committed; before the spool, or the spool's beginning
-        self._front_spooled = False
+        self._committing: list[Entry] = []  # being committed: while the spool is empty, or its first lines
+        self._committing_spooled = False
         self._recent: deque[RequestRecord] = deque(maxlen=_RECENT_RECORDS)  # the newest in the spool
-        self._strangers = STRANGERS_AT_ONCE  # their rows that may be kept now
-        self._strangers_at = time.monotonic()
+        self._unauthenticated = (
+            UNAUTHENTICATED_AT_ONCE  # requests without a valid key that may be recorded now
+        )
+        self._unauthenticated_at = time.monotonic()
         self._recorded = 0  # committed
         self._refused = 0  # rows that no database accepts
         self._totals = Totals()
@@ -123,7 +125,7 @@ class Writer:
         """Add a finished request's record, which the caller must not change afterwards. Of requests without a valid key
         only a few are kept."""
         slots = self._slots
-        if record.outcome is Outcome.REJECTED_AUTH and not self._keeps_stranger():
+        if record.outcome is Outcome.REJECTED_AUTH and not self._keeps_unauthenticated():
             slots[1] -= 1  # not counted as arrived: the metrics count it
             return
         slots[2] += 1
@@ -135,16 +137,17 @@ class Writer:
         if len(buffer) == FLUSH_RECORDS:
             self._wake.set()
 
-    def _keeps_stranger(self) -> bool:
+    def _keeps_unauthenticated(self) -> bool:
         """Whether to keep one more row of a request without a valid key."""
         now = time.monotonic()
-        self._strangers = min(
-            STRANGERS_AT_ONCE, self._strangers + (now - self._strangers_at) * STRANGERS_PER_S
+        self._unauthenticated = min(
+            UNAUTHENTICATED_AT_ONCE,
+            self._unauthenticated + (now - self._unauthenticated_at) * UNAUTHENTICATED_PER_S,
         )
-        self._strangers_at = now
-        if self._strangers < 1:
+        self._unauthenticated_at = now
+        if self._unauthenticated < 1:
             return False
-        self._strangers -= 1
+        self._unauthenticated -= 1
         return True
 
     # --- what it has done ---------------------------------------------------------------------------
@@ -230,8 +233,8 @@ class Writer:
         if self._spool is None:
             return
         records = [*self._taken, *self._buffer]  # taken, but not yet turned into rows
-        if self._front_unspooled:  # the front consists of the records taken
-            self._front_spooled = self._spool.append([to_line(entry) for entry in self._front])
+        if self._committing_unspooled:  # these entries were made from the records taken
+            self._committing_spooled = self._spool.append([to_line(entry) for entry in self._committing])
             records = self._buffer
         entries = [make_entry(record, keep_prompts=self._keep_prompts) for record in records]
         self._spool.append([to_line(entry) for entry in entries if entry is not None])
@@ -263,20 +266,20 @@ class Writer:
     @property
     def _blocked(self) -> bool:
         """Whether nothing can be taken now: something is ahead, and there is no room behind it."""
-        return self._ahead and (self._spool is None or self._spool.full or self._front_unspooled)
+        return self._ahead and (self._spool is None or self._spool.full or self._committing_unspooled)
 
     @property
     def _ahead(self) -> bool:
-        return bool(self._front) or bool(self._spool and self._spool.rows)
+        return bool(self._committing) or bool(self._spool and self._spool.rows)
 
     @property
-    def _front_unspooled(self) -> bool:
-        return bool(self._front) and not self._front_spooled
+    def _committing_unspooled(self) -> bool:
+        return bool(self._committing) and not self._committing_spooled
 
     async def _take(self, deadline: float) -> None:
         """Take a part of the buffer. It must be committed or in the spool by `deadline` (on the loop's clock)."""
-        if self._front_unspooled:  # from the last turn, when the spool was full
-            await self._spool_front()
+        if self._committing_unspooled:  # from the last turn, when the spool was full
+            await self._spool_committing()
         if not self._buffer or self._blocked:
             return
         if self._ahead and self._spool is not None:
@@ -288,28 +291,28 @@ class Writer:
             self._taken = []
             await self._notify()
             return
-        self._front, self._front_spooled = entries, False
+        self._committing, self._committing_spooled = entries, False
         self._work.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline), self._written:
-                await self._written.wait_for(lambda: not self._front)
-        if self._front:
-            await self._spool_front()
+                await self._written.wait_for(lambda: not self._committing)
+        if self._committing:
+            await self._spool_committing()
 
     def _swap(self, limit: int) -> list[RequestRecord]:
         taken, self._buffer = self._buffer[:limit], self._buffer[limit:]
         return taken
 
-    async def _spool_front(self) -> None:
-        """Write the front to the spool, unless it is committed meanwhile."""
+    async def _spool_committing(self) -> None:
+        """Write the entries that are being committed to the spool, except those that were committed meanwhile."""
         if self._spool is None or self._spool.full:
             return
-        front = self._front
-        lines = await self._lines(front)
-        # Entries committed while the lines were made are gone from the front's beginning.
-        lines = lines[len(lines) - len(front) :]
-        if front and front is self._front and self._spool.append(lines):
-            self._front_spooled = True
+        entries = self._committing
+        lines = await self._lines(entries)
+        # Entries that were committed while the lines were made are no longer in the list.
+        lines = lines[len(lines) - len(entries) :]
+        if entries and entries is self._committing and self._spool.append(lines):
+            self._committing_spooled = True
             self._recent.extend(self._taken)
             self._taken = []
 
@@ -353,7 +356,7 @@ class Writer:
                 await self._work.wait()
                 continue
             try:
-                await self._write(self._front.copy() or await self._from_spool())
+                await self._write(self._committing.copy() or await self._from_spool())
                 self.away = False
                 self.fault = None
                 pause_s = _FIRST_PAUSE_S
@@ -364,12 +367,12 @@ class Writer:
                 self.away = True
                 self.fault = file_fault(error)
                 log.warning("the store accepts no records: %s; %d wait", safe_reason(error), self.pending)
-                if self._front_spooled:
-                    self._front = []  # from now on read from the spool
-                    self._front_spooled = False
+                if self._committing_spooled:
+                    self._committing = []  # from now on read from the spool
+                    self._committing_spooled = False
             except Exception as error:  # noqa: BLE001 (the task's root: a fault here must not end recording)
                 failed("store-writer", error)
-                count = len(self._front) or 1
+                count = len(self._committing) or 1
                 self._refuse(count)
                 self._advance(count)
             await self._notify()
@@ -426,7 +429,7 @@ class Writer:
             await self._write(entries[half:])
             return
         try:
-            await self._commit([salvaged(entries[0])])
+            await self._commit([corrected(entries[0])])
         except self._errors as error:
             if not is_bad_value(error):
                 raise
@@ -435,9 +438,9 @@ class Writer:
 
     def _advance(self, count: int) -> None:
         """The first entries are done."""
-        spooled = not self._front_unspooled
-        del self._front[:count]
-        if not self._front and not spooled:
+        spooled = not self._committing_unspooled
+        del self._committing[:count]
+        if not self._committing and not spooled:
             self._taken = []
         if spooled and self._spool is not None:
             self._spool.remove(count)

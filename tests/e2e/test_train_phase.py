@@ -103,7 +103,7 @@ def test_trained_lengths_beat_the_prior_on_prompts_never_seen(data: Dataset, tra
     for probability in (0.5, 0.9):
         ours = pinball(actual, np.array([each.quantile(probability) for each in tables]), probability)
         priors = pinball(actual, np.full(len(actual), prior.quantile(probability)), probability)
-        assert ours < 0.8 * priors
+        assert ours.mean() < 0.8 * priors.mean()
 
 
 def test_figures_of_what_was_held_out(reports: Mapping[str, Any]) -> None:

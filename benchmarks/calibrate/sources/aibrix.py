@@ -19,8 +19,8 @@ from backends.engine import profile
 from benchmarks.calibrate.measured import Level, Measured
 from benchmarks.calibrate.profile import CHUNKED
 from benchmarks.calibrate.study import Splitter, Study
-from benchmarks.published import Count, Number, Record, table
 from benchmarks.workloads.format import WorkloadError
+from benchmarks.workloads.published import Count, Number, Record, table
 
 FOLDER = "aibrix_vllm_llama31_8b"
 REPLICAS = 8

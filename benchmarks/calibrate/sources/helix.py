@@ -18,8 +18,8 @@ from benchmarks.calibrate.measured import Level, Measured
 from benchmarks.calibrate.profile import CHUNKED
 from benchmarks.calibrate.study import Splitter, Study, by_load
 from benchmarks.measures import quantile
-from benchmarks.published import Count, Number, Record, table
 from benchmarks.workloads.format import WorkloadError
+from benchmarks.workloads.published import Count, Number, Record, table
 
 FOLDER = "helix_llama_gpu"
 #: Limits are not published: the fit chooses. Each stage of a pipeline takes prompts whole (llm_sys/engine/

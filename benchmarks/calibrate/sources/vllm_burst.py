@@ -28,7 +28,7 @@ from benchmarks.calibrate.measured import Level, Measured, State
 from benchmarks.calibrate.profile import CHUNKED
 from benchmarks.calibrate.study import Splitter, Study, by_load
 from benchmarks.measures import quantile
-from benchmarks.published import Count, Number, Record, table
+from benchmarks.workloads.published import Count, Number, Record, table
 
 FOLDER = "vllm_burst_llama32_1b"
 MAX_TOKENS = 1024

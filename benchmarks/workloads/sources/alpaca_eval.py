@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from benchmarks.published import EMPTY, Count, Number, Record, json_list
 from benchmarks.workloads.format import WorkloadRequest
+from benchmarks.workloads.published import EMPTY, Count, Number, Record, json_list
 from benchmarks.workloads.sources.prompt_sets import (
     AnswerRow,
     Answers,

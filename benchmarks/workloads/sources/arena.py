@@ -14,8 +14,8 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from benchmarks.published import EMPTY, Count, Number, Record, checked, json_lines
 from benchmarks.workloads.format import WorkloadError, WorkloadRequest
+from benchmarks.workloads.published import EMPTY, Count, Number, Record, checked, json_lines
 from benchmarks.workloads.sources.prompt_sets import (
     AnswerRow,
     Answers,

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from pydantic import Field
 
-from benchmarks.published import Count, Number, Record, table
 from benchmarks.workloads.format import WorkloadRequest
+from benchmarks.workloads.published import Count, Number, Record, table
 from benchmarks.workloads.sources.source import Choices, Reader, Source
 
 _COMMIT = "b469a113cedca53ddc3bdea71a143dc4b7d8700c"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from benchmarks.published import AtLeastOne, Count, Record, table
 from benchmarks.workloads.format import WorkloadRequest
+from benchmarks.workloads.published import AtLeastOne, Count, Record, table
 from benchmarks.workloads.sources.source import Reader, Source
 
 _HOST = "https://raw.githubusercontent.com"

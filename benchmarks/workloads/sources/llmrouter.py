@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.published import Record, Share, json_list
 from benchmarks.workloads.format import WorkloadRequest
+from benchmarks.workloads.published import Record, Share, json_list
 from benchmarks.workloads.sources.prompt_sets import (
     AnswerRow,
     Answers,

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.published import Count, Record, json_records
 from benchmarks.workloads.format import WorkloadRequest
+from benchmarks.workloads.published import Count, Record, json_records
 from benchmarks.workloads.sources.source import Choices, Reader, Source
 
 _COMMIT = "3b5a594133958449a1feaf1c9e0fc1b553e34a28"

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from pydantic import AliasChoices, Field
 
-from benchmarks.published import Record, json_records, table
 from benchmarks.workloads.format import WorkloadError, WorkloadRequest
+from benchmarks.workloads.published import Record, json_records, table
 from benchmarks.workloads.sources.source import Choices, ModelNames
 from benchmarks.workloads.text import text_tokens
 

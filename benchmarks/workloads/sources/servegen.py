@@ -23,9 +23,9 @@ import orjson
 from pydantic import create_model, model_validator
 from pydantic_core import PydanticCustomError
 
-from benchmarks.published import EMPTY, Count, NotNegative, Record, checked, open_text, table
 from benchmarks.workloads.clients import LEVELS, Client, ClientPool, Lengths, TokenQuantiles, Window
 from benchmarks.workloads.format import WorkloadError
+from benchmarks.workloads.published import EMPTY, Count, NotNegative, Record, checked, open_text, table
 from benchmarks.workloads.sources.source import Choices, Reader, Source
 
 _COMMIT = "f891d1189eb32b3868dfc443800c4150548c282a"

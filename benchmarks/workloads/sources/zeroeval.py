@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
-from benchmarks.published import EMPTY, Count, Record, Share, json_list
 from benchmarks.workloads.format import WorkloadRequest
+from benchmarks.workloads.published import EMPTY, Count, Record, Share, json_list
 from benchmarks.workloads.sources.prompt_sets import (
     AnswerRow,
     Answers,

@@ -8,15 +8,10 @@ factor of two, too coarse to recognise a prompt by.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from predictors.analytic.estimate import Estimate
-from router.core.state import Instance
-
-if TYPE_CHECKING:
-    from predictors.learned.latency.history import InstanceHistory
 
 #: Two moments closer than this are the same moment: their difference is rounding.
 _LEAST_GAP_S = 1e-6
@@ -93,14 +88,10 @@ TARGET_FEATURES = (
 LATENCY_FEATURES = EVENT_FEATURES + TARGET_FEATURES
 
 
-def target_rows(
-    histories: Sequence[InstanceHistory],
-    instances: Sequence[Instance],
-    estimates: Sequence[Estimate],
-    now: float,
-) -> np.ndarray:
-    """(N, target features): a row for each of N instances that a request may join, with its estimate there."""
-    seen = np.array([each.summary(of) for each, of in zip(histories, instances, strict=True)]).T
+def target_rows(summaries: Sequence[np.ndarray], estimates: Sequence[Estimate], now: float) -> np.ndarray:
+    """(N, target features): a row for each of N instances that a request may join, from the summary of its history
+    (`predictors.learned.latency.history.InstanceHistory.summary`) and the request's estimate there."""
+    seen = np.array(summaries).T
     moments, weights, ahead, counters = seen[:8], seen[8:16], seen[16], seen[17:23]
     not_cached, is_cached, of_tpot, errors = seen[23:28], seen[28:33], seen[33:38], seen[38:44]
     expected = np.array(estimates, float).T

@@ -220,7 +220,7 @@ class InstanceHistory:
     # --- targets ------------------------------------------------------------------------------------
     def target(self, instance: Instance, estimate: Estimate, now: float) -> tuple[float, ...]:
         """One row of `TARGET_FEATURES` for a request that may join the instance."""
-        return tuple(target_rows([self], [instance], [estimate], now)[0].tolist())
+        return tuple(target_rows([self.summary(instance)], [estimate], now)[0].tolist())
 
     def summary(self, instance: Instance) -> np.ndarray:
         """What rows take from the instance's counters and its history. It stays the same until the next event."""

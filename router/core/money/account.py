@@ -14,9 +14,9 @@ OVER_BUDGET = "too expensive for what the key's budgets have left"
 
 
 class OutputBound(NamedTuple):
-    """How long an answer may become. `max_tokens` bounds each choice (None: the engine's own bound); `by_money` says
-    that money sets it. `paid_tokens` are the output tokens of all choices together that the cap pays for (None: no cap,
-    or no answer reaches it). `left_usd` is what the cap has left for this attempt (None: no cap)."""
+    """The bound on an answer's length. `max_tokens` bounds each choice (None: the engine's own bound); `by_money`:
+    money sets this bound. `paid_tokens` are the output tokens of all choices together that the cap pays for (None: no
+    cap, or no answer can reach it). `left_usd` is what the cap has left for this attempt (None: no cap)."""
 
     max_tokens: int | None = None
     by_money: bool = False
@@ -25,7 +25,7 @@ class OutputBound(NamedTuple):
 
     @property
     def cap_is_least(self) -> bool:
-        """Whether what the cap pays for is less than the bound that the engine is given (of a request with one
+        """Whether the cap pays for fewer tokens than the bound that is sent to the engine (for a request with one
         choice)."""
         return self.paid_tokens is not None and (
             self.max_tokens is None or self.paid_tokens < self.max_tokens
@@ -33,12 +33,12 @@ class OutputBound(NamedTuple):
 
     @property
     def total_tokens(self) -> int | None:
-        """Tokens after which the answer of one choice ends; None: where the engine ends it."""
+        """The number of tokens at which the router ends the answer of one choice; None: the engine ends it."""
         return self.paid_tokens if self.cap_is_least else self.max_tokens
 
 
 class Wait(Enum):
-    """How the wait of an attempt for money stands: it may start or go on, it goes on waiting, or it gets nothing."""
+    """The state of an attempt's wait for money: it is over, it continues, or the attempt gets nothing."""
 
     OVER = 1
     GOES_ON = 2
@@ -46,8 +46,8 @@ class Wait(Enum):
 
 
 class RequestMoney:
-    """One request's money. `spent_usd` is what its ended attempts cost. Against its bounds they count with the upper bound
-    of the prompt where the engine did not count it (`_charged_usd`)."""
+    """One request's money. `spent_usd` is the cost of its ended attempts. Against the request's bounds, a prompt that
+    the engine did not count is charged by its upper bound (`_charged_usd`)."""
 
     __slots__ = (
         "_charged_usd",
@@ -65,9 +65,11 @@ class RequestMoney:
         self.spent_usd = self._charged_usd = 0.0
         self._under_way: dict[
             int, tuple[float, float]
-        ] = {}  # by attempt: cost of its prompt, most by the cap
-        self._costs_usd: dict[int, float] = {}  # by attempt under way: what it has cost, as far as reported
-        self._waiting: dict[int, bool] = {}  # attempts that wait for money; whether it was asked for since
+        ] = {}  # by attempt under way: cost of its prompt, and the highest cost within the cap
+        self._costs_usd: dict[int, float] = {}  # by attempt under way: its cost so far, as reported
+        self._waiting: dict[
+            int, bool
+        ] = {}  # attempts that wait for money; whether more was requested since then
 
     # --- before an attempt ---------------------------------------------------------------------------
     def too_expensive(self, candidate: Candidate) -> str | None:
@@ -86,7 +88,7 @@ class RequestMoney:
         return None
 
     def output_bound(self, candidate: Candidate) -> OutputBound:
-        """How long an answer of this candidate may become."""
+        """The bound on the length of this candidate's answer."""
         request = self._request
         left_of_cap_usd, left_of_budgets_usd = self._left_of_cap_usd(), self._left_of_budgets_usd()
         if not request.decodes:
@@ -102,13 +104,14 @@ class RequestMoney:
         if left_of_budgets_usd is not None:
             affordable = candidate.price.affordable_output_tokens(prompt_tokens, left_of_budgets_usd)
             if affordable is not None:
-                # One token less: with it an engine that goes on shows itself, and is paid for that.
+                # One token is kept back. If the engine ignores its bound, one more token shows it, and that token is
+                # paid.
                 bound, by_budget = self._within(candidate, bound, max(1, (affordable - 1) // choices))
                 by_money = by_money or by_budget
         return OutputBound(bound, by_money, paid, left_of_cap_usd)
 
     def _within(self, candidate: Candidate, wanted: int | None, affordable: int) -> tuple[int | None, bool]:
-        """The bound of each choice when money pays for `affordable` tokens of each, and whether money sets it."""
+        """The bound of each choice if money pays for `affordable` tokens of each, and whether money sets it."""
         by_money = True
         context = candidate.context_tokens
         if context is not None:
@@ -128,7 +131,8 @@ class RequestMoney:
         return cap_usd - self._charged_usd - sum(most_usd for _, most_usd in self._under_way.values())
 
     def _left_of_budgets_usd(self) -> float | None:
-        """The length of an answer under way counts later: its reservation grows with it."""
+        """What the budgets have left for a new attempt. The answers under way do not count yet, because the reservation
+        grows with them."""
         if self.reservation is None or self.reservation.left_usd is None:
             return None
         prompts_usd = sum(prompt_usd for prompt_usd, _ in self._under_way.values())
@@ -136,8 +140,8 @@ class RequestMoney:
 
     # --- attempts ------------------------------------------------------------------------------------
     def begin(self, attempt: int, candidate: Candidate, bound: OutputBound) -> bool:
-        """Count an attempt from here on; whether it may start now. It needs money for its prompt and one token of each
-        choice, or for the whole answer where the engine cannot stream it."""
+        """Count an attempt from now on; returns whether it may start now. It needs money for its prompt and one token
+        of each choice, or for the complete answer if the engine cannot stream it."""
         request, price = self._request, candidate.price
         if self.reservation is None and request.max_cost_usd is None:
             return True
@@ -154,8 +158,8 @@ class RequestMoney:
         return self.metered(attempt, price.cost_usd(prompt_tokens, tokens))
 
     def metered(self, attempt: int, cost_usd: float) -> bool:
-        """An attempt has cost so much, or will with its next event; whether that is reserved. If not, the attempt waits
-        (`waiting`)."""
+        """An attempt has this cost, or will have it with its next event; returns whether the cost is reserved. If not,
+        the attempt waits (`wait_of`)."""
         self._costs_usd[attempt] = cost_usd
         reservation = self.reservation
         if reservation is None or reservation.covers(self._total_usd()):
@@ -163,27 +167,27 @@ class RequestMoney:
         self._waiting[attempt] = False
         return False
 
-    def ask(self) -> float | None:
-        """USD to reserve in addition now; None: nothing. Beyond what is reserved only for attempts that wait: one that
-        has its last allowance ends."""
+    def request_more(self) -> float | None:
+        """USD to reserve in addition now; None for nothing. More than the reserved amount is only requested if an
+        attempt waits for it: an attempt with a final allowance ends instead."""
         reservation = self.reservation
         if reservation is None:
             return None
         cost_usd = self._total_usd()
         if not self._waiting and not reservation.covers(cost_usd):
             return None
-        asked_usd = reservation.ask(cost_usd)
-        if asked_usd is not None:
+        requested_usd = reservation.request_more(cost_usd)
+        if requested_usd is not None:
             self._waiting = dict.fromkeys(self._waiting, True)
-        return asked_usd
+        return requested_usd
 
     def granted(self, reserved_usd: float, left_usd: float | None) -> None:
-        """The budgets' answer to `ask`. Look at each attempt that waits then (`wait_of`)."""
+        """The budgets' answer to `request_more`. Afterwards the caller checks each waiting attempt (`wait_of`)."""
         if self.reservation is not None:
             self.reservation.granted(reserved_usd, left_usd)
 
     def wait_of(self, attempt: int) -> Wait:
-        """How the wait of an attempt stands after an answer of the budgets."""
+        """The state of an attempt's wait after an answer of the budgets."""
         reservation = self.reservation
         if reservation is None or attempt not in self._waiting:
             return Wait.OVER
@@ -209,7 +213,7 @@ class RequestMoney:
         prompt_tokens: int | None,
         output_tokens: int,
     ) -> None:
-        """An attempt has ended and cost so much; `prompt_tokens` is the engine's count."""
+        """An attempt has ended with this cost. `prompt_tokens` is the engine's count."""
         self._under_way.pop(attempt, None)
         self._costs_usd.pop(attempt, None)
         self._waiting.pop(attempt, None)
@@ -221,12 +225,12 @@ class RequestMoney:
     # --- its end -------------------------------------------------------------------------------------
     @property
     def reserved_usd(self) -> float:
-        """What is reserved in each of the key's budgets."""
+        """The amount reserved in each of the key's budgets."""
         return 0.0 if self.reservation is None else self.reservation.reserved_usd
 
     @property
     def overrun_usd(self) -> float | None:
-        """What the request cost beyond its cap or its key's budgets; None if nothing bounds it."""
+        """The cost of the request beyond its cap or its key's budgets; None without a bound."""
         bounds_usd = [] if self._request.max_cost_usd is None else [self._request.max_cost_usd]
         left_usd = None if self.reservation is None else self.reservation.left_usd
         if left_usd is not None and self.spent_usd > left_usd + SLACK_USD:

@@ -1,8 +1,9 @@
-"""Meters one attempt's answer, and says where it ends because its money ends.
+"""Meters one attempt's answer, and decides where it ends because its money ends.
 
-Two bounds: the tokens that the request's cap pays for are known from the start; what the key's budgets allow grows with
-the answer (`Allowance`). An event that an allowance does not cover waits for a larger one. The next event has to be covered
-too, taken for as large as the largest so far, so that the answer can end before a budget is passed.
+There are two bounds. The number of tokens that the request's cap pays for is known from the start. The amount that the
+key's budgets allow (`Allowance`) grows with the answer; an event that is not covered by it waits for a larger one. The
+next event must be covered too, assumed to be as large as the largest so far, so that the answer can end before it
+exceeds a budget.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from router.core.types import Candidate, Request
 
 
 class Verdict(Enum):
-    """What becomes of an event: it passes, it passes as the last one, the answer stops before it, or it waits for
+    """What happens to an event: it passes, it passes as the last one, the answer stops before it, or it waits for
     money."""
 
     PASS = 1
@@ -26,9 +27,9 @@ class Verdict(Enum):
 
 
 class TokenMeter:
-    """`tokens` are the output tokens so far (of all choices), `prompt_tokens` the engine's own count of the prompt (None
-    until it is known). `allowance` is what it may cost for now. `report_usd` is a cost that has to be reported (`Metered`); whoever reports it sets it to
-    None."""
+    """`tokens` are the output tokens so far (of all choices), `prompt_tokens` is the engine's own count of the prompt
+    (None until it is known). `allowance` is what the attempt may cost for now. `report_usd` is a cost that must be
+    reported (`Metered`); the reporter then sets it to None."""
 
     __slots__ = (
         "_bound_tokens",
@@ -57,7 +58,7 @@ class TokenMeter:
             paid = math.inf if wanted is None else wanted
         self._paid_tokens = paid
         self._wanted_tokens = wanted
-        #: An engine that keeps its bound stops by itself: only one token more shows that it does not.
+        #: An engine that respects its bound stops by itself. Only one token more shows that it does not.
         self._engine_stops = bound.max_tokens is not None and bound.max_tokens * request.choices <= paid
         self._price = candidate.price
         self._bound_tokens = request.bound_tokens(candidate.model)
@@ -65,31 +66,32 @@ class TokenMeter:
         self.allowance = allowance
         self._report_at_usd = math.inf if allowance is None else allowance.report_at_usd
         self._out_of_budget = False
-        self._widest = 1  # most tokens that one event brought
+        self._widest = 1  # the most tokens in one event so far
         self.tokens = 0
         self.prompt_tokens: int | None = None
         self.report_usd: float | None = None
 
     def allow(self, allowance: Allowance) -> None:
-        """Take another allowance."""
+        """Use another allowance."""
         self.allowance = allowance
         self._report_at_usd = allowance.report_at_usd
 
     @property
     def by_money(self) -> bool:
-        """Whether money ends the answer here, not the client's own bound."""
+        """Whether money ends the answer here, and not the client's own bound."""
         return self._out_of_budget or self._wanted_tokens is None or self._limit() < self._wanted_tokens
 
     def count(self, tokens: int, prompt_tokens: int | None) -> None:
-        """The answer has `tokens` with its next event. `prompt_tokens`: the engine's count in it, if it has one."""
+        """With its next event the answer has `tokens` tokens. `prompt_tokens`: the engine's count in that event, if
+        any."""
         self._widest = max(self._widest, tokens - self.tokens)
         self.tokens = tokens
         if prompt_tokens is not None:
             self.prompt_tokens = prompt_tokens
 
     def judge(self, *, complete: bool, finished: bool) -> Verdict:
-        """What becomes of the event counted last. `complete`: it ends all choices, so nothing has to be covered ahead;
-        `finished`: the engine itself ends the answer with it."""
+        """Decide about the event that was counted last. `complete`: it ends all choices, so no further event must be
+        covered. `finished`: the engine itself ends the answer with it."""
         limit = self._limit()
         if self.tokens > limit:
             return Verdict.STOP
@@ -102,7 +104,7 @@ class TokenMeter:
         return Verdict.PASS
 
     def judge_total(self, prompt_tokens: int | None, output_tokens: int | None) -> Verdict:
-        """What becomes of the engine's count of the whole answer, which may be more than its events showed."""
+        """Decide about the engine's count of the complete answer, which may be more than its events contained."""
         if self.allowance is None or self._out_of_budget:
             return Verdict.PASS
         cost_usd = self._price.cost_usd(prompt_tokens or self._bound_tokens, output_tokens or self.tokens)
@@ -128,7 +130,8 @@ class TokenMeter:
         return self._price.cost_usd(prompt_tokens, tokens)
 
     def _limit(self) -> float:
-        """Tokens that the cap pays for: fewer than planned if the engine counts a longer prompt than the bound was."""
+        """The tokens that the cap pays for: fewer than planned if the engine counts a longer prompt than the bound
+        assumed."""
         prompt_tokens = self.prompt_tokens
         if not self._capped or prompt_tokens is None or prompt_tokens <= self._bound_tokens:
             return self._paid_tokens

@@ -1,4 +1,4 @@
-"""What a request may cost, before it is known which candidate answers it: how much of its key's budgets to reserve."""
+"""The possible cost of a request before its candidate is known, which determines the reservation in its key's budgets."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from router.core.types import Price, Request
 
-#: A usual answer is taken for no shorter than this, however short those of late were.
+#: The least length of a usual answer, even if recent answers were shorter.
 LEAST_ANSWER_TOKENS = 128
 
 
 class Tariff(NamedTuple):
-    """What candidates of one model charge, and the longest answer that their context allows (None: unknown)."""
+    """The price of one model's candidates, and the longest answer that their context allows (None: unknown)."""
 
     model: str
     price: Price
@@ -23,9 +23,9 @@ class Tariff(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """USD for one request. `least_usd`: the prompt and one token of each choice at the cheapest candidate. `first_usd`: what
-    to reserve at first, a usual answer at the most expensive one. `step_usd`: what to add if that is not enough. `most_usd`: the
-    highest cost in the end (infinity: unknown)."""
+    """USD for one request. `least_usd`: the prompt and one token of each choice at the cheapest candidate. `first_usd`:
+    the first reservation, for a usual answer at the most expensive candidate. `step_usd`: the next reservation if that
+    is not enough. `most_usd`: the highest possible cost (infinity: unknown)."""
 
     least_usd: float
     first_usd: float
@@ -34,17 +34,18 @@ class Quote:
 
 
 def quote(request: Request, tariffs: Iterable[Tariff], usual_tokens: float, *, hedged: bool) -> Quote:
-    """The quote of one request. `usual_tokens` is the recent mean of answers; `hedged`: its prompt may have to be paid
-    twice. Of an answer in one piece nothing can be reserved later, so its longest is quoted at first."""
+    """The quote of one request. `usual_tokens` is the recent mean of answers. `hedged`: its prompt may have to be paid
+    twice. For a non-streaming answer nothing can be reserved later, so the first reservation covers its longest answer.
+    """
     choices = request.choices if request.decodes else 0
-    wished = math.inf if request.max_tokens is None else float(request.max_tokens)
-    usual_tokens = min(wished, max(usual_tokens, LEAST_ANSWER_TOKENS)) * choices
+    wanted = math.inf if request.max_tokens is None else float(request.max_tokens)
+    usual_tokens = min(wanted, max(usual_tokens, LEAST_ANSWER_TOKENS)) * choices
     least_usd, first_usd, step_usd, most_usd = math.inf, 0.0, 0.0, 0.0
     for model, price, context_tokens in tariffs:
         prompt_usd = price.cost_usd(request.bound_tokens(model), 0)
         token_usd = price.cost_usd(0, 1)
-        longest = min(wished, math.inf if context_tokens is None else context_tokens)
-        # One more than the longest: an engine that passes its bound is found out by that token.
+        longest = min(wanted, math.inf if context_tokens is None else context_tokens)
+        # One token more than the longest answer: it shows that an engine ignores its bound, and it is billed.
         longest_usd = token_usd * (longest * choices + 1) if choices and token_usd else 0.0
         usual_usd = token_usd * (usual_tokens + 1) if choices else 0.0
         prompts_usd = prompt_usd * (2 if hedged else 1)

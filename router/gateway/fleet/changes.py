@@ -155,7 +155,7 @@ class FleetChanges:
         raise Refusal(
             503,
             "state_unavailable",
-            "The fleet is being changed elsewhere: ask again.",
+            "Another replica is changing the fleet: send the request again.",
             Outcome.REJECTED_OVERLOAD,
             retry_after_s=1,
         )
@@ -174,7 +174,7 @@ class FleetChanges:
         try:
             if publish:
                 before, seen, document = self._document, self._seen, overlay.document()
-                self._document, self._seen = document, overlay  # so that our own change is not news
+                self._document, self._seen = document, overlay  # so that our own change is not applied again
                 try:
                     await self._state.change(DOCUMENT, partial(_replace, before, document))
                 except BaseException:
@@ -215,7 +215,7 @@ class FleetChanges:
     # --- changes made elsewhere --------------------------------------------------------------------------
     def document_changed(self, document: Mapping[str, Any]) -> None:
         """The shared document has changed (`Listener.changed`)."""
-        if self._is_news(document):
+        if self._is_newer(document):
             self._newest = document
             self._tasks.start(self.catch_up(), "follow the fleet")
 
@@ -223,11 +223,11 @@ class FleetChanges:
         """Apply the newest document."""
         async with self._lock:
             document, self._newest = self._newest, None
-            if document is not None and self._is_news(document):
+            if document is not None and self._is_newer(document):
                 await self._take(document)
             self._follows_reloads = True
 
-    def _is_news(self, document: Mapping[str, Any]) -> bool:
+    def _is_newer(self, document: Mapping[str, Any]) -> bool:
         """Whether a document differs from the one seen last and is not older. A document that arrives while a change is
         made here may be from before that change."""
         return document != self._document and revision_of(document) >= revision_of(self._document)
@@ -269,7 +269,7 @@ def _unavailable() -> Refusal:
     return Refusal(
         503,
         "state_unavailable",
-        "The shared state does not answer, so the other replicas cannot be told: nothing was changed.",
+        "The shared state does not answer, so the change cannot reach the other replicas: nothing was changed.",
         Outcome.REJECTED_OVERLOAD,
         retry_after_s=2,
     )

@@ -1,4 +1,4 @@
-"""What a key may take: its own limits and budgets, and those of the keys that made it."""
+"""The limits and budgets of a key: its own, and those of the keys that made it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class KeyBudget:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One key's limits: `requests` and `tokens` are buckets, `key_budgets` budgets, `slots` the requests
-    that may be under way at once, each its own first, then those of its maker, of its maker's maker and so on: whatever a key takes is
-    taken from all of them. A slot is reserved like money, and never spent."""
+    """The limits that one key's requests count against: `requests` and `tokens` are buckets, `key_budgets` budgets,
+    `slots` bound the requests under way at once. Each has the key's own limits first, then its maker's, then its
+    maker's maker's and so on: a request takes from all of them. A slot is reserved like money, and never spent."""
 
     name: str
     requests: tuple[Bucket, ...] = ()
@@ -32,12 +32,12 @@ class Account:
 
     @property
     def budgeted(self) -> bool:
-        """Whether money has to be reserved before a request is sent."""
+        """Whether money must be reserved before a request is sent."""
         return any(each.per_day_usd is not None or each.total_usd is not None for each in self.key_budgets)
 
     def budgets(self, now: float) -> tuple[Budget, ...]:
-        """Today's and the lasting budget of each purse (a limit of infinity where there is none: what is spent is
-        counted all the same). `now` in seconds since the epoch."""
+        """The budgets of today and of all time, for the key and its makers. A budget without a bound has an infinite
+        limit, because its spending is counted too. `now` is in seconds since the epoch."""
         day = today(now)
         return tuple(
             Budget(each.key, period, math.inf if limit_usd is None else limit_usd)

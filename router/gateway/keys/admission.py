@@ -1,9 +1,9 @@
-"""A request's admission to what its key, and the keys that made it, may still take.
+"""Admits a request by the limits and budgets of its key, and of the keys that made it.
 
-In two steps, each all or nothing: before any work one request, one slot and one token; when the prompt is known the rest of
-its tokens, and its money. So whatever runs side by side, what is spent and held never passes a budget, and a request that
-is refused takes one request at most. A key without limits and budgets takes nothing; what it spends is counted at the end
-all the same.
+There are two steps, each all or nothing. Before any work, one request, one slot and one token are taken. When the
+prompt is known, the rest of its tokens and its money are taken. So spending and reservations together never exceed a
+budget, however many requests run at once, and a refused request costs one request at most. A key without limits and
+budgets takes nothing, but its spending is counted at the end.
 """
 
 from __future__ import annotations
@@ -23,26 +23,28 @@ from router.core.types import Outcome
 from router.gateway.keys.accounts import Account
 from router.gateway.keys.keyring import Headers, duration
 from router.gateway.keys.reservation import KeyReservation
-from router.store.state import SLACK, TOTAL, Bucket, Budget, Grant, State, Want
+from router.store.state import SLACK, TOTAL, Bucket, Budget, Claim, Grant, State
 
-#: USD by (key, period) and run, as a store tells what was spent.
+#: USD by (key, period) and run, as the store returns it.
 Spent = Mapping[tuple[str, str], Mapping[str, float]]
 
 _DAY_S = 86_400
-#: More is never held for a request whose answer nothing bounds.
+#: The most money that is reserved for a request whose output has no bound.
 _MOST_USD = 1e9
 
 
 class BudgetAdmission:
-    """Hands out the leases of all requests. One a process; it outlives changes of the fleet file. `clock` gives
-    seconds since the epoch."""
+    """Takes from limits and budgets for all requests. One a process; a changed fleet file does not replace it. `clock`
+    gives seconds since the epoch."""
 
     def __init__(self, state: State, clock: Callable[[], float] = time.time) -> None:
         self.state = state
         self.clock = clock
         self._tasks = Tasks()
-        self._day = 0  # of what follows, since the epoch
-        self._budgets: dict[str, tuple[Account, Sequence[Budget]]] = {}  # by key, as they were made for it
+        self._day = 0  # the day of `_budgets`, in days since the epoch
+        self._budgets: dict[
+            str, tuple[Account, Sequence[Budget]]
+        ] = {}  # by key, and the account that they were made for
 
     async def enter(
         self,
@@ -53,12 +55,13 @@ class BudgetAdmission:
         *,
         sends: bool = True,
     ) -> KeyReservation:
-        """Take one request, one slot (if anything is to be sent) and so many tokens from the account's limits: before any
-        work is done for the request one token, which tells whether there are any. Its lease then takes the rest (`hold`),
-        and must be settled however the request ends.
+        """Take one request, one slot (if something is to be sent) and `tokens` tokens from the account's limits. Before
+        any work is done for the request, one token shows whether there are any; `hold` takes the rest. The returned
+        reservation must be closed, however the request ends.
 
-        The day of `arrived_at` (seconds since the epoch) is the request's for its whole life. The `x-ratelimit-*`
-        headers to send are appended to `headers`, also when the answer is the 429 that is raised."""
+        The day of `arrived_at` (seconds since the epoch) is the request's day for its whole life. The `x-ratelimit-*`
+        headers of the answer are appended to `headers`, also if the answer is the 429 that is raised.
+        """
         reservation = KeyReservation(
             self.state, self.clock, self.run, account, self._budgets_of(account, arrived_at)
         )
@@ -66,26 +69,26 @@ class BudgetAdmission:
         if account.requests or account.tokens or slots:
             reservation.tokens = [(each, min(tokens, each.capacity)) for each in account.tokens]
             takes = [*((each, 1.0) for each in account.requests), *reservation.tokens]
-            grant = await self.state.take(Want(takes, slots, 1.0, SLACK), self.clock())
+            grant = await self.state.take(Claim(takes, slots, 1.0, SLACK), self.clock())
             reservation.slot = grant.reserved_usd
-            _told(account, takes, grant, headers)
+            _add_headers(account, takes, grant, headers)
         return reservation
 
     async def hold(
         self, reservation: KeyReservation, tokens: float, quote: Quote | None, headers: Headers
     ) -> None:
-        """Take a request's estimated `tokens` (prompt and output) from its account's limits, and hold money for it as
-        quoted (None for an account that is not `budgeted`). Raises the 429s. An estimate beyond what a bucket ever holds
-        takes all of it: an upper bound must not shut a request out for good."""
+        """Take a request's estimated `tokens` (prompt and output) from its account's limits, and reserve the quoted
+        money (None for an account that is not `budgeted`). Raises the 429s. An estimate above a bucket's capacity takes
+        the whole capacity: otherwise an upper bound would refuse the request forever."""
         account = reservation.account
         if quote is None and not account.tokens:
             return
         takes = [(each, min(max(0.0, tokens), each.capacity) - taken) for each, taken in reservation.tokens]
-        want = Want(takes)
+        claim = Claim(takes)
         if quote is not None:
-            want = Want(takes, reservation.budgets, min(quote.first_usd, _MOST_USD), quote.least_usd)
-        grant = await self.state.take(want, self.clock())
-        _told(account, takes, grant, headers)
+            claim = Claim(takes, reservation.budgets, min(quote.first_usd, _MOST_USD), quote.least_usd)
+        grant = await self.state.take(claim, self.clock())
+        _add_headers(account, takes, grant, headers)
         reservation.tokens = [
             (bucket, before + more)
             for (bucket, before), (_, more) in zip(reservation.tokens, takes, strict=True)
@@ -94,8 +97,8 @@ class BudgetAdmission:
             reservation.funding = Funding(grant.reserved_usd, grant.left_usd, quote.step_usd, quote.most_usd)
 
     async def take(self, bucket: Bucket, what: str) -> None:
-        """Take one from a bucket that belongs to no account. Raises the 429, which says `what` there was too much of."""
-        (level,) = (await self.state.take(Want([(bucket, 1.0)]), self.clock())).levels
+        """Take one from a bucket that belongs to no account. Raises the 429; `what` names what there was too much of."""
+        (level,) = (await self.state.take(Claim([(bucket, 1.0)]), self.clock())).levels
         if level.wait_s > 0:
             message = f"Too many {what}; try again in {duration(level.wait_s)}."
             raise Refusal(
@@ -112,16 +115,16 @@ class BudgetAdmission:
         return known[1]
 
     def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run what must come to its end, whoever has given up waiting for it."""
+        """Run work to its end, even if its caller no longer waits."""
         return self._tasks.start(work, "budgets")
 
     async def aclose(self) -> None:
-        """Wait for what still runs."""
+        """Wait for work that is still running."""
         await self._tasks.finish()
 
 
-def _told(account: Account, takes: list[tuple[Bucket, float]], grant: Grant, headers: Headers) -> None:
-    """Say what a grant says: of several limits the header tells the one with the least left. Raises the 429."""
+def _add_headers(account: Account, takes: list[tuple[Bucket, float]], grant: Grant, headers: Headers) -> None:
+    """Append the headers of a grant: of several limits, the one with the least left. Raises the 429."""
     levels = [(bucket, level) for (bucket, _), level in zip(takes, grant.levels, strict=True)]
     wait_s, exhausted = 0.0, ""
     first_tokens = len(takes) - len(account.tokens)
@@ -130,7 +133,7 @@ def _told(account: Account, takes: list[tuple[Bucket, float]], grant: Grant, hea
             continue
         bucket, least = min(some, key=lambda each: each[1].level)
         kind = f"-{what}".encode()
-        headers[:] = [header for header in headers if not header[0].endswith(kind)]  # of an earlier take
+        headers[:] = [header for header in headers if not header[0].endswith(kind)]  # from an earlier take
         headers += (
             (f"x-ratelimit-limit-{what}".encode(), f"{bucket.capacity:.0f}".encode()),
             (f"x-ratelimit-remaining-{what}".encode(), b"%d" % max(0, math.floor(least.level + 1e-9))),
@@ -158,7 +161,7 @@ def _told(account: Account, takes: list[tuple[Bucket, float]], grant: Grant, hea
 
 def _spent(account: Account, short: Budget, left_usd: float) -> str:
     when = "" if short.period == TOTAL else " for today (UTC)"
-    if short.key != account.name:  # how much its maker has is no business of its holder's
+    if short.key != account.name:  # a key's holder must not learn the budget of its maker
         return f"The budget of the key that made this key{when} is spent, or held by requests under way."
     whose = f"The key's budget of {_plain(short.limit_usd)} USD{when}"
     if left_usd > 0:
@@ -167,13 +170,13 @@ def _spent(account: Account, short: Budget, left_usd: float) -> str:
 
 
 def _plain(usd: float) -> str:
-    """An amount without an exponent."""
+    """An amount in decimal notation, without an exponent."""
     return f"{usd:.9f}".rstrip("0").rstrip(".")
 
 
 def rolled_up(spent: Spent, accounts: Mapping[str, Account]) -> dict[tuple[str, str], dict[str, float]]:
-    """What was spent of each budget, from what each key spent itself (what was spent without a key stands under "", and
-    counts nowhere): a key's spend counts for its makers too."""
+    """The spending of each budget, from the spending of each key: a key's spending counts for its makers too. Spending
+    without a key (under "") counts for no budget."""
     found: dict[tuple[str, str], dict[str, float]] = {}
     for (key, period), by_run in spent.items():
         if not key:

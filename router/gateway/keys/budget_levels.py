@@ -1,4 +1,4 @@
-"""How far the budgets of keys are used, for metrics."""
+"""How much of the keys' budgets is spent, for metrics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from router.store.state import TOTAL, State
 
 
 def budget_levels(accounts: Mapping[str, Account], state: State) -> Iterator[BudgetLevel]:
-    """Each key's own budgets of today and of all time, with what is spent of them."""
+    """Each key's own budgets of today and of all time, with their spending."""
     now = time.time()
     for name, account in accounts.items():
         for budget in account.budgets(now):

@@ -22,7 +22,7 @@ from router.store.state import State, StateError
 
 logger = logging.getLogger("headway")
 
-#: The table is looked at this often.
+#: The interval between two looks at the table.
 FOLLOW_S = 1.0
 #: The shared document that changes whenever keys are made or revoked. The keys themselves are in the database.
 DOCUMENT = "keys"
@@ -155,7 +155,7 @@ class ClientKeys:
             self._version = version
 
     def _note_loss(self, rows: Sequence[StoredKey]) -> None:
-        """Tell a table that lost its keys from one that never had any."""
+        """Detect a table that has lost its keys, as opposed to one that never had any."""
         if rows:
             self.table.note_keys()
         elif self._version is None:
@@ -226,4 +226,4 @@ class ClientKeys:
 
 
 def _ignore(_: Sequence[StoredKey]) -> None:
-    """For a table that nobody watches."""
+    """The `on_change` of a table that nothing watches."""

@@ -24,7 +24,7 @@ class KeySettings(Protocol):
 
 Headers = list[tuple[bytes, bytes]]
 
-#: Begins every key that is made here, so that people and secret scanners recognize one.
+#: The beginning of every key that is made here, so that people and secret scanners recognize it.
 PREFIX = "hw-"
 
 _NO_DIGEST = bytes(32)

@@ -1,7 +1,7 @@
-"""What one request has taken of its key's limits and budgets, from its admission to its end.
+"""What one request has taken from its key's limits and budgets, from its admission to its end.
 
-How much money a request needs is decided by the scheduler (`router.core.money`); this carries it out. However the request
-ends, `close` replaces what is reserved by what was spent, once. A grant that comes later is given back.
+The scheduler decides how much money a request needs (`router.core.money`); this module takes it. However the request
+ends, `close` replaces the reserved money by the spent money, once. A grant that arrives after the end is returned.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 
 from router.core.money.reservation import Funding
 from router.gateway.keys.accounts import Account
-from router.store.state import Bucket, Budget, Grant, State, Want
+from router.store.state import Bucket, Budget, Claim, Grant, State
 
 logger = logging.getLogger("headway")
 
 
 class KeyReservation:
-    """One request's. `tokens` is what it took from buckets of tokens, `slot` what it holds of the account's slots, `funding` is
-    the money granted at its start (None: no budget bounds it)."""
+    """The reservation of one request. `tokens` are the amounts that it took from token buckets, `slot` is what it has
+    reserved of the account's slots, and `funding` is the money granted at its start (None: no budget bounds it)."""
 
     __slots__ = ("_budgets", "_clock", "_closed", "_run", "_state", "account", "funding", "slot", "tokens")
 
@@ -31,7 +31,7 @@ class KeyReservation:
         account: Account,
         budgets: Sequence[Budget],
     ) -> None:
-        """`run` starts what must come to its end, whoever has given up waiting for it."""
+        """`run` runs work to its end, even if its caller no longer waits."""
         self._state = state
         self._clock = clock
         self._run = run
@@ -44,18 +44,18 @@ class KeyReservation:
 
     @property
     def budgets(self) -> Sequence[Budget]:
-        """The budgets that it counts against."""
+        """The budgets that the request counts against."""
         return self._budgets
 
     def grow(self, usd: float, then: Callable[[float, float | None], None]) -> None:
-        """Take more money in a task of its own. `then` gets what was reserved (0: nothing) and what the budgets had left
-        before, unless the request has ended by then."""
+        """Take more money, in a task of its own. `then` is called with the reserved amount (0: nothing) and with what
+        the budgets had left before, unless the request has ended meanwhile."""
         self._run(self._grow(usd, then))
 
     async def _grow(self, usd: float, then: Callable[[float, float | None], None]) -> None:
         try:
-            grant = await self._state.take(Want(budgets=self._budgets, reserve_usd=usd), self._clock())
-        except Exception:  # the task's root: a stream that waits for money must hear that none comes
+            grant = await self._state.take(Claim(budgets=self._budgets, reserve_usd=usd), self._clock())
+        except Exception:  # the task's root: a stream that waits for money must get an answer
             logger.exception("the state failed on a request's money")
             grant = Grant()
         if self._closed:
@@ -64,12 +64,12 @@ class KeyReservation:
             then(grant.reserved_usd, grant.left_usd)
 
     def cancel(self) -> None:
-        """The request ended before it was sent anywhere: give money and tokens back."""
+        """The request ended before it was sent anywhere: return its money and its tokens."""
         self.close(0.0 if self.funding is None else self.funding.reserved_usd, 0.0, 0)
 
     def close(self, reserved_usd: float, spent_usd: float, used_tokens: int | None = None) -> None:
-        """The request has ended: money reserved becomes money spent, and tokens taken become tokens used (None: all
-        that were taken). Only the first call counts."""
+        """The request has ended: replace the reserved money by the spent money, and the taken tokens by the used ones
+        (None: all that were taken). Only the first call has an effect."""
         if self._closed:
             return
         self._closed = True

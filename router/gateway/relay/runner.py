@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from time import monotonic, perf_counter
 from typing import Protocol
@@ -73,6 +74,7 @@ class Runner:
         self._handles: dict[str, RequestHandle] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._wakes_at = inf
+        scheduler.on_fault = partial(failed, "scheduler")
 
     def submit(self, request: Request, funding: Funding | None, handle: RequestHandle) -> None:
         """Bring a request in. Its instructions go to `handle` until its `Finish`, which comes in any case."""

@@ -53,7 +53,7 @@ def admin_routes(gateway: Gateway) -> APIRouter:
             "draining": gateway.draining,
             "replicas": gateway.state.health.replicas,
             "state": asdict(gateway.state.health),
-            "lessons": gateway.predictor.sharing.counts.as_dict(),
+            "observations": gateway.predictor.sharing.counts._asdict(),
             "changes": _changes(gateway),
         }
 

@@ -82,8 +82,8 @@ def routing_routes(gateway: Gateway) -> APIRouter:
 async def _dry_run(
     gateway: Gateway, request: Request, terms: KeyTerms | None, reservation: KeyReservation | None
 ) -> dict[str, Any]:
-    """What would be decided now. `lease` is what the request holds of its key's limits: its prompt's tokens are taken
-    like those of a request that is sent."""
+    """The decision that would be made now. `reservation` is what the request has taken of its key's limits: its
+    prompt's tokens are taken like those of a request that is sent."""
     rules = gateway.rules
     headers = {name.lower(): value for name, value in request.headers.raw}
     try:
@@ -104,17 +104,17 @@ async def _dry_run(
         arrived_at=now,
         key_name=None if terms is None else terms.name,
     )
-    asked = build_request(rules, record, params, api, body, facts, headers.get(b"x-session-id"))
+    decided = build_request(rules, record, params, api, body, facts, headers.get(b"x-session-id"))
     if reservation is not None:
-        await gateway.budget_admission.hold(reservation, asked.prompt_tokens, None, [])
-    await gateway.tokens.count(asked, api, body, facts)
-    decision = gateway.runner.scheduler.decide(asked, now)
+        await gateway.budget_admission.hold(reservation, decided.prompt_tokens, None, [])
+    await gateway.tokens.count(decided, api, body, facts)
+    decision = gateway.runner.scheduler.decide(decided, now)
     candidates = described_candidates(kept(decision, now))
     chosen = next(candidate for candidate in candidates if candidate["chosen"])
     return {
         "policy": params.policy,
         "model": chosen["model"],
         "instance": chosen["instance"],
-        "prompt_tokens": asked.prompt_tokens,
+        "prompt_tokens": decided.prompt_tokens,
         "candidates": candidates,
     }

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from router.store.state import TOTAL, Bucket, Budget, Want
+from router.store.state import TOTAL, Bucket, Budget, Claim
 from tests.integration.state.replicas import until
 
 DAY = "2026-11-22"
@@ -23,9 +23,9 @@ def bucket(name: str, capacity: float) -> Bucket:
     return Bucket(name, capacity, 1e-6)
 
 
-async def takes(pair, want: Want, count: int):
+async def takes(pair, claim: Claim, count: int):
     """So many at once, from both."""
-    return await asyncio.gather(*(pair[n % 2].state.take(want, now()) for n in range(count)))
+    return await asyncio.gather(*(pair[n % 2].state.take(claim, now()) for n in range(count)))
 
 
 async def spent(pair, usd: float, key: str = "k", period: str = DAY) -> None:
@@ -34,48 +34,48 @@ async def spent(pair, usd: float, key: str = "k", period: str = DAY) -> None:
 
 
 async def test_a_bucket_gives_what_it_holds_and_not_one_more(pair):
-    grants = await takes(pair, Want([(bucket("requests", 20), 1)]), 50)
+    grants = await takes(pair, Claim([(bucket("requests", 20), 1)]), 50)
     assert sum(each.given for each in grants) == 20
     assert min(each.levels[0].level for each in grants) == pytest.approx(0, abs=0.01)
-    refused = await pair[0].state.take(Want([(bucket("requests", 20), 1)]), now())
+    refused = await pair[0].state.take(Claim([(bucket("requests", 20), 1)]), now())
     assert refused.levels[0].wait_s == pytest.approx(1e6, rel=0.01)
 
 
 async def test_nothing_is_taken_of_one_bucket_when_another_has_too_little(pair):
     large, small = bucket("large", 10), bucket("small", 1)
-    grants = await takes(pair, Want([(large, 4), (small, 1)]), 3)
+    grants = await takes(pair, Claim([(large, 4), (small, 1)]), 3)
     assert [each.given for each in grants].count(True) == 1
-    assert (await pair[1].state.take(Want([(large, 6)]), now())).given
+    assert (await pair[1].state.take(Claim([(large, 6)]), now())).given
 
 
 async def test_a_bucket_refills(pair):
     fast = Bucket("fast", 2, 50.0)
-    assert all(each.given for each in await takes(pair, Want([(fast, 1)]), 2))
-    refused = await pair[0].state.take(Want([(fast, 2)]), now())
+    assert all(each.given for each in await takes(pair, Claim([(fast, 1)]), 2))
+    refused = await pair[0].state.take(Claim([(fast, 2)]), now())
     if not refused.given:
         await asyncio.sleep(refused.levels[0].wait_s + 0.01)
-        assert (await pair[1].state.take(Want([(fast, 2)]), now())).given
+        assert (await pair[1].state.take(Claim([(fast, 2)]), now())).given
 
 
 async def test_what_is_given_back_can_be_taken_and_what_is_taken_more_is_owed(pair):
     tokens = bucket("tokens", 100)
-    assert (await pair[0].state.take(Want([(tokens, 100)]), now())).given
+    assert (await pair[0].state.take(Claim([(tokens, 100)]), now())).given
     pair[0].state.give(tokens, 40, now())
-    assert (await pair[0].state.take(Want([(tokens, 40)]), now())).given
+    assert (await pair[0].state.take(Claim([(tokens, 40)]), now())).given
     pair[0].state.give(tokens, -30, now())
-    grant = await pair[0].state.take(Want([(tokens, 1)]), now())
+    grant = await pair[0].state.take(Claim([(tokens, 1)]), now())
     assert not grant.given
     assert grant.levels[0].level == pytest.approx(-30, abs=0.01)
     never_seen = bucket("never seen", 10)
     pair[1].state.give(never_seen, -4, now())
-    assert not (await pair[1].state.take(Want([(never_seen, 7)]), now())).given
+    assert not (await pair[1].state.take(Claim([(never_seen, 7)]), now())).given
     pair[1].state.give(never_seen, 1000, now())
-    assert not (await pair[1].state.take(Want([(never_seen, 11)]), now())).given, "never more than it holds"
+    assert not (await pair[1].state.take(Claim([(never_seen, 11)]), now())).given, "never more than it holds"
 
 
 async def test_reservations_never_pass_a_budget_and_the_last_gets_what_is_left(pair):
     budgets = [Budget("k", DAY, 5.0), Budget("k", TOTAL, 1.05)]
-    grants = await takes(pair, Want((), budgets, 0.1, 0.02), 40)
+    grants = await takes(pair, Claim((), budgets, 0.1, 0.02), 40)
     assert sum(each.given for each in grants) == 11
     assert sum(each.reserved_usd for each in grants) == pytest.approx(1.05)
     assert min(each.reserved_usd for each in grants if each.given) == pytest.approx(0.05)
@@ -85,30 +85,30 @@ async def test_reservations_never_pass_a_budget_and_the_last_gets_what_is_left(p
 async def test_what_was_not_needed_is_free_again_and_what_was_spent_is_not(pair):
     a, b = (each.state for each in pair)
     budget = [Budget("k", DAY, 1.0)]
-    first = await a.take(Want((), budget, 0.6, 0.1), now())
+    first = await a.take(Claim((), budget, 0.6, 0.1), now())
     assert (first.reserved_usd, first.left_usd) == (pytest.approx(0.6), pytest.approx(1.0))
-    assert (await b.take(Want((), budget, 0.6, 0.5), now())).short == budget[0]
+    assert (await b.take(Claim((), budget, 0.6, 0.5), now())).short == budget[0]
     a.settle(budget, first.reserved_usd, 0.25)
     await spent(pair, 0.25)
-    second = await b.take(Want((), budget, 1.0, 0.5), now())
+    second = await b.take(Claim((), budget, 1.0, 0.5), now())
     assert second.reserved_usd == pytest.approx(0.75)
     b.settle(budget, second.reserved_usd, 0.75)
     await spent(pair, 1.0)
-    assert (await a.take(Want((), budget, 0.1, 0.0), now())).short == budget[0]
+    assert (await a.take(Claim((), budget, 0.1, 0.0), now())).short == budget[0]
 
 
 async def test_a_budget_and_a_bucket_are_taken_together_or_not_at_all(pair):
     rate, budget = bucket("rate", 1), Budget("k", DAY, 1.0)
     state = pair[0].state
-    assert not (await state.take(Want([(rate, 1)], [budget], 3.0, 2.0), now())).given
-    assert (await state.take(Want([(rate, 1)]), now())).given, "no request was counted"
-    assert not (await state.take(Want([(rate, 1)], [budget], 1.0, 0.1), now())).given
-    assert (await state.take(Want((), [budget], 1.0, 1.0), now())).given, "no money was reserved"
+    assert not (await state.take(Claim([(rate, 1)], [budget], 3.0, 2.0), now())).given
+    assert (await state.take(Claim([(rate, 1)]), now())).given, "no request was counted"
+    assert not (await state.take(Claim([(rate, 1)], [budget], 1.0, 0.1), now())).given
+    assert (await state.take(Claim((), [budget], 1.0, 1.0), now())).given, "no money was reserved"
 
 
 async def test_a_budget_without_a_limit_is_counted_all_the_same(pair):
     budget = [Budget("k", DAY, math.inf)]
-    grant = await pair[0].state.take(Want((), budget, 7.0, 7.0), now())
+    grant = await pair[0].state.take(Claim((), budget, 7.0, 7.0), now())
     assert (grant.reserved_usd, grant.left_usd) == (7.0, math.inf)
     pair[0].state.settle(budget, 7.0, 6.5)
     await spent(pair, 6.5)
@@ -117,7 +117,7 @@ async def test_a_budget_without_a_limit_is_counted_all_the_same(pair):
 async def test_a_cost_without_a_reservation_counts(pair):
     pair[1].state.settle([Budget("k", DAY, 1.0)], 0.0, 1.5)
     await spent(pair, 1.5)
-    grant = await pair[0].state.take(Want((), [Budget("k", DAY, 1.0)], 0.1, 0.0), now())
+    grant = await pair[0].state.take(Claim((), [Budget("k", DAY, 1.0)], 0.1, 0.0), now())
     assert grant.short is not None
     assert grant.left_usd == pytest.approx(-0.5)
 
@@ -127,7 +127,7 @@ async def test_what_the_store_knows_is_spent_and_telling_less_changes_nothing(pa
         each.state.load_spent({("k", DAY): {"run-before": 0.4, "run-before-that": 0.3}})
     pair[0].state.load_spent({("k", DAY): {"run-before": 0.1}})
     await spent(pair, 0.7)
-    grant = await pair[1].state.take(Want((), [Budget("k", DAY, 1.0)], 1.0, 0.0), now())
+    grant = await pair[1].state.take(Claim((), [Budget("k", DAY, 1.0)], 1.0, 0.0), now())
     assert grant.reserved_usd == pytest.approx(0.3)
 
 
@@ -142,7 +142,7 @@ async def test_a_take_that_nobody_waits_for_holds_nothing(pair):
     rate, budget = bucket("rate", 5), [Budget("k", DAY, 1.0)]
     for turns in range(6):  # given up before it is sent, under way, and in the moment of the answer
         asked = [
-            asyncio.create_task(each.state.take(Want([(rate, 1)], budget, 0.2, 0.2), now())) for each in pair
+            asyncio.create_task(each.state.take(Claim([(rate, 1)], budget, 0.2, 0.2), now())) for each in pair
         ]
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -155,7 +155,7 @@ async def test_a_take_that_nobody_waits_for_holds_nothing(pair):
                 each.state.give(rate, 1, now())
 
     async with asyncio.timeout(20):
-        while not (grant := await pair[0].state.take(Want([(rate, 5)], budget, 1.0, 1.0), now())).given:  # noqa: ASYNC110 (a test may poll)
+        while not (grant := await pair[0].state.take(Claim([(rate, 5)], budget, 1.0, 1.0), now())).given:  # noqa: ASYNC110 (a test may poll)
             await asyncio.sleep(0.01)
     assert grant.reserved_usd == pytest.approx(1.0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from router.store.state import Budget, Grant, MemoryState, Want
+from router.store.state import Budget, Claim, Grant, MemoryState
 
 _ROUNDING_USD = 1e-9
 
@@ -25,14 +25,14 @@ class Audited(MemoryState):
         self.limits_usd: dict[tuple[str, str], float] = {}
         self.beyond_usd: dict[tuple[str, str], float] = {}  # what engines made beyond what was held
 
-    async def take(self, want: Want, now: float) -> Grant:
+    async def take(self, claim: Claim, now: float) -> Grant:
         self.takes += 1
-        for budget in want.budgets:
+        for budget in claim.budgets:
             self.limits_usd[budget.key, budget.period] = budget.limit_usd
         if self.delay_s:
             await asyncio.sleep(self.delay_s / 2)
-        grant = await super().take(want, now)
-        if grant.short is not None and want.least_usd:
+        grant = await super().take(claim, now)
+        if grant.short is not None and claim.least_usd:
             self.refused += 1
             if self.spent_when_refused_usd is None:
                 self.spent_when_refused_usd = self.spent_usd(grant.short.key, grant.short.period)
@@ -42,8 +42,8 @@ class Audited(MemoryState):
                 await asyncio.sleep(self.delay_s / 2)
             except asyncio.CancelledError:  # as Redis does with an answer that nobody waits for any more
                 if grant.given:
-                    self.settle(want.budgets, grant.reserved_usd, 0.0)
-                    for bucket, amount in want.takes:
+                    self.settle(claim.budgets, grant.reserved_usd, 0.0)
+                    for bucket, amount in claim.takes:
                         self.give(bucket, amount, now)
                 raise
         return grant

@@ -39,7 +39,7 @@ def use(gw: Live, state: Audited, key_budgets: Mapping[str, tuple[KeyBudget, ...
 async def audited(
     gw: Live, *, delay_s: float = 0.0, **key_budgets: tuple[KeyBudget, ...]
 ) -> AsyncIterator[Audited]:
-    """An audited state for the body; afterwards the books must balance."""
+    """An audited state for the body; afterwards the ledger must balance."""
     state = Audited(delay_s)
     use(gw, state, key_budgets)
     yield state

@@ -23,7 +23,7 @@ def fleet() -> str:
 
 
 class Ear:
-    """A listener that keeps what it heard, and tells what it is set to."""
+    """A listener that keeps what it received, and reports what it is set to."""
 
     def __init__(self) -> None:
         self.tells = ReplicaReport()

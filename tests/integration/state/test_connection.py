@@ -12,7 +12,7 @@ import trustme
 
 from router.store.open_state import open_state
 from router.store.redis_link import Link, Script
-from router.store.state import TOTAL, Bucket, Budget, MemoryState, Want
+from router.store.state import TOTAL, Bucket, Budget, Claim, MemoryState
 from tests.integration.state.replicas import Ear, Replica, Way, fleet, until
 from tests.servers.redis import RedisServer
 
@@ -41,11 +41,11 @@ async def test_a_user_with_the_rights_that_are_documented_is_enough(guarded):
     replica = at(guarded, f"headway:{SECRET}")
     await replica.start()
     budget = [Budget("k", "2026-11-22", 1.0)]
-    assert (await replica.state.take(Want((), budget, 0.5, 0.5), 0)).given
+    assert (await replica.state.take(Claim((), budget, 0.5, 0.5), 0)).given
     replica.state.settle(budget, 0.5, 0.25)
-    replica.state.send_observations(b"a lesson")
+    replica.state.send_observations(b"an observation")
     await replica.state.change("keys", lambda content: {"made": 1})
-    await until(lambda: not replica.state._books.unsent and not replica.state._observations)
+    await until(lambda: not replica.state._ledger.unsent and not replica.state._observations)
     health = replica.state.health
     await replica.state.aclose()
     assert (health.failures, health.connected) == (0, True)
@@ -68,7 +68,7 @@ async def test_a_user_without_rights_is_told(guarded, caplog):
     assert "the user may not do this" in caplog.text
 
 
-async def test_tls_with_a_ca_of_ones_own_and_never_with_a_stranger(calm_server, tmp_path, caplog):
+async def test_tls_with_a_ca_of_ones_own_and_never_with_an_unknown_server(calm_server, tmp_path, caplog):
     authority, context = trustme.CA(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("127.0.0.1").configure_cert(context)
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
@@ -106,9 +106,9 @@ async def test_whoever_gives_up_a_take_has_taken_nothing(calm_server):
     replica = Replica(f"redis://127.0.0.1:{calm_server.port}", fleet(), "run-0")
     await replica.start()
     bucket, budget, rng = Bucket("k/requests", 1000.0, 1e-6), Budget("k", TOTAL, 10.0), Random(2)
-    want = Want([(bucket, 1.0)], [budget], 0.01, 0.0)
+    claim = Claim([(bucket, 1.0)], [budget], 0.01, 0.0)
     for _ in range(30):
-        takes = [asyncio.create_task(replica.state.take(want, 0)) for _ in range(5)]
+        takes = [asyncio.create_task(replica.state.take(claim, 0)) for _ in range(5)]
         await asyncio.sleep(rng.random() * 2e-3)
         for take in takes:
             take.cancel()
@@ -116,9 +116,9 @@ async def test_whoever_gives_up_a_take_has_taken_nothing(calm_server):
             if not isinstance(grant, BaseException):
                 replica.state.settle([budget], grant.reserved_usd, 0.0)
                 replica.state.give(bucket, 1.0, 0)
-    await until(lambda: not replica.state._takes.waiting and not replica.state._books.unsent)
+    await until(lambda: not replica.state._claims.waiting and not replica.state._ledger.unsent)
     await asyncio.sleep(0.1)
-    grant = await replica.state.take(want, 0)
+    grant = await replica.state.take(claim, 0)
     assert (round(grant.levels[0].level), grant.left_usd) == (999, 10.0)
     await replica.state.aclose()
 

@@ -14,7 +14,7 @@ from router.core.state import Work
 from router.store.open_state import open_state
 from router.store.redis_link import Link
 from router.store.redis_state import _EXCHANGE
-from router.store.state import TOTAL, Bucket, Budget, ReplicaReport, StateError, Want
+from router.store.state import TOTAL, Bucket, Budget, Claim, ReplicaReport, StateError
 from tests.integration.state.replicas import Ear, Replica, Way, fleet, replicas, until
 
 DAY = "2026-11-22"
@@ -36,7 +36,9 @@ class Spender:
 
     async def client(self) -> None:
         while not self.stop:
-            grant = await self._state.take(Want((), self._budgets, self._random.uniform(0.01, 0.05), 0.01), 0)
+            grant = await self._state.take(
+                Claim((), self._budgets, self._random.uniform(0.01, 0.05), 0.01), 0
+            )
             if not grant.given:
                 self.refused += 1
                 await asyncio.sleep(0.005)
@@ -70,7 +72,7 @@ async def lasts(spenders: list[Spender], more: int = 60) -> None:
 
 async def back(started: list[Replica]) -> None:
     """Until Redis grants again for all."""
-    await until(lambda: all(each.state._takes.fallback is None for each in started))
+    await until(lambda: all(each.state._claims.fallback is None for each in started))
 
 
 async def in_redis(url: str, replica: Replica, key: str, period: str) -> tuple[float, float, float]:
@@ -97,7 +99,7 @@ async def test_what_was_spent_is_exact_when_redis_is_killed_under_load(server, k
         truth_usd = sum(each.spent_usd for each in spenders)
         for each in started:
             await until(lambda each=each: abs(each.state.spent_usd("k", DAY) - truth_usd) < EXACT)
-        await until(lambda: not any(each.state._books.unsent for each in started))
+        await until(lambda: not any(each.state._ledger.unsent for each in started))
         for period in (DAY, TOTAL):
             spent_usd, held_usd, by_run_usd = await in_redis(server.url, started[0], "k", period)
             assert (spent_usd, by_run_usd) == (pytest.approx(truth_usd, abs=EXACT),) * 2
@@ -108,16 +110,16 @@ async def test_what_was_spent_is_exact_when_redis_is_killed_under_load(server, k
 @pytest.mark.parametrize("keep", [True, False], ids=["with its data", "empty"])
 async def test_a_budget_holds_when_all_lose_redis_at_once(server, keep):
     budget = [Budget("k", DAY, 9.0)]
-    tenth = Want((), budget, 0.1, 0.1)
+    tenth = Claim((), budget, 0.1, 0.1)
     async with replicas(server.url, 3) as started:
         for each in started:
-            assert (await each.state.take(Want((), budget, 1.0, 1.0), 0)).given
+            assert (await each.state.take(Claim((), budget, 1.0, 1.0), 0)).given
             each.state.settle(budget, 0.5, 0.5)  # 0.5 is spent, 0.5 still reserved
         await until(lambda: all(abs(each.state.spent_usd("k", DAY) - 1.5) < EXACT for each in started))
-        await until(lambda: not any(each.state._books.unsent for each in started))
+        await until(lambda: not any(each.state._ledger.unsent for each in started))
         await until(
             lambda: all(
-                abs(each.state._books.line(("k", DAY)).reserved_elsewhere_usd - 1.0) < EXACT
+                abs(each.state._ledger.balance(("k", DAY)).reserved_elsewhere_usd - 1.0) < EXACT
                 for each in started
             )
         )
@@ -137,7 +139,9 @@ async def test_a_budget_holds_when_all_lose_redis_at_once(server, keep):
         for each in started:
             each.state.settle(budget, 0.5 + 2.0, 0.5 + 1.0)
         await until(lambda: all(abs(each.state.spent_usd("k", DAY) - 6.0) < EXACT for each in started))
-        assert (await started[0].state.take(Want((), budget, 9.0, 0.0), 0)).reserved_usd == pytest.approx(3.0)
+        assert (await started[0].state.take(Claim((), budget, 9.0, 0.0), 0)).reserved_usd == pytest.approx(
+            3.0
+        )
 
 
 async def test_buckets_are_shared_out_while_redis_is_away_and_owed_when_it_is_back(server):
@@ -145,20 +149,22 @@ async def test_buckets_are_shared_out_while_redis_is_away_and_owed_when_it_is_ba
     async with replicas(server.url, 3) as started:
         for each in started:
             for _ in range(4):
-                assert (await each.state.take(Want([(rate, 1)]), 0)).given
+                assert (await each.state.take(Claim([(rate, 1)]), 0)).given
         for each in started:  # so that each has seen the same level
-            assert (await each.state.take(Want([(rate, 0)]), 0)).levels[0].level == pytest.approx(48, abs=0.1)
+            assert (await each.state.take(Claim([(rate, 0)]), 0)).levels[0].level == pytest.approx(
+                48, abs=0.1
+            )
         server.kill()
         a, b, c = (each.state for each in started)
-        given = [(await a.take(Want([(rate, 1)]), 0)).given for _ in range(20)]
+        given = [(await a.take(Claim([(rate, 1)]), 0)).given for _ in range(20)]
         assert given.count(True) == 16, "a third of 48"
         for _ in range(6):
-            assert (await b.take(Want([(rate, 1)]), 0)).given
+            assert (await b.take(Claim([(rate, 1)]), 0)).given
         b.give(rate, 2, 0)
         server.start()
         await back(started)
-        await until(lambda: not any(each.state._takes.gives for each in started))
-        assert (await c.take(Want([(rate, 0)]), 0)).levels[0].level == pytest.approx(48 - 16 - 4, abs=0.1)
+        await until(lambda: not any(each.state._claims.adjustments for each in started))
+        assert (await c.take(Claim([(rate, 0)]), 0)).levels[0].level == pytest.approx(48 - 16 - 4, abs=0.1)
 
 
 async def test_one_that_is_cut_off_spends_its_share_at_most(server):
@@ -175,12 +181,12 @@ async def test_one_that_is_cut_off_spends_its_share_at_most(server):
         await until(lambda: not cut_off.state.health.connected)
         granted_usd = 0.0
         for each in started:
-            while (grant := await each.state.take(Want((), budget, 0.1, 0.1), 0)).given:
+            while (grant := await each.state.take(Claim((), budget, 0.1, 0.1), 0)).given:
                 granted_usd += grant.reserved_usd
         assert granted_usd == pytest.approx(9.0 + 9.0 / 3)
         await way.open()
         await back(started)
-        assert not any([(await each.state.take(Want((), budget, 0.1, 0.1), 0)).given for each in started])
+        assert not any([(await each.state.take(Claim((), budget, 0.1, 0.1), 0)).given for each in started])
         for each in started:
             await each.state.aclose()
 
@@ -193,18 +199,18 @@ async def test_what_redis_did_though_its_answer_was_lost_is_not_done_twice(serve
         await replica.start()
         await until(lambda: other.state.health.replicas == 2)
         state = replica.state
-        assert (await state.take(Want([(tokens, 100)]), 0)).given
+        assert (await state.take(Claim([(tokens, 100)]), 0)).given
         way.deaf = True
         state.give(tokens, 40, 0)
-        grant = await state.take(Want((), budget, 0.4, 0.4), 0)  # granted there, and then by its share here
+        grant = await state.take(Claim((), budget, 0.4, 0.4), 0)  # granted there, and then by its share here
         assert grant.reserved_usd == pytest.approx(0.4)
         assert not state.health.connected
-        assert (await other.state.take(Want([(tokens, 0)]), 0)).levels[0].level == pytest.approx(40, abs=0.1)
+        assert (await other.state.take(Claim([(tokens, 0)]), 0)).levels[0].level == pytest.approx(40, abs=0.1)
         state.settle(budget, grant.reserved_usd, 0.3)
         way.deaf = False
         await back([replica])
-        assert (await state.take(Want([(tokens, 0)]), 0)).levels[0].level == pytest.approx(40, abs=0.1)
-        await until(lambda: not state._books.unsent)
+        assert (await state.take(Claim([(tokens, 0)]), 0)).levels[0].level == pytest.approx(40, abs=0.1)
+        await until(lambda: not state._ledger.unsent)
         assert await in_redis(server.url, replica, "k", DAY) == pytest.approx((0.3, 0.0, 0.3), abs=EXACT)
         await state.aclose()
 
@@ -212,10 +218,10 @@ async def test_what_redis_did_though_its_answer_was_lost_is_not_done_twice(serve
 async def test_an_exchange_that_comes_after_a_later_one_is_not_heeded(server):
     async with replicas(server.url, 1) as (a,):
         budget = [Budget("k", DAY, 1.0)]
-        assert (await a.state.take(Want((), budget, 0.4, 0.4), 0)).given
+        assert (await a.state.take(Claim((), budget, 0.4, 0.4), 0)).given
         _, earlier = a.state._message(bye=False)
         a.state.settle(budget, 0.4, 0.1)
-        await until(lambda: not a.state._books.unsent)
+        await until(lambda: not a.state._ledger.unsent)
         link = Link(server.url, 1.0)
         early = json.loads(earlier) | {"reserved": [[f"{DAY}:k", 0.9]]}
         prefix = a.state._prefix
@@ -242,7 +248,7 @@ async def test_nobody_waits_for_a_redis_that_hangs(server):
         truth_usd = sum(each.spent_usd for each in spenders)
         for each in started:
             await until(lambda each=each: abs(each.state.spent_usd("k", DAY) - truth_usd) < EXACT)
-        await until(lambda: not any(each.state._books.unsent for each in started))
+        await until(lambda: not any(each.state._ledger.unsent for each in started))
         spent_usd, held_usd, _ = await in_redis(server.url, started[0], "k", DAY)
         assert (spent_usd, held_usd) == (
             pytest.approx(truth_usd, abs=EXACT),
@@ -272,15 +278,15 @@ async def test_a_flushed_redis_is_told_everything_again(server):
     budget = [Budget("k", DAY, 1.0)]
     async with replicas(server.url, 2) as started:
         a, b = started
-        assert (await a.state.take(Want((), budget, 0.5, 0.5), 0)).given
+        assert (await a.state.take(Claim((), budget, 0.5, 0.5), 0)).given
         b.state.settle(budget, 0.0, 0.25)
         await until(lambda: all(each.state.spent_usd("k", DAY) == 0.25 for each in started))
         async with redis.asyncio.Redis.from_url(server.url) as client:
             await client.flushall()
             await client.script_flush()
-        await until(lambda: all(each.state._takes.fallback is not None for each in started))
+        await until(lambda: all(each.state._claims.fallback is not None for each in started))
         await back(started)
-        grant = await b.state.take(Want((), budget, 1.0, 0.0), 0)
+        grant = await b.state.take(Claim((), budget, 1.0, 0.0), 0)
         assert grant.reserved_usd == pytest.approx(0.25)
         assert a.state.health.failures == 0
 
@@ -291,12 +297,12 @@ async def test_a_replica_starts_without_redis_and_joins_later(server):
     replica.state.load_spent({("k", DAY): {"run-before": 0.5}})
     await replica.start()
     budget = [Budget("k", DAY, 1.0)]
-    grant = await replica.state.take(Want([(Bucket("requests", 1, 1e-6), 1)], budget, 1.0, 0.1), 0)
+    grant = await replica.state.take(Claim([(Bucket("requests", 1, 1e-6), 1)], budget, 1.0, 0.1), 0)
     assert grant.reserved_usd == pytest.approx(0.5)
     assert not replica.state.health.connected
     server.start()
     await back([replica])
-    refused = await replica.state.take(Want([(Bucket("requests", 1, 1e-6), 1)], budget, 1.0, 0.1), 0)
+    refused = await replica.state.take(Claim([(Bucket("requests", 1, 1e-6), 1)], budget, 1.0, 0.1), 0)
     assert refused.levels[0].wait_s > 0
     assert refused.short == budget[0]
     assert replica.state.health.alone_s > 0
@@ -317,11 +323,11 @@ async def test_what_a_killed_replica_had_not_told_comes_from_the_store(server):
         c.state.load_spent({("k", TOTAL): {"run-killed": 1.5}})
         await c.start()
         await until(lambda: a.state.spent_usd("k", TOTAL) == 1.5)
-        assert (await c.state.take(Want((), budget, 10.0, 0.0), 0)).reserved_usd == pytest.approx(8.5)
+        assert (await c.state.take(Claim((), budget, 10.0, 0.0), 0)).reserved_usd == pytest.approx(8.5)
         await c.state.aclose()
 
 
-async def test_the_others_work_is_forgotten_when_nothing_is_heard_of_it(server):
+async def test_the_others_work_is_forgotten_when_nothing_is_received(server):
     async with replicas(server.url, 2) as (a, b):
         b.ear.tells = ReplicaReport({"x": Work(3, 0, 0, 0)})
         b.state.wake()
@@ -334,7 +340,7 @@ async def test_the_others_work_is_forgotten_when_nothing_is_heard_of_it(server):
 
 
 async def test_workers_that_start_without_redis_share_what_one_may_take(tmp_path):
-    """They have never heard of each other, but know how many they are."""
+    """They have never seen each other, but know how many they are."""
     async with AsyncExitStack() as stack:
         workers = []
         for number in range(2):
@@ -349,10 +355,10 @@ async def test_workers_that_start_without_redis_share_what_one_may_take(tmp_path
             await state.start(Ear())
             stack.push_async_callback(state.aclose)
             workers.append(state)
-        want = Want([(Bucket("b", 4.0, 0.001), 1.0)], [Budget("k", DAY, 1.0)], 1.0, 0.0)
+        claim = Claim([(Bucket("b", 4.0, 0.001), 1.0)], [Budget("k", DAY, 1.0)], 1.0, 0.0)
         for worker in workers:
-            grants = [await worker.take(want, 0.0) for _ in range(3)]
+            grants = [await worker.take(claim, 0.0) for _ in range(3)]
             assert [grant.given for grant in grants] == [True, False, False]  # its half of the money is gone
             assert grants[0].reserved_usd == pytest.approx(0.5)
-            requests = [await worker.take(Want(want.takes), 0.0) for _ in range(3)]
+            requests = [await worker.take(Claim(claim.takes), 0.0) for _ in range(3)]
             assert [grant.given for grant in requests] == [True, False, False]  # two of the four

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from router import background
-from router.store.state import Bucket, Budget, Want
+from router.store.state import Bucket, Budget, Claim
 from tests.integration.state.replicas import Ear, replicas, until
 
 DAY = "2026-11-22"
@@ -16,9 +16,9 @@ DAY = "2026-11-22"
 async def test_a_grant_for_a_request_that_leaves_in_the_same_moment_is_let_go(calm_server):
     async with replicas(calm_server.url, 1) as (a,):
         rate, budget = Bucket("requests", 1, 1e-6), [Budget("k", DAY, 1.0)]
-        takes = a.state._takes
+        takes = a.state._claims
         granted = takes.granted
-        asked = asyncio.create_task(a.state.take(Want([(rate, 1)], budget, 1.0, 1.0), 0))
+        asked = asyncio.create_task(a.state.take(Claim([(rate, 1)], budget, 1.0, 1.0), 0))
 
         def granted_and_left(rows):
             granted(rows)
@@ -29,7 +29,7 @@ async def test_a_grant_for_a_request_that_leaves_in_the_same_moment_is_let_go(ca
         with pytest.raises(asyncio.CancelledError):
             await asked
         takes.granted = granted
-        assert (await a.state.take(Want([(rate, 1)], budget, 1.0, 1.0), 0)).given
+        assert (await a.state.take(Claim([(rate, 1)], budget, 1.0, 1.0), 0)).given
 
 
 async def test_an_error_in_this_process_leaves_no_take_without_an_answer(calm_server, caplog, monkeypatch):
@@ -46,22 +46,22 @@ async def test_an_error_in_this_process_leaves_no_take_without_an_answer(calm_se
     async with replicas(calm_server.url, 2) as (a, b):
         a.state._listener = listener = Fails()
         listener.fails = True
-        grant = await a.state.take(Want((), [Budget("k", DAY, 1.0)], 1.0, 0.1), 0)
+        grant = await a.state.take(Claim((), [Budget("k", DAY, 1.0)], 1.0, 0.1), 0)
         assert grant.reserved_usd == pytest.approx(0.5), "by its share"
         assert "shared-state failed (RuntimeError)" in caplog.text
         listener.fails = False
-        await until(lambda: a.state._takes.fallback is None)
-        assert (await b.state.take(Want((), [Budget("k", DAY, 1.0)], 1.0, 0.1), 0)).reserved_usd == 0.5
+        await until(lambda: a.state._claims.fallback is None)
+        assert (await b.state.take(Claim((), [Budget("k", DAY, 1.0)], 1.0, 0.1), 0)).reserved_usd == 0.5
 
 
 async def test_buckets_that_are_full_again_are_not_remembered(calm_server):
     async with replicas(calm_server.url, 1) as (a,):
-        wants = [Want([(Bucket(f"quick-{n}", 1, 1e9), 1)]) for n in range(999)]
-        wants += [Want([(Bucket(f"slow-{n}", 1, 1e-6), 1)]) for n in range(20)]
-        grants = await asyncio.gather(*(a.state.take(each, 0) for each in wants))
+        claims = [Claim([(Bucket(f"quick-{n}", 1, 1e9), 1)]) for n in range(999)]
+        claims += [Claim([(Bucket(f"slow-{n}", 1, 1e-6), 1)]) for n in range(20)]
+        grants = await asyncio.gather(*(a.state.take(each, 0) for each in claims))
         assert all(each.given for each in grants)
-        last = await a.state.take(wants[-1], 0)
+        last = await a.state.take(claims[-1], 0)
         assert not last.given
-        assert set(a.state._takes._levels) <= {f"slow-{n}" for n in range(20)} | {
+        assert set(a.state._claims._levels) <= {f"slow-{n}" for n in range(20)} | {
             f"quick-{n}" for n in range(800, 999)
         }

@@ -8,7 +8,7 @@ import time
 import redis.asyncio
 
 from router.core.state import Work
-from router.store.state import TOTAL, Bucket, Budget, Peers, ReplicaReport, Want
+from router.store.state import TOTAL, Bucket, Budget, Claim, Peers, ReplicaReport
 from tests.integration.state.replicas import Replica, replicas, until
 
 DAY = "2026-11-22"
@@ -34,7 +34,7 @@ async def test_work_is_told_without_being_asked_for(calm_server):
         await until(lambda: a.ear.peers[-1].work == {"x": Work(5, 0, 0, 0)})
 
 
-async def test_an_instance_that_one_takes_out_is_heard_of_once_and_old_ones_are_no_news(calm_server):
+async def test_an_ejection_is_received_once_and_earlier_ones_are_not(calm_server):
     async with replicas(calm_server.url, 2) as (a, b):
         b.ear.tells = ReplicaReport(ejections={"x": 1})
         b.state.wake()
@@ -50,7 +50,7 @@ async def test_an_instance_that_one_takes_out_is_heard_of_once_and_old_ones_are_
         await late.state.aclose()
 
 
-async def test_turns_are_heard_by_the_others_alone(calm_server):
+async def test_turns_reach_only_the_others(calm_server):
     async with replicas(calm_server.url, 2) as (a, b):
         b.ear.tells = ReplicaReport(turns={"m": ("x", "m"), "n": ("y", "n")})
         b.state.wake()
@@ -59,7 +59,7 @@ async def test_turns_are_heard_by_the_others_alone(calm_server):
         assert not any(each.turns for each in b.ear.peers)
 
 
-async def test_lessons_reach_the_others_in_order_and_whoever_was_away_misses_them(calm_server):
+async def test_observations_reach_the_others_in_order_and_a_replica_that_was_away_misses_them(calm_server):
     async with replicas(calm_server.url, 2) as (a, b):
         told = [bytes([0, n, 255]) for n in range(200)]
         for each in told:
@@ -79,7 +79,7 @@ async def test_one_that_starts_later_hears_documents_and_money(calm_server):
         await a.state.change("keys", lambda content: {"made": ["k1"]})
         a.state.settle([Budget("k", DAY, 1.0)], 0.0, 0.25)
         late = Replica(calm_server.url, _name(a), "run-late")
-        await until(lambda: not a.state._books.unsent)
+        await until(lambda: not a.state._ledger.unsent)
         await late.start()
         assert late.ear.documents == {"keys": {"made": ["k1"]}}
         await until(lambda: late.state.spent_usd("k", DAY) == 0.25)
@@ -91,13 +91,13 @@ async def test_what_a_dead_replica_had_reserved_is_free_again_and_what_it_spent_
         b = Replica(calm_server.url, _name(a), "run-killed")
         await b.start()
         budget = [Budget("k", DAY, 1.0), Budget("maker", DAY, 1.0)]
-        assert (await b.state.take(Want((), budget, 0.6, 0.6), 0)).given
+        assert (await b.state.take(Claim((), budget, 0.6, 0.6), 0)).given
         b.state.settle(budget, 0.1, 0.1)
         b.ear.tells = ReplicaReport({"x": Work(3, 0, 0, 0)})
         b.state.wake()
         await until(lambda: bool(a.ear.peers) and "x" in a.ear.peers[-1].work)
         await b.die()
-        assert (await a.state.take(Want((), budget, 1.0, 0.0), 0)).reserved_usd == 0.4
+        assert (await a.state.take(Claim((), budget, 1.0, 0.0), 0)).reserved_usd == 0.4
         a.state.settle(budget, 0.4, 0.0)
 
         async with redis.asyncio.Redis.from_url(calm_server.url) as client:
@@ -105,13 +105,13 @@ async def test_what_a_dead_replica_had_reserved_is_free_again_and_what_it_spent_
             await client.zadd(f"{{{_name(a)}}}:replicas", {"run-killed": time.time() - 11})
             await until(lambda: a.ear.peers[-1] == Peers(1))
             # it might be cut off only, and go on paying from what it has reserved
-            assert (await a.state.take(Want((), budget, 1.0, 0.0), 0)).reserved_usd == 0.4
+            assert (await a.state.take(Claim((), budget, 1.0, 0.0), 0)).reserved_usd == 0.4
             a.state.settle(budget, 0.4, 0.0)
             await client.zadd(f"{{{_name(a)}}}:holders", {"run-killed": time.time() - 61})
             a.state.wake()
 
             async def free() -> float:
-                grant = await a.state.take(Want((), budget, 1.0, 0.0), 0)
+                grant = await a.state.take(Claim((), budget, 1.0, 0.0), 0)
                 if grant.reserved_usd < 0.5:
                     a.state.settle(budget, grant.reserved_usd, 0.0)
                 return grant.reserved_usd
@@ -124,7 +124,7 @@ async def test_what_a_dead_replica_had_reserved_is_free_again_and_what_it_spent_
 async def test_a_replica_that_was_taken_for_dead_tells_everything_again(calm_server):
     async with replicas(calm_server.url, 2) as (a, b):
         budget = [Budget("k", DAY, 1.0)]
-        assert (await a.state.take(Want((), budget, 0.6, 0.6), 0)).given
+        assert (await a.state.take(Claim((), budget, 0.6, 0.6), 0)).given
         a.ear.tells = ReplicaReport({"x": Work(3, 0, 0, 0)})
         known = len(b.ear.peers)
         async with redis.asyncio.Redis.from_url(calm_server.url) as client:
@@ -133,7 +133,7 @@ async def test_a_replica_that_was_taken_for_dead_tells_everything_again(calm_ser
                 b.state.wake()
                 await asyncio.sleep(0.01)
         await until(lambda: b.ear.peers[-1] == Peers(2, {"x": Work(3, 0, 0, 0)}))
-        grant = await b.state.take(Want((), budget, 1.0, 0.0), 0)
+        grant = await b.state.take(Claim((), budget, 1.0, 0.0), 0)
         assert abs(grant.reserved_usd - 0.4) < 1e-9
 
 
@@ -143,11 +143,11 @@ async def test_one_that_hung_for_a_while_is_missed_and_its_work_is_known_again_a
         b.state.wake()
         await until(lambda: "x" in a.ear.peers[-1].work)
         goes_on = asyncio.Event()
-        b.state._pace.due = goes_on.wait
+        b.state._timer.due = goes_on.wait
         await until(lambda: a.ear.peers[-1] == Peers(1))
         goes_on.set()
         await until(lambda: a.ear.peers[-1] == Peers(2, {"x": Work(3, 0, 0, 0)}))
-        del b.state._pace.due
+        del b.state._timer.due
 
 
 async def test_days_that_have_expired_leave_nothing_behind(calm_server):
@@ -157,7 +157,7 @@ async def test_days_that_have_expired_leave_nothing_behind(calm_server):
     ):
         prefix = a.state._prefix
         a.state.settle([Budget("k", DAY, 1.0), Budget("k", TOTAL, 1.0)], 0.0, 0.5)
-        await until(lambda: not a.state._books.unsent)
+        await until(lambda: not a.state._ledger.unsent)
         changes = f"{prefix}changes"
         until_expired_s = await client.ttl(f"{prefix}budget:{DAY}:k")
         assert 2 * 86400 < until_expired_s <= 3 * 86400
@@ -172,7 +172,7 @@ async def test_days_that_have_expired_leave_nothing_behind(calm_server):
 async def test_fleets_with_different_names_share_nothing(calm_server):
     one = Bucket("requests", 1, 1e-6)
     async with replicas(calm_server.url, 1) as (a,), replicas(calm_server.url, 1) as (b,):
-        grants = await asyncio.gather(a.state.take(Want([(one, 1)]), 0), b.state.take(Want([(one, 1)]), 0))
+        grants = await asyncio.gather(a.state.take(Claim([(one, 1)]), 0), b.state.take(Claim([(one, 1)]), 0))
         assert all(each.given for each in grants)
 
 

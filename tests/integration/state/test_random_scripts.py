@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from router.store.state import TOTAL, Bucket, Budget, Want
+from router.store.state import TOTAL, Bucket, Budget, Claim
 from tests.examples import few_examples
 from tests.integration.state.replicas import Replica, replicas, until
 
@@ -34,7 +34,7 @@ class World:
             budgets = [Budget(key, chance.choice([DAY, TOTAL]), self.limits_usd[key]) for key in keys]
             names = [(each.key, each.period) for each in budgets]
             amount = chance.choice([0.0, 1.0, 2.5])
-            wanted = Want([(self.tokens, amount)], budgets, chance.uniform(0.01, 0.5), 0.01)
+            wanted = Claim([(self.tokens, amount)], budgets, chance.uniform(0.01, 0.5), 0.01)
             grant = await replica.state.take(wanted, 0)
             if not grant.given:
                 continue
@@ -76,14 +76,16 @@ def test_a_random_script_never_passes_a_limit_and_ends_exact(calm_server, count,
                     )
                 )
             await until(
-                lambda: not any(each.state._books.unsent or each.state._takes.gives for each in started)
+                lambda: (
+                    not any(each.state._ledger.unsent or each.state._claims.adjustments for each in started)
+                )
             )
-            everything = Want([(world.tokens, world.level)], [Budget("maker", DAY, limit_usd)], 1e9, 0.0)
+            everything = Claim([(world.tokens, world.level)], [Budget("maker", DAY, limit_usd)], 1e9, 0.0)
             left_usd = limit_usd - world.spent_usd["maker", DAY]
             if left_usd > 1e-6:
                 grant = await started[-1].state.take(everything, 0)
                 assert grant.given
                 assert grant.reserved_usd == pytest.approx(left_usd, abs=1e-9)
-            assert not (await started[0].state.take(Want([(world.tokens, world.level + 0.01)]), 0)).given
+            assert not (await started[0].state.take(Claim([(world.tokens, world.level + 0.01)]), 0)).given
 
     asyncio.run(script())

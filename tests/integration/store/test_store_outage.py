@@ -238,7 +238,7 @@ async def test_a_full_spool_is_told_and_what_is_dropped_is_counted(
     await reader.close()
 
 
-async def test_strangers_push_out_nobodys_rows(
+async def test_requests_without_a_key_push_out_no_other_rows(
     tmp_path: Path, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A flood of requests without a key, while the database is away and there is little room."""
@@ -249,9 +249,9 @@ async def test_strangers_push_out_nobodys_rows(
     ids: set[str] = set()
     async with locked(tmp_path / "headway.db"):
         for number in range(100):
-            for stranger in range(200):
+            for extra in range(200):
                 record = make_record(
-                    1_000_000 + 200 * number + stranger, outcome=Outcome.REJECTED_AUTH, key_name=None
+                    1_000_000 + 200 * number + extra, outcome=Outcome.REJECTED_AUTH, key_name=None
                 )
                 put(store, record)
             put(store, record := make_record(number))
@@ -267,7 +267,7 @@ async def test_strangers_push_out_nobodys_rows(
     await engine.dispose()
     assert ids <= rows
     assert counts.recorded == len(rows)
-    assert 1 <= len(rows - ids) <= writer.STRANGERS_AT_ONCE + 10
+    assert 1 <= len(rows - ids) <= writer.UNAUTHENTICATED_AT_ONCE + 10
     reader = await Store.open_readonly(url)
     (run,) = await reader.runs()
     assert (run["clean"], run["lost_finished"], run["lost_in_flight"]) == (True, 0, 0)

@@ -16,8 +16,8 @@ from backends.emulator.text import (
     json_answer,
     length_distribution,
     prefix_hashes,
+    requested_output_tokens,
     stopped_answer,
-    wished_output_tokens,
 )
 
 
@@ -58,13 +58,13 @@ def test_lengths_follow_the_documented_distribution() -> None:
 
 
 def test_wished_lengths() -> None:
-    assert wished_output_tokens(7, []) == 7
-    assert wished_output_tokens({"a": 3, "b": 4}, ["x", "b"]) == 4
-    assert wished_output_tokens({"a": 3}, ["x"]) is None
-    assert wished_output_tokens(None, ["x"]) is None
+    assert requested_output_tokens(7, []) == 7
+    assert requested_output_tokens({"a": 3, "b": 4}, ["x", "b"]) == 4
+    assert requested_output_tokens({"a": 3}, ["x"]) is None
+    assert requested_output_tokens(None, ["x"]) is None
     for bad in (0, -1, True, 1.5, "7", {"x": "7"}):
         with pytest.raises(ValueError, match="emulate_output_tokens"):
-            wished_output_tokens(bad, ["x"])
+            requested_output_tokens(bad, ["x"])
 
 
 def test_answers_say_what_they_are_and_split_anywhere() -> None:

@@ -59,7 +59,7 @@ def test_a_model_that_is_nearer_reaches_the_target() -> None:
 
 
 def test_training_rows_are_no_test_rows() -> None:
-    with pytest.raises(DatasetError, match="in the training data"):
+    with pytest.raises(DatasetError, match="in the training part"):
         evaluate(artifact(), made(), made())
     later = evaluate(artifact(), made(start_s=100.0), made())
     assert later.figures

@@ -62,7 +62,7 @@ def test_unknown_statistics() -> None:
 
 def test_pinball_loss() -> None:
     actual, predicted = np.array([10.0, 10.0]), np.array([8.0, 11.0])
-    assert pinball(actual, predicted, 0.9) == pytest.approx((0.9 * 2 + 0.1 * 1) / 2)
+    assert pinball(actual, predicted, 0.9).mean() == pytest.approx((0.9 * 2 + 0.1 * 1) / 2)
 
 
 def test_an_evaluation_can_be_written_as_json() -> None:

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import router
+from benchmarks.datasets.contents import names_of, rows_by_source
 from benchmarks.evaluate.figures import Evaluation, Figure
 from benchmarks.training import about
-from benchmarks.training.about import commit, names_of, rows_by_source, versions, with_about
+from benchmarks.training.about import commit, versions, with_about
 from predictors.learned.artifact import Artifact, to_bytes
 from predictors.training.dataset import joined
 

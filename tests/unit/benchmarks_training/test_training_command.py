@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.datasets.splits import split
 from benchmarks.training.command import read_and_prepare
-from benchmarks.training.splits import split
 from predictors.learned.artifact import load
 from predictors.learned.models import KINDS
 from predictors.training.dataset import Dataset, write

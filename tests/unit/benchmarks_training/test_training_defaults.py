@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.datasets.contents import rows_by_source
 from benchmarks.training import defaults
-from benchmarks.training.about import rows_by_source
 from benchmarks.training.defaults import ALLOWED, OPEN_MODELS, only_allowed
 from benchmarks.training.originals import dataset, routellm_rows, zeroeval_rows
 from benchmarks.workloads.format import WorkloadError

@@ -38,10 +38,10 @@ async def test_answers_find_who_asked():
         return [what, content]
 
     async with linked(answer) as (first, second):
-        long = asyncio.create_task(first.ask("long", "x" * 300_000))
-        assert await first.ask("short", {"a": None}) == ["short", {"a": None}]
+        long = asyncio.create_task(first.request("long", "x" * 300_000))
+        assert await first.request("short", {"a": None}) == ["short", {"a": None}]
         with pytest.raises(LinkError, match="not this"):
-            await second.ask("this")
+            await second.request("this")
         go_on.set()
         assert await long == ["long", "x" * 300_000]
 
@@ -54,7 +54,7 @@ async def test_what_fails_there_is_told_here(caplog, monkeypatch):
 
     async with linked(answer) as (first, _):
         with pytest.raises(LinkError, match="it failed"):
-            await first.ask("anything")
+            await first.request("anything")
     assert "link failed (ValueError)" in caplog.text
 
 
@@ -67,8 +67,8 @@ async def test_nobody_waits_for_who_is_slow_or_gone():
 
     async with linked(answer) as (first, second):
         with pytest.raises(TimeoutError):
-            await first.ask("slow", 1, timeout_s=0.01)
-        waiting = asyncio.create_task(first.ask("slow", 2))
+            await first.request("slow", 1, timeout_s=0.01)
+        waiting = asyncio.create_task(first.request("slow", 2))
         async with asyncio.timeout(5):
             while told != [1, 2]:  # noqa: ASYNC110 (a test may poll)
                 await asyncio.sleep(0)
@@ -77,5 +77,5 @@ async def test_nobody_waits_for_who_is_slow_or_gone():
             await waiting
         await first.ended()
         with pytest.raises(LinkError, match="has ended"):
-            await first.ask("too late")
-        first.tell("too late")
+            await first.request("too late")
+        first.notify("too late")

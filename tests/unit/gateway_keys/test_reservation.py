@@ -18,7 +18,7 @@ from router.gateway.keys.accounts import TOTAL, Account, KeyBudget
 from router.gateway.keys.admission import BudgetAdmission, rolled_up
 from router.gateway.keys.keyring import Headers
 from router.gateway.keys.reservation import KeyReservation
-from router.store.state import Bucket, Budget, Grant, MemoryState, Want
+from router.store.state import Bucket, Budget, Claim, Grant, MemoryState
 from tests.integration.budgets.audit import Audited
 
 NOW = 1_800_000_000.0
@@ -133,7 +133,7 @@ async def test_money_that_comes_too_late_is_given_back(world: World, monkeypatch
     reservation = await world.reservation()
     take, arrives = world.state.take, asyncio.Event()
 
-    async def slowly(want: Want, now: float) -> Grant:
+    async def slowly(want: Claim, now: float) -> Grant:
         grant = await take(want, now)
         await arrives.wait()
         return grant
@@ -283,8 +283,8 @@ def test_a_clock_that_is_set_back_starves_no_bucket(steps: list[float]) -> None:
         now = NOW
         for step in steps:
             now += step
-            await state.take(Want([(bucket, 1.0)]), now)
-        await state.take(Want([(bucket, 1.0)]), now)
-        assert (await state.take(Want([(bucket, 3.0)]), now + 60)).given
+            await state.take(Claim([(bucket, 1.0)]), now)
+        await state.take(Claim([(bucket, 1.0)]), now)
+        assert (await state.take(Claim([(bucket, 3.0)]), now + 60)).given
 
     asyncio.run(run())

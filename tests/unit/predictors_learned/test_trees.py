@@ -13,7 +13,7 @@ from predictors.learned.models import Models
 from predictors.learned.trees import TAU, TREE_FEATURES, TreeModel, tree_row
 from predictors.online.prediction import OnlinePrediction
 from predictors.online.predictor import OnlinePredictor
-from predictors.online.tree_times import TreeGroup, TreeOffset
+from predictors.online.tree_offsets import TreeGroup, TreeOffset
 from router.core.interfaces import Option
 from router.core.profile import EngineProfile
 from router.core.state import Instance

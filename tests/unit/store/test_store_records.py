@@ -22,8 +22,8 @@ from router.store.records import (
     attempt_row,
     clean,
     clean_prompt,
+    corrected_row,
     request_row,
-    salvage,
 )
 
 MakeRecord = Callable[..., RequestRecord]
@@ -107,7 +107,7 @@ def test_a_prompt_keeps_its_lines() -> None:
 
 
 def test_a_refused_row_is_brought_into_bounds() -> None:
-    row = salvage((2**70, -(2**70), math.nan, math.inf, 1.5, True, None, b"x", "a\0b", [1]))
+    row = corrected_row((2**70, -(2**70), math.nan, math.inf, 1.5, True, None, b"x", "a\0b", [1]))
     assert row == (2**63 - 1, 1 - 2**63, None, None, 1.5, True, None, b"x", "a\ufffdb", None)
     assert row[5] is True
 

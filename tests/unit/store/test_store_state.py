@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.store.open_state import open_state
-from router.store.state import Bucket, Budget, Level, MemoryState, Want
+from router.store.state import Bucket, Budget, Claim, Level, MemoryState
 
 
 async def take(state: MemoryState, takes: Sequence[tuple[Bucket, float]], now: float) -> Sequence[Level]:
     """What a bucket of each is left with."""
-    return (await state.take(Want(takes), now)).levels
+    return (await state.take(Claim(takes), now)).levels
 
 
 async def test_a_bucket_gives_its_capacity_at_once_and_then_as_it_refills() -> None:
@@ -93,7 +93,7 @@ async def test_what_killed_runs_spent_may_be_told_late_and_twice() -> None:
     state.load_spent({name: {"run-1": 0.4, "run-2": 0.3}})
     state.load_spent({name: {"run-1": 0.1}})
     assert state.spent_usd(*name) == pytest.approx(0.7)
-    grant = await state.take(Want((), budget, 1.0, 0.0), 0.0)
+    grant = await state.take(Claim((), budget, 1.0, 0.0), 0.0)
     assert grant.reserved_usd == pytest.approx(0.3)
 
 

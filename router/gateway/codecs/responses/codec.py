@@ -12,7 +12,7 @@ from router.core.errors import Refusal
 from router.core.raw_json import dumps
 from router.gateway.codecs.openai.errors import error_object
 from router.gateway.codecs.responses.answer import ids_of, non_streaming_response
-from router.gateway.codecs.responses.request import AskedResponse, renamed
+from router.gateway.codecs.responses.request import TranslatedRequest, renamed
 from router.gateway.codecs.responses.stream import ResponsesStream
 
 
@@ -23,11 +23,11 @@ class ResponsesCodec:
     body_type = b"application/json"
     adjust = None
 
-    def __init__(self, asked: AskedResponse, request_id: str) -> None:
-        model = asked.body.get("model")
+    def __init__(self, request: TranslatedRequest, request_id: str) -> None:
+        model = request.body.get("model")
         self._model = model if isinstance(model, str) else ""
         self._ids = ids_of(request_id)
-        self._echo = asked.echo
+        self._echo = request.echo
         self._created_at = int(time.time())
         self._stream = ResponsesStream(self._ids, self._model, self._echo)
 

@@ -31,16 +31,16 @@ _ONLY_HERE = ("instructions", "max_output_tokens", "text", "reasoning", "tools",
 _LOGPROBS = "message.output_text.logprobs"
 
 
-class AskedResponse(NamedTuple):
-    """A request as a chat: `body` is OpenAI's chat request, with `routing` if the client gave it; `echo` holds the members
-    of the answer that repeat the request."""
+class TranslatedRequest(NamedTuple):
+    """A translated request: `body` is OpenAI's chat request, with `routing` if the client gave it. `echo` has the
+    members of the answer that repeat the request."""
 
     body: dict[str, Any]
     stream: bool
     echo: dict[str, Any]
 
 
-def responses_to_chat(body: Mapping[str, Any]) -> AskedResponse:
+def responses_to_chat(body: Mapping[str, Any]) -> TranslatedRequest:
     """Translate a body of /v1/responses. Raises a 400 Refusal that names `param`."""
     NO_OTHER_FIELDS(body)
     given: Body = BODY(body)
@@ -61,7 +61,7 @@ def responses_to_chat(body: Mapping[str, Any]) -> AskedResponse:
     if given.get("top_logprobs") or _LOGPROBS in (given.get("include") or ()):
         into["logprobs"] = True
         into["top_logprobs"] = given.get("top_logprobs") or 0
-    return AskedResponse(into, given.get("stream") is True, _echo(body))
+    return TranslatedRequest(into, given.get("stream") is True, _echo(body))
 
 
 def is_response(given: Mapping[str, Any]) -> bool:

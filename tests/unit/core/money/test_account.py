@@ -124,11 +124,11 @@ def test_an_attempt_waits_until_its_cost_is_reserved() -> None:
     money = funded(410, 1000)
     assert money.begin(1, candidate(), OutputBound())
     assert not money.metered(1, 420 * USD)
-    assert money.ask() == pytest.approx(100 * USD)
-    assert money.ask() is None
+    assert money.request_more() == pytest.approx(100 * USD)
+    assert money.request_more() is None
     money.granted(5 * USD, 590 * USD)
     assert money.wait_of(1) is Wait.GOES_ON
-    assert money.ask() == pytest.approx(200 * USD)
+    assert money.request_more() == pytest.approx(200 * USD)
     money.granted(200 * USD, 585 * USD)
     assert money.wait_of(1) is Wait.OVER
     allowance = money.allowance(1)
@@ -140,10 +140,10 @@ def test_an_attempt_that_waits_in_vain_gets_nothing() -> None:
     money = funded(410, 410)
     money.begin(1, candidate(), OutputBound())
     money.metered(1, 420 * USD)
-    money.ask()
+    money.request_more()
     money.granted(0.0, 0.0)
     assert money.wait_of(1) is Wait.IN_VAIN
-    assert money.ask() is None  # it ends: nobody waits any more
+    assert money.request_more() is None  # it ends: nobody waits any more
     last = money.allowance(1, final=True)
     assert last is not None
     assert last.final
@@ -155,11 +155,11 @@ def test_a_refusal_of_less_is_no_refusal_of_what_is_needed_now() -> None:
     money = funded(410, 1000)
     money.begin(1, candidate(), OutputBound())
     assert money.metered(1, 405 * USD)
-    assert money.ask() is not None  # ahead of the need
+    assert money.request_more() is not None  # ahead of the need
     assert not money.metered(1, 700 * USD)
     money.granted(0.0, 590 * USD)
     assert money.wait_of(1) is Wait.GOES_ON
-    assert money.ask() == pytest.approx(290 * USD)
+    assert money.request_more() == pytest.approx(290 * USD)
     money.granted(0.0, 0.0)
     assert money.wait_of(1) is Wait.IN_VAIN
 
@@ -173,7 +173,7 @@ def test_two_attempts_share_one_reservation() -> None:
         assert allowance is not None
         assert allowance.covered_usd == pytest.approx((900 - 402) * USD, rel=1e-3)
     assert not money.metered(1, 600 * USD)
-    money.ask()
+    money.request_more()
     money.end(
         2, candidate("b"), 0.0, None, 0
     )  # it failed, and costs nothing: what it held pays the other one
@@ -188,7 +188,7 @@ def test_without_budgets_nothing_is_reserved() -> None:
     money = RequestMoney(request())
     assert money.begin(1, candidate(), OutputBound())
     assert money.metered(1, 1e9)
-    assert (money.ask(), money.allowance(1), money.wait_of(1)) == (None, None, Wait.OVER)
+    assert (money.request_more(), money.allowance(1), money.wait_of(1)) == (None, None, Wait.OVER)
     money.end(1, candidate(), 5.0, None, 10)
     assert (money.reserved_usd, money.spent_usd, money.overrun_usd) == (0.0, 5.0, None)
 

@@ -1,4 +1,4 @@
-"""Takes that wait for Redis, and their decision here while Redis does not answer."""
+"""Claims that wait for Redis. While Redis does not answer, this replica decides on them itself."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from router.store.redis_books import Books, Name
+from router.store.redis_codec import BucketAdjustments, claim_row, read_grant
 from router.store.redis_fallback import LocalFallback
-from router.store.redis_pace import Pace
-from router.store.redis_wants import Gives, read_grant, want_row
-from router.store.state import Bucket, Grant, Want
+from router.store.redis_ledger import Ledger, Name
+from router.store.redis_timer import ExchangeTimer
+from router.store.state import Bucket, Claim, Grant
 
-#: The most takes in one exchange: Redis does nothing else meanwhile.
-_WANTS = 200
+#: The most claims in one exchange: Redis does nothing else while it decides on them.
+_CLAIMS = 200
 #: The most levels kept before those of full buckets are dropped.
 _LEVELS = 1000
 
 
-class Takes:
+class Claims:
     """In one of three states:
 
     shared     `fallback` is None: Redis grants
@@ -28,31 +28,31 @@ class Takes:
                other replica has had time to send its own
     """
 
-    def __init__(self, books: Books, pace: Pace, replicas: int = 1) -> None:
+    def __init__(self, ledger: Ledger, timer: ExchangeTimer, replicas: int = 1) -> None:
         """Starts alone, as one of `replicas`."""
-        self._books = books
-        self._pace = pace
-        self.gives = Gives()
-        self.fallback: LocalFallback | None = LocalFallback(books, {}, replicas, time.monotonic())
+        self._ledger = ledger
+        self._timer = timer
+        self.adjustments = BucketAdjustments()
+        self.fallback: LocalFallback | None = LocalFallback(ledger, {}, replicas, time.monotonic())
         self.rejoins_at: float | None = None
         self.alone_s = 0.0  # until the last return
-        self._waiting: list[tuple[Want, asyncio.Future[Grant]]] = []
-        self._sent: list[tuple[Want, asyncio.Future[Grant]]] = []
+        self._waiting: list[tuple[Claim, asyncio.Future[Grant]]] = []
+        self._sent: list[tuple[Claim, asyncio.Future[Grant]]] = []
         self._levels: dict[str, tuple[Bucket, float, float]] = {}
         self._levels_kept = _LEVELS
 
-    async def take(self, want: Want) -> Grant:
+    async def take(self, claim: Claim) -> Grant:
         """Take everything, or nothing."""
         if self.fallback is not None:
-            return self._decide(self.fallback, want)
+            return self._decide(self.fallback, claim)
         answer: asyncio.Future[Grant] = asyncio.get_running_loop().create_future()
-        self._waiting.append((want, answer))
-        self._pace.at_once()
+        self._waiting.append((claim, answer))
+        self._timer.at_once()
         try:
             return await answer
         except asyncio.CancelledError:
             if answer.done() and not answer.cancelled():  # the answer arrived in the same turn
-                self._let_go(want, answer.result())
+                self._let_go(claim, answer.result())
             raise
 
     def give(self, bucket: Bucket, amount: float) -> None:
@@ -60,20 +60,20 @@ class Takes:
         if self.fallback is not None:
             self.fallback.give(bucket, amount, time.monotonic())
         if self.fallback is None or self.rejoins_at is not None:
-            self.gives.add(bucket, amount)
-            self._pace.soon()
+            self.adjustments.add(bucket, amount)
+            self._timer.soon()
 
     def loaded(self, spent_usd: Mapping[Name, float]) -> None:
         """More was spent of budgets than was known."""
         if self.fallback is not None:
             self.fallback.loaded(spent_usd)
 
-    def _let_go(self, want: Want, grant: Grant) -> None:
+    def _let_go(self, claim: Claim, grant: Grant) -> None:
         """The caller waits no longer."""
         if grant.given:
-            for budget in want.budgets:
-                self._books.settle((budget.key, budget.period), grant.reserved_usd, 0.0)
-            for bucket, amount in want.takes:
+            for budget in claim.budgets:
+                self._ledger.settle((budget.key, budget.period), grant.reserved_usd, 0.0)
+            for bucket, amount in claim.takes:
                 self.give(bucket, amount)
 
     # --- with Redis ---
@@ -83,23 +83,23 @@ class Takes:
         return bool(self._waiting)
 
     def rows(self) -> list[list[object]]:
-        """The wants of the exchange that begins now."""
+        """The claims for the exchange that begins now."""
         waiting = [each for each in self._waiting if not each[1].done()]
-        self._sent, self._waiting = waiting[:_WANTS], waiting[_WANTS:]
-        return [want_row(want) for want, _ in self._sent]
+        self._sent, self._waiting = waiting[:_CLAIMS], waiting[_CLAIMS:]
+        return [claim_row(claim) for claim, _ in self._sent]
 
     def granted(self, rows: Sequence[Any]) -> None:
         """Redis' answers, in the order of the rows."""
         sent, self._sent = self._sent, []
         now = time.monotonic()
-        for (want, answer), row in zip(sent, rows, strict=True):
-            grant = read_grant(want, row)
+        for (claim, answer), row in zip(sent, rows, strict=True):
+            grant = read_grant(claim, row)
             if grant.given:
-                self._books.granted(want.budgets, grant.reserved_usd)
-            for (bucket, _), level in zip(want.takes, grant.levels, strict=True):
+                self._ledger.granted(claim.budgets, grant.reserved_usd)
+            for (bucket, _), level in zip(claim.takes, grant.levels, strict=True):
                 self._levels[bucket.name] = (bucket, level.level, now)
             if answer.done():
-                self._let_go(want, grant)
+                self._let_go(claim, grant)
             else:
                 answer.set_result(grant)
         if len(self._levels) > self._levels_kept:
@@ -115,29 +115,29 @@ class Takes:
         """Redis does not answer: decide for all waiting callers here, as one of `replicas`."""
         now = time.monotonic()
         if self.fallback is None:
-            self.fallback = LocalFallback(self._books, self._levels, replicas, now)
+            self.fallback = LocalFallback(self._ledger, self._levels, replicas, now)
         elif self.rejoins_at is not None:
             self.fallback.owed(now)  # it has been sent, or is on its way
         self.rejoins_at = None
-        for want, answer in [*self._sent, *self._waiting]:
+        for claim, answer in [*self._sent, *self._waiting]:
             if not answer.done():
-                answer.set_result(self._decide(self.fallback, want))
+                answer.set_result(self._decide(self.fallback, claim))
         self._sent, self._waiting = [], []
 
-    def _decide(self, fallback: LocalFallback, want: Want) -> Grant:
-        grant = fallback.take(want, time.monotonic())
+    def _decide(self, fallback: LocalFallback, claim: Claim) -> Grant:
+        grant = fallback.take(claim, time.monotonic())
         if grant.given and self.rejoins_at is not None:
-            for bucket, amount in want.takes:
-                self.gives.add(bucket, -amount)
-            self._pace.soon()
+            for bucket, amount in claim.takes:
+                self.adjustments.add(bucket, -amount)
+            self._timer.soon()
         return grant
 
     def returned(self, settle_s: float) -> None:
-        """Redis is back: send it what was taken meanwhile, and from now on each take."""
+        """Redis is back: send it what was taken meanwhile, and from now on each change."""
         if self.fallback is not None and self.rejoins_at is None:
             now = time.monotonic()
             for bucket, amount in self.fallback.owed(now):
-                self.gives.add(bucket, amount)
+                self.adjustments.add(bucket, amount)
             self.rejoins_at = now + settle_s
 
     @property

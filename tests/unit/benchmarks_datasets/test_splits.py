@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.training.splits import split
+from benchmarks.datasets.splits import split
 from predictors.training.dataset import Dataset, DatasetError, joined
-
-from .made import answers, log
+from tests.unit.benchmarks_training.made import answers, log
 
 
 def test_prompts_are_split_by_group() -> None:

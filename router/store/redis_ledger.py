@@ -1,4 +1,4 @@
-"""What this replica knows of all spending and reservations, and which of its own amounts Redis does not know yet.
+"""The spending and reservations that this replica knows, and which of its own amounts Redis does not know yet.
 
 For each budget it has the total that each run ever spent. A total only grows: of two values the greater is the later, and
 sending one twice changes nothing. Reservations are sent as totals too, each by its own replica only.
@@ -20,7 +20,7 @@ _PAGE = 500
 
 
 @dataclass(slots=True)
-class Line:
+class Balance:
     """One budget in USD: spent by each run and in sum, reserved by this replica and by the others, and this replica's
     amounts that Redis acknowledged last."""
 
@@ -42,7 +42,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class BooksUpdate:
+class LedgerUpdate:
     """The money in one exchange: own (spent, reserved) by budget, and totals of other runs."""
 
     own: Mapping[Name, tuple[float, float]]
@@ -50,71 +50,71 @@ class BooksUpdate:
     reserved: list[tuple[str, float]]
 
 
-class Books:
-    """The books of one replica. `run_id` is its run."""
+class Ledger:
+    """The ledger of one replica. `run_id` is its run."""
 
     def __init__(self, run_id: str) -> None:
         self._run = run_id
-        self._lines: dict[Name, Line] = {}
+        self._balances: dict[Name, Balance] = {}
         self._changed: dict[Name, None] = {}
         self._foreign: dict[tuple[Name, str], None] = {}
         self._oldest = ""
 
-    def line(self, name: Name) -> Line:
-        """The budget's line, made at its first use."""
-        line = self._lines.get(name)
-        if line is None:
-            line = self._lines[name] = Line()
+    def balance(self, name: Name) -> Balance:
+        """A budget's balance, made at its first use."""
+        balance = self._balances.get(name)
+        if balance is None:
+            balance = self._balances[name] = Balance()
             if name[1] != TOTAL and oldest_kept(name[1]) > self._oldest:
                 self._forget(oldest_kept(name[1]))
-        return line
+        return balance
 
     def _forget(self, oldest: str) -> None:
         self._oldest = oldest
-        for name in [each for each in self._lines if each[1] != TOTAL and each[1] < oldest]:
-            del self._lines[name]
+        for name in [each for each in self._balances if each[1] != TOTAL and each[1] < oldest]:
+            del self._balances[name]
             self._changed.pop(name, None)
 
     def load(self, spent: Mapping[Name, Mapping[str, float]]) -> dict[Name, float]:
         """Load totals by run from the store. Returns how much of each budget was not known before."""
         added = {}
         for name, by_run in spent.items():
-            line = self.line(name)
-            before_usd = line.spent_usd
+            balance = self.balance(name)
+            before_usd = balance.spent_usd
             for run, usd in by_run.items():
-                if line.spent_by(run, usd):
+                if balance.spent_by(run, usd):
                     self._foreign[name, run] = None
-            added[name] = line.spent_usd - before_usd
+            added[name] = balance.spent_usd - before_usd
         return added
 
     def spent_usd(self, name: Name) -> float:
         """What all replicas have spent of a budget, as far as is known."""
-        line = self._lines.get(name)
-        return 0.0 if line is None else line.spent_usd
+        balance = self._balances.get(name)
+        return 0.0 if balance is None else balance.spent_usd
 
     # --- what happens here ---
     def settle(self, name: Name, reserved_usd: float, spent_usd: float) -> None:
         """Replace a reservation by what was spent."""
-        line = self.line(name)
+        balance = self.balance(name)
         if reserved_usd:
-            line.reserved_usd = without_rounding(line.reserved_usd - reserved_usd)
+            balance.reserved_usd = without_rounding(balance.reserved_usd - reserved_usd)
         if spent_usd:
-            line.spent_by(self._run, line.by_run.get(self._run, 0.0) + spent_usd)
+            balance.spent_by(self._run, balance.by_run.get(self._run, 0.0) + spent_usd)
         self._changed[name] = None
 
     def reserve(self, budgets: Iterable[Budget], usd: float) -> None:
         """Reserve by this replica's own decision."""
         for budget in budgets:
             name = budget.key, budget.period
-            self.line(name).reserved_usd += usd
+            self.balance(name).reserved_usd += usd
             self._changed[name] = None
 
     def granted(self, budgets: Iterable[Budget], usd: float) -> None:
         """Redis has reserved this for us."""
         for budget in budgets:
-            line = self.line((budget.key, budget.period))
-            line.reserved_usd += usd
-            line.sent_reserved_usd += usd
+            balance = self.balance((budget.key, budget.period))
+            balance.reserved_usd += usd
+            balance.sent_reserved_usd += usd
 
     # --- exchanges ---
     @property
@@ -125,62 +125,67 @@ class Books:
     def resend_all(self) -> None:
         """Send everything again: Redis may have lost its data, and holds no reservation of this replica."""
         self._foreign = {
-            (name, run): None for name, line in self._lines.items() for run in line.by_run if run != self._run
+            (name, run): None
+            for name, balance in self._balances.items()
+            for run in balance.by_run
+            if run != self._run
         }
-        for name, line in self._lines.items():
-            line.sent_spent_usd = line.sent_reserved_usd = 0.0
-            if line.reserved_usd or self._run in line.by_run:
+        for name, balance in self._balances.items():
+            balance.sent_spent_usd = balance.sent_reserved_usd = 0.0
+            if balance.reserved_usd or self._run in balance.by_run:
                 self._changed[name] = None
 
-    def update(self) -> BooksUpdate:
+    def update(self) -> LedgerUpdate:
         """The next page to send; `acknowledged` confirms it."""
         own, spent, reserved = {}, [], []
         for name in itertools.islice(self._changed, _PAGE):
-            line = self._lines[name]
-            mine_usd = line.by_run.get(self._run, 0.0)
-            own[name] = mine_usd, line.reserved_usd
-            if mine_usd != line.sent_spent_usd:
+            balance = self._balances[name]
+            mine_usd = balance.by_run.get(self._run, 0.0)
+            own[name] = mine_usd, balance.reserved_usd
+            if mine_usd != balance.sent_spent_usd:
                 spent.append((in_redis(name), self._run, mine_usd))
-            if line.reserved_usd != line.sent_reserved_usd:
-                reserved.append((in_redis(name), line.reserved_usd))
+            if balance.reserved_usd != balance.sent_reserved_usd:
+                reserved.append((in_redis(name), balance.reserved_usd))
         for name in own:
             del self._changed[name]
         for name, run in list(itertools.islice(self._foreign, _PAGE)):
             del self._foreign[name, run]
-            if name in self._lines:
-                spent.append((in_redis(name), run, self._lines[name].by_run[run]))
-        return BooksUpdate(own, spent, reserved)
+            if name in self._balances:
+                spent.append((in_redis(name), run, self._balances[name].by_run[run]))
+        return LedgerUpdate(own, spent, reserved)
 
-    def acknowledged(self, update: BooksUpdate) -> None:
+    def acknowledged(self, update: LedgerUpdate) -> None:
         """Redis has received an update."""
         for name, (spent_usd, reserved_usd) in update.own.items():
-            if name in self._lines:
-                line = self._lines[name]
-                line.sent_spent_usd, line.sent_reserved_usd = spent_usd, reserved_usd
+            if name in self._balances:
+                balance = self._balances[name]
+                balance.sent_spent_usd, balance.sent_reserved_usd = spent_usd, reserved_usd
 
     def received(self, in_redis: str, run: str, spent_usd: float, held_usd: float) -> None:
         """Of a budget, another run's spending and all reservations."""
         period, _, key = in_redis.partition(":")
         if period != TOTAL and period < self._oldest:
             return
-        line = self.line((key, period))
-        line.spent_by(run, spent_usd)
-        line.reserved_elsewhere_usd = without_rounding(held_usd - line.sent_reserved_usd)
+        balance = self.balance((key, period))
+        balance.spent_by(run, spent_usd)
+        balance.reserved_elsewhere_usd = without_rounding(held_usd - balance.sent_reserved_usd)
 
     # --- alone ---
-    def standing(self) -> dict[Name, tuple[float, float]]:
+    def used_at_last_answer(self) -> dict[Name, tuple[float, float]]:
         """By budget: what was used of it when Redis last answered, and this replica's own part of that."""
-        standing = {}
-        for name, line in self._lines.items():
-            own_usd = line.sent_spent_usd + line.sent_reserved_usd
-            others_usd = line.spent_usd - line.by_run.get(self._run, 0.0) + line.reserved_elsewhere_usd
-            standing[name] = own_usd + others_usd, own_usd
-        return standing
+        used = {}
+        for name, balance in self._balances.items():
+            own_usd = balance.sent_spent_usd + balance.sent_reserved_usd
+            others_usd = (
+                balance.spent_usd - balance.by_run.get(self._run, 0.0) + balance.reserved_elsewhere_usd
+            )
+            used[name] = own_usd + others_usd, own_usd
+        return used
 
     def own_usd(self, name: Name) -> float:
         """What this replica has spent and reserved of a budget."""
-        line = self._lines.get(name)
-        return 0.0 if line is None else line.by_run.get(self._run, 0.0) + line.reserved_usd
+        balance = self._balances.get(name)
+        return 0.0 if balance is None else balance.by_run.get(self._run, 0.0) + balance.reserved_usd
 
 
 def without_rounding(usd: float) -> float:

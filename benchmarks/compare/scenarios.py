@@ -1,4 +1,4 @@
-"""`python -m benchmarks.scenarios`: the small form of every reference scenario, one after another."""
+"""`python -m benchmarks.compare.scenarios`: the small form of every reference scenario, one after another."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.scenarios import names
 
 def main(argv: list[str] | None = None) -> int:
     """Exit status: that of the first comparison that failed, else 0."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.scenarios", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.compare.scenarios", description=__doc__)
     parser.add_argument(
         "--out", type=Path, default=Path("reports/scenarios"), metavar="DIR", help="one folder a scenario"
     )

@@ -13,7 +13,7 @@ _QUIET_S, _SINGLE_S = 0.1, 0.2
 RETRY_S = 0.5
 
 
-class Pace:
+class ExchangeTimer:
     """At once when a caller waits; after `interval_s` while anything changes; slower when nothing does."""
 
     def __init__(self, interval_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Writes wants and returned amounts for Redis, and reads its grants."""
+"""Writes claims and adjustments of buckets for Redis, and reads its grants."""
 
 from __future__ import annotations
 
@@ -6,43 +6,43 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from router.store.redis_books import in_redis
-from router.store.state import Bucket, Grant, Want, taken
+from router.store.redis_ledger import in_redis
+from router.store.state import Bucket, Claim, Grant, taken
 
 #: JSON has no infinity: a budget without a limit gets one that nobody reaches.
 _ENDLESS_USD = 1e300
 
 
-def want_row(want: Want) -> list[object]:
-    """A want as `redis_exchange.lua` reads it."""
+def claim_row(claim: Claim) -> list[object]:
+    """A claim as `redis_exchange.lua` reads it."""
     return [
-        [(each.name, each.capacity, each.refill_per_s, amount) for each, amount in want.takes],
+        [(each.name, each.capacity, each.refill_per_s, amount) for each, amount in claim.takes],
         [
             (in_redis((each.key, each.period)), min(each.limit_usd, sys.float_info.max))
-            for each in want.budgets
+            for each in claim.budgets
         ],
-        want.reserve_usd,
-        want.least_usd,
+        claim.reserve_usd,
+        claim.least_usd,
     ]
 
 
-def read_grant(want: Want, row: Sequence[Any]) -> Grant:
-    """The script's answer to a want."""
+def read_grant(claim: Claim, row: Sequence[Any]) -> Grant:
+    """The script's answer to a claim."""
     given, levels, short, reserved_usd, left_usd = row
     left = None if left_usd == "" else float(left_usd)
     return Grant(
         [
             taken(float(level), bucket, amount, given)
-            for level, (bucket, amount) in zip(levels, want.takes, strict=True)
+            for level, (bucket, amount) in zip(levels, claim.takes, strict=True)
         ],
-        want.budgets[short - 1] if short else None,
+        claim.budgets[short - 1] if short else None,
         float(reserved_usd),
         float("inf") if left is not None and left > _ENDLESS_USD else left,
     )
 
 
-class Gives:
-    """Amounts for buckets that are not acknowledged yet. A batch keeps its number until it is acknowledged, so that it
+class BucketAdjustments:
+    """Amounts to add to buckets in Redis, until Redis acknowledges them. A batch keeps its number until then, so that it
     counts once even if an answer is lost."""
 
     def __init__(self) -> None:

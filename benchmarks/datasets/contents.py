@@ -1,0 +1,65 @@
+"""What a data set consists of, counted."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from predictors.learned.models import ArtifactKind
+from predictors.training.dataset import Dataset
+
+#: What a source may say beside its licence.
+_KEPT = ("limited_to", "from", "seed")
+
+
+def rows(kind: ArtifactKind, data: Dataset) -> int:
+    """How many rows of a data set this kind can use, roughly: answers with a length or a quality, or attempts."""
+    if kind.learns_from == "attempts":
+        return len(data.attempts)
+    if kind.learns_from == "lengths":
+        return sum(each.output_tokens is not None for each in data.answers)
+    return sum(each.quality is not None for each in data.answers)
+
+
+def rows_by_source(data: Dataset) -> list[dict[str, Any]]:
+    """For each source: name, licence, rows by table, and the days of its first and last row where known."""
+    counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    times: dict[str, list[float]] = defaultdict(list)
+    of_prompt = {each.id: each.source for each in data.prompts}
+    of_run = {each.id: each.source for each in data.runs}
+    for name in of_prompt.values():
+        counts[name]["prompts"] += 1
+    for answer in data.answers:
+        name = of_prompt[answer.prompt]
+        counts[name]["answers"] += 1
+        if answer.at_s is not None:
+            times[name].append(answer.at_s)
+    for run in data.runs:
+        counts[run.source]["runs"] += 1
+        if run.started_at_s is not None:
+            times[run.source].append(run.started_at_s)
+    for attempt in data.attempts:
+        counts[of_run[attempt.run]]["attempts"] += 1
+    known = {str(each["name"]): each for each in data.about.get("sources", ())}
+    return [
+        {
+            "name": name,
+            "licence": known.get(name, {}).get("licence"),
+            **counts[name],
+            "first_day": _day(min(times[name], default=None)),
+            "last_day": _day(max(times[name], default=None)),
+            **{each: value for each, value in known.get(name, {}).items() if each in _KEPT},
+        }
+        for name in sorted(counts)
+    ]
+
+
+def _day(at_s: float | None) -> str | None:
+    return None if at_s is None else datetime.fromtimestamp(at_s, UTC).date().isoformat()
+
+
+def names_of(rows: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The sources that `rows_by_source` tells of."""
+    return {str(row["name"]) for row in rows}

@@ -1,0 +1,88 @@
+"""A policy or a predictor that raises ends the request that was being placed, and no other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from router.core.events import Arrived, Cancel, Dispatch, Ended, FailureKind, Finish, Tick
+from router.core.types import EndedHow, Outcome, Prediction, Slo
+from tests.unit.core.worlds import First, Fixed, dispatched, failed, finished, instance, request, scheduler
+
+
+class Faulty(First):
+    """Fails on the requests named."""
+
+    def __init__(self, *ids: str) -> None:
+        super().__init__()
+        self.ids = ids
+
+    def choose(self, request: Any, options: Any, rng: Any) -> Any:
+        if request.id in self.ids:
+            raise ValueError(request.id)
+        return super().choose(request, options, rng)
+
+
+class Late(Fixed):
+    """Expects the first token by 0.5 s, and gains by a second attempt after that."""
+
+    def predict(self, request: Any, candidate: Any, instance: Any, now: float) -> Prediction:
+        return Prediction(output_tokens_p50=100.0, ttft_s_p50=0.1, ttft_s_p95=0.5, p_miss=0.04)
+
+
+def faulty(*ids: str, slots: int | None = None, **settings: Any) -> tuple[Any, list[str]]:
+    faults: list[str] = []
+    s = scheduler(instance("a", slots=slots), instance("b", slots=slots), policy=Faulty(*ids), **settings)
+    s.on_fault = lambda error: faults.append(str(error))
+    return s, faults
+
+
+def test_the_request_that_arrives_ends_with_an_internal_error() -> None:
+    s, faults = faulty("r1")
+    settlement = finished(s.handle(Arrived(request()), 0.0))
+    assert (settlement.outcome, settlement.error_code) == (Outcome.BACKEND_ERROR, "internal_error")
+    assert (faults, s.live) == (["r1"], 0)
+
+
+def test_a_fault_in_the_queue_leaves_the_other_instructions() -> None:
+    s, faults = faulty("r3", slots=1, max_queue=10)
+    for name in ("r1", "r2", "r3", "r4"):
+        s.handle(Arrived(request(name)), 0.0)
+    assert s.queue_depth == 2
+    out = s.handle(Ended("r1", 1, EndedHow.OK), 1.0)
+    assert [(type(each), each.request_id) for each in out] == [
+        (Finish, "r1"),
+        (Finish, "r3"),
+        (Dispatch, "r4"),
+    ]
+    assert out[1].settlement.error_code == "internal_error"
+    assert (faults, s.queue_depth, s.live) == (["r3"], 0, 2)
+
+
+def test_a_fault_in_a_retry_ends_the_request() -> None:
+    s, faults = faulty()
+    assert dispatched(s.handle(Arrived(request()), 0.0)).attempt == 1
+    s.policies["first"].ids = ("r1",)
+    settlement = finished(s.handle(failed(kind=FailureKind.UNREACHABLE), 1.0))
+    assert (settlement.outcome, settlement.error_code) == (Outcome.BACKEND_ERROR, "internal_error")
+    assert (faults, s.live) == (["r1"], 0)
+
+
+def test_a_fault_in_a_hedge_cancels_what_is_under_way() -> None:
+    policy = Faulty()
+    s = scheduler(instance("a"), instance("b"), policy=policy, predictor=Late(), hedge_share=1.0)
+    faults: list[Exception] = []
+    s.on_fault = faults.append
+    s.handle(Arrived(request(slo=Slo(ttft_s=1.0))), 0.0)
+    policy.ids = ("r1",)
+    out = s.handle(Tick(), 0.5)
+    assert [type(each) for each in out] == [Cancel, Finish]
+    assert (finished(out).error_code, len(faults), s.live) == ("internal_error", 1, 0)
+
+
+def test_without_a_driver_that_takes_faults_they_are_raised() -> None:
+    s, _ = faulty("r1")
+    s.on_fault = None
+    with pytest.raises(ValueError, match="r1"):
+        s.handle(Arrived(request()), 0.0)
