@@ -13,19 +13,33 @@ import logging
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import copy_context
 from types import coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from router.gateway.http.request_body import ClientGone, too_large
 
-if TYPE_CHECKING:
-    from router.gateway.http.server import GatewayProtocol
-
 logger = logging.getLogger("headway")
 
 Handler = Callable[["ClientRequest"], Coroutine[Any, Any, None]]
+
+
+class ClientConnection(Protocol):
+    """The connection of a request. `tasks` is what the server waits for at its end, or cancels."""
+
+    transport: asyncio.Transport
+    flow: FlowControl
+    loop: asyncio.AbstractEventLoop
+    tasks: set[Any]
+
+    def common_lines(self) -> bytes:
+        """The header lines of every response."""
+        ...
+
+    def on_response_complete(self) -> None:
+        """The response is written: the next request may be served."""
+        ...
 
 
 class ClientRequest:
@@ -38,11 +52,11 @@ class ClientRequest:
 
     __slots__ = (
         "_chunked",
+        "_connection",
         "_continue",
         "_handler",
         "_limit",
         "_parts",
-        "_protocol",
         "_size",
         "_waiter",
         "_write",
@@ -61,7 +75,7 @@ class ClientRequest:
 
     def __init__(
         self,
-        protocol: GatewayProtocol,
+        connection: ClientConnection,
         handler: Handler,
         method: bytes,
         path: str,
@@ -71,9 +85,9 @@ class ClientRequest:
         keep_alive: bool,
         expects_continue: bool,
     ) -> None:
-        self._protocol = protocol
+        self._connection = connection
         self._handler = handler
-        self._write = protocol.transport.write
+        self._write = connection.transport.write
         self._chunked = not http_1_0
         self._continue = expects_continue
         self._parts: list[bytes] = []
@@ -93,7 +107,7 @@ class ClientRequest:
     # --- its life --------------------------------------------------------------------------------------
     def start(self) -> None:
         """Call the handler; what of it has to wait goes on in a task, which leaving and a shutdown cancel."""
-        self._protocol.tasks.add(self)  # type: ignore[arg-type]  # uvicorn waits for these and cancels them
+        self._connection.tasks.add(self)  # uvicorn waits for these and cancels them
         handling = self._handler(self)
         context = copy_context()
         try:
@@ -104,7 +118,7 @@ class ClientRequest:
             logger.exception("a request failed inside the gateway")
             self.abort()
             return
-        task = self._protocol.loop.create_task(_rest(handling, waits_for), context=context)
+        task = self._connection.loop.create_task(_rest(handling, waits_for), context=context)
         self.on_left = self.on_shutdown = task.cancel
         task.add_done_callback(self._handled)
 
@@ -117,7 +131,7 @@ class ClientRequest:
     def cancel(self, msg: object = None) -> None:
         """The server shuts down and waits no longer."""
         del msg
-        self._protocol.loop.call_soon(self._shut_down)
+        self._connection.loop.call_soon(self._shut_down)
 
     def _shut_down(self) -> None:
         if self.on_shutdown is not None:
@@ -140,7 +154,7 @@ class ClientRequest:
         self._size += len(data)
         if self._size > self._limit:
             if self._waiter is None:
-                self._protocol.flow.pause_reading()
+                self._connection.flow.pause_reading()
             self._wake()
 
     def body_ended(self) -> None:
@@ -154,14 +168,14 @@ class ClientRequest:
         self._limit = limit = int(max_body_mb * 1024 * 1024)
         if length is not None and length.isdigit() and int(length) > limit:
             raise too_large(max_body_mb)
-        protocol = self._protocol
-        if self._continue and not protocol.transport.is_closing():
+        connection = self._connection
+        if self._continue and not connection.transport.is_closing():
             self._continue = False
             self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if self.more_body:
-            protocol.flow.resume_reading()
+            connection.flow.resume_reading()
         while self.more_body and not self.left and self._size <= limit:
-            self._waiter = waiter = protocol.loop.create_future()
+            self._waiter = waiter = connection.loop.create_future()
             try:
                 await waiter
             finally:
@@ -181,7 +195,7 @@ class ClientRequest:
     @property
     def paused(self) -> bool:
         """Whether the client reads more slowly than we write; `on_writable` says when it has caught up."""
-        return self._protocol.flow.write_paused and not self.left
+        return self._connection.flow.write_paused and not self.left
 
     def respond(self, status: int, headers: bytes, body: bytes) -> None:
         """The complete response in one write. `headers` are complete lines that the router made itself."""
@@ -218,12 +232,12 @@ class ClientRequest:
     def gone(self) -> None:
         """Stop writing: the client has left."""
         self.left = True
-        self._protocol.tasks.discard(self)
+        self._connection.tasks.discard(self)
 
     def abort(self) -> None:
         """Close the connection at once."""
         self.gone()
-        self._protocol.transport.abort()
+        self._connection.transport.abort()
 
     def _head(self, status: int, headers: bytes) -> bytes:
         self.response_started = True
@@ -231,15 +245,15 @@ class ClientRequest:
         if not self._chunked:
             self.keep_alive = False
         closing = b"" if self.keep_alive else b"connection: close\r\n"
-        return b"%b%b%b%b" % (STATUS_LINE[status], self._protocol.common_lines(), headers, closing)
+        return b"%b%b%b%b" % (STATUS_LINE[status], self._connection.common_lines(), headers, closing)
 
     def _end(self) -> None:
         self.response_complete = True
-        protocol = self._protocol
-        protocol.tasks.discard(self)
+        connection = self._connection
+        connection.tasks.discard(self)
         if not self.keep_alive:
-            protocol.transport.close()
-        protocol.on_response_complete()
+            connection.transport.close()
+        connection.on_response_complete()
 
 
 @coroutine
