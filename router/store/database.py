@@ -113,13 +113,11 @@ def _set_pragmas(connection: Any, _record: object) -> None:
     process loses nothing); checkpoints write it to disk."""
     cursor = connection.cursor()
     try:
-        for pragma in (
-            f"busy_timeout={BUSY_TIMEOUT_MS}",
-            "auto_vacuum=INCREMENTAL",  # only takes effect on a new file, before its first table
-            "journal_mode=WAL",
-            "synchronous=NORMAL",
-            "journal_size_limit=67108864",
-        ):
+        cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+        cursor.execute("PRAGMA page_count")
+        if cursor.fetchone() == (0,):  # on a file with tables it has no effect, but waits for who writes
+            cursor.execute("PRAGMA auto_vacuum=INCREMENTAL")
+        for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "journal_size_limit=67108864"):
             cursor.execute(f"PRAGMA {pragma}")
     except BaseException:
         # The pool does not know the connection yet, and its thread would outlive the event loop.

@@ -126,9 +126,9 @@ class Store:
     ) -> Store:
         """Open for recording: migrate the tables, take over from killed runs, begin a run.
 
-        Counter files and the spool (at most `spool_mb`) are in `spool_directory`; without one beside a SQLite file, or for
-        a server in `state_dir`. Waits up to `wait_s` seconds for a server to answer. Raises StoreError: unreachable, not
-        writable, not our database, no counter file possible.
+        Counter files and the spool (at most `spool_mb`) are in `spool_directory`. Without one they are beside a SQLite
+        file, or, for a server, in `state_dir`. Waits up to `wait_s` seconds for a server to answer. Raises StoreError:
+        unreachable, not writable, not our database, no counter file possible.
         """
         parsed = parse_url(url)
         engine = create_engine(parsed)
