@@ -34,7 +34,7 @@ from benchmarks.simulator import Fleet, arrivals, open_fleet, simulate
 from predictors.learned.models import load_models
 from router.config import FleetConfig, loads
 from router.gateway.app import create_app
-from router.gateway.endpoints import Api
+from router.gateway.endpoints import ROUTES, HotPaths
 from router.gateway.http.server import GatewayServer, server_config
 from router.wiring import open_gateway
 
@@ -94,9 +94,9 @@ async def _serve(config: FleetConfig, listener: socket.socket, client: _Client) 
         client.begin(server, listener.getsockname()[1])
 
     async with open_gateway(config) as gateway:
-        app = Api(gateway, create_app(gateway, started, None))
+        app = create_app(gateway, started, None)
         settings = server_config(app, config.server.host, config.server.port, grace_s=1.0)
-        server = GatewayServer(settings, lambda: gateway.config)
+        server = GatewayServer(settings, lambda: gateway.config, ROUTES, HotPaths(gateway))
         await server.serve(sockets=[listener])
 
 

@@ -1,7 +1,7 @@
 """Which candidates may serve a request, and the refusal if none may.
 
-Lasting conditions are checked before passing ones: engine capabilities, context length, quality, money, health, and then
-a free slot. The first check that no candidate passes gives the reason of the refusal.
+Permanent conditions are checked before temporary ones: engine capabilities, context length, quality, money, health, and
+then a free slot. The first check that no candidate passes gives the reason of the refusal.
 """
 
 from __future__ import annotations
