@@ -10,11 +10,15 @@ from benchmarks.workloads.format import PREFIX_BLOCK_TOKENS, WorkloadError, Work
 from predictors.learned.text import prompt_features
 from router.core.errors import Refusal
 from router.core.types import PREFIX_TOKENS, PromptFeatures, Request
+from router.gateway.fleet.rules import Rules
 from router.gateway.intake.request import scheduler_request
 from router.request.prompt import PromptFacts
 from router.request.routing_input import from_body
+from router.request.routing_params import RoutingParams
 
 _HASHED_BLOCKS = PREFIX_TOKENS // PREFIX_BLOCK_TOKENS
+#: The most different routing parameters that are remembered.
+_CACHED = 1000
 
 
 class Arrival(NamedTuple):
@@ -50,16 +54,14 @@ def arrivals(
     of them ask for. `policy` replaces theirs, `slo` (ms) is for those that have none. Raises WorkloadError
     naming the request for what the fleet refuses or the simulator cannot know."""
     rules = fleet.rules
+    merged: dict[str, RoutingParams] = {}  # by what a request says: most workloads repeat a few parameters
     for each in requests:
-        routing: dict[str, Any] = dict(each.routing or {})
-        if policy is not None:
-            routing["policy"] = policy
-        if slo and not routing.get("slo"):
-            routing["slo"] = dict(slo)
-        try:
-            params = rules.routing_rules.merge(model, None, from_body(routing) if routing else None)
-        except Refusal as refusal:
-            raise WorkloadError(f"request {each.id}: {refusal.message}") from None
+        said = repr(each.routing)
+        params = merged.get(said)
+        if params is None:
+            if len(merged) >= _CACHED:
+                merged.clear()
+            params = merged[said] = _params(each, rules, policy, model, slo)
         hashes = each.prefix_hashes or ()
         tokens = each.prompt_tokens
         request = scheduler_request(
@@ -83,6 +85,21 @@ def arrivals(
                 if name not in lengths:
                     raise WorkloadError(f"request {each.id}: output_tokens says nothing of model {name}")
         yield Arrival(request, lengths, each.quality or {}, hashes)
+
+
+def _params(
+    request: WorkloadRequest, rules: Rules, policy: str | None, model: str, slo: Mapping[str, float] | None
+) -> RoutingParams:
+    """The request's routing parameters, merged as the gateway merges them."""
+    routing: dict[str, Any] = dict(request.routing or {})
+    if policy is not None:
+        routing["policy"] = policy
+    if slo and not routing.get("slo"):
+        routing["slo"] = dict(slo)
+    try:
+        return rules.routing_rules.merge(model, None, from_body(routing) if routing else None)
+    except Refusal as refusal:
+        raise WorkloadError(f"request {request.id}: {refusal.message}") from None
 
 
 def _features(request: WorkloadRequest) -> PromptFeatures | None:
