@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import log, nan
 from pathlib import Path
+from struct import Struct
 from typing import Any, Self
 
 import numpy as np
@@ -18,8 +18,8 @@ from router.core.types import Outcome, Prediction, Request
 OUTCOMES: tuple[str, ...] = tuple(outcome.value for outcome in Outcome)
 _CODE = {outcome: code for code, outcome in enumerate(Outcome)}
 
-#: Columns and their type codes. Times in seconds; unknown is NaN; `instance` and `model` index the run's
-#: names, with their count for none; `met` is 1, 0, or 2 for no SLO.
+#: Columns and their type codes, those of `struct`. Times in seconds; unknown is NaN; `instance` and `model` index the
+#: run's names, with their count for none; `met` is 1, 0, or 2 for no SLO.
 COLUMNS: dict[str, str] = {
     "index": "q",  # place in the workload
     "arrival_s": "d",
@@ -50,7 +50,8 @@ COLUMNS: dict[str, str] = {
     "propensity": "f",  # probability with which the policy took it; NaN if there were several attempts
 }
 _NO_PREDICTION = Prediction()
-_NUMPY = {"q": np.int64, "d": np.float64, "B": np.uint8, "H": np.uint16, "i": np.int32, "f": np.float32}
+#: A request's row, without padding.
+_ROW = Struct("=" + "".join(COLUMNS.values()))
 
 
 def _number(value: float | None) -> float:
@@ -65,8 +66,7 @@ class Log:
         self.models = tuple(models)
         self._instance = {name: index for index, name in enumerate(self.instances)}
         self._model = {name: index for index, name in enumerate(self.models)}
-        self._columns = {name: array(code) for name, code in COLUMNS.items()}
-        self._append: list[Callable[[Any], None]] = [column.append for column in self._columns.values()]
+        self._rows = bytearray()
 
     def add(self, index: int, request: Request, settlement: Settlement, quality: float) -> None:
         """One request has ended. `index` is its place in the workload, `quality` the true one of its answer (NaN:
@@ -80,7 +80,7 @@ class Log:
             instance = self._instance[answer.candidate.instance]
             model = self._model[answer.candidate.model]
         met = settlement.slo_met
-        values = (
+        self._rows += _ROW.pack(
             index,
             request.arrived_at,
             _CODE[settlement.outcome],
@@ -109,19 +109,15 @@ class Log:
             _number(prediction.p_miss),
             _number(propensity),
         )
-        for append, value in zip(self._append, values, strict=True):
-            append(value)
 
     def __len__(self) -> int:
-        return len(self._columns["index"])
+        return len(self._rows) // _ROW.size
 
     def columns(self) -> dict[str, npt.NDArray[Any]]:
         """The columns in the workload's order."""
-        order = np.argsort(np.frombuffer(self._columns["index"], dtype=np.int64), kind="stable")
-        return {
-            name: np.frombuffer(self._columns[name], dtype=_NUMPY[code])[order]
-            for name, code in COLUMNS.items()
-        }
+        rows = np.frombuffer(self._rows, dtype=[(name, f"={code}") for name, code in COLUMNS.items()])
+        order = np.argsort(rows["index"], kind="stable")
+        return {name: rows[name][order] for name in COLUMNS}
 
 
 class Gaps:
