@@ -64,9 +64,16 @@ class LeastLatency:
         else:
             index = min(every, key=lambda at: (misses[at], times_s[at], name_of(options[at])))
         bound_s = times_s[index] * (1.0 + SIMILAR)
-        reasons = [
-            None if at == index else self._reason(at, index, times_s, misses, distrusted) for at in every
+        least = _format_time(times_s[index])
+        reasons: list[str | None] = [
+            BUSIER
+            if distrusted
+            else f"would miss its SLO with probability {miss:.2f}"
+            if miss > self.epsilon
+            else f"slower, including the delay to other requests: {_format_time(time_s)}, against {least}"
+            for miss, time_s in zip(misses, times_s, strict=True)
         ]
+        reasons[index] = None
         return Choice(
             index,
             [None if time_s == inf else time_s for time_s in times_s],
@@ -83,18 +90,6 @@ class LeastLatency:
         """Compare the outcome with P(miss)."""
         self._guard.observed(request.id, met)
 
-    def _reason(
-        self, at: int, index: int, times_s: Sequence[float], misses: Sequence[float], distrusted: bool
-    ) -> str:
-        if distrusted:
-            return BUSIER
-        if misses[at] > self.epsilon:
-            return f"would miss its SLO with probability {misses[at]:.2f}"
-        return (
-            f"slower, including the delay to other requests: {_format_time(times_s[at])}, "
-            f"against {_format_time(times_s[index])}"
-        )
-
 
 def expected_s(option: Option, ttft_weight: float) -> float:
     """Expected time of an option in seconds, with TTFT weighted in; infinite if unknown."""
@@ -109,13 +104,14 @@ def expected_s(option: Option, ttft_weight: float) -> float:
 def added_s(request: Request, option: Option) -> float:
     """Expected seconds that the request adds to the E2E of all sequences at the option's instance, in total."""
     instance, prediction = option.instance, option.prediction
+    running = instance.running
     profile = instance.profiles.get(option.candidate.model)
-    if profile is None or prediction is None:
+    if not running or profile is None or prediction is None:
         return 0.0
     tokens = prediction.output_tokens_mean or 0.0
     step_s = profile.per_seq_s + (request.prompt_tokens + tokens / 2) * profile.per_kv_token_s
-    prefill_s = profile.prefill_s(max(1, request.prompt_tokens))
-    return instance.running * (prefill_s + _SHARED_STEPS * tokens * step_s) / instance.speed
+    prefill_s = profile.prefill_s(request.prompt_tokens)
+    return running * (prefill_s + _SHARED_STEPS * tokens * step_s) / instance.speed
 
 
 def least_busy(options: Sequence[Option], among: Sequence[int]) -> int:
@@ -141,4 +137,4 @@ def p_miss(option: Option) -> float:
 
 
 def _format_time(time_s: float) -> str:
-    return format_s(None if time_s == inf else time_s)
+    return "unknown" if time_s == inf else format_s(time_s)

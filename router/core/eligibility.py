@@ -91,6 +91,7 @@ def eligible(
     poor: set[tuple[str, str]] = set()
     best_quality = None
     models = tuple(models)
+    money_ends = money.ends
     if request.min_quality is not None:
         poor, best_quality = _below(request, request.min_quality, models, instances_by_model, qualities)
     for model in models:
@@ -111,13 +112,12 @@ def eligible(
                 out.append((candidate, f"quality below {request.min_quality:g}"))
                 continue
             good = True
-            too_expensive = money.too_expensive(candidate)
-            if too_expensive is not None:
+            if money_ends and (too_expensive := money.too_expensive(candidate)) is not None:
                 over_budget |= too_expensive is OVER_BUDGET
                 out.append((candidate, too_expensive))
                 continue
             affordable = True
-            if (candidate.instance, model) in tried:
+            if tried and (candidate.instance, model) in tried:
                 out.append((candidate, "already tried"))
             elif instance.draining:
                 out.append((candidate, "draining"))

@@ -72,6 +72,11 @@ class RequestMoney:
         ] = {}  # attempts that wait for money; whether more was requested since then
 
     # --- before an attempt ---------------------------------------------------------------------------
+    @property
+    def ends(self) -> bool:
+        """Whether anything bounds it."""
+        return self.reservation is not None or self._request.max_cost_usd is not None
+
     def too_expensive(self, candidate: Candidate) -> str | None:
         """Why the money does not pay the prompt and one token of each choice at this candidate; None if it does."""
         request = self._request
@@ -143,7 +148,7 @@ class RequestMoney:
         """Count an attempt from now on; returns whether it may start now. It needs money for its prompt and one token
         of each choice, or for the complete answer if the engine cannot stream it."""
         request, price = self._request, candidate.price
-        if self.reservation is None and request.max_cost_usd is None:
+        if not self.ends:
             return True
         prompt_tokens = request.bound_tokens(candidate.model)
         self._under_way[attempt] = (
