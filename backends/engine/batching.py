@@ -26,10 +26,10 @@ import heapq
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 
-from backends.engine import series
 from backends.engine.active import Active
 from backends.engine.kv import KvBlocks
 from backends.engine.sequence import Progress, PromptTooLong, QueueFull, Sequence
+from backends.engine.series import count_within, span_s
 from router.core.profile import EngineProfile
 
 #: The share of the blocks that an admission leaves free if prompts are not chunked (vLLM's watermark).
@@ -213,7 +213,7 @@ class Engine:
         pairs = 0.0
         self._chunks = []
         # At most one prefill is under way, the last one admitted: it got the whole rest of the budget.
-        for active in list(self._prefilling.values()):
+        for active in tuple(self._prefilling.values()):
             count = min(left, active.target - active.computed)
             if self._blocks(active.computed + count) - self._blocks(active.computed) > self.kv.free:
                 self._preempt_last()
@@ -221,14 +221,14 @@ class Engine:
             else:
                 pairs += self._schedule_chunk(active, count)
                 left -= count
-        if profile.chunked_prefill and not preempted:
+        if self._waiting and profile.chunked_prefill and not preempted:
             left, more = self._admit_waiting(left)
             pairs += more
         self._first_s = profile.step_s(budget - left, decoding, self._context_sum, pairs)
         if not self.every_token and not self._chunks and not preempted:
             self._stretch = self._stretch_steps()
             self._slope_s = decoding * profile.per_kv_token_s
-        self._end_s = self._start_s + self._span_s(self._stretch)
+        self._end_s = self._start_s + span_s(self._first_s, self._slope_s, self._stretch)
 
     def _plan_prompts(self) -> bool:
         """Make the step a prefill of complete waiting prompts. False if none can be admitted."""
@@ -364,8 +364,8 @@ class Engine:
     def _finish_steps(self, count: int) -> None:
         """Complete the first `count` steps of the stretch: count their tokens, report progress, and remove sequences
         that have ended. Takes the blocks for the step after them if that belongs to the stretch."""
-        at_s = self._start_s + self._span_s(count)
         more = count < self._stretch
+        at_s = self._start_s + span_s(self._first_s, self._slope_s, count) if more else self._end_s
         self._grow(count if more else count - 1)
         if not self._prompts_only:
             self._give_tokens(count, at_s)
@@ -376,7 +376,7 @@ class Engine:
             self._start_s = at_s
             self._first_s += count * self._slope_s
             self._stretch -= count
-            self._end_s = at_s + self._span_s(self._stretch)
+            self._end_s = at_s + span_s(self._first_s, self._slope_s, self._stretch)
         else:
             self._chunks = []
             self._stretch = 0
@@ -393,9 +393,13 @@ class Engine:
         self.generation_tokens_total += count * decoding
         while self._end_steps and self._end_steps[0] <= self._steps:
             heapq.heappop(self._end_steps)
-        ended = self._ends.pop(self._steps, {})
+        ended = self._ends.pop(self._steps, None)
         if self.every_token:
-            self._out += [Progress(name, at_s, 1, None) for name in self._decoding if name not in ended]
+            self._out += [
+                Progress(name, at_s, 1, None) for name in self._decoding if not ended or name not in ended
+            ]
+        if ended is None:
+            return
         for active in ended.values():
             new = 1 if self.every_token else active.output - 1
             self._out.append(Progress(active.seq.id, at_s, new, active.finish))
@@ -408,7 +412,7 @@ class Engine:
         decoding = len(self._decoding)
         start_s = self._start_s
         if self._decoded_at_s < start_s and not self.profile.chunked_prefill:
-            start_s += self._span_s(1)
+            start_s += self._first_s
             since = Counter(max(one.decoding_from_s, self._decoded_at_s) for one in self._decoding.values())
             for token_at_s, sequences in since.items():
                 tell(start_s - token_at_s, sequences)
@@ -439,10 +443,6 @@ class Engine:
 
     # Stretches of steps without prefill -------------------------------------------------------------
 
-    def _span_s(self, count: int) -> float:
-        """Seconds that the first `count` steps of the stretch take."""
-        return series.span_s(self._first_s, self._slope_s, count)
-
     def _stretch_steps(self) -> int:
         """How many steps from now on are equal: until a sequence ends, or blocks run out. No waiting sequence can be
         admitted before, because decoding frees no seat and no block."""
@@ -452,6 +452,8 @@ class Engine:
         free = self.kv.free
         cycles = min((most - 1) // self._block, free // len(self._decoding))
         free -= cycles * len(self._decoding)
+        if free >= len(self._decoding):
+            return most  # fewer steps than a block has tokens are left, and a sequence needs one block for these
         steps = 1 + cycles * self._block  # blocks of the first step are taken
         while steps < most:
             free -= len(self._growing[(self._steps + steps) % self._block])
@@ -474,7 +476,7 @@ class Engine:
         """Complete those steps of the stretch that have ended by `now`."""
         if self._stretch <= 1:
             return
-        count = series.count_within(self._first_s, self._slope_s, now - self._start_s, self._stretch - 1)
+        count = count_within(self._first_s, self._slope_s, now - self._start_s, self._stretch - 1)
         if count > 0:
             self._finish_steps(count)
 

@@ -36,6 +36,8 @@ class SimulatedEngine:
     `down` is set while the instance is lost: it answers nothing.
     """
 
+    _engine: Engine | SlotEngine
+
     def __init__(
         self,
         name: str,
@@ -61,7 +63,7 @@ class SimulatedEngine:
     def restart(self) -> None:
         """An empty engine: nothing runs, nothing is cached or loaded."""
         if self._fixed_slots:
-            self._slots = SlotEngine(
+            self._engine = self._slots = SlotEngine(
                 self._profiles,
                 context_tokens=max(
                     each.context_tokens or OLLAMA_CONTEXT_TOKENS for each in self._candidates.values()
@@ -73,7 +75,7 @@ class SimulatedEngine:
             )
         else:
             ((model, profile),) = self._profiles.items()
-            self._batching = Engine(
+            self._engine = self._batching = Engine(
                 profile, context_tokens=self._candidates[model].context_tokens, every_token=False
             )
             self.on_gaps(self._gaps)
@@ -83,7 +85,11 @@ class SimulatedEngine:
         self._gaps = gaps
         if self._batching is not None and gaps is not None:
             speed = self.speed
-            self._batching.on_gaps = lambda gap_s, count: gaps.add(gap_s / speed, count)
+
+            def scaled(gap_s: float, count: int) -> None:
+                gaps.add(gap_s / speed, count)
+
+            self._batching.on_gaps = gaps.add if speed == 1.0 else scaled
 
     @property
     def tells_gaps(self) -> bool:
@@ -107,12 +113,6 @@ class SimulatedEngine:
             return self._batching.limit_tokens
         assert self._slots is not None  # noqa: S101 (restart made one)
         return self._slots.slot_context_tokens(model)
-
-    @property
-    def _engine(self) -> Engine | SlotEngine:
-        engine = self._batching or self._slots
-        assert engine is not None  # noqa: S101 (restart made one)
-        return engine
 
     def submit(
         self,
