@@ -24,7 +24,7 @@ from math import inf
 from random import Random
 
 from policies.calibration_guard import CalibrationGuard
-from policies.picking import format_s, name_of
+from policies.picking import least, name_of
 from router.core.interfaces import Choice, Option
 from router.core.types import Candidate, Request
 
@@ -60,17 +60,17 @@ class LeastLatency:
             index = least_busy(options, meeting if meeting and self._guard.level == 1 else every)
             meeting = []
         elif meeting:
-            index = min(meeting, key=lambda at: (times_s[at], name_of(options[at])))
+            index = least(options, meeting, times_s)
         else:
             index = min(every, key=lambda at: (misses[at], times_s[at], name_of(options[at])))
         bound_s = times_s[index] * (1.0 + SIMILAR)
-        least = _format_time(times_s[index])
+        taken = _format_time(times_s[index])
         reasons: list[str | None] = [
             BUSIER
             if distrusted
             else f"would miss its SLO with probability {miss:.2f}"
             if miss > self.epsilon
-            else f"slower, including the delay to other requests: {_format_time(time_s)}, against {least}"
+            else f"slower, including the delay to other requests: {_format_time(time_s)}, against {taken}"
             for miss, time_s in zip(misses, times_s, strict=True)
         ]
         reasons[index] = None
@@ -137,4 +137,4 @@ def p_miss(option: Option) -> float:
 
 
 def _format_time(time_s: float) -> str:
-    return "unknown" if time_s == inf else format_s(time_s)
+    return "unknown" if time_s == inf else f"{time_s:.3g} s"

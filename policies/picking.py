@@ -15,6 +15,13 @@ def name_of(option: Option) -> tuple[str, str]:
     return candidate.instance, candidate.model
 
 
+def least(options: Sequence[Option], among: Sequence[int], scores: Sequence[float]) -> int:
+    """The index among these (at least one) with the lowest score; ties by name."""
+    lowest = min([scores[index] for index in among])
+    tied = [index for index in among if scores[index] == lowest]
+    return tied[0] if len(tied) == 1 else min(tied, key=lambda index: name_of(options[index]))
+
+
 def by_name(options: Sequence[Option]) -> list[int]:
     """Indices of the options, ordered by name. The order of `options` does not matter."""
     return sorted(range(len(options)), key=lambda index: name_of(options[index]))

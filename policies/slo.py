@@ -37,7 +37,7 @@ from random import Random
 
 from policies.calibration_guard import CalibrationGuard
 from policies.latency import BUSIER, SIMILAR, added_s, expected_s, least_busy, p_miss
-from policies.picking import format_s, name_of
+from policies.picking import format_s, least, name_of
 from router.core.interfaces import Choice, Option
 from router.core.types import Candidate, Request
 
@@ -137,10 +137,7 @@ class BestFit:
     ) -> Choice:
         """P(miss) has been too optimistic for best fit: the least time, or the fewest sequences."""
         blind = self._guard.level > 1
-        if blind:
-            index = least_busy(options, range(len(options)))
-        else:
-            index = min(meeting, key=lambda at: (times_s[at], name_of(options[at])))
+        index = least_busy(options, range(len(options))) if blind else least(options, meeting, times_s)
         reasons = [
             None
             if at == index

@@ -453,7 +453,9 @@ class Engine:
         cycles = min((most - 1) // self._block, free // len(self._decoding))
         free -= cycles * len(self._decoding)
         if free >= len(self._decoding):
-            return most  # fewer steps than a block has tokens are left, and a sequence needs one block for these
+            return (
+                most  # fewer steps than a block has tokens are left, and a sequence needs one block for these
+            )
         steps = 1 + cycles * self._block  # blocks of the first step are taken
         while steps < most:
             free -= len(self._growing[(self._steps + steps) % self._block])

@@ -74,11 +74,13 @@ class SimulatedRequest:
 
 class SimulatedAttempt:
     """An attempt at an engine. `id` names it there, `tokens` are those that the engine gave, `prompt_tokens` its count of
-    the prompt, `wanted_tokens` those that it gives before it stops."""
+    the prompt, `full_tokens` the answer's length if nothing bounds it, `wanted_tokens` those that the engine gives before
+    it stops."""
 
     __slots__ = (
         "dispatch",
         "first_at",
+        "full_tokens",
         "id",
         "prompt_tokens",
         "request",
@@ -95,13 +97,8 @@ class SimulatedAttempt:
         self.first_at: float | None = None
         self.tokens = self.prompt_tokens = 0
         bound_tokens = dispatch.bound.total_tokens
-        whole = self.full_tokens
-        self.wanted_tokens = whole if bound_tokens is None else min(whole, bound_tokens)
-
-    @property
-    def full_tokens(self) -> int:
-        """The answer's length if nothing bounds it."""
-        return self.request.arrival.output_tokens[self.dispatch.candidate.model]
+        self.full_tokens = full_tokens = request.arrival.output_tokens[dispatch.candidate.model]
+        self.wanted_tokens = full_tokens if bound_tokens is None else min(full_tokens, bound_tokens)
 
     @property
     def truncated(self) -> bool:

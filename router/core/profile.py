@@ -69,8 +69,11 @@ class EngineProfile:
         """Seconds to prefill one prompt on an idle engine in chunks of `max_batched_tokens`. `cached_tokens` of it are
         in the prefix cache."""
         new = max(1, prompt_tokens - cached_tokens)
-        chunks, rest = divmod(new, self.max_batched_tokens)
-        linear_s = chunks * max(self.floor_s, self.max_batched_tokens * self.per_token_s)
+        chunks, rest = 0, new
+        linear_s = 0.0
+        if new >= self.max_batched_tokens:
+            chunks, rest = divmod(new, self.max_batched_tokens)
+            linear_s = chunks * max(self.floor_s, self.max_batched_tokens * self.per_token_s)
         if rest:
             linear_s += max(self.floor_s, rest * self.per_token_s)
             chunks += 1

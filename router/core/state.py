@@ -108,7 +108,7 @@ class Instance:
         known = (
             report.running + (report.waiting or 0) + self.dispatched_since_report - self.ended_since_report
         )
-        return max(known, self.in_flight)
+        return known if known > self.in_flight else self.in_flight
 
     def seats(self, model: str) -> int | None:
         """The most sequences of one model that the engine decodes at once; None without a profile."""

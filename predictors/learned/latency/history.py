@@ -232,19 +232,28 @@ class InstanceHistory:
     def _summarise(self, instance: Instance) -> tuple[float, ...]:
         report, waiting, ahead = instance.report, self._waiting, instance.awaiting_first_token + 1.0
         _, tpot_error_last, tpot_error_median, _, _ = self._tpot_error.values
-        moments = (
-            _once(instance.reported_at),
-            _once(waiting[0] if waiting else None),
-            _once(waiting[len(waiting) // 2] if waiting else None),
-            _once(self._first_8[-1] if self._first_8 else None),
-            _since(self._first_8),
-            _since(self._first_32),
-            _since(self._ended),
-            _since(self._arrivals),
-        )
+        reported_at = instance.reported_at
+        first_8, first_32, ended, arrivals = self._first_8, self._first_32, self._ended, self._arrivals
+        waits = 1.0 if waiting else 0.0
         return (
-            *(moment for moment, _ in moments),
-            *(weight for _, weight in moments),
+            # Moments, 0 where there is none.
+            0.0 if reported_at is None else reported_at,
+            waiting[0] if waiting else 0.0,
+            waiting[len(waiting) // 2] if waiting else 0.0,
+            first_8[-1] if first_8 else 0.0,
+            first_8[0] if first_8 else 0.0,
+            first_32[0] if first_32 else 0.0,
+            ended[0] if ended else 0.0,
+            arrivals[0] if arrivals else 0.0,
+            # What the time since each is multiplied with: 1, or 0 without one; the first of several events gives the mean gap.
+            0.0 if reported_at is None else 1.0,
+            waits,
+            waits,
+            1.0 if first_8 else 0.0,
+            1.0 / len(first_8) if first_8 else 0.0,
+            1.0 / len(first_32) if first_32 else 0.0,
+            1.0 / len(ended) if ended else 0.0,
+            1.0 / len(arrivals) if arrivals else 0.0,
             ahead,
             log1p(instance.in_flight),
             log(ahead),
@@ -259,17 +268,6 @@ class InstanceHistory:
             tpot_error_median,
             tpot_error_last,
         )
-
-
-def _once(moment: float | None) -> tuple[float, float]:
-    """(value, mask) of an optional timestamp."""
-    return (0.0, 0.0) if moment is None else (moment, 1.0)
-
-
-def _since(times: deque[float]) -> tuple[float, float]:
-    """(time of the first event, 1 / number of events). The time since the first, times the second value, is the mean
-    gap."""
-    return (times[0], 1.0 / len(times)) if times else (0.0, 0.0)
 
 
 def _bounded(error: float) -> float:
