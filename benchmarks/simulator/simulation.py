@@ -315,7 +315,7 @@ class Simulation:
                 continue
             if progress.new_tokens:
                 attempt.tokens += progress.new_tokens
-                if attempt.first_at is None and attempt.dispatch.streams:
+                if attempt.first_at is None:
                     self._first_token(attempt, now)
             if progress.finished is not None:
                 self._soon(now, partial(self._succeed, attempt))
@@ -330,8 +330,8 @@ class Simulation:
     def _succeed(self, attempt: SimulatedAttempt, now: float) -> None:
         if not attempt.running:
             return  # cancelled in between
-        first_at, instance = attempt.first_at, attempt.dispatch.candidate.instance
-        if first_at is not None and attempt.tokens > 1 and not self.engines[instance].tells_gaps:
+        first_at = now if attempt.first_at is None else attempt.first_at
+        if attempt.tokens > 1 and not self.engines[attempt.dispatch.candidate.instance].tells_gaps:
             self.gaps.add((now - first_at) / (attempt.tokens - 1), attempt.tokens - 1)
         self._end(attempt, EndedHow.OK, now)
         self._arm()

@@ -137,8 +137,7 @@ class Attempt:
     def abort(self) -> None:
         """End it at once; nothing of it is passed on from here on."""
         self.aborted = True
-        if self._call is not None:
-            self._call.abort()
+        self._close()
         if self._task is not None:
             self._task.cancel()
 
@@ -154,8 +153,6 @@ class Attempt:
             if not self._pass(metered, metered.go_on()):
                 self._resume()
         except Exception as error:  # noqa: BLE001 (a fault of ours ends the request)
-            if self._call is not None:
-                self._call.abort()
             self.failed(error)
 
     # --- what its engine says --------------------------------------------------------------------------
@@ -167,6 +164,7 @@ class Attempt:
         """It has given its whole answer: `answer`, or the stream until here."""
         if self.aborted:
             return
+        self._close()
         if answer is not None and self._codec.adjust is not None:
             self._task = asyncio.get_running_loop().create_task(
                 self._adjusted(answer, self._codec.adjust(answer))
@@ -186,6 +184,7 @@ class Attempt:
         """It has failed: by an UpstreamError, or by a fault of ours."""
         if self.aborted:
             return
+        self._close()
         if isinstance(error, UpstreamError):
             self._listener.failed(self, failure_of(error))
             return
@@ -206,6 +205,12 @@ class Attempt:
             self.failed(error)
         else:
             self._listener.succeeded(self)
+
+    def _close(self) -> None:
+        """Let go of the call, which knows this attempt: together they would be a cycle that only the collector finds."""
+        call, self._call = self._call, None
+        if call is not None:
+            call.abort()  # does nothing after a clean end
 
     def _keep(self, answer: dict[str, Any]) -> None:
         """Keep an answer that came in one piece."""
@@ -298,8 +303,6 @@ class Attempt:
             return
         self.cut = True
         self.finish_reason = "length"
-        if self._call is not None:
-            self._call.abort()
         self.ended(None)
 
     def _resume(self) -> None:
