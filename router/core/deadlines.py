@@ -26,9 +26,6 @@ class DeadlineHeap:
     def __init__(self) -> None:
         self._entries: list[tuple[float, str, int]] = []
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
     def add(self, at: float, request_id: str, number: int = 0) -> None:
         """Add an entry that is due at `at`."""
         heapq.heappush(self._entries, (at, request_id, number))
