@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from predictors.analytic.length_table import BINS, bin_of
+from predictors.kernels.length_bins import BINS, bin_of
 from predictors.learned.latency.model import SHAPES, LatencyModel
 from predictors.learned.models import Models
 from predictors.learned.text import prompt_features
