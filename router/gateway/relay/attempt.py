@@ -257,7 +257,8 @@ class Attempt:
                 self.first_at = now
                 first = True
             else:
-                self.itl_max_s = max(self.itl_max_s, now - self._last_at)
+                gap_s = now - self._last_at
+                self.itl_max_s = max(self.itl_max_s, gap_s)
             self._last_at = now
         if usage is not None:
             self.usage = usage
