@@ -181,6 +181,7 @@ async def test_who_leaves_the_queue_frees_its_place(tmp_path):
         first.close()
         await gw.until(lambda: scheduler.live == 0, within_s=1.0)
 
+
 async def test_who_leaves_in_mid_upload_leaves_no_body_behind(tmp_path):
     """Nothing of a request outlives its connection; the collector runs too rarely to wait for it."""
     async with live(tmp_path, vllm("a")) as gw:
@@ -260,7 +261,6 @@ async def test_a_request_that_waits_goes_on_in_a_coroutine(slow):
         loop.set_task_factory(None)
     assert tasks
     assert all(isinstance(work, Coroutine) for work in tasks)
-
 
 
 async def test_who_leaves_in_mid_upload_to_the_control_plane_leaves_no_traceback(closed, caplog):
