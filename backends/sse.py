@@ -193,7 +193,7 @@ class SseScanner:
         usage: Mapping[str, Any] | None = None
         finish_reason: str | None = None
         failure, self.failure = self.failure, None
-        while at < stop:
+        while at < stop - 1:  # a single line end may be left of blank lines
             if self._before is not None and data.startswith(self._before, at):
                 count, end = self._run(data, self._before, at, stop)
                 if count:
