@@ -26,12 +26,14 @@ import orjson
 from backends.engine_errors import from_event
 from backends.engine_numbers import finish_reason as finish_reason_of
 from backends.engine_numbers import sound_usage, token_count
-from backends.sse_events import DONE, carries_token, data_of, object_of
+from backends.sse_events import DONE, carries_token, data_of, event_template, object_of
 from router.core.errors import AnswerTooLarge, UpstreamError
-from router.core.interfaces import Batch
+from router.core.interfaces import Batch, Collector
 
 MAX_EVENT_BYTES = 1024 * 1024
 QUOTE = ord('"')
+_ONE = Batch(b"", 1)
+_new = tuple.__new__  # makes a named tuple in one call
 
 _NULL_FINISH = re.compile(rb'"finish_reason":( ?)null')
 _STRING = rb'[^"\\]*+(?:\\.[^"\\]*+)*+'  # possessive: it takes each byte once
@@ -42,6 +44,8 @@ _MODEL = re.compile(rb'"model"\s*+:\s*+"' + _STRING + rb'"')
 class SseScanner:
     """Scans one answer. `model` is the fleet's name of the model, `choices` the request's `n`.
 
+    With a `collector` the events go to it, and the batches have no data.
+
     After a `feed`, `done` says that the end mark came and `failure` holds an error that the engine
     reported after the events already returned; nothing that follows either is looked at.
     """
@@ -50,11 +54,13 @@ class SseScanner:
         "_after",
         "_before",
         "_choices",
+        "_collector",
         "_constant_bytes",
         "_cut",
         "_early_bytes",
         "_edge",
         "_empty",
+        "_field",
         "_held",
         "_held_bytes",
         "_max_event_bytes",
@@ -65,18 +71,29 @@ class SseScanner:
         "_rename",
         "_renamed",
         "_seam",
+        "_text_at",
+        "_text_end",
         "_usage",
         "done",
         "failure",
         "started",
     )
 
-    def __init__(self, model: str, *, choices: int = 1, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+    def __init__(
+        self,
+        model: str,
+        *,
+        choices: int = 1,
+        collector: Collector | None = None,
+        max_event_bytes: int = MAX_EVENT_BYTES,
+    ) -> None:
         self.done = False
         self.failure: UpstreamError | None = None
         self.started = False  # the first token was seen
         self._model = model
         self._choices = choices
+        self._collector = collector
+        self._field = ""  # of the learned event's text
         self._cut = False  # a choice ended at its bound; that tells more than how others ended
         self._max_event_bytes = max_event_bytes
         self._held: list[bytes] = []  # the bytes of an event that is not whole yet
@@ -88,6 +105,8 @@ class SseScanner:
         self._after = b""  # and from the text's closing quote on, with the blank line
         self._seam = b""  # between two of its kind
         self._constant_bytes = 0
+        self._text_at = 0  # where the text of such an event begins
+        self._text_end = 0  # and where it ends, from the event's end
         self._null_finish: bytes | None = None
         self._empty = b""
         self._null_text = b""
@@ -108,12 +127,18 @@ class SseScanner:
             and data.startswith(before)
             and data.endswith(self._after)
             and len(data) > self._constant_bytes
-            and data.find(b"\n", len(before), -len(self._after)) < 0
-            and data[len(before)] != QUOTE
+            and data.find(b"\n", self._text_at, self._text_end) < 0
+            and data[self._text_at] != QUOTE
         ):
+            if self._collector is not None:
+                text = data[self._text_at : self._text_end]
+                if QUOTE in text:
+                    return self._scan(data)
+                self._collector.take_texts(self._field, text)
+                return _ONE
             if self._rename is not None:
                 data = data.replace(self._rename, self._renamed)
-            return Batch(data, 1)
+            return _new(Batch, (data, 1, None, None))
         mark = self._null_finish
         if mark is not None and data.endswith(b"\n\n"):
             count = data.count(b"\n\n")
@@ -173,12 +198,13 @@ class SseScanner:
         usage: Mapping[str, Any] | None = None
         finish_reason: str | None = None
         failure, self.failure = self.failure, None
-        while at < stop:
+        while at < stop - 1:  # a single line end may be left of blank lines
             if self._before is not None and data.startswith(self._before, at):
                 count, end = self._run(data, self._before, at, stop)
                 if count:
-                    run = data[at : end - 2]
-                    out.append(run if self._rename is None else run.replace(self._rename, self._renamed))
+                    if self._collector is None:
+                        run = data[at : end - 2]
+                        out.append(run if self._rename is None else run.replace(self._rename, self._renamed))
                     tokens += count
                     at = end
                     continue
@@ -186,7 +212,7 @@ class SseScanner:
             event, at = data[at:end], end + 2
             if not event:
                 continue  # an engine may send 100000 blank lines in a read
-            text = data_of(event)
+            text = event[6:] if event.startswith(b"data: {") and b"\n" not in event else data_of(event)
             if text is None:
                 continue  # a comment that keeps the connection alive, or blank lines
             if text == DONE:
@@ -201,7 +227,7 @@ class SseScanner:
                 self.failure = from_event(payload, started=self.started)
                 break
             choices = payload.get("choices")
-            counts = _usage_of(payload)
+            counts = _usage_of(payload) if "usage" in payload or "timings" in payload else None
             if counts is not None:
                 usage = counts
                 if choices == []:
@@ -215,7 +241,11 @@ class SseScanner:
                         if isinstance(reason, str):
                             self._cut |= reason == "length"
                             finish_reason = "length" if self._cut else finish_reason_of(reason)
-            out.append(self._renamed_event(event, payload))
+            if self._collector is None:
+                out.append(self._renamed_event(event, payload))
+            else:
+                self._learn_text(event, payload)
+                self._collector.take_event(payload, len(event))
             if not self.started:  # all of it is held back until the first token
                 self._early_bytes += len(event)
                 if self._early_bytes > self._max_event_bytes:
@@ -223,14 +253,17 @@ class SseScanner:
                     break
             if is_token:
                 tokens += 1
-                self._learn(event)
+                if self._collector is None:
+                    self._learn(event)
                 self.started = True
         if self.failure is None and not self.done:
             self.failure = failure
         if out:
             out.append(b"")
             return Batch(b"\n\n".join(out), tokens, usage, finish_reason)
-        return Batch(b"", 0, usage, None) if usage is not None else None
+        if self._collector is not None and tokens:
+            return Batch(b"", tokens, usage, finish_reason)
+        return Batch(b"", 0, usage, finish_reason) if usage is not None or finish_reason is not None else None
 
     def _run(self, data: bytes, before: bytes, at: int, stop: int) -> tuple[int, int]:
         """How many events from `at` on are the learned one but for their text, and where they end: the bulk of an answer
@@ -239,14 +272,23 @@ class SseScanner:
         seam_bytes, find, startswith = len(seam), data.find, data.startswith
         start = at + len(before)
         quote = find(b'"', start, stop)
-        count = 0
-        while quote > start and startswith(seam, quote) and find(b"\n", start, quote) < 0:
-            count += 1
+        texts: list[bytes] = []
+        while quote > start and startswith(seam, quote):
+            texts.append(data[start:quote])
             start = quote + seam_bytes
             quote = find(b'"', start, stop)
-        if quote > start and startswith(after, quote) and find(b"\n", start, quote) < 0:
-            return count + 1, quote + len(after)
-        return count, start - len(before)
+        end = start - len(before)
+        if quote > start and startswith(after, quote):
+            texts.append(data[start:quote])
+            end = quote + len(after)
+        joined = b"".join(texts)
+        if b"\n" in joined:  # a line of its own, and no JSON: it is looked at by itself
+            del texts[next(place for place, text in enumerate(texts) if b"\n" in text) :]
+            joined = b"".join(texts)
+            end = at + len(joined) + len(texts) * self._constant_bytes
+        if self._collector is not None and texts:
+            self._collector.take_texts(self._field, joined)
+        return len(texts), end
 
     def _learn(self, event: bytes) -> None:
         """How the engine spaces its JSON, from an event with a token. Several choices may share one event,
@@ -265,7 +307,27 @@ class SseScanner:
             self._before = event[: text.start(1)]
             self._after = event[text.end(1) :] + b"\n\n"
             self._seam = self._after + self._before
-            self._constant_bytes = len(self._before) + len(self._after)
+            self._measure(self._before)
+
+    def _measure(self, before: bytes) -> None:
+        self._text_at, self._text_end = len(before), -len(self._after)
+        self._constant_bytes = self._text_at - self._text_end
+
+    def _learn_text(self, event: bytes, payload: dict[str, Any]) -> None:
+        """How the events are written that follow this one and differ from it in one string only, for a collector."""
+        self._before = None
+        choices = payload.get("choices")
+        if self._choices != 1 or not isinstance(choices, list) or len(choices) != 1:
+            return
+        choice = choices[0]
+        if not isinstance(choice, dict) or not carries_token(choice) or b"\n" in event:
+            return
+        texts = choice if payload.get("object") == "text_completion" else choice.get("delta")
+        if isinstance(texts, dict):
+            template = event_template(event + b"\n\n", choice, texts)
+            if template is not None:
+                self._field, self._before, self._after, self._seam = template
+                self._measure(self._before)
 
     def _renamed_event(self, event: bytes, payload: dict[str, Any]) -> bytes:
         name = payload.get("model")

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import copy_context
+from functools import partial
 from types import coroutine
 from typing import Any, Protocol
 
@@ -69,6 +70,7 @@ class ClientRequest:
         "on_shutdown",
         "on_writable",
         "path",
+        "paused",
         "response_complete",
         "response_started",
     )
@@ -100,6 +102,8 @@ class ClientRequest:
         self.keep_alive = keep_alive
         self.more_body = True
         self.left = self.response_started = self.response_complete = False
+        #: Whether the client reads more slowly than we write; `on_writable` says when it has caught up.
+        self.paused = connection.flow.write_paused
         self.on_left: Callable[[], object] | None = None
         self.on_shutdown: Callable[[], object] | None = None
         self.on_writable: Callable[[], None] | None = None
@@ -118,8 +122,11 @@ class ClientRequest:
             logger.exception("a request failed inside the gateway")
             self.abort()
             return
-        task = self._connection.loop.create_task(_rest(handling, waits_for), context=context)
-        self.on_left = self.on_shutdown = task.cancel
+        loop = self._connection.loop
+        task = loop.create_task(_go_on(handling, waits_for), context=context)
+        # Later, so that the task has begun: cancelled before its first step, it would not tell the handler.
+        self.on_left = partial(loop.call_soon, task.cancel)
+        self.on_shutdown = task.cancel
         task.add_done_callback(self._handled)
 
     def _handled(self, task: asyncio.Task[None]) -> None:
@@ -144,6 +151,13 @@ class ClientRequest:
         self.left = True
         self._wake()
         hook, self.on_left = self.on_left, None
+        if hook is not None:
+            hook()
+
+    def caught_up(self) -> None:
+        """The client has read most of what was written."""
+        self.paused = False
+        hook, self.on_writable = self.on_writable, None
         if hook is not None:
             hook()
 
@@ -192,11 +206,6 @@ class ClientRequest:
             self._waiter.set_result(None)
 
     # --- its response ----------------------------------------------------------------------------------
-    @property
-    def paused(self) -> bool:
-        """Whether the client reads more slowly than we write; `on_writable` says when it has caught up."""
-        return self._connection.flow.write_paused and not self.left
-
     def respond(self, status: int, headers: bytes, body: bytes) -> None:
         """The complete response in one write. `headers` are complete lines that the router made itself."""
         head = self._head(status, headers)
@@ -232,6 +241,7 @@ class ClientRequest:
     def gone(self) -> None:
         """Stop writing: the client has left."""
         self.left = True
+        self._parts = []
         self._connection.tasks.discard(self)
 
     def abort(self) -> None:
@@ -249,11 +259,17 @@ class ClientRequest:
 
     def _end(self) -> None:
         self.response_complete = True
+        self._parts = []  # of a body that nobody asked for; the connection keeps its last request
         connection = self._connection
         connection.tasks.discard(self)
         if not self.keep_alive:
             connection.transport.close()
         connection.on_response_complete()
+
+
+async def _go_on(handling: Coroutine[Any, Any, None], waits_for: Any) -> None:
+    """`_rest` for a task (since Python 3.12 it takes no generator)."""
+    await _rest(handling, waits_for)
 
 
 @coroutine

@@ -101,6 +101,7 @@ class GatewayProtocol(HttpToolsProtocol):
             self.cycle = None  # uvicorn would tell it in its own way
         super().connection_lost(exc)
         self._left()
+        self._current = None  # it knows this connection: a cycle that only the collector would find
 
     def _left(self) -> None:
         """The client has left or was cut off: tell the requests."""
@@ -113,12 +114,15 @@ class GatewayProtocol(HttpToolsProtocol):
                 cycle.disconnected = True
                 cycle.message_event.set()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if isinstance(self._current, ClientRequest):
+            self._current.paused = True
+
     def resume_writing(self) -> None:
         super().resume_writing()
-        current = self._current
-        if isinstance(current, ClientRequest) and current.on_writable is not None:
-            hook, current.on_writable = current.on_writable, None
-            hook()
+        if isinstance(self._current, ClientRequest):
+            self._current.caught_up()
 
     # --- receiving -----------------------------------------------------------------------------------
     def data_received(self, data: bytes) -> None:

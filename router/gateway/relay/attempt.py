@@ -30,8 +30,9 @@ logger = logging.getLogger("headway")
 class Listener(Protocol):
     """Who follows an attempt."""
 
-    def clock(self) -> float:
-        """Seconds; the clock of all times here."""
+    @property
+    def clock(self) -> Callable[[], float]:
+        """Gives seconds; the clock of all times here."""
         ...
 
     def begin_stream(self, attempt: Attempt, data: bytes) -> None:
@@ -70,6 +71,7 @@ class Attempt:
         "_assembler",
         "_behind",
         "_call",
+        "_clock",
         "_codec",
         "_exchange",
         "_held",
@@ -102,6 +104,7 @@ class Attempt:
         metered: MeteredStream | None,
     ) -> None:
         self._listener = listener
+        self._clock = listener.clock
         self._exchange = exchange
         self._responder = responder
         self._codec: ApiCodec = exchange.codec
@@ -129,6 +132,8 @@ class Attempt:
         """Send the request. `find` gives an instance's adapter, or raises UpstreamError."""
         if call.streams and not self._exchange.request.client_streams:
             self._assembler = Assembler("chat" if call.api == "chat" else "completions")
+            if self._metered is None:  # else each event is counted first
+                call = call._replace(collector=self._assembler)
         try:
             self._call = find(call.candidate.instance).start(call, self)
         except Exception as error:  # noqa: BLE001 (a fault of ours ends the request)
@@ -137,8 +142,7 @@ class Attempt:
     def abort(self) -> None:
         """End it at once; nothing of it is passed on from here on."""
         self.aborted = True
-        if self._call is not None:
-            self._call.abort()
+        self._close()
         if self._task is not None:
             self._task.cancel()
 
@@ -154,8 +158,6 @@ class Attempt:
             if not self._pass(metered, metered.go_on()):
                 self._resume()
         except Exception as error:  # noqa: BLE001 (a fault of ours ends the request)
-            if self._call is not None:
-                self._call.abort()
             self.failed(error)
 
     # --- what its engine says --------------------------------------------------------------------------
@@ -167,6 +169,7 @@ class Attempt:
         """It has given its whole answer: `answer`, or the stream until here."""
         if self.aborted:
             return
+        self._close()
         if answer is not None and self._codec.adjust is not None:
             self._task = asyncio.get_running_loop().create_task(
                 self._adjusted(answer, self._codec.adjust(answer))
@@ -186,6 +189,7 @@ class Attempt:
         """It has failed: by an UpstreamError, or by a fault of ours."""
         if self.aborted:
             return
+        self._close()
         if isinstance(error, UpstreamError):
             self._listener.failed(self, failure_of(error))
             return
@@ -206,6 +210,12 @@ class Attempt:
             self.failed(error)
         else:
             self._listener.succeeded(self)
+
+    def _close(self) -> None:
+        """Let go of the call, which knows this attempt: together they would be a cycle that only the collector finds."""
+        call, self._call = self._call, None
+        if call is not None:
+            call.abort()  # does nothing after a clean end
 
     def _keep(self, answer: dict[str, Any]) -> None:
         """Keep an answer that came in one piece."""
@@ -228,6 +238,7 @@ class Attempt:
         if self.cut:
             assembler.feed(self._exchange.length_event(self.dispatch.candidate.model))
         self.answer = assembler.result()
+        self.answer["model"] = self.dispatch.candidate.model
         self.answer["usage"] = self.usage_or_count()
 
     # --- the stream ----------------------------------------------------------------------------------
@@ -246,13 +257,14 @@ class Attempt:
         data, tokens, usage, finish_reason = batch
         first = False
         if tokens:
-            now = self._listener.clock()
+            now = self._clock()
             self.tokens += tokens
             if self.first_at is None:
                 self.first_at = now
                 first = True
             else:
-                self.itl_max_s = max(self.itl_max_s, now - self._last_at)
+                gap_s = now - self._last_at
+                self.itl_max_s = max(self.itl_max_s, gap_s)
             self._last_at = now
         if usage is not None:
             self.usage = usage
@@ -260,7 +272,8 @@ class Attempt:
             self.finish_reason = finish_reason
         responder = self._responder
         if self._assembler is not None:
-            self._assembler.feed(data)
+            if data:
+                self._assembler.feed(data)
         elif self._passing:
             out = self._codec.events(data)
             if out:
@@ -271,7 +284,7 @@ class Attempt:
                 self.begin(b"")
         if first:  # reported after it is on its way
             self._listener.first_token(self)
-        if responder.paused:
+        if self._passing and responder.paused:
             self._behind = True
             responder.on_writable = self._caught_up
             return True
@@ -298,8 +311,6 @@ class Attempt:
             return
         self.cut = True
         self.finish_reason = "length"
-        if self._call is not None:
-            self._call.abort()
         self.ended(None)
 
     def _resume(self) -> None:

@@ -11,6 +11,7 @@ ends. The relay sends, aborts, answers and records:
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 from router.core.errors import Refusal
@@ -155,7 +156,7 @@ class Relay:
         exchange, request = self._exchange, self._request
         bound, candidate = instruction.bound, instruction.candidate
         metered = None
-        if request.engine_streams and (bound.paid_tokens is not None or instruction.allowance is not None):
+        if instruction.streams and (bound.paid_tokens is not None or instruction.allowance is not None):
             meter = TokenMeter(request, candidate, bound, instruction.allowance)
             metered = MeteredStream(meter, request.choices, hide_usage=not exchange.wants_each_usage)
         attempt = Attempt(self, exchange, self._responder, instruction, metered)
@@ -170,7 +171,7 @@ class Relay:
             candidate,
             request.id,
             bound.max_tokens,
-            request.engine_streams,
+            instruction.streams,
             metered is not None,
             traceparent,
             request.cache_salt,
@@ -217,9 +218,10 @@ class Relay:
             self._end()
 
     # --- what happens to attempts --------------------------------------------------------------------
-    def clock(self) -> float:
-        """Seconds on the runner's clock."""
-        return self._runner.clock()
+    @property
+    def clock(self) -> Callable[[], float]:
+        """The runner's clock, in seconds."""
+        return self._runner.clock
 
     def first_token(self, attempt: Attempt) -> None:
         """Report it, as of the moment it came."""
