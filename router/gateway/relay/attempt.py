@@ -129,6 +129,8 @@ class Attempt:
         """Send the request. `find` gives an instance's adapter, or raises UpstreamError."""
         if call.streams and not self._exchange.request.client_streams:
             self._assembler = Assembler("chat" if call.api == "chat" else "completions")
+            if self._metered is None:  # else each event is counted first
+                call = call._replace(collector=self._assembler)
         try:
             self._call = find(call.candidate.instance).start(call, self)
         except Exception as error:  # noqa: BLE001 (a fault of ours ends the request)
@@ -137,8 +139,7 @@ class Attempt:
     def abort(self) -> None:
         """End it at once; nothing of it is passed on from here on."""
         self.aborted = True
-        if self._call is not None:
-            self._call.abort()
+        self._close()
         if self._task is not None:
             self._task.cancel()
 
@@ -154,8 +155,6 @@ class Attempt:
             if not self._pass(metered, metered.go_on()):
                 self._resume()
         except Exception as error:  # noqa: BLE001 (a fault of ours ends the request)
-            if self._call is not None:
-                self._call.abort()
             self.failed(error)
 
     # --- what its engine says --------------------------------------------------------------------------
@@ -167,6 +166,7 @@ class Attempt:
         """It has given its whole answer: `answer`, or the stream until here."""
         if self.aborted:
             return
+        self._close()
         if answer is not None and self._codec.adjust is not None:
             self._task = asyncio.get_running_loop().create_task(
                 self._adjusted(answer, self._codec.adjust(answer))
@@ -186,6 +186,7 @@ class Attempt:
         """It has failed: by an UpstreamError, or by a fault of ours."""
         if self.aborted:
             return
+        self._close()
         if isinstance(error, UpstreamError):
             self._listener.failed(self, failure_of(error))
             return
@@ -206,6 +207,12 @@ class Attempt:
             self.failed(error)
         else:
             self._listener.succeeded(self)
+
+    def _close(self) -> None:
+        """Let go of the call, which knows this attempt: together they would be a cycle that only the collector finds."""
+        call, self._call = self._call, None
+        if call is not None:
+            call.abort()  # does nothing after a clean end
 
     def _keep(self, answer: dict[str, Any]) -> None:
         """Keep an answer that came in one piece."""
@@ -228,6 +235,7 @@ class Attempt:
         if self.cut:
             assembler.feed(self._exchange.length_event(self.dispatch.candidate.model))
         self.answer = assembler.result()
+        self.answer["model"] = self.dispatch.candidate.model
         self.answer["usage"] = self.usage_or_count()
 
     # --- the stream ----------------------------------------------------------------------------------
@@ -252,7 +260,8 @@ class Attempt:
                 self.first_at = now
                 first = True
             else:
-                self.itl_max_s = max(self.itl_max_s, now - self._last_at)
+                gap_s = now - self._last_at
+                self.itl_max_s = max(self.itl_max_s, gap_s)
             self._last_at = now
         if usage is not None:
             self.usage = usage
@@ -260,7 +269,8 @@ class Attempt:
             self.finish_reason = finish_reason
         responder = self._responder
         if self._assembler is not None:
-            self._assembler.feed(data)
+            if data:
+                self._assembler.feed(data)
         elif self._passing:
             out = self._codec.events(data)
             if out:
@@ -298,8 +308,6 @@ class Attempt:
             return
         self.cut = True
         self.finish_reason = "length"
-        if self._call is not None:
-            self._call.abort()
         self.ended(None)
 
     def _resume(self) -> None:

@@ -155,7 +155,7 @@ class Relay:
         exchange, request = self._exchange, self._request
         bound, candidate = instruction.bound, instruction.candidate
         metered = None
-        if request.engine_streams and (bound.paid_tokens is not None or instruction.allowance is not None):
+        if instruction.streams and (bound.paid_tokens is not None or instruction.allowance is not None):
             meter = TokenMeter(request, candidate, bound, instruction.allowance)
             metered = MeteredStream(meter, request.choices, hide_usage=not exchange.wants_each_usage)
         attempt = Attempt(self, exchange, self._responder, instruction, metered)
@@ -170,7 +170,7 @@ class Relay:
             candidate,
             request.id,
             bound.max_tokens,
-            request.engine_streams,
+            instruction.streams,
             metered is not None,
             traceparent,
             request.cache_salt,

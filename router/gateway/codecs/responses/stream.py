@@ -13,10 +13,10 @@ from typing import Any
 
 import orjson
 
+from backends.sse_events import EventTemplate, chunk_of, event_template
 from router.core.errors import UpstreamError
 from router.core.raw_json import dumps
 from router.gateway.codecs.openai.assemble import merge_tool_call
-from router.gateway.codecs.openai.events import EventTemplate, chunk_of, event_template
 from router.gateway.codecs.responses.answer import (
     THINKING,
     call_item,
@@ -114,7 +114,7 @@ class ResponsesStream:
         self._finish_reason: str | None = None
 
     def start(self, data: bytes) -> bytes:
-        """The first events, with those for the engine's first events."""
+        """The events `response.created` and `response.in_progress`, then those for the engine's first events, `data`."""
         self._sequence = 2
         rest = self.feed(data)
         after, self._sequence = self._sequence, 0
