@@ -85,13 +85,13 @@ def eligible(
     unmet: set[Need] = set()
     able = not needs
     fits = good = affordable = False
+    bounded = money.is_bounded
     over_budget = False  # some candidate is too expensive only for the key's budgets
     # By the best estimate: an upper bound would refuse prompts that fit. The engine has the last word.
     need_tokens = (request.longest_prompt_tokens or request.prompt_tokens) + (1 if request.decodes else 0)
     poor: set[tuple[str, str]] = set()
     best_quality = None
     models = tuple(models)
-    money_ends = money.ends
     if request.min_quality is not None:
         poor, best_quality = _below(request, request.min_quality, models, instances_by_model, qualities)
     for model in models:
@@ -112,12 +112,13 @@ def eligible(
                 out.append((candidate, f"quality below {request.min_quality:g}"))
                 continue
             good = True
-            if money_ends and (too_expensive := money.too_expensive(candidate)) is not None:
+            too_expensive = money.too_expensive(candidate) if bounded else None
+            if too_expensive is not None:
                 over_budget |= too_expensive is OVER_BUDGET
                 out.append((candidate, too_expensive))
                 continue
             affordable = True
-            if tried and (candidate.instance, model) in tried:
+            if (candidate.instance, model) in tried:
                 out.append((candidate, "already tried"))
             elif instance.draining:
                 out.append((candidate, "draining"))

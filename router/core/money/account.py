@@ -73,9 +73,9 @@ class RequestMoney:
 
     # --- before an attempt ---------------------------------------------------------------------------
     @property
-    def ends(self) -> bool:
-        """Whether anything bounds it."""
-        return self.reservation is not None or self._request.max_cost_usd is not None
+    def is_bounded(self) -> bool:
+        """Whether a cap or a budget bounds what the request may cost."""
+        return self._left_of_cap_usd() is not None or self._left_of_budgets_usd() is not None
 
     def too_expensive(self, candidate: Candidate) -> str | None:
         """Why the money does not pay the prompt and one token of each choice at this candidate; None if it does."""
@@ -150,7 +150,7 @@ class RequestMoney:
         """Count an attempt from now on; returns whether it may start now. It needs money for its prompt and one token
         of each choice, or for the complete answer if the engine cannot stream it."""
         request, price = self._request, candidate.price
-        if not self.ends:
+        if self.reservation is None and request.max_cost_usd is None:
             return True
         prompt_tokens = request.bound_tokens(candidate.model)
         self._under_way[attempt] = (
