@@ -18,9 +18,9 @@ from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from router.core.types import Outcome
-from router.store import queries, spool, tables, writer
+from router.store import queries, spool, tables, writer, writer_settings
 from router.store.database import StoreError, create_engine, parse_url
-from router.store.entries import make_entry, to_line
+from router.store.lines import record_line
 from router.store.queries import Store
 from router.store.records import RequestRecord
 from router.store.retention import _LOCK, Retention
@@ -140,7 +140,7 @@ async def test_a_server_that_stops_answering_loses_nothing(
     make_record: MakeRecord,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(writer, "COMMIT_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(writer_settings, "COMMIT_TIMEOUT_S", 0.5)
     store = await Store.open(postgres_url, state_dir=tmp_path)
     ids: set[str] = set()
 
@@ -406,17 +406,19 @@ async def test_rows_that_were_committed_before_the_kill_count_once(
     assert counts is not None
     counts.slots[1] += 20  # 20 more came and ended, and did not get further than the spool
     counts.slots[2] += 20
-    left = spool.Spool(counter, 1e6)
-    entries = [make_entry(make_record(number, cost_usd=1.0), keep_prompts=False) for number in range(10, 49)]
-    assert left.append([to_line(entry) for entry in entries if entry is not None])
+    run_id = store.run_id
+    # As a kill would: nothing is closed in order.
+    for task in (store.writer._ticker, store.writer._committer):
+        task.cancel()
+    await store.writer._process.aclose(10)
+    await store._tasks.stop()
+    left = store.writer._spool
+    assert left is not None
+    lines = [record_line(make_record(number, cost_usd=1.0), keep_prompts=False) for number in range(10, 49)]
+    assert left.append([line for line in lines if line is not None])
     with spool.segments(counter)[0].open("ab") as file:
         file.write(b"0000")
-    # As a kill would: nothing is closed in order.
-    run_id = store.run_id
     counts.close(remove=False)
-    for task in (store.writer._intake, store.writer._committer):
-        task.cancel()
-    await store._tasks.stop()
     await store._engine.dispose()
 
     again = await Store.open(store_url, state_dir=tmp_path)
