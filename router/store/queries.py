@@ -60,7 +60,8 @@ MAX_LIMIT = 1000
 @dataclass(frozen=True, slots=True)
 class RecordCounts:
     """Counts for metrics. `lost` is over all runs in the store, the rest over this one. Of the `pending` records `spooled`
-    wait on disk. `file_losses`: how often the SQLite file was found moved, removed or replaced."""
+    wait on disk. `file_losses`: how often the SQLite file was found moved, removed or replaced;
+    `writer_restarts`: how often the writer process was started again."""
 
     finished: int
     recorded: int
@@ -71,6 +72,7 @@ class RecordCounts:
     spooled: int = 0
     spooled_bytes: int = 0
     file_losses: int = 0
+    writer_restarts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +293,7 @@ class Store:
             spooled,
             spooled_bytes,
             0 if self._file is None else self._file.losses,
+            writer.restarts,
         )
 
     async def add_feedback(self, request_id: str, quality: float, key_name: str | None) -> bool:
