@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import signal
 import sqlite3
@@ -316,7 +317,7 @@ async def main():
             record = RequestRecord(f"req_{number:09d}", now, Outcome.OK, key_name="a", policy="p", cost_usd=0.001)
             store.writer.put(record)
         counts = store.counts()
-        print(number, now, counts.recorded, counts.spooled, flush=True)
+        print(number, now, counts.recorded, counts.spooled, store._process.pid, flush=True)
         await asyncio.sleep(0.005)
 
 asyncio.run(main())
@@ -325,12 +326,12 @@ asyncio.run(main())
 SAFE_AFTER_S = 0.5
 
 
+@pytest.mark.parametrize("both", [False, True], ids=["one", "both"])
 async def test_a_process_killed_while_it_spools_leaves_every_row(
-    request: pytest.FixtureRequest, store_url: str, tmp_path: Path
+    postgres: PostgresServer, store_url: str, tmp_path: Path, both: bool
 ) -> None:
-    """Killed twice: with the database away, and in the middle of writing what was spooled."""
+    """Killed while the database is away, alone or together with its writer process."""
     sqlite = store_url.startswith("sqlite")
-    server: PostgresServer = request.getfixturevalue("postgres")
     victim = subprocess.Popen(
         [sys.executable, "-c", VICTIM, store_url, str(tmp_path)],
         stdout=subprocess.PIPE,
@@ -339,11 +340,13 @@ async def test_a_process_killed_while_it_spools_leaves_every_row(
     )
     assert victim.stdout is not None
     seen: list[tuple[int, float]] = []
+    pids: set[int] = set()
 
     def watch(enough: Callable[[int, int], bool]) -> None:
         assert victim.stdout is not None
         for line in victim.stdout:
-            number, at, recorded, spooled = line.split()
+            number, at, recorded, spooled, pid = line.split()
+            pids.add(int(pid))
             seen.append((int(number), float(at)))
             if enough(int(recorded), int(spooled)):
                 return
@@ -351,6 +354,9 @@ async def test_a_process_killed_while_it_spools_leaves_every_row(
 
     def kill() -> None:
         victim.send_signal(signal.SIGKILL)
+        if both:
+            (pid,) = pids
+            os.kill(pid, signal.SIGKILL)
         assert victim.stdout is not None
         for line in victim.stdout.read().splitlines()[:-1]:  # the last may be torn
             number, at, *_ = line.split()
@@ -365,12 +371,12 @@ async def test_a_process_killed_while_it_spools_leaves_every_row(
                 await asyncio.to_thread(watch, lambda _, spooled: spooled > 500)
                 kill()
         else:
-            await asyncio.to_thread(server.kill)
+            await asyncio.to_thread(postgres.kill)
             try:
                 await asyncio.to_thread(watch, lambda _, spooled: spooled > 500)
                 kill()
             finally:
-                await asyncio.to_thread(server.start)
+                await asyncio.to_thread(postgres.start)
     finally:
         victim.kill()
 
