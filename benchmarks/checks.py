@@ -1,4 +1,4 @@
-"""Checks of what comes from outside: files, their rows, options. pydantic decides; one line says what is wrong."""
+"""Checks of what comes from outside: files, their rows, options. pydantic checks; an error is one line."""
 
 from __future__ import annotations
 

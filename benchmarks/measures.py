@@ -16,7 +16,7 @@ _OUTSIDE = frozenset(outcome.value for outcome in OUTSIDE_ATTAINMENT)
 
 
 def quantile(values: Sequence[float], q: float) -> float | None:
-    """The `q`-quantile (0..1) of sorted `values`; None of nothing."""
+    """The `q`-quantile (0..1) of sorted `values`; None without any."""
     return float(quantiles(values, q)) if len(values) else None
 
 

@@ -33,7 +33,7 @@ def progress_bar(*further: ProgressColumn | str, count: ProgressColumn | None = 
 
 @contextmanager
 def shown_progress(what: str) -> Iterator[Progress | None]:
-    """What says on a terminal what is being done; None without one."""
+    """Shows on a terminal what is being done; None without one."""
     if not sys.stderr.isatty():
         yield None
         return

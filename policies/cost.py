@@ -6,16 +6,16 @@ Each of the three is a constraint on a mean over many requests, so each has a pr
 
 - C: the expected price of the answer there.
 - f: the share of attempts there that had to be repeated elsewhere; C': the mean price of the request's options.
-- v: P(an SLO is missed). C is then spent in vain.
+- v: P(an SLO is missed). C is then spent for nothing.
 - q: the predicted quality.
 - work: the expected E2E in units of the scope's mean.
 
 Scores within a thousandth of a mean answer's price are equal. Among them: the best quality, then the least expected E2E,
 then instance, then model name. Deterministic for a given history.
 
-- lambda_q, one for each scope (a key, or the fleet), holds the mean predicted quality of what was taken at the target.
-  It follows from what recent requests were offered (`policies.quality_price_estimator`), for a target that is moved by
-  the shortfall or excess so far. The target is `Targets.quality`; without one it is the quality that the scope's best
+- lambda_q, one for each scope (a key, or the fleet), keeps the mean predicted quality of the chosen options at the target.
+  It is computed from the options of recent requests (`policies.quality_price_estimator`), with a target that compensates
+  for the shortfall or excess so far. The target is `Targets.quality`; without one it is the quality that the scope's best
   single model is predicted to reach on its own requests, minus half of `quality_slack`. The other half is reserved for
   prediction errors.
 - lambda_s, one for each scope, rises with each miss and falls with each SLO met, so that it settles where the attainment
@@ -142,8 +142,8 @@ class LeastSpend:
         )
 
     def placed(self, request: Request, options: Sequence[Option], choice: Choice) -> None:
-        """Move the prices: the request joins what its scope was offered, and every instance of `options` is as full as
-        it is now. A further attempt of the same request moves nothing."""
+        """Move the prices: add the request's options to those of its scope, and update the load of every instance in
+        `options`. A further attempt of the same request moves nothing."""
         option = options[choice.index]
         pending = self._pending.get(request.id)
         if pending is not None:

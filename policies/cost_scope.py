@@ -74,7 +74,8 @@ class CostScope:
         return max(_CATCH_UP * self._requests, 1.0)
 
     def _add_shortfall(self, shortfall: float, keep: float) -> None:
-        """The sum stays within what may move the aim: a target out of reach leaves nothing to make up for later."""
+        """Add to the shortfall of quality. The sum is bounded, so that an unreachable target does not leave a shortfall
+        that later requests have to make up for."""
         self._requests = keep * self._requests + 1.0
         limit = _MAX_SHIFT * self._catch_up_requests
         self._shortfall = min(max(keep * self._shortfall + shortfall, -limit), limit)

@@ -1,10 +1,10 @@
 """The price of quality for the text-only policies, found exactly on a window of recent requests.
 
-To serve N requests at the least cost with a mean quality of at least alpha, each request takes the model of least
-cost - price x quality, for one price (the dual of that constraint; ECCOS / OmniRouter, arXiv 2502.20576). As the price
+To serve N requests at the least cost with a mean quality of at least alpha, each request takes the model of least cost
+- price x quality, for one price (the dual of that constraint; ECCOS / OmniRouter, arXiv 2502.20576). As the price
 rises, each request's pick moves along the lower hull of its models (`policies.lower_hull`), so the price is exact for a
-window of requests. It is computed again every few requests. By what the window fell short of its target, or exceeded
-it, the next target moves the other way, so that errors do not add up.
+window of requests. It is computed again every few requests. The next target compensates for the difference between the
+last window and its target, so that errors do not add up.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class RoundRobin:
 
 
 def _group(request: Request, model: str) -> tuple[str, ...]:
-    """The models that the request allows, or the one fallback that its options serve."""
+    """The models that the request allows, or, if its options are of a fallback, that model."""
     if len(request.models) == 1 or model not in request.models:
         return (model,)
     return tuple(sorted(request.models))

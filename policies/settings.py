@@ -10,17 +10,17 @@ from router.core.types import Request, Targets
 
 
 class TargetTable:
-    """What holds for each scope at this moment: `PolicySettings.targets` of a running fleet."""
+    """The targets of each scope in a running fleet: `PolicySettings.targets`."""
 
     def __init__(self, targets: Mapping[str | None, Targets]) -> None:
         self.use(targets)
 
     def use(self, targets: Mapping[str | None, Targets]) -> None:
-        """These hold from now on; None is the fleet, which has to be there."""
+        """Use these targets from now on, by key and for the fleet (None), which must be present."""
         self._targets, self._fleet = targets, targets[None]
 
     def __call__(self, key: str | None) -> Targets:
-        """What holds for a key; for an unknown one, and None, the fleet's."""
+        """The targets of a key; those of the fleet for None and for an unknown key."""
         return self._targets.get(key, self._fleet)
 
 

@@ -1,1 +1,1 @@
-"""What is expected of a candidate: TTFT, TPOT, E2E, output length, price, and P(an SLO is missed)."""
+"""Predictions for a candidate: TTFT, TPOT, E2E, output length, price, and P(an SLO is missed)."""

@@ -204,8 +204,8 @@ HARDWARE: dict[str, HardwareSpec] = {
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """A GGUF format as llama.cpp runs it: bytes a weight (Q4_K_M: file sizes of Llama 3 8B and 70B; Q8_0: 34
-    bytes hold 32 weights), and what its products reach of the throughput of 16-bit ones."""
+    """A GGUF format under llama.cpp: bytes for each weight (Q4_K_M: file sizes of Llama 3 8B and 70B; Q8_0: 34 bytes
+    hold 32 weights), and the share of the 16-bit throughput that its matrix products reach."""
 
     suffix: str
     label: str

@@ -1,1 +1,1 @@
-"""Fit an engine profile to measured requests and tell the error on load levels that the fit did not see."""
+"""Fit an engine profile to measured requests and report the error on load levels that the fit did not see."""

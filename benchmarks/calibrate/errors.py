@@ -11,11 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from benchmarks.calibrate.measured import Level, Measured
 from benchmarks.calibrate.profile import Constants
 from benchmarks.calibrate.simulate import simulate
 from benchmarks.calibrate.study import Study
-from benchmarks.measures import quantile
+from benchmarks.measures import quantiles
 
 #: The median relative error that is aimed at on levels that were not fitted.
 TARGETS: Mapping[str, float] = {"ttft": 0.15, "e2e": 0.10, "tpot": 0.08}
@@ -63,13 +65,11 @@ def ratios(found: Sequence[Pair], metric: str, *, paired: bool) -> list[float]:
     ]
     if paired:
         return [simulated / measured for simulated, measured in values]
-    simulated_sorted, measured_sorted = (
-        (sorted(column) for column in zip(*values, strict=True)) if values else ([], [])
-    )
-    return [
-        (quantile(simulated_sorted, q) or 0.0) / (quantile(measured_sorted, q) or 1.0)
-        for q in (_QUANTILES if values else ())
-    ]
+    if not values:
+        return []
+    simulated_s, measured_s = np.sort(values, axis=0).T
+    shares: list[float] = (quantiles(simulated_s, _QUANTILES) / quantiles(measured_s, _QUANTILES)).tolist()
+    return shares
 
 
 def residuals(study: Study, levels: Sequence[Level], constants: Constants) -> list[float]:
@@ -118,12 +118,12 @@ class LevelErrors:
 
 
 def error_of(values: Sequence[float]) -> Error | None:
-    """The error of these ratios; None of nothing."""
-    sizes, signed = sorted(abs(each - 1) for each in values), sorted(each - 1 for each in values)
-    median, p90, bias = quantile(sizes, 0.5), quantile(sizes, 0.9), quantile(signed, 0.5)
-    if median is None or p90 is None or bias is None:
+    """The error of these ratios; None without any."""
+    if not values:
         return None
-    return Error(len(values), median, p90, bias)
+    errors = np.sort(values) - 1
+    median, p90 = quantiles(np.sort(np.abs(errors)), (0.5, 0.9)).tolist()
+    return Error(len(values), median, p90, float(quantiles(errors, 0.5)))
 
 
 def level_errors(
@@ -152,14 +152,13 @@ def _quantiles(found: Sequence[Pair], metric: str) -> dict[str, tuple[float, flo
     known = [
         each for each in found if getattr(each.measured, f"{metric}_s") is not None and each.measured.e2e_s
     ]
-    columns = [
-        sorted(getattr(getattr(each, side), f"{metric}_s") for each in known)
+    shares = (0.1, 0.5, 0.9, 0.99)
+    measured, simulated = (
+        quantiles(sorted(getattr(getattr(each, side), f"{metric}_s") for each in known), shares).tolist()
         for side in ("measured", "simulated")
-    ]
-    return {
-        f"p{round(100 * q)}": (quantile(columns[0], q) or 0.0, quantile(columns[1], q) or 0.0)
-        for q in (0.1, 0.5, 0.9, 0.99)
-    }
+    )
+    pairs_s = zip(measured, simulated, strict=True)
+    return {f"p{round(100 * q)}": pair for q, pair in zip(shares, pairs_s, strict=True)}
 
 
 def _queue(found: Sequence[Pair], side: str) -> Iterator[int]:

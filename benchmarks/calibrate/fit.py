@@ -20,10 +20,10 @@ _WIDTHS = (0.3, 0.1, 0.03)
 _STEP, _LEAST = 0.15, 0.02
 #: The search begins again until that gains less than this share of the loss.
 _WORTH = 0.01
-#: Weight of a constant's distance from its start (in logarithms). Where the data tell nothing of a
+#: Weight of a constant's distance from its start (in logarithms). Where the data show nothing of a
 #: constant this holds it where it was; it is far below what the data say of the others.
 _PRIOR = 0.03
-#: Where nothing is told: larger than what was in use, so that the limit never binds.
+#: Where nothing is known: larger than what was in use, so that the limit never binds.
 _NO_LIMIT_TOKENS = 1 << 22
 #: Without chunks an engine's budget is its longest context, and this at least (vLLM v0's default).
 _WHOLE_PROMPTS_TOKENS = 2048

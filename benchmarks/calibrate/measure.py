@@ -3,7 +3,7 @@
     python -m benchmarks.calibrate.measure --url http://127.0.0.1:8000 --model NAME --rates 0.5,1,2,4 --out DIR
 
 sends Poisson arrivals at each rate for `--seconds`, with prompts and answers of known lengths drawn evenly on a
-logarithmic scale, waits for all answers, and writes DIR/measurement.jsonl. Answers have the length asked for
+logarithmic scale, waits for all answers, and writes DIR/measurement.jsonl. Answers have the requested length
 (`ignore_eos`, `min_tokens`: vLLM and servers that know its fields). The engine's gauges are read from /metrics
 twice a second where it has them. The last rates should be more than the engine can serve: only then does a
 measurement tell how a queue grows. Prompts differ between levels, so that no cache is warmed.
@@ -125,7 +125,7 @@ def request(rng: Random, name: str, arrival_s: float, args: argparse.Namespace) 
 
 
 def exact_body(one: WorkloadRequest, target: Target) -> bytes:
-    """The replay's body, with the fields that hold vLLM to the length asked for."""
+    """The replay's body, with the fields that hold vLLM to the requested length."""
     body = orjson.loads(body_of(one, target))
     return orjson.dumps({**body, "ignore_eos": True, "min_tokens": one.max_tokens})
 

@@ -16,13 +16,14 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any, TypeVar
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from benchmarks.checks import problem
-from benchmarks.measures import mean_rate, quantile
+from benchmarks.measures import mean_rate
 from benchmarks.workloads.format import WorkloadError
 from benchmarks.workloads.published import json_lines
 from router.config.fields import Count, NotNegative
@@ -57,7 +58,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What an engine told of itself at one instant; `kv_usage` is a share, 0..1."""
+    """What an engine reported at one instant; `kv_usage` is a share, 0..1."""
 
     t_s: NotNegative
     running: NotNegative
@@ -77,20 +78,20 @@ class Level:
 
     @property
     def rate_per_s(self) -> float:
-        """Mean arrivals a second of the requests that were measured; 0 if that cannot be told."""
+        """Mean arrivals a second of the requests that were measured; 0 if it is unknown."""
         return mean_rate([each.arrival_s for each in self.requests if each.e2e_s is not None]) or 0.0
 
     def complete(self) -> Level:
         """The same level with unknown output lengths set to the median of the known ones, and those
         requests' times unknown. A WorkloadError where none is known."""
-        known = sorted(each.output_tokens for each in self.requests if each.output_tokens is not None)
-        middle = quantile(known, 0.5)
-        if middle is None:
+        known = [each.output_tokens for each in self.requests if each.output_tokens is not None]
+        if not known:
             raise WorkloadError(f"level {self.name}: output_tokens is null in every request")
+        middle = round(median(known))
         requests = (
             each
             if each.output_tokens is not None
-            else replace(each, output_tokens=round(middle), ttft_s=None, e2e_s=None)
+            else replace(each, output_tokens=middle, ttft_s=None, e2e_s=None)
             for each in self.requests
         )
         return replace(self, requests=tuple(sorted(requests, key=lambda each: each.arrival_s)))

@@ -26,7 +26,7 @@ class Study:
     """Levels of one engine (or of a cluster of like ones) and how they are to be compared.
 
     `paired`: each request against its own simulation; else only the distributions of a level, as where it is
-    not known which replica served whom. `limits` are what the source tells of the engine's limits, `start` the
+    not known which replica served whom. `limits` are what the source knows of the engine's limits, `start` the
     registered profile nearest to it.
     """
 
@@ -53,7 +53,7 @@ def by_load(levels: Sequence[Level]) -> list[Level]:
 
 
 def splitter(fit: Sequence[str] | None, test: Sequence[str] | None) -> Splitter:
-    """Split as told; what is not told goes to the other side. Told nothing: of every three levels in order of
+    """Split by these names; all others go to the other side. Without names: of every three levels in order of
     load the middle one is held out, of two the lower. The splitter raises a WorkloadError for names that do not fit."""
 
     def split(names: Sequence[str]) -> Split:

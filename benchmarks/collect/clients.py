@@ -67,7 +67,7 @@ class Reply:
             self.output_tokens = output_tokens
 
     def end(self, error: Exception | None = None) -> None:
-        """The stream is over. One without a finish reason broke off, whatever the library says."""
+        """The stream is over. One without a finish reason broke off, even if the library raised nothing."""
         self.ended_at = time.perf_counter()
         if error is None and self.finish_reason is not None:
             self.ended_how = EndedHow.OK
@@ -91,7 +91,7 @@ class Client(Protocol):
     async def ask(
         self, candidate: Candidate, prompt: str, max_tokens: int, reply: Reply, output_tokens: int | None
     ) -> None:
-        """Ask and fill `reply`; `output_tokens` is told to an emulated vLLM. Raises nothing that the engine
+        """Send one request and fill `reply`; an emulated vLLM also gets `output_tokens`. Raises nothing that the engine
         or the network does."""
         ...
 

@@ -24,7 +24,7 @@ from benchmarks.collect.engines import fleet_from, open_engines
 from benchmarks.collect.judge import Judge, Verdicts
 from benchmarks.collect.prompts import Questions, read_questions
 from benchmarks.collect.results import first_answers, summary, to_dataset
-from benchmarks.replay.client import check_url
+from benchmarks.replay.client import check_url, key_from
 from benchmarks.replay.command import run_until_interrupted
 from benchmarks.replay.pace import until_stopped
 from benchmarks.terminal import INTERRUPTED, progress_bar
@@ -39,7 +39,7 @@ _PLAIN_COLUMNS = 120  # of a table that goes to a file or a pipe
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `headway collect`."""
-    whom = parser.add_argument_group("whom to ask: a fleet file, or engines by URL")
+    whom = parser.add_argument_group("engines: a fleet file, or URLs")
     whom.add_argument(
         "--config", metavar="FLEET", help="all instances of this fleet file; emulated ones are started"
     )
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     whom.add_argument(
         "--api-key-env", metavar="NAME", help="with URLs: the environment variable with their key"
     )
-    what = parser.add_argument_group("what to ask")
+    what = parser.add_argument_group("prompts")
     what.add_argument(
         "--prompts",
         "--workload",
@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="tell an emulated vLLM the output lengths that the file has",
     )
-    load = parser.add_argument_group("at which loads, for each instance")
+    load = parser.add_argument_group("load at each instance")
     load.add_argument("--rates", type=_rates, default=(), metavar="R,R..", help="Poisson arrivals a second")
     load.add_argument(
         "--concurrency", type=_counts, default=(), metavar="N,N..", help="requests always in flight"
@@ -97,14 +97,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_seconds,
         default=1.0,
         metavar="S",
-        help="between two looks at an engine's load (default 1)",
+        help="between two reads of an engine's load (default 1)",
     )
     load.add_argument(
         "--seed", type=int, default=1, help="order of prompts and times of arrivals (default 1)"
     )
     judged = parser.add_argument_group("judged quality of the answers, for `headway train relevance`")
     judged.add_argument("--judge-url", metavar="URL", help="any OpenAI-compatible server that can judge")
-    judged.add_argument("--judge-model", metavar="NAME", help="the model to ask there")
+    judged.add_argument("--judge-model", metavar="NAME", help="the judge's model")
     judged.add_argument("--judge-key-env", metavar="NAME", help="the environment variable with its key")
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="the data set to write; must not be there yet"
@@ -176,9 +176,7 @@ def _judge(args: argparse.Namespace, environment: Mapping[str, str]) -> Judge | 
     if args.judge_url is None:
         return None
     check_url(args.judge_url)
-    key = None
-    if args.judge_key_env is not None and not (key := environment.get(args.judge_key_env)):
-        raise WorkloadError(f"--judge-key-env {args.judge_key_env}: that variable is not set")
+    key = key_from(environment, args.judge_key_env, "--judge-key-env")
     return Judge(args.judge_url, args.judge_model, key)
 
 

@@ -3,7 +3,7 @@
 A level is a Poisson rate (open loop: each request at its own time, whatever became of those before it) or a
 number of requests that are always in flight (closed loop). Every candidate gets the same prompts in the same
 order, the next level those that follow. Before its first level a candidate gets one short request that is not
-kept: it opens the connection, loads the model, and tells whether the candidate can be asked at all.
+kept: it opens the connection, loads the model, and shows whether the candidate answers at all.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class _Driver:
         self._on_progress(self.progress)
 
     async def _warm_up(self, engine: Engine, candidate: Candidate) -> str | None:
-        """Ask once, briefly; why the candidate cannot be asked, None if it can."""
+        """Send one short request. Returns why the candidate does not answer; None if it does."""
         reply = await self._ask(engine, candidate, _WARM_UP, _WARM_UP_TOKENS, Reply())
         if reply.ended_how is EndedHow.OK:
             return None
@@ -241,7 +241,7 @@ class _Driver:
         return reply
 
     async def _watch(self, run: Run) -> None:
-        """Read the engine's load until cancelled. An engine that tells none, or not now, adds nothing."""
+        """Read the engine's load until cancelled. An engine that reports none adds nothing."""
         while True:
             try:
                 report = await run.engine.backend.load()

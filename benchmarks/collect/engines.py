@@ -63,7 +63,7 @@ def fleet_from(args: argparse.Namespace) -> FleetConfig:
 
 @asynccontextmanager
 async def open_engines(config: FleetConfig, environment: Mapping[str, str]) -> AsyncIterator[list[Engine]]:
-    """All instances of a fleet, open; whether they answer is not asked. Raises ConfigError."""
+    """All instances of a fleet, open; they may be down. Raises ConfigError."""
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(aiohttp.ClientSession())
         emulated = await stack.enter_async_context(EmulatedEngines())

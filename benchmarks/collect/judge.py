@@ -84,7 +84,7 @@ def question(prompt: str, answer: str) -> str:
 
 
 def quality_of(verdict: str) -> float | None:
-    """(score - 1) / 4 of the last score in a verdict; None where there is none."""
+    """(score - 1) / 4 of the last score in a verdict; None without a score."""
     scores = _SCORE.findall(verdict)
     return (int(scores[-1]) - 1) / 4 if scores else None
 

@@ -1,4 +1,4 @@
-"""What is asked: a file of prompts in any of three forms."""
+"""The prompts to collect answers to: a file in any of three forms."""
 
 from __future__ import annotations
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from statistics import median
 from typing import Any
 
 from backends import KINDS
 from benchmarks.collect.drive import Collection, Run, Sent
 from benchmarks.collect.prompts import Question
 from benchmarks.datasets.groups import groups
-from benchmarks.measures import quantile
 from predictors.learned.text import prompt_features
 from predictors.online.prefix_index import PrefixIndex
 from predictors.training import dataset
@@ -163,14 +163,14 @@ def summary(collection: Collection) -> list[dict[str, Any]]:
     rows = []
     for run in collection.runs:
         ends = [each.reply.ended_how for each in run.sent]
-        waits = sorted(
+        waits = [
             each.reply.first_token_at - each.at for each in run.sent if each.reply.first_token_at is not None
-        )
-        whole = sorted(
+        ]
+        whole = [
             each.reply.ended_at - each.at
             for each in run.sent
             if each.reply.ended_at is not None and each.reply.ended_how is EndedHow.OK
-        )
+        ]
         rows.append(
             {
                 "instance": run.engine.name,
@@ -178,8 +178,8 @@ def summary(collection: Collection) -> list[dict[str, Any]]:
                 "level": run.level.name,
                 "requests": len(ends),
                 **{how.value: ends.count(how) for how in (EndedHow.OK, EndedHow.FAILED, EndedHow.CANCELLED)},
-                "ttft_s_p50": quantile(waits, 0.5),
-                "e2e_s_p50": quantile(whole, 0.5),
+                "ttft_s_p50": median(waits) if waits else None,
+                "e2e_s_p50": median(whole) if whole else None,
                 "states": len(run.reports),
             }
         )

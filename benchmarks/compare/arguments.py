@@ -13,7 +13,7 @@ from benchmarks.replay.command import add_target_arguments
 from benchmarks.workloads.format import WorkloadError
 from router.config.fields import Count, NotNegative, Positive
 
-#: Draws of the workload for which the oracles are asked, and how long they search, unless told: for a
+#: Draws of the workload for which the oracles run, and how long they search, by default: for a
 #: scenario's small form, and for all else.
 SMALL_ORACLE_SEEDS, ORACLE_SEEDS = 1, 2
 SMALL_ORACLE_EFFORT, ORACLE_EFFORT = "brief", "normal"

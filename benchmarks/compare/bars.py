@@ -8,10 +8,11 @@ from itertools import pairwise
 from math import log1p
 from typing import Any
 
+import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from benchmarks.compare.looks import OUTCOME_GROUPS
-from benchmarks.compare.plots import Looks, Report, figure_of, shown_rates
+from benchmarks.compare.plots import PolicyStyles, Report, figure_of, shown_rates
+from benchmarks.compare.styles import OUTCOME_GROUPS
 from benchmarks.compare.tables import ENDINGS, endings, rate_text
 from benchmarks.pages import Cell
 
@@ -43,7 +44,7 @@ class Outcomes:
     bars: list[tuple[str, list[OutcomeBar]]]
 
 
-def outcomes(report: Report, looks: Looks) -> Outcomes:
+def outcomes(report: Report, styles: PolicyStyles) -> Outcomes:
     """What became of the requests at the shown rates, one bar a policy. Beside it in figures what ended before
     decoding for lack of time or money, and what was cut by budget or refused for its SLO where any was."""
     seen = {name for cell in report["cells"] for name in cell["outcomes"]}
@@ -69,7 +70,7 @@ def outcomes(report: Report, looks: Looks) -> Outcomes:
             )
             for column in shown
         ]
-        return OutcomeBar(cell["policy"], looks[cell["policy"]].css, parts, figures)
+        return OutcomeBar(cell["policy"], styles[cell["policy"]].css, parts, figures)
 
     return Outcomes(
         [
@@ -112,7 +113,7 @@ class Load:
     panels: list[tuple[str, str, list[Strip]]]
 
 
-def load(report: Report, looks: Looks, rate: float) -> Load | None:
+def load(report: Report, styles: PolicyStyles, rate: float) -> Load | None:
     """Requests in flight on each instance over time, one strip an instance, at one rate and the first seed. All
     panels have one scale of colours."""
     runs = [run for run in report["runs"] if run["rate_per_s"] == rate and run["timeline"]]
@@ -136,7 +137,7 @@ def load(report: Report, looks: Looks, rate: float) -> Load | None:
     return Load(
         most,
         [(f"{at_s:g}", 100 * at_s / (end_s or 1.0)) for at_s in ticks if 0 <= at_s <= (end_s or 1.0)],
-        [(run["policy"], looks[run["policy"]].css, _strips(run["timeline"], most, end_s)) for run in runs],
+        [(run["policy"], styles[run["policy"]].css, _strips(run["timeline"], most, end_s)) for run in runs],
     )
 
 
@@ -158,16 +159,11 @@ def _strips(timeline: Mapping[str, Any], most: int, end_s: float) -> list[Strip]
 def _binned(at_s: Sequence[float], values: Sequence[int], end_s: float) -> list[float | None]:
     """Means over equal pieces of time. An empty piece lies on the straight line between the samples around it, one
     before the first sample is as that one, and what comes after the last is None."""
-    sums = [[0.0, 0.0] for _ in range(_PIECES)]
-    for moment, value in zip(at_s, values, strict=True):
-        if moment <= end_s:
-            one = sums[min(_PIECES - 1, int(_PIECES * moment / (end_s or 1.0)))]
-            one[0] += value
-            one[1] += 1
-    sampled = [(index, total / count) for index, (total, count) in enumerate(sums) if count]
-    if not sampled:
+    span_s = (0.0, end_s or 1.0)
+    counts, _ = np.histogram(at_s, _PIECES, span_s)
+    sums, _ = np.histogram(at_s, _PIECES, span_s, weights=values)
+    sampled = np.flatnonzero(counts)
+    if not len(sampled):
         return [None] * _PIECES
-    means: list[float | None] = [sampled[0][1]] * (sampled[0][0] + 1)
-    for (start, first), (end, last) in pairwise(sampled):
-        means += [first + (last - first) * step / (end - start) for step in range(1, end - start + 1)]
-    return means + [None] * (_PIECES - len(means))
+    means = np.interp(np.arange(sampled[-1] + 1), sampled, sums[sampled] / counts[sampled]).tolist()
+    return [*means, *[None] * (_PIECES - len(means))]

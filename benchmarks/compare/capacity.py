@@ -1,7 +1,7 @@
-"""How much load a policy bears: the highest rate at which attainment keeps to its target.
+"""The capacity of a policy: the highest rate at which attainment keeps to its target.
 
 It lies between two rates that were run. Only where these are near to each other is a straight line between
-them a measurement; else the two rates are all that is told.
+them a measurement; else only the two rates are reported.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _bound_of(seeds: Sequence[Capacity]) -> Bound | Literal["mixed"] | None:
 
 
 def leaders(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The policy that bears most of those that keep the target in some seed, and those that are not clearly
+    """The policy with the largest capacity of those that keep the target in some seed, and those that are not clearly
     behind it: whose difference, seed by seed, has an interval that holds zero, or whose seeds do not all lie
     at or below the leader's rates."""
     known = [entry for entry in entries if any(one["low_per_s"] is not None for one in entry["by_seed"])]

@@ -111,7 +111,7 @@ def by_slo(columns: Mapping[str, npt.NDArray[Any]], judged: Flags, met: Flags) -
 def prediction_errors(
     columns: Mapping[str, npt.NDArray[Any]], met: Flags, judged: Flags
 ) -> dict[str, Any] | None:
-    """Predictions at dispatch against what happened; None if the policy asked for none."""
+    """Predictions at dispatch against what happened; None if the policy uses none."""
     ttft_s, p50, p95 = (columns[name] for name in ("ttft_s", "predicted_ttft_s_p50", "predicted_ttft_s_p95"))
     p_miss = columns["p_miss"]
     known = ~np.isnan(ttft_s) & ~np.isnan(p95)

@@ -1,4 +1,4 @@
-"""The report as CSV files, for whoever draws their own plots. Units stand in the columns; unknown is empty."""
+"""The report as CSV files, for other plots. Column names have units; unknown is an empty cell."""
 
 from __future__ import annotations
 

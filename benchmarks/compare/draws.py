@@ -22,7 +22,7 @@ from benchmarks.workloads.format import Header, WorkloadError, WorkloadRequest, 
 
 @dataclass(frozen=True, slots=True)
 class RequestDefaults:
-    """What all requests of a comparison ask for beside their own wishes."""
+    """The model that all requests of a comparison name, and the SLO (ms) of those without one."""
 
     model: str
     slo: Mapping[str, float] | None
@@ -49,7 +49,7 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """All draws, with the first one's header and description. `made_of` tells one workload from another."""
+    """All draws, with the first one's header and description. `made_of` identifies the workload."""
 
     header: Header
     described: Mapping[str, Any]
@@ -61,7 +61,7 @@ def from_file(
     path: Path, fleet: Fleet, defaults: RequestDefaults, seeds: Sequence[int], limit: int | None, out: Path
 ) -> Draws:
     """The draws of the first `limit` requests of a workload file. Those that are resampled are kept in
-    `OUT/workloads`, so `fleet` and `asked` must be those of the runs. Raises WorkloadError naming the line."""
+    `OUT/workloads`, so `fleet` and `defaults` must be those of the runs. Raises WorkloadError naming the line."""
     header = read_header(path)
     number = 0
 
@@ -99,7 +99,7 @@ def from_scenario(
     out: Path,
     environment: Mapping[str, str],
 ) -> Draws:
-    """The draws of a scenario, kept in `OUT/workloads`: built anew for each seed (prompts, wishes,
+    """The draws of a scenario, kept in `OUT/workloads`: built anew for each seed (prompts, routing parameters,
     generators), and a recorded trace resampled too."""
     draws: list[Draw] = []
     first: tuple[Header, Description] | None = None
@@ -133,7 +133,7 @@ def _checked(requests: Iterable[WorkloadRequest], fleet: Fleet, defaults: Reques
 
 
 def _line_of(path: Path, number: int) -> str:
-    """`, line N` of a workload's request; nothing if there is none."""
+    """`, line N` of a workload's request; empty without requests."""
     if number == 0:
         return ""
     with path.open("rb") as lines:

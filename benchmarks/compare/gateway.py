@@ -1,4 +1,4 @@
-"""What compare asks of a live gateway besides answers: is it there, is it idle, what did it record."""
+"""Control calls of compare to a live gateway: is it up, is it idle, which outcomes did it record."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Gateway:
             raise WorkloadError(f"no server at {self._base} ({type(error).__name__})") from error
 
     async def busy(self) -> float | None:
-        """Requests that the server says it has in hand; None if it does not say."""
+        """Requests queued or running at the server; None if it reports neither."""
         try:
             async with self._session.get(f"{self._base}/metrics", headers=self._headers) as answer:
                 if answer.status != 200:
@@ -64,7 +64,7 @@ class Gateway:
     async def look_up_outcomes(self, rows: Sequence[Row]) -> None:
         """Fill `gateway_outcome` of rows that carry none (refusals, broken streams) from `/v1/routing/ID`.
 
-        A server without that call is asked once.
+        A server without that call gets one such request.
         """
         missing = [row for row in rows if row.gateway_outcome is None and row.request_id is not None]
         if not missing or not await self._look_up(missing[0]):

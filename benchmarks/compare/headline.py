@@ -8,16 +8,16 @@ from typing import Any
 from benchmarks.compare.capacity import leaders as capacity_leaders
 from benchmarks.compare.capacity import out_of_reach
 from benchmarks.compare.cells import leaders
-from benchmarks.compare.looks import is_baseline
 from benchmarks.compare.report import BASELINE
+from benchmarks.compare.styles import is_baseline
 from benchmarks.compare.tables import capacity_text, rate_text, three_digits, written
 
 Report = Mapping[str, Any]
 
 
 def headline(report: Report) -> list[str]:
-    """One to three sentences: which policy bears most load, which keeps most when it is too much, which costs
-    least. A lead that the paired differences do not bear out is told as none, and of
+    """One to three sentences: which policy has the largest capacity, which attains most under overload, which costs
+    least. A lead that the paired differences do not confirm is not reported, and of
     loads only what all seeds show."""
     if not report["cells"] or len(report["policies"]) < 2:
         return []

@@ -15,7 +15,7 @@ from benchmarks.compare.runs import RunFolder
 from benchmarks.measures import mean_rate
 from benchmarks.replay import pace
 from benchmarks.replay.client import Target
-from benchmarks.replay.command import ReplayProgress
+from benchmarks.replay.command import replay_progress
 from benchmarks.replay.row import Row, row_from_dict
 from benchmarks.workloads.format import WorkloadError, WorkloadRequest
 
@@ -96,7 +96,7 @@ async def run_all(
     stop: asyncio.Event,
     on_result: Callable[[Sequence[RunResult]], None],
 ) -> tuple[list[RunResult], bool]:
-    """Do the runs that are not there yet; `on_result` hears all so far after each. Returns all that are there,
+    """Do the runs that are not there yet; `on_result` gets all results so far after each run. Returns all that are there,
     and whether that is all of them."""
     results: list[RunResult] = []
     warm = False
@@ -136,7 +136,7 @@ async def _one_run(
     target = replace(comparison.target, policy=one.policy, salt=f"{salt}/{one.name}")
     rows: list[Row] = []
     started_at = time.time()
-    with ReplayProgress(len(comparison.requests), what) as on_progress:
+    with replay_progress(len(comparison.requests), what) as on_progress:
         finished = await pace.replay(
             at_rate(comparison.requests, own_rate, one.rate_per_s),
             target,
@@ -158,7 +158,7 @@ async def _warm_up(comparison: LiveComparison, one: Run, stop: asyncio.Event) ->
 
 
 async def _probe(comparison: LiveComparison, one: Run) -> None:
-    """One small request: a policy or model that the server does not know is told at once, in one line."""
+    """One small request: an unknown policy or model is an error at once, in one line."""
     request = WorkloadRequest(id="probe", arrival_s=0.0, prompt_tokens=8, max_tokens=1, output_tokens=1)
     target = replace(comparison.target, policy=one.policy, slo=None)
     rows: list[Row] = []

@@ -13,7 +13,7 @@ from benchmarks.compare import bars, panels, plots
 from benchmarks.compare import page_tables as tables
 from benchmarks.compare.capacity import NEAR_FACTOR
 from benchmarks.compare.headline import gap_note, headline, oracle_note
-from benchmarks.compare.looks import OUTCOME_GROUPS, looks_of
+from benchmarks.compare.styles import OUTCOME_GROUPS, styles_of
 from benchmarks.compare.tables import ENDINGS_NOTE, arrivals_text, rate_text, rates_hint, short_note
 from benchmarks.pages import render
 
@@ -22,47 +22,47 @@ Report = Mapping[str, Any]
 
 def page(report: Report) -> str:
     """The page of a report."""
-    looks = looks_of(report["policies"])
+    styles = styles_of(report["policies"])
     return render(
         "compare/page.html",
         report=report,
-        looks=looks,
+        styles=styles,
         groups=OUTCOME_GROUPS,
         subtitle=_subtitle(report),
         short_note=short_note(report),
         headline=headline(report),
         facts=_facts(report),
         fleet=tables.fleet_table(report),
-        **(_found(report, looks) if report["cells"] else {}),
+        **(_found(report, styles) if report["cells"] else {}),
     )
 
 
-def _found(report: Report, looks: plots.Looks) -> dict[str, Any]:
+def _found(report: Report, styles: plots.PolicyStyles) -> dict[str, Any]:
     """What the page shows of the runs."""
     near = plots.near_capacity(report)
     shown = [(rate_text(rate), rate) for rate in plots.shown_rates(report)]
-    differences = [(text, panels.differences(report, looks, rate)) for text, rate in shown]
+    differences = [(text, panels.differences(report, styles, rate)) for text, rate in shown]
     return {
         "near": rate_text(near),
-        "attainment": plots.attainment(report, looks),
-        "goodput": plots.goodput(report, looks),
+        "attainment": plots.attainment(report, styles),
+        "goodput": plots.goodput(report, styles),
         "oracle_note": oracle_note(report),
-        "figures": panels.figures(report, looks, near),
-        "capacities": tables.capacity_table(report, looks),
+        "figures": panels.figures(report, styles, near),
+        "capacities": tables.capacity_table(report, styles),
         "near_factor": NEAR_FACTOR,
         "rates_hint": rates_hint(report) or "",
-        "results": tables.results_table(report, looks),
+        "results": tables.results_table(report, styles),
         "endings_note": ENDINGS_NOTE,
         "shown_note": plots.shown_note(report),
-        "latencies": panels.distributions(report, looks),
-        "cost": plots.cost(report, looks),
-        "outcomes": bars.outcomes(report, looks),
-        "load": bars.load(report, looks, near),
+        "latencies": panels.distributions(report, styles),
+        "cost": plots.cost(report, styles),
+        "outcomes": bars.outcomes(report, styles),
+        "load": bars.load(report, styles, near),
         "heat_steps": bars.HEAT_STEPS,
-        "regret": tables.regret_table(report, looks),
+        "regret": tables.regret_table(report, styles),
         "gap_note": gap_note(report),
         "differences": [(text, drawing) for text, drawing in differences if drawing],
-        "predictions": tables.predictions_table(report, looks),
+        "predictions": tables.predictions_table(report, styles),
     }
 
 

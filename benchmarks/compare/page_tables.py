@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.compare.cells import leaders
-from benchmarks.compare.looks import Look
+from benchmarks.compare.styles import PolicyStyle
 from benchmarks.compare.tables import (
     Column,
     capacity_text,
@@ -21,7 +21,7 @@ from benchmarks.compare.tables import (
 from benchmarks.pages import Cell, Row, Table
 
 Report = Mapping[str, Any]
-Looks = Mapping[str, Look]
+PolicyStyles = Mapping[str, PolicyStyle]
 
 #: Measures that are better the less (True) or the more (False); those not named are neither.
 _LESS_IS_BETTER = {
@@ -50,11 +50,11 @@ def _cell(text: str, css: str = "", style: str = "") -> Cell:
     return Cell(mean, sign.strip() + half, css, style)
 
 
-def _row(policy: str, look: Look, cells: Sequence[Cell], css: str = "") -> Row:
-    return Row([Cell(policy), *cells], f"policy {look.css} {css}".strip(), chip=True)
+def _row(policy: str, style: PolicyStyle, cells: Sequence[Cell], css: str = "") -> Row:
+    return Row([Cell(policy), *cells], f"policy {style.css} {css}".strip(), chip=True)
 
 
-def capacity_table(report: Report, looks: Looks) -> Table | None:
+def capacity_table(report: Report, styles: PolicyStyles) -> Table | None:
     """The load that each policy sustains, as a number and a bar, and against the baseline."""
     known = [entry for entry in report["capacity"] if entry["bound"] is not None]
     if len(report["rates_per_s"]) < 2 or not known:
@@ -68,7 +68,7 @@ def capacity_table(report: Report, looks: Looks) -> Table | None:
             against = "1"
         else:
             against = written(entry["ratio"], "{:.2f}".format) if entry["ratio"]["mean"] else "-"
-        rows.append(_row(entry["policy"], looks[entry["policy"]], [bar, _cell(against)]))
+        rows.append(_row(entry["policy"], styles[entry["policy"]], [bar, _cell(against)]))
     return _table(["policy", "requests/s", f"times {report['baseline']}"], rows, texts=["requests/s"])
 
 
@@ -79,7 +79,7 @@ def _sure_and_possible(entry: Mapping[str, Any], top: float) -> tuple[float, flo
     return entry["low_per_s"] or 0.0, top if entry["high_per_s"] is None else entry["high_per_s"]
 
 
-def results_table(report: Report, looks: Looks) -> Table:
+def results_table(report: Report, styles: PolicyStyles) -> Table:
     """Each policy at each rate."""
     every = report["cells"]
     shown = [*columns(every), *spending(every), *endings(every)]
@@ -98,7 +98,7 @@ def results_table(report: Report, looks: Looks) -> Table:
             for column in shown
         ]
         css = "first" if earlier is not None and rate != earlier else ""
-        rows.append(_row(policy, looks[policy], cells, css))
+        rows.append(_row(policy, styles[policy], cells, css))
         earlier = rate
     return _table(["policy", "rate/s", *(column.heading for column in shown)], rows)
 
@@ -116,7 +116,7 @@ def _best(report: Report, rate_per_s: float, measure: str) -> list[str]:
     return found if len(found) < len(known) else []
 
 
-def regret_table(report: Report, looks: Looks) -> Table | None:
+def regret_table(report: Report, styles: PolicyStyles) -> Table | None:
     """The share of the gap to the oracle that each policy closes, and what it is behind the oracle, by rate."""
     entries = {(one["policy"], one["rate_per_s"]): one for one in report["regret"]}
     rates = sorted({rate for _, rate in entries})
@@ -127,7 +127,7 @@ def regret_table(report: Report, looks: Looks) -> Table | None:
         own = [entries.get((policy, rate)) for rate in rates]
         gaps = [_cell("-") if entry is None or policy == report["baseline"] else _gap(entry) for entry in own]
         regrets = [_cell(_between(entry, "regret_per_s", three_digits)) for entry in own]
-        rows.append(_row(policy, looks[policy], [*gaps, *regrets]))
+        rows.append(_row(policy, styles[policy], [*gaps, *regrets]))
     headings = [f"{rate_text(rate)}/s" for rate in rates]
     table = _table(["policy", *headings, *headings], rows)
     return replace(table, above=(("gap closed", len(rates)), ("regret, requests/s", len(rates))))
@@ -159,7 +159,7 @@ _PREDICTIONS = (
 )
 
 
-def predictions_table(report: Report, looks: Looks) -> Table | None:
+def predictions_table(report: Report, styles: PolicyStyles) -> Table | None:
     """How good the predictions were and how long decisions took, by rate and policy."""
     known = [
         cell
@@ -171,7 +171,7 @@ def predictions_table(report: Report, looks: Looks) -> Table | None:
     rows = [
         _row(
             cell["policy"],
-            looks[cell["policy"]],
+            styles[cell["policy"]],
             [_cell(rate_text(cell["rate_per_s"])), *(_cell(column.text(cell)) for column in _PREDICTIONS)],
         )
         for cell in known

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.compare.plots import Looks, Report, costs_differ, ends, shown_rates
+from benchmarks.compare.plots import PolicyStyles, Report, costs_differ, ends, shown_rates
 from benchmarks.compare.tables import rate_text, three_digits, written
 from benchmarks.pages.drawing import Drawing, padded, scale
 
@@ -13,7 +13,7 @@ _WIDTH = 1070
 _LATENCIES = (("ttft_s", "TTFT", "s", 1.0), ("tpot_s", "TPOT", "ms", 1000.0), ("e2e_s", "E2E", "s", 1.0))
 
 
-def distributions(report: Report, looks: Looks) -> list[tuple[str, Drawing]]:
+def distributions(report: Report, styles: PolicyStyles) -> list[tuple[str, Drawing]]:
     """(rate as text, drawing) for each shown rate: cumulative distributions of TTFT, TPOT and E2E side by side. One
     latency has the same range at all rates, so that rates compare."""
     known = [
@@ -22,11 +22,13 @@ def distributions(report: Report, looks: Looks) -> list[tuple[str, Drawing]]:
         if (between := _range(report, latency[0], latency[-1])) is not None
     ]
     return [
-        (rate_text(rate), _distributions(report, looks, rate, known)) for rate in shown_rates(report) if known
+        (rate_text(rate), _distributions(report, styles, rate, known))
+        for rate in shown_rates(report)
+        if known
     ]
 
 
-def _distributions(report: Report, looks: Looks, rate: float, known: Sequence[Any]) -> Drawing:
+def _distributions(report: Report, styles: PolicyStyles, rate: float, known: Sequence[Any]) -> Drawing:
     label = f"Distributions of TTFT, TPOT and E2E at {rate_text(rate)} requests/s"
     drawing = Drawing(label, _WIDTH, 266, len(known))
     for axes, (name, title, unit, factor, (low, high)) in zip(drawing.axes, known, strict=True):
@@ -40,7 +42,7 @@ def _distributions(report: Report, looks: Looks, rate: float, known: Sequence[An
         for cell in report["cells"]:
             points = _cumulative(cell["curves"][name], factor, low, high)
             if cell["rate_per_s"] == rate and points:
-                drawing.line(axes, points, f"policy {looks[cell['policy']].css}", 1.6)
+                drawing.line(axes, points, f"policy {styles[cell['policy']].css}", 1.6)
     drawing.title(drawing.axes[0], "answers at or below (%)", axis=True)
     return drawing
 
@@ -82,24 +84,24 @@ _FIGURES = (
 )
 
 
-def figures(report: Report, looks: Looks, rate: float) -> Drawing | None:
+def figures(report: Report, styles: PolicyStyles, rate: float) -> Drawing | None:
     """Each policy's figures at one rate: means with intervals, one plot a measure."""
     rows = [(cell["policy"], cell["measures"]) for cell in report["cells"] if cell["rate_per_s"] == rate]
-    return _panels(report, looks, f"Figures at {rate_text(rate)} requests/s", rows)
+    return _panels(report, styles, f"Figures at {rate_text(rate)} requests/s", rows)
 
 
-def differences(report: Report, looks: Looks, rate: float) -> Drawing | None:
+def differences(report: Report, styles: PolicyStyles, rate: float) -> Drawing | None:
     """Each policy less the baseline at one rate, draw by draw, as `figures`."""
     rows = [
         (entry["policy"], entry["differences"]) for entry in report["paired"] if entry["rate_per_s"] == rate
     ]
     label = f"Differences to {report['baseline']} at {rate_text(rate)} requests/s"
-    return _panels(report, looks, label, rows, from_zero=True)
+    return _panels(report, styles, label, rows, from_zero=True)
 
 
 def _panels(
     report: Report,
-    looks: Looks,
+    styles: PolicyStyles,
     label: str,
     rows: Sequence[tuple[str, Mapping[str, Any]]],
     *,
@@ -130,9 +132,9 @@ def _panels(
             drawing.target(axes, (0, -0.5), (0, len(rows) - 0.5))
         for place, policy, figure in known:
             text = f"{policy}: {written(figure, three_digits, factor)}"
-            css = f"policy {looks[policy].css}"
+            css = f"policy {styles[policy].css}"
             drawing.interval(axes, place, factor * figure["mean"], ends(figure, factor), css, text)
     first = drawing.axes[0]
     for place, (policy, _) in enumerate(rows):
-        drawing.row_name(first, place, policy, f"policy {looks[policy].css}")
+        drawing.row_name(first, place, policy, f"policy {styles[policy].css}")
     return drawing

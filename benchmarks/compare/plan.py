@@ -19,13 +19,13 @@ from router.wiring import create_predictor
 
 #: Runs `function` over items somewhere and yields (index, result) as they are done.
 Runner = Callable[[Callable[[Any], Any], Sequence[Any]], Iterator[tuple[int, Any]]]
-#: Hears what was done last, how many are done and of how many.
+#: Gets the name of the run that ended last, how many have ended, and of how many.
 OnProgress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything that is to be run. `rates` None: the workload's own. The oracles are asked for the first
+    """Everything that is to be run. `rates` None: the workload's own. The oracles run for the first
     `oracle_draws` draws."""
 
     setting: Setting
@@ -41,7 +41,7 @@ class Plan:
         return [task for cell in self._cells(folder) for task in cell]
 
     def oracle_tasks(self, folder: Path) -> list[OracleTask]:
-        """The oracles: one for each rate and draw of those that are asked for."""
+        """The oracles: one for each rate and each of the first `oracle_draws` draws."""
         asked_for = {draw.seed for draw in self.draws.each[: self.oracle_draws]}
         return [
             OracleTask(

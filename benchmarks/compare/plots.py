@@ -8,12 +8,12 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from benchmarks.compare.looks import Look
+from benchmarks.compare.styles import PolicyStyle
 from benchmarks.compare.tables import rate_text, three_digits, written
 from benchmarks.pages.drawing import Drawing, Point, padded, scale
 
 Report = Mapping[str, Any]
-Looks = Mapping[str, Look]
+PolicyStyles = Mapping[str, PolicyStyle]
 Cell = Mapping[str, Any]
 
 
@@ -72,7 +72,7 @@ def _known(cells: Sequence[Cell], *measures: str) -> list[Cell]:
 
 
 # --- against load -------------------------------------------------------------------------------------
-def attainment(report: Report, looks: Looks) -> Drawing | None:
+def attainment(report: Report, styles: PolicyStyles) -> Drawing | None:
     """Attainment against the offered rate, with intervals, the target, and what the oracles found."""
     names = ("attainment", "clairvoyant_attainment", "attainment_upper_bound")
     values = _reach(report, *names)
@@ -84,11 +84,11 @@ def attainment(report: Report, looks: Looks) -> Drawing | None:
     left, right = axes.get_xlim()
     target = 100 * report["attainment_target"]
     drawing.target(axes, (left, target), (right, target))
-    _curves(drawing, report, looks, names, 100.0, "{:.1f} %")
+    _curves(drawing, report, styles, names, 100.0, "{:.1f} %")
     return drawing
 
 
-def goodput(report: Report, looks: Looks) -> Drawing | None:
+def goodput(report: Report, styles: PolicyStyles) -> Drawing | None:
     """Goodput against the offered rate, with what the oracles found."""
     names = ("goodput_per_s", "clairvoyant_goodput_per_s", "goodput_upper_bound_per_s")
     values = _reach(report, *names)
@@ -96,7 +96,7 @@ def goodput(report: Report, looks: Looks) -> Drawing | None:
         return None
     label = "Goodput against offered rate, one line a policy"
     drawing, _ = _rate_drawing(report, label, (0, 1.04 * max(values)), "requests within their SLO (1/s)")
-    _curves(drawing, report, looks, names, 1.0, "{:.3g}/s")
+    _curves(drawing, report, styles, names, 1.0, "{:.3g}/s")
     return drawing
 
 
@@ -124,14 +124,14 @@ def _rate_drawing(
 
 
 def _curves(
-    drawing: Drawing, report: Report, looks: Looks, names: Sequence[str], factor: float, write: str
+    drawing: Drawing, report: Report, styles: PolicyStyles, names: Sequence[str], factor: float, write: str
 ) -> None:
     """The oracles' lines, then one line a policy with its intervals and its name."""
     axes, measure = drawing.axes[0], names[0]
     least, most = axes.get_ylim()
     labels = _oracles(drawing, report, names[1:], factor)
     for policy in report["policies"]:
-        css = f"policy {looks[policy].css}"
+        css = f"policy {styles[policy].css}"
         known = _known([cell for cell in report["cells"] if cell["policy"] == policy], measure)
         if not known:
             continue
@@ -192,7 +192,7 @@ def costs_differ(report: Report) -> bool:
     return bool(costs) and max(costs) - min(costs) > _LEAST_SPREAD * max(costs)
 
 
-def cost(report: Report, looks: Looks) -> tuple[str, Drawing] | None:
+def cost(report: Report, styles: PolicyStyles) -> tuple[str, Drawing] | None:
     """(what the height is, drawing): cost of a thousand answers against quality, or against attainment where
     no quality is known. One line a policy over its rates, a large point at the rate near capacity."""
     for measure, label, factor in (
@@ -201,12 +201,12 @@ def cost(report: Report, looks: Looks) -> tuple[str, Drawing] | None:
     ):
         known = _known(report["cells"], "cost_usd_per_request", measure)
         if known and costs_differ(report):
-            return measure, _cost_drawing(report, looks, known, measure, label, factor)
+            return measure, _cost_drawing(report, styles, known, measure, label, factor)
     return None
 
 
 def _cost_drawing(
-    report: Report, looks: Looks, cells: Sequence[Cell], measure: str, label: str, factor: float
+    report: Report, styles: PolicyStyles, cells: Sequence[Cell], measure: str, label: str, factor: float
 ) -> Drawing:
     near = near_capacity(report)
     points = {
@@ -240,7 +240,7 @@ def _cost_drawing(
         drawing.dot(axes, x, y, "oracle", f"oracle: {three_digits(x)} USD, {y:.3f}", 2.2)
     labels = []
     for policy in report["policies"]:
-        css = f"policy {looks[policy].css}"
+        css = f"policy {styles[policy].css}"
         own = {rate: point for (name, rate), point in points.items() if name == policy}
         if own:
             drawing.line(axes, list(own.values()), css, 1.6)

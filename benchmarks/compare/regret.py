@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.compare.cells import resampled, unique
 from benchmarks.measures import Interval
 
-#: A gap below this share of the offered rate is within the noise: no share of it is told.
+#: A gap below this share of the offered rate is within the noise: no share of it is reported.
 _LEAST_GAP = 0.01
 
 Oracle = Mapping[str, Any]
@@ -31,7 +31,7 @@ def _upper_bound(oracle: Oracle) -> float | None:
 
 
 def oracle_cells(oracles: Sequence[Oracle]) -> list[dict[str, Any]]:
-    """By rate: the oracles' figures as Intervals over the draws that were asked, whose `seeds` are told.
+    """By rate: the oracles' figures as Intervals over the draws that have oracles (`seeds`).
 
     An oracle has `rate_per_s` and `seed`, and any of `goodput_upper_bound_per_s`, `attainment_upper_bound`,
     `clairvoyant` ({attainment, goodput_per_s}) and `quality_cost` ([{cost_usd_per_request, quality}]).

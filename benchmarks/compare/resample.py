@@ -1,4 +1,4 @@
-"""Other draws of a recorded workload, so that a comparison over seeds says how sure it is.
+"""Other draws of a recorded workload, so that a comparison over seeds has confidence intervals.
 
 A block bootstrap (Künsch 1989): the trace is cut into blocks of equal length in time, blocks are drawn with
 replacement and put one after another in the trace's own order. Bursts and rhythms shorter than a block stay,

@@ -16,11 +16,10 @@ from rich.progress import TimeElapsedColumn
 import policies
 from benchmarks.calibrate.profiles import read_profiles
 from benchmarks.compare import arguments, draws, pool
-from benchmarks.compare.plan import Plan, Runner, run_all, settings_of
+from benchmarks.compare.plan import OnProgress, Plan, Runner, run_all, settings_of
 from benchmarks.compare.runs import RunFolder
 from benchmarks.compare.tasks import Setting
 from benchmarks.measures import Interval
-from benchmarks.oracles.solver import require as require_solver
 from benchmarks.scenarios import Scenario, load_scenario
 from benchmarks.scenarios.reading import USUAL_POLICIES
 from benchmarks.simulator import Fleet
@@ -48,13 +47,11 @@ def compare(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     oracle_draws = args.oracle_seeds
     if oracle_draws is None:
         oracle_draws = arguments.SMALL_ORACLE_SEEDS if args.small else arguments.ORACLE_SEEDS
-    if oracle_draws:
-        require_solver()  # told before the runs, not after them
     seeds = range(args.first_seed, args.first_seed + (args.seeds or (scenario.seeds if scenario else 1)))
     runs: list[dict[str, Any]] = []
     oracles: list[dict[str, Any]] = []
     finished = False
-    with _interrupted_by_sigterm(), _Bar() as bar:
+    with _interrupted_by_sigterm(), _bar() as bar:
         if scenario:
             drawn = draws.from_scenario(scenario, fleet, defaults, seeds, args.out, os.environ)
         else:
@@ -102,7 +99,7 @@ def _at_own_rate(runs: Sequence[dict[str, Any]], drawn: draws.Draws) -> None:
 def _opened(
     args: argparse.Namespace, scenario: Scenario | None, defaults: draws.RequestDefaults
 ) -> tuple[Setting, Fleet]:
-    """The fleet with all that runs share, and the same opened: whatever is wrong with it is told here."""
+    """The settings that all runs share, and the fleet opened once: its errors are raised here."""
     config = scenario.fleet if scenario else load(args.fleet, policies=tuple(policies.POLICIES))
     profiles = {} if args.profiles is None else _profiles(args.profiles, config)
     setting = Setting(config, profiles, args.speed, defaults, scenario.losses if scenario else ())
@@ -144,22 +141,14 @@ def _interrupted_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-class _Bar:
-    """The progress bar, on a terminal only."""
-
-    def __init__(self) -> None:
-        self._progress = progress_bar(TimeElapsedColumn())
-        self._task = self._progress.add_task("reading the workload", total=None)
-
-    def __enter__(self) -> _Bar:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        self._progress.update(self._task, description=what or "simulating", completed=done, total=total)
+@contextmanager
+def _bar() -> Iterator[OnProgress]:
+    """A progress bar, on a terminal only."""
+    with progress_bar(TimeElapsedColumn()) as progress:
+        task = progress.add_task("reading the workload", total=None)
+        yield lambda what, done, total: progress.update(
+            task, description=what or "simulating", completed=done, total=total
+        )
 
 
 def _fleet_rows(config: FleetConfig) -> list[dict[str, Any]]:

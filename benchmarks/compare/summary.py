@@ -41,7 +41,7 @@ _TIMELINE_POINTS = 200
 TIMED_OUT_BEFORE_DECODING = (Outcome.EXPIRED_IN_QUEUE, Outcome.EXPIRED_BEFORE_FIRST_TOKEN)
 OUT_OF_BUDGET_BEFORE_DECODING = (Outcome.REJECTED_BUDGET,)
 
-#: How a run's ITL came about (`itl_of`), and what is to be said of it.
+#: How a run's ITL was measured (`itl_of`), and the note about it.
 ITL_NOTES: Mapping[str, str] = {
     "gaps": "ITL counts single gaps between tokens, in bins of one per cent; of engines with slots (Ollama's),"
     " each answer's mean gap.",
@@ -52,7 +52,7 @@ ITL_NOTES: Mapping[str, str] = {
 
 def summary_of(result: Result) -> dict[str, Any]:
     """A simulated run. Keys as `RunSummary.as_dict()`, and more; times in seconds of real hardware.
-    `measured_rate_per_s` is what the arrivals came to, as `rate_per_s` is what a run was asked for.
+    `measured_rate_per_s` is the rate of the arrivals, `rate_per_s` the requested one.
 
     `cost_usd_per_request` is all that was spent over complete answers, `cost_usd_per_offered` the same over all
     requests but those outside attainment. `hedged` are requests that had a second attempt beside the first.

@@ -33,7 +33,7 @@ def written(
     figure: Mapping[str, Any], write: Callable[[float], str], scale: float = 1.0, *, interval: bool = True
 ) -> str:
     """An Interval as text; a dash where it is not known. Where `write` is `three_digits`, the half width
-    decides how many digits are worth telling."""
+    decides how many digits are shown."""
     mean, half = figure["mean"], figure["half_width"]
     if mean is None:
         return "-"
@@ -125,7 +125,7 @@ def _had(of: Sequence[Column], cells: Sequence[Cell]) -> list[Column]:
 
 
 def table(report: Mapping[str, Any]) -> str:
-    """Each policy at each rate as an aligned line, and what load each bears."""
+    """Each policy at each rate as an aligned line, and each policy's capacity."""
     cells = report["cells"]
     lines = _ruled(_rows(cells, columns(cells)))
     seeds = max((cell["seeds"] for cell in cells), default=0)
@@ -179,7 +179,7 @@ def arrivals_text(report: Mapping[str, Any]) -> str | None:
 
 
 def short_note(report: Mapping[str, Any]) -> str | None:
-    """What is to be said of runs too short for a steady state."""
+    """The note about runs too short for a steady state."""
     found = arrivals_s(report)
     if found is None or found[0] >= _SHORT_S:
         return None
@@ -188,7 +188,7 @@ def short_note(report: Mapping[str, Any]) -> str | None:
 
 
 def capacity_text(entry: Mapping[str, Any]) -> str:
-    """The load that a policy bears, in requests/s."""
+    """The capacity of a policy, in requests/s."""
     if entry["bound"] is None:
         return "-"
     low, high = entry["low_per_s"], entry["high_per_s"]
@@ -224,7 +224,7 @@ def _missed(entry: Mapping[str, Any]) -> list[str]:
 
 
 def rates_hint(report: Mapping[str, Any]) -> str | None:
-    """Which rates would tell the capacities more exactly."""
+    """Which further rates would narrow the capacities."""
     added, bounds = (
         rates_to_add(report),
         {one["bound"] for entry in report["capacity"] for one in entry["by_seed"]},

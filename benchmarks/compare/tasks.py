@@ -35,7 +35,7 @@ class Setting:
 @dataclass(frozen=True, slots=True)
 class Task:
     """One policy at one rate (None: the workload's own) with one draw of the workload. `keep_requests` names
-    the file (.npz) that is to hold every request; `keep_load` asks for the load of instances over time."""
+    the file (.npz) that is to hold every request; `keep_load` keeps the load of instances over time."""
 
     setting: Setting
     draw: Draw

@@ -61,5 +61,5 @@ def _day(at_s: float | None) -> str | None:
 
 
 def names_of(rows: Sequence[Mapping[str, Any]]) -> set[str]:
-    """The sources that `rows_by_source` tells of."""
+    """The names of the sources in `rows_by_source`."""
     return {str(row["name"]) for row in rows}

@@ -37,7 +37,7 @@ LENGTHS: Mapping[str, Lengths] = {
 }
 _POLICIES = ("random", "least_load", "latency", "slo")
 _PROCESSES = ("poisson", "gamma", "daycycle")
-#: A world's requests, in parts of what is asked for.
+#: A world's requests, as shares of `requests`.
 _REQUESTS = (0.6, 1.4)
 _PROBE_S = (1.0, 2.0, 5.0)
 #: Reports of an engine in a world, about: on an idle one all are the same.
@@ -83,7 +83,7 @@ def emulate(
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Dataset:
     """Play `runs` worlds of about `requests` requests each; the same arguments give the same data set. Its levels are
-    `LEVELS`, its instances are never the same. `on_progress` hears (worlds played, all)."""
+    `LEVELS`, its instances are never the same. `on_progress` gets (worlds simulated, all)."""
     found: list[Run] = []
     attempts: list[Attempt] = []
     states: list[State] = []

@@ -56,7 +56,7 @@ def read_store(
     fleet: FleetConfig | None = None,
 ) -> Dataset:
     """The records of a database file or URL, of requests received in [since, until) (seconds since the epoch):
-    one run an instance, its times in seconds since the first request. `fleet` tells what the records do not: the
+    one run an instance, its times in seconds since the first request. `fleet` has what the records lack: the
     instances' hardware, engine profiles and the models' families. Raises DatasetError."""
     try:
         url = parse_url(str(where) if "://" in str(where) else f"sqlite+aiosqlite:///{where}")

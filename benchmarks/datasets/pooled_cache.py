@@ -1,4 +1,4 @@
-"""What a cluster's prefix caches should hold of a user's next prompt, told from the prompts before it."""
+"""What a cluster's prefix caches should hold of a user's next prompt, estimated from the earlier prompts."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ _ZEROEVAL_CAP = 4096
 _ARENA_CAP = 1024
 #: A base model that does not answer questions.
 _ARENA_JUNK = {"llama-13b"}
-#: Hide their reasoning, so that the length of what is seen says nothing.
+#: Hide their reasoning, so that the visible length is not the answer's.
 _HIDDEN_REASONING = re.compile(r"o1(-|$)")
 
 
@@ -80,7 +80,7 @@ class _Scored(_Row):
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What a row says of one answer."""
+    """What a row has about one answer."""
 
     output_tokens: int | None = None
     capped: bool = False
@@ -190,7 +190,7 @@ class _Model(Record):
 
 
 def _families(path: Path) -> dict[str, str]:
-    """Families by model where the set's own table of models tells more than the name (`mistral-tuned`)."""
+    """Families by model where the set's own table of models has more than the name (`mistral-tuned`)."""
     if not path.is_file():
         return {}
     found = {row.model: family_of(row.family) for row in table(path, _Model)}

@@ -13,7 +13,7 @@ from router.core.types import Candidate, EndedHow, Prediction, PromptFeatures, R
 
 
 class RecordingPredictor:
-    """A predictor that predicts as `inner` does, and keeps every attempt and report it is told of. `runs` gives
+    """A predictor that predicts as `inner` does, and keeps every attempt and report that it observes. `runs` gives
     the id of each instance's run, `cached_tokens` what a prefix cache should hold of a request's prompt."""
 
     def __init__(

@@ -57,7 +57,7 @@ def _read(
 
 
 def _with_seats(run: Run) -> Run:
-    """A run of a data set from before runs said whether their engine has fixed slots: its kind says it."""
+    """A run of a data set from a version whose runs had no `fixed_slots`: it follows from the engine's kind."""
     if run.fixed_slots is not None or run.kind not in KINDS:
         return run
     return replace(run, fixed_slots=KINDS[run.kind].fixed_slots)

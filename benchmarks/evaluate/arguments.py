@@ -1,4 +1,4 @@
-"""The options by which `headway train` and `headway evaluate` are told of data, and how these are read."""
+"""The options of `headway train` and `headway evaluate` that name data, and their reading."""
 
 from __future__ import annotations
 

@@ -12,9 +12,9 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure. `name` says what ("MAE"), `of` whose ("LSTM", "TF-IDF + ridge on log length", or a difference
+    """One figure. `name` is the measure ("MAE"), `of` whose it is ("LSTM", "TF-IDF + ridge on log length", or a difference
     "LSTM - TF-IDF + ridge on log length"), `part` on which part of the data ("all", "family llama"), `unit` ""
-    for a share or ratio. `low` and `high` are the 95 % block-bootstrap interval, None where there is none;
+    for a share or ratio. `low` and `high` are the 95 % block-bootstrap interval or None;
     `rows` how many answers or requests."""
 
     name: str
@@ -106,6 +106,27 @@ def block_bootstrap(
     known = [each for each in found if not math.isnan(each)]
     low, high = np.quantile(known, (0.025, 0.975)) if known else (math.nan, math.nan)
     return float(statistic(np.arange(len(inverse)))), float(low), float(high)
+
+
+class Resampled:
+    """How often each resample of whole groups (with replacement) has each group. Row 0 of `draws` (1 + resamples,
+    groups) is the data as they are; `group` is the place of each row's group."""
+
+    def __init__(self, groups: np.ndarray, resamples: int = 1000, seed: int = 1) -> None:
+        names, self.group = np.unique(groups, return_inverse=True)
+        chances = np.full(len(names), 1 / len(names))
+        drawn = np.random.default_rng(seed).multinomial(len(names), chances, resamples)
+        self.draws = np.vstack((np.ones(len(names)), drawn))
+
+    def ratio(self, above: np.ndarray, below: np.ndarray) -> np.ndarray:
+        """(1 + resamples,): sum over sum of two values of each row, NaN where the lower sum is not above 0."""
+        size = self.draws.shape[1]
+        over, under = (self.draws @ np.bincount(self.group, each, size) for each in (above, below))
+        return np.asarray(np.divide(over, under, out=np.full_like(over, np.nan), where=under > 0))
+
+    def means(self, values: np.ndarray) -> np.ndarray:
+        """(1 + resamples,)."""
+        return self.ratio(values, np.ones(len(values)))
 
 
 def resampled_figure(

@@ -2,13 +2,13 @@
 
 - *MAE* of the median in tokens. An answer that was cut at its cap is missed by what the prediction is below it,
   and not at all by one above it; the same for all predictors.
-- *Spearman* within model and task: whether a model's longer answers are told from its shorter ones when knowing
-  model and task does not count. A predictor that says one number for all of them has 0.
+- *Spearman* within model and task: whether a model's longer answers are ranked above its shorter ones when knowing
+  model and task does not count. A predictor that gives one number for all of them has 0.
 - *pinball loss* of the median and of the 90 % quantile, over answers that were not cut.
 - *coverage* of 80 % intervals, p10 to p90. A cut answer is inside unless its cap is above p90.
 - Intervals are from resamples of whole groups of near copies.
 
-"llama and qwen" are the families that the predictor is made for. Baselines are told each prompt's task, and each
+"llama and qwen" are the families that the predictor is made for. Baselines know each prompt's task, and each
 model has its own fit; the predictor never sees the task.
 """
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import rankdata
 
-from benchmarks.evaluate.figures import WHOLE, Curve, Evaluation, Figure, pinball
+from benchmarks.evaluate.figures import WHOLE, Curve, Evaluation, Figure, Resampled, pinball
 from benchmarks.evaluate.length_baselines import (
     MEDIAN,
     PROBABILITIES,
@@ -39,7 +39,7 @@ MAIN = "llama and qwen"
 _INTERVAL = (0.1, 0.9)
 _NOMINAL = tuple(np.linspace(0.05, 0.95, 19).round(2))
 _BUCKETS = (1, 32, 64, 128, 256, 512, 1024, 2048, 4096)
-#: Rows that a part, a cell of model and task, or a bucket must have to be told of.
+#: Rows that a part, a cell of model and task, or a bucket must have to be reported.
 _LEAST_OF_PART, _LEAST_OF_CELL, _LEAST_OF_BUCKET = 100, 10, 30
 _RESAMPLES, _SPEARMAN_RESAMPLES = 1000, 200
 
@@ -112,17 +112,12 @@ def _parts(answers: Answers, families: np.ndarray) -> dict[str, np.ndarray]:
 
 
 class _Part:
-    """Figures of one part of the answers. `_draws` (resamples, groups): how often each resample has each group;
-    the first row is the part as it is."""
+    """Figures of one part of the answers."""
 
     def __init__(self, name: str, answers: Answers, shares: np.ndarray, seed: int) -> None:
         self._name, self._answers, self._shares = name, answers, shares
         groups = np.array([each.group for each in answers.prompts])[answers.prompt]
-        names, self._group = np.unique(groups, return_inverse=True)
-        drawn = np.random.default_rng(seed).multinomial(
-            len(names), np.full(len(names), 1 / len(names)), _RESAMPLES
-        )
-        self._draws = np.vstack((np.ones(len(names)), drawn))
+        self._resampled = Resampled(groups, _RESAMPLES, seed)
 
     def figures(self, predicted: dict[str, np.ndarray]) -> list[Figure]:
         """MAE, pinball losses, coverage and Spearman of each predictor, and our differences from each."""
@@ -131,7 +126,7 @@ class _Part:
         figures = self._means("MAE", "tokens", errors)
         for who, theirs in errors.items():
             if who != OURS:
-                found = self._ratio(errors[OURS] - theirs, theirs)
+                found = self._resampled.ratio(errors[OURS] - theirs, theirs)
                 figures.append(self._figure("MAE, relative", f"{OURS} - {who}", "", found))
         for column, probability in enumerate(PROBABILITIES):
             losses = {}
@@ -152,22 +147,22 @@ class _Part:
         shown = values | {f"{OURS} - {who}": ours - each for who, each in values.items() if who != OURS}
         counted = np.ones(len(ours)) if rows is None else rows.astype(float)
         return [
-            self._figure(name, who, unit, self._ratio(each * counted, counted), int(counted.sum()))
+            self._figure(name, who, unit, self._resampled.ratio(each * counted, counted), int(counted.sum()))
             for who, each in shown.items()
         ]
-
-    def _ratio(self, above: np.ndarray, below: np.ndarray) -> np.ndarray:
-        """Ratio of sums in each resample; sums within groups are taken once."""
-        groups = self._draws.shape[1]
-        over, under = (self._draws @ np.bincount(self._group, each, groups) for each in (above, below))
-        found: np.ndarray = np.divide(over, under, out=np.full_like(over, np.nan), where=under > 0)
-        return found
 
     def _figure(self, name: str, who: str, unit: str, found: np.ndarray, rows: int | None = None) -> Figure:
         value, resampled = float(found[0]), found[1:][~np.isnan(found[1:])]
         low, high = map(float, np.quantile(resampled, (0.025, 0.975))) if len(resampled) else (None, None)
         return Figure(
-            name, who, self._name, value, unit, low, high, len(self._group) if rows is None else rows
+            name,
+            who,
+            self._name,
+            value,
+            unit,
+            low,
+            high,
+            len(self._resampled.group) if rows is None else rows,
         )
 
     def _spearman(self, predicted: dict[str, np.ndarray]) -> list[Figure]:
@@ -180,7 +175,7 @@ class _Part:
             return []
         cell = np.unique(cell[kept], return_inverse=True)[1]
         actual = _ranks(self._answers.tokens[kept], cell)
-        weights = self._draws[: _SPEARMAN_RESAMPLES + 1][:, self._group[kept]]
+        weights = self._resampled.draws[: _SPEARMAN_RESAMPLES + 1][:, self._resampled.group[kept]]
         found = {}
         for who, each in predicted.items():
             ranks = _ranks(each[kept], cell)

@@ -1,7 +1,7 @@
 """How good the memory model is on runs that it was not trained on, beside the closed form and beside the guess
 that KV use stays as the engine last reported it.
 
-Each run is played twice: as it was, and as if its engine told nothing (then there is no last report to go by).
+Each run is played twice: as it was, and as if its engine reported nothing (then there is no last report).
 Intervals are from resamples of whole runs.
 """
 
@@ -43,7 +43,7 @@ class _Rows:
 
 def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: int = 1) -> Evaluation:
     """Figures on `test`. `train` is not needed: neither baseline is fitted. Raises DatasetError where `test` has
-    attempts of `train`, or no run that tells KV use."""
+    attempts of `train`, or no run with KV use."""
     check_apart(test, train)
     rows = _predicted(MemoryModel.load(artifact), usable(test))
     figures = [figure for part, which in _parts(rows) for figure in _figures(rows, part, which, seed)]

@@ -40,7 +40,7 @@ def page(results: Sequence[tuple[str, str, Evaluation]]) -> str:
 
 
 def _section(title: str, subtitle: str, found: Evaluation) -> Section:
-    looks = plots.looks_of(found)
+    classes = plots.classes_of(found)
     by_name: dict[tuple[str, str, bool], list[Figure]] = {}
     for each in found.figures:  # differences apart
         by_name.setdefault((each.name, each.unit, each.is_difference), []).append(each)
@@ -48,12 +48,12 @@ def _section(title: str, subtitle: str, found: Evaluation) -> Section:
         title[:1].upper() + title[1:],
         subtitle,
         found.notes,
-        plots.curves(found.curves, looks),
-        [_group(figures, looks) for figures in by_name.values()],
+        plots.curves(found.curves, classes),
+        [_group(figures, classes) for figures in by_name.values()],
     )
 
 
-def _group(figures: Sequence[Figure], looks: Mapping[str, str]) -> Group:
+def _group(figures: Sequence[Figure], classes: Mapping[str, str]) -> Group:
     first = figures[0]
     parts = dict.fromkeys(each.part for each in figures)
     ofs = dict.fromkeys(each.of for each in figures)
@@ -62,8 +62,8 @@ def _group(figures: Sequence[Figure], looks: Mapping[str, str]) -> Group:
     return Group(
         f"{first.name}: difference" if first.is_difference else first.name,
         first.unit,
-        plots.intervals(figures, looks),
-        [(looks[of], of) for of in ofs],
+        plots.intervals(figures, classes),
+        [(classes[of], of) for of in ofs],
         Table([Cell(""), *(Cell(of) for of in ofs)], rows),
     )
 

@@ -10,7 +10,7 @@ from benchmarks.evaluate.figures import Curve, Evaluation, Figure
 from benchmarks.pages.drawing import Drawing, number, padded, scale
 
 #: CSS class by `of`.
-Looks = Mapping[str, str]
+Classes = Mapping[str, str]
 #: (light, dark, dash) of the classes c0, c1, ..., for colour-blind readers; what is evaluated has the first.
 COLOURS = (
     ("#d1470b", "#ff8f5a", "none"),
@@ -27,29 +27,29 @@ _PART_GAP_PX = 9.0
 _LETTER_PX = 7.5
 
 
-def looks_of(found: Evaluation) -> dict[str, str]:
+def classes_of(found: Evaluation) -> dict[str, str]:
     """One class for each `of` of figures on the whole page, what is evaluated first; a difference has that of
     the baseline in it. What only curves have comes last."""
     plain = dict.fromkeys(each.of for each in found.figures if not each.is_difference)
-    looks = {of: f"c{place % len(COLOURS)}" for place, of in enumerate(plain)}
+    classes = {of: f"c{place % len(COLOURS)}" for place, of in enumerate(plain)}
     for each in found.figures:
         if each.is_difference:
-            looks[each.of] = looks.get(each.of.partition(" - ")[2], "c0")
-    further = dict.fromkeys(each.of for each in found.curves if each.of not in looks)
-    return looks | {of: f"c{place % len(COLOURS)}" for place, of in enumerate(further)}
+            classes[each.of] = classes.get(each.of.partition(" - ")[2], "c0")
+    further = dict.fromkeys(each.of for each in found.curves if each.of not in classes)
+    return classes | {of: f"c{place % len(COLOURS)}" for place, of in enumerate(further)}
 
 
-def curves(found: Sequence[Curve], looks: Looks) -> list[tuple[str, Drawing]]:
+def curves(found: Sequence[Curve], classes: Classes) -> list[tuple[str, Drawing]]:
     """(title, drawing) of each plot, in the order in which titles first come."""
     titles = dict.fromkeys(each.title for each in found if _points(each))
-    return [(title, _plot([each for each in found if each.title == title], looks)) for title in titles]
+    return [(title, _plot([each for each in found if each.title == title], classes)) for title in titles]
 
 
 def _points(curve: Curve) -> list[tuple[float, float]]:
     return [point for point in zip(curve.x, curve.y, strict=True) if all(map(math.isfinite, point))]
 
 
-def _plot(same: Sequence[Curve], looks: Looks) -> Drawing:
+def _plot(same: Sequence[Curve], classes: Classes) -> Drawing:
     first, lines = same[0], {curve.of: points for curve in same if (points := _points(curve))}
     xs, ys = ([point[at] for points in lines.values() for point in points] for at in (0, 1))
     width = 430 + _LETTER_PX * max(map(len, lines))
@@ -68,18 +68,18 @@ def _plot(same: Sequence[Curve], looks: Looks) -> Drawing:
     axes.set_xlabel(first.x_name)
     drawing.title(axes, first.y_name, axis=True)
     for curve in reversed(same):  # what is evaluated comes first and lies on top
-        css, points = looks[curve.of], lines.get(curve.of, [])
+        css, points = classes[curve.of], lines.get(curve.of, [])
         if points and not curve.scattered:
             drawing.line(axes, points, css, 2.6 if css == "c0" else 1.8)
         for x, y in points:
             drawing.dot(axes, x, y, css, f"{curve.of}: {number(x)}, {three_digits(y)}")
-    drawing.names(axes, [(points[-1], of, looks[of]) for of, points in lines.items()])
+    drawing.names(axes, [(points[-1], of, classes[of]) for of, points in lines.items()])
     return drawing
 
 
-def intervals(same: Sequence[Figure], looks: Looks) -> Drawing | None:
+def intervals(same: Sequence[Figure], classes: Classes) -> Drawing | None:
     """Figures of one name with their intervals: a block for each part, a lane in it for each `of`. None where
-    there is one figure only, which a table tells as well."""
+    there is one figure only, which a table shows as well."""
     same = [each for each in same if math.isfinite(each.value)]
     if len(same) < 2:
         return None
@@ -104,7 +104,7 @@ def intervals(same: Sequence[Figure], looks: Looks) -> Drawing | None:
         for lane, each in enumerate(sorted(block, key=lambda one: ofs.index(one.of))):
             text = f"{each.of}: {figure_text(each)}"
             drawing.interval(
-                axes, top + _LANE_PX * (lane + 0.5), each.value, ends(each), looks[each.of], text
+                axes, top + _LANE_PX * (lane + 0.5), each.value, ends(each), classes[each.of], text
             )
         top += _LANE_PX * len(block) + _PART_GAP_PX
     return drawing

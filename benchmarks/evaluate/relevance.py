@@ -4,7 +4,7 @@
   not that is the usual AUC). "within models" is the mean over models of each one's own AUC: what is left when
   knowing which model is the better one does not count.
 - *Share of the gap*: (mean quality of what is picked - of random picks) / (of an oracle - of random picks).
-  "Best model per task" is told each prompt's task; the predictor is not.
+  "Best model per task" knows each prompt's task; the predictor does not.
 - Intervals are from resamples of whole groups of near copies.
 """
 

@@ -1,4 +1,4 @@
-"""What an evaluation tells: the JSON report, and the same figures as a table on the terminal."""
+"""The report of an evaluation: JSON, and the same figures as a table on the terminal."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def write(folder: Path, results: Sequence[Evaluated]) -> Path:
 
 
 def show(each: Evaluated, figures: Sequence[Figure], out: TextIO) -> None:
-    """Print figures of an evaluation and its notes: a line a figure, equal names and parts told once."""
+    """Print figures of an evaluation and its notes: a line a figure, equal names and parts printed once."""
     console = Console(
         file=out,
         width=None if out.isatty() else _FILE_COLUMNS,
@@ -111,7 +111,7 @@ def _subtitle(each: Evaluated) -> str:
 
 
 def _counts(row: Mapping[str, Any]) -> str:
-    """The count that says most: answers, else attempts, else what there is."""
+    """The number of answers, else of attempts, else of what there is."""
     for name in ("answers", "attempts", "prompts", "runs"):
         if row.get(name):
             return f"{row[name]:,} {name}"

@@ -32,8 +32,8 @@ _LEAST_GAP = 0.02
 
 @dataclass(frozen=True)
 class Scale:
-    """One scale ("source/kind") of the test part: quality and tokens (P, M), NaN where there is none; `said` by
-    estimator (quality, tokens), (P, M) each."""
+    """One scale ("source/kind") of the test part: quality and tokens (P, M), NaN where there is none; `estimates` by
+    estimator: (quality, tokens), (P, M) each."""
 
     name: str
     models: tuple[str, ...]
@@ -41,7 +41,7 @@ class Scale:
     tasks: np.ndarray
     quality: np.ndarray
     tokens: np.ndarray
-    said: dict[str, tuple[np.ndarray, np.ndarray]]
+    estimates: dict[str, tuple[np.ndarray, np.ndarray]]
 
 
 def evaluate(artifact: Artifact, test: Dataset, train: Dataset | None, *, seed: int = 1) -> Evaluation:
@@ -82,12 +82,12 @@ def _scale(
     models, prompts, rated = known_part(labels, scale, model.knows)
     if not prompts:
         return None
-    said = {}
+    estimates = {}
     for name, estimator in model.estimators.items():
-        estimates = [estimator(prompt.features, models) for prompt in prompts]
-        said[name] = (
-            np.array([each.quality for each in estimates], dtype=float),
-            np.array([each.output_tokens for each in estimates], dtype=float),
+        found = [estimator(prompt.features, models) for prompt in prompts]
+        estimates[name] = (
+            np.array([each.quality for each in found], dtype=float),
+            np.array([each.output_tokens for each in found], dtype=float),
         )
     return Scale(
         labels.scales[scale],
@@ -96,14 +96,14 @@ def _scale(
         np.array([prompt.task or "" for prompt in prompts]),
         rated,
         np.array([[tokens.get((prompt.id, each), np.nan) for each in models] for prompt in prompts]),
-        said,
+        estimates,
     )
 
 
 def _accuracy(scale: Scale) -> list[Figure]:
     there, long = ~np.isnan(scale.quality), ~np.isnan(scale.tokens)
     figures = []
-    for who, (quality, tokens) in scale.said.items():
+    for who, (quality, tokens) in scale.estimates.items():
         within = auc_within_models(scale.quality[there], quality[there], np.nonzero(there)[1])
         if not np.isnan(within):
             figures.append(Figure("AUC within models", who, scale.name, within, rows=int(there.sum())))
@@ -124,7 +124,11 @@ def _picks(scale: Scale, train: Labels | None, seed: int) -> list[Figure]:
         return []
     quality, groups = scale.quality[several], scale.groups[several]
     random, best = np.nanmean(quality, axis=1), np.nanmax(quality, axis=1)
-    found = {who: picked(quality, said[several]) for who, (said, _) in scale.said.items() if who != "mean"}
+    found = {
+        who: picked(quality, predicted[several])
+        for who, (predicted, _) in scale.estimates.items()
+        if who != "mean"
+    }
     if train is not None:
         found |= picked_by_means(quality, scale.tasks[several], train, scale.name, scale.models)
     figures = [
@@ -159,10 +163,10 @@ def _deferral(scale: Scale, seed: int) -> tuple[list[Figure], list[Curve]]:
     groups = scale.groups[both]
     part = f"{scale.name}, {scale.models[strong]} against {scale.models[weak]}"
     figures, curves = [], []
-    for who, (said, _) in scale.said.items():
+    for who, (predicted, _) in scale.estimates.items():
         if who == "mean":
             continue
-        kept = np.clip(said[both][:, [strong, weak]], 1e-6, 1.0 - 1e-6)
+        kept = np.clip(predicted[both][:, [strong, weak]], 1e-6, 1.0 - 1e-6)
         win = np.log(kept[:, 0] / (1.0 - kept[:, 0])) - np.log(kept[:, 1] / (1.0 - kept[:, 1]))
 
         def apgr(rows: np.ndarray, win: np.ndarray = win) -> float:

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from math import floor
 
 from benchmarks.oracles.program import Program
-from benchmarks.oracles.solver import require
 from benchmarks.oracles.truth import Truth
 from benchmarks.oracles.work import LeastWork
 
@@ -42,8 +41,7 @@ class UpperBound:
 
 def goodput_upper_bound(truth: Truth, *, part_requests: int = 20_000, levels: int = 6) -> UpperBound:
     """The bound for a workload over a fleet. `levels` is how many times windows are halved at most; a part
-    has at most `part_requests` requests. Raises WorkloadError without scipy."""
-    require()
+    has at most `part_requests` requests."""
     work = LeastWork(truth)
     requests = range(len(truth.arrivals))
     offered = sum(truth.offered(index) for index in requests)

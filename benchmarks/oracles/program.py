@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_array
 
 from benchmarks.oracles.solver import solve
 from benchmarks.oracles.truth import KnownAttempt
@@ -84,8 +85,6 @@ class _Rows:
         return len(self.most) - 1
 
     def matrix(self, width: int) -> Any:
-        from scipy.sparse import csr_array
-
         edges = np.cumsum([0, *(len(each) for each in self.columns)])
         data, indices = np.concatenate(self.values), np.concatenate(self.columns)
         return csr_array((data, indices, edges), shape=(len(self.most), width))

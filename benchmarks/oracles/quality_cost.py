@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array, vstack
 
-from benchmarks.oracles.solver import require, solve
+from benchmarks.oracles.solver import solve
 from benchmarks.oracles.truth import KnownAttempt, Truth
 from benchmarks.workloads.format import WorkloadError
 from policies.lower_hull import Step, lower_hull, steps_of
@@ -55,7 +56,7 @@ class Frontier:
 def frontier(truth: Truth, points: int = 21, limits: Mapping[str, float] | None = None) -> Frontier:
     """The frontier of a workload over a fleet at `points` equal steps of quality. `limits` are the greatest
     shares of requests by instance or model name, in [0, 1]. Raises WorkloadError for an unknown name in
-    `limits`, for limits that cannot hold all requests, and without scipy (needed for limits only)."""
+    `limits`, and for limits that cannot hold all requests."""
     choices = [[each for each in some if each.quality is not None and each.usual] for some in truth.attempts]
     counted = [some for some in choices if some]
     left_out = len(choices) - len(counted)
@@ -113,9 +114,6 @@ def _limited(
     unknown = sorted(set(limits) - known)
     if unknown:
         raise WorkloadError(f"limit for {unknown[0]!r}: no instance or model of that name takes requests")
-    require()
-    from scipy.sparse import csr_array, vstack
-
     count = len(choices)
     columns = np.arange(len(flat))
     ones = csr_array((np.ones(len(flat)), ([row for row, _ in flat], columns)), shape=(count, len(flat)))

@@ -12,7 +12,6 @@ from benchmarks.oracles.bound import goodput_upper_bound
 from benchmarks.oracles.clairvoyant import Effort, search
 from benchmarks.oracles.quality_cost import Frontier, frontier
 from benchmarks.oracles.schedule import Job
-from benchmarks.oracles.solver import require
 from benchmarks.oracles.truth import Truth
 from benchmarks.simulator import Arrival, Fleet, InstanceLoss, Result
 from benchmarks.workloads.format import WorkloadError
@@ -98,7 +97,7 @@ def oracles(
     """`Oracles.as_dict` for `arrivals` over `fleet`. `results_by_policy` are runs of the same arrivals: the
     search starts from the best of them and never ends below it. `effort` is a key of EFFORTS or an own one.
     With `losses` (those of the runs) the bound is that of a fleet without them, and the best policy stands
-    for the clairvoyant. Raises WorkloadError without scipy, for an unknown effort, and for runs of other
+    for the clairvoyant. Raises WorkloadError for an unknown effort, and for runs of other
     workloads; OracleFault when a schedule passes the bound."""
     return measure(fleet, arrivals, results_by_policy, effort=effort, seed=seed, losses=losses).as_dict()
 
@@ -113,7 +112,6 @@ def measure(
     losses: Sequence[InstanceLoss] = (),
 ) -> Oracles:
     """As `oracles`, before it is made a dictionary."""
-    require()
     chosen = EFFORTS.get(effort) if isinstance(effort, str) else effort
     if chosen is None:
         raise WorkloadError(f"unknown effort {effort!r} (known: {', '.join(EFFORTS)})")

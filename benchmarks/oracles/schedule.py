@@ -35,7 +35,7 @@ class Served(NamedTuple):
 
 
 class Completion(NamedTuple):
-    """What an instance tells of a request: its times so far, and whether it has ended."""
+    """The progress of a request at an instance: its times so far, and whether it has ended."""
 
     request: int
     served: Served

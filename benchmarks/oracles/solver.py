@@ -1,27 +1,17 @@
-"""HiGHS through scipy, an optional extra."""
+"""HiGHS through scipy."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from scipy.optimize import linprog
+
 from benchmarks.workloads.format import WorkloadError
-
-
-def require() -> None:
-    """Raises WorkloadError, one line for a person, where scipy is missing."""
-    try:
-        import scipy.optimize
-        import scipy.sparse  # noqa: F401
-    except ImportError as error:
-        raise WorkloadError("oracles need scipy: pip install '.[bench]' in Headway's checkout") from error
 
 
 def solve(method: str = "highs", **problem: Any) -> Any:
     """`scipy.optimize.linprog` of `problem`: minimise c x under A_ub x <= b_ub, A_eq x = b_eq and bounds.
-    None where the problem has no solution. Raises WorkloadError without scipy or when HiGHS fails."""
-    require()
-    from scipy.optimize import linprog
-
+    None where the problem has no solution. Raises WorkloadError when HiGHS fails."""
     found = linprog(method=method, **problem)
     if found.status == 2:  # infeasible
         return None

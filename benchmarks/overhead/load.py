@@ -1,7 +1,7 @@
 """`python -m benchmarks.overhead.load`: the load generator. A `Plan` on stdin, a `Result` on stdout.
 
 Raw protocol connections on uvloop: one request on each at a time, kept alive. Answers are checked: a status
-of 200, all the content events asked for, the end mark.
+of 200, all the requested content events, the end mark.
 """
 
 from __future__ import annotations

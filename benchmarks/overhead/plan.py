@@ -1,4 +1,4 @@
-"""What the load generator is told to do, and what it tells afterwards; JSON on its stdin and stdout."""
+"""The load generator's plan and result: JSON on its stdin and stdout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.measures import Summary
 class Plan:
     """One run of load against 127.0.0.1.
 
-    `mode` is "closed" (each connection asks again at once), "open" (`rate_per_s` requests at fixed instants,
+    `mode` is "closed" (each connection sends the next request at once), "open" (`rate_per_s` requests at fixed instants,
     whatever the answers do) or "hold" (each connection opens one stream and keeps it). Connections take the
     `ports` in turn. `target_pids` are the processes under test, `bench_pids` the engine's; the load generator
     reads their CPU time when its measured window opens and closes.

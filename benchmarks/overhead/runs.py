@@ -18,7 +18,7 @@ TARGETS = ("direct", "nginx", "headway")
 
 @dataclass(slots=True)
 class Measured:
-    """Results by scenario and target, one a pass; `missing` says why a target is not there."""
+    """Results by scenario and target, one a pass; `missing` has the reason by target that did not start."""
 
     cores: Cores
     results: dict[str, dict[str, list[Result]]] = field(default_factory=dict)
@@ -34,7 +34,7 @@ def measure(
     rate_per_s: float,
     on_run: Callable[[str], None] = lambda run: None,
 ) -> Measured:
-    """Measure; `on_run` hears of each run before it starts. Every pass starts its processes afresh, and
+    """Measure; `on_run` gets each run's name before it starts. Every pass starts its processes afresh, and
     the order of the targets rotates. Raises StartError if anything but nginx does not start."""
     processes.allow_many_files()
     measured = Measured(Cores.here())

@@ -20,7 +20,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One load. `direct` says whether it says anything without a gateway. A tuple of `figures`."""
+    """One load. `direct`: it is measured without a gateway too. `figures` are what it reports."""
 
     name: str
     title: str

@@ -90,7 +90,7 @@ def _cpu_s(pid: int) -> float:
 
 
 def clock_s(text: str) -> float:
-    """Seconds of `ps`'s [[days-]hours:]minutes:seconds; 0 of nothing."""
+    """Seconds of `ps`'s [[days-]hours:]minutes:seconds; 0 for an empty text."""
     days, _, clock = text.strip().rpartition("-")
     seconds = 0.0
     for part in clock.split(":") if clock else ():

@@ -1,8 +1,8 @@
 """The bytes that the load generator and the canned engine exchange.
 
-Everything is fixed in advance but a time stamp: each content event says when it was written
+Everything is fixed in advance but a time stamp: each content event has the time of its writing
 (CLOCK_MONOTONIC nanoseconds, one clock for all processes of a machine), so its reader knows how long the
-relay took. A request says how many events it wants (`max_tokens`) and how far apart (in its prompt, which a
+relay took. A request has the number of events (`max_tokens`) and the time between them (in its prompt, which a
 gateway passes on unchanged).
 """
 
@@ -30,7 +30,7 @@ _USAGE = re.compile(rb'"include_usage": ?true')
 
 _ID = "chatcmpl-0123456789abcdef0123456789abcdef"
 _CREATED = 1760000000
-#: What a client says besides: a short conversation of about 1 KB.
+#: The rest of a request's text: about 1 KB.
 _TALK = "The quick brown fox jumps over the lazy dog, and then it tells the story once more. " * 10
 
 LAST_CHUNK = b"0\r\n\r\n"
@@ -60,7 +60,7 @@ def request(port: int, *, stream: bool, chunks: int, pace_us: int = 0) -> bytes:
 
 
 def wanted(body: bytes) -> tuple[bool, int, int, bool]:
-    """What a request's body asks for: streamed, content events, microseconds between them, usage event."""
+    """What a request's body requests: streamed, content events, microseconds between them, usage event."""
     tokens, pace = _MAX_TOKENS.search(body), _PACE.search(body)
     return (
         _STREAM.search(body) is not None,

@@ -63,7 +63,7 @@ _MARGIN_PX = 70.0
 
 @dataclass(slots=True)
 class Drawing:
-    """A figure of `width` x `height` pixels with `columns` plots side by side; `label` says in words what it shows."""
+    """A figure of `width` x `height` pixels with `columns` plots side by side; `label` describes it in words."""
 
     label: str
     width: float

@@ -1,1 +1,1 @@
-"""Judging whoever picks a model: held-out prompts replayed through the very policies. See docs/pickers.md."""
+"""Policies that pick a model, evaluated on held-out prompts that are replayed through them. See docs/pickers.md."""

@@ -11,15 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.evaluate.figures import Resampled
 from benchmarks.oracles.quality_cost import mean_frontier
 from benchmarks.pickers.cases import Table
 from policies.lower_hull import lower_hull
 
-_RESAMPLES = 1000
-
 
 @dataclass(frozen=True, slots=True)
-class Got:
+class PickerResult:
     """Of each prompt the mean over the orders of what a picker's answers were worth and cost; both (P,)."""
 
     quality: np.ndarray
@@ -31,38 +30,20 @@ class Got:
         return float(self.quality.mean()), float(self.cost_usd.mean())
 
 
-def got(table: Table, picks: Sequence[np.ndarray]) -> Got:
+def result_of(table: Table, picks: Sequence[np.ndarray]) -> PickerResult:
     """What picks (P,) in several orders brought."""
     rows = np.arange(len(table.prompts))
-    return Got(
+    return PickerResult(
         np.mean([table.quality[rows, each] for each in picks], axis=0),
         np.mean([table.cost_usd[rows, each] for each in picks], axis=0),
     )
 
 
-def joined(parts: Sequence[Got]) -> Got:
+def joined(parts: Sequence[PickerResult]) -> PickerResult:
     """Several folds as one."""
-    return Got(
+    return PickerResult(
         np.concatenate([part.quality for part in parts]), np.concatenate([part.cost_usd for part in parts])
     )
-
-
-class Resampled:
-    """Means of one resample after another: row 0 is the prompts as they are."""
-
-    def __init__(self, groups: np.ndarray, seed: int = 1) -> None:
-        names, self._group = np.unique(groups, return_inverse=True)
-        drawn = np.random.default_rng(seed).multinomial(
-            len(names), np.full(len(names), 1 / len(names)), _RESAMPLES
-        )
-        weights = np.vstack((np.ones(len(names)), drawn)).astype(float)
-        self._weights = weights
-        self._size = weights @ np.bincount(self._group, minlength=len(names))
-
-    def means(self, values: np.ndarray) -> np.ndarray:
-        """(1 + resamples,)."""
-        sums = np.bincount(self._group, values, self._weights.shape[1])
-        return np.asarray(self._weights @ sums / self._size)
 
 
 def interval(found: np.ndarray) -> list[float]:
@@ -71,12 +52,12 @@ def interval(found: np.ndarray) -> list[float]:
     return [float(found[0]), float(low), float(high)]
 
 
-def savings(resampled: Resampled, ours: Got, best: Got) -> np.ndarray:
+def savings(resampled: Resampled, ours: PickerResult, best: PickerResult) -> np.ndarray:
     """In each resample, against the best single model."""
     return np.asarray(1.0 - resampled.means(ours.cost_usd) / resampled.means(best.cost_usd))
 
 
-def summary(resampled: Resampled, ours: Got, best: Got) -> dict[str, list[float]]:
+def summary(resampled: Resampled, ours: PickerResult, best: PickerResult) -> dict[str, list[float]]:
     """Mean quality, what it is above the best single model's, and the saving; each with its interval."""
     quality = resampled.means(ours.quality)
     return {
@@ -86,8 +67,10 @@ def summary(resampled: Resampled, ours: Got, best: Got) -> dict[str, list[float]
     }
 
 
-def ratio_of_savings(resampled: Resampled, ours: Got, theirs: Got, best: Got) -> list[float]:
-    """Our saving over theirs; infinite intervals tell that theirs may be nothing."""
+def ratio_of_savings(
+    resampled: Resampled, ours: PickerResult, theirs: PickerResult, best: PickerResult
+) -> list[float]:
+    """Our saving over theirs; the interval is infinite where theirs may be zero."""
     below = savings(resampled, theirs, best)
     above = savings(resampled, ours, best)
     with np.errstate(divide="ignore", invalid="ignore"):

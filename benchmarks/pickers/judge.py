@@ -14,17 +14,17 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.evaluate.figures import Resampled
 from benchmarks.pickers.cases import Case, Table, part, table_of
 from benchmarks.pickers.figures import (
-    Got,
-    Resampled,
+    PickerResult,
     area,
     cost_at,
-    got,
     interval,
     joined,
     priced_frontier,
     ratio_of_savings,
+    result_of,
     savings,
     summary,
     true_frontier,
@@ -104,7 +104,7 @@ def judge(
     wanted = best.point[0] - _LOSS
     random, top = float(quality.mean()), float(quality.max(axis=1).mean())
 
-    def row_of(each: Got, points: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    def row_of(each: PickerResult, points: Sequence[tuple[float, float]]) -> dict[str, Any]:
         row: dict[str, Any] = summary(resampled, each, best)
         row["usd_per_1000"] = each.point[1] * 1000
         row["share_of_gap"] = (each.point[0] - random) / (top - random) if top > random else None
@@ -113,7 +113,7 @@ def judge(
         return row
 
     policies: dict[str, dict[str, Any]] = {}
-    reached: dict[str, Got] = {}
+    reached: dict[str, PickerResult] = {}
     for name in (each for each in PICKERS if each in POLICIES):
         progress(f"{case.name}: {name}")
         reached[name] = _played(name, folds, seeds, targets or Targets())
@@ -157,9 +157,9 @@ def judge(
     }
 
 
-def _fixed(folds: Sequence[Fold]) -> dict[str, Got]:
-    def of(pick: Callable[[Fold], np.ndarray]) -> Got:
-        return joined([got(fold.table, [pick(fold)]) for fold in folds])
+def _fixed(folds: Sequence[Fold]) -> dict[str, PickerResult]:
+    def of(pick: Callable[[Fold], np.ndarray]) -> PickerResult:
+        return joined([result_of(fold.table, [pick(fold)]) for fold in folds])
 
     return {
         "best single model": of(lambda fold: np.full(len(fold.table.prompts), fold.best)),
@@ -168,7 +168,7 @@ def _fixed(folds: Sequence[Fold]) -> dict[str, Got]:
     }
 
 
-def _played(name: str, folds: Sequence[Fold], seeds: int, targets: Targets) -> Got:
+def _played(name: str, folds: Sequence[Fold], seeds: int, targets: Targets) -> PickerResult:
     found = []
     for fold in folds:
         settings = PolicySettings(targets=lambda key: targets, text=fold.predicted.text)
@@ -176,7 +176,7 @@ def _played(name: str, folds: Sequence[Fold], seeds: int, targets: Targets) -> G
             replay(POLICIES[name](settings), fold.table, fold.predicted.predictions, order, seed)
             for seed, order in enumerate(orders(len(fold.table.prompts), seeds))
         ]
-        found.append(got(fold.table, picks))
+        found.append(result_of(fold.table, picks))
     return joined(found)
 
 
@@ -203,18 +203,18 @@ def _allowed(
 
 
 def _price(
-    folds: Sequence[Fold], reached: Mapping[str, Got], resampled: Resampled
+    folds: Sequence[Fold], reached: Mapping[str, PickerResult], resampled: Resampled
 ) -> dict[str, list[float]] | None:
     """`price` against always taking the cheapest tariff, and against choosing with true lengths; relative cost."""
     if "price" not in reached:
         return None
     always = joined(
         [
-            got(fold.table, [np.full(len(fold.table.prompts), int(_cheapest_tariff(fold.table)))])
+            result_of(fold.table, [np.full(len(fold.table.prompts), int(_cheapest_tariff(fold.table)))])
             for fold in folds
         ]
     )
-    known = joined([got(fold.table, [fold.table.cost_usd.argmin(axis=1)]) for fold in folds])
+    known = joined([result_of(fold.table, [fold.table.cost_usd.argmin(axis=1)]) for fold in folds])
     ours = reached["price"]
     return {
         "over_cheapest_tariff": interval(-savings(resampled, ours, always)),

@@ -1,4 +1,4 @@
-"""Predictors trained on some groups of prompts, asked about the others: the shipped ones have seen these sets."""
+"""Predictors trained on some groups of prompts, evaluated on the others: the shipped ones have seen these sets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from router.core.types import Prediction, PromptFeatures
 _KINDS = ("length", "relevance", "text")
 #: Training prompts that the predictor is shown as served before it is asked, so that the fleet's own lengths are
 #: known as they would be after a while.
-_SHOWN = 200
+_WARM_UP_PROMPTS = 200
 
 
 def fold_of(data: Dataset, folds: int) -> dict[str, int]:
@@ -43,11 +43,11 @@ def trained(data: Dataset, folder: Path, seed: int, progress: Progress) -> Path:
         if kind is None or path_of(folder, name).is_file() or not rows(kind, data):
             continue
         with threadpool_limits(limits=1):
-            save(trainer(kind)(data, seed=seed, progress=partial(_tell, progress, name)), folder)
+            save(trainer(kind)(data, seed=seed, progress=partial(_named, progress, name)), folder)
     return folder
 
 
-def _tell(progress: Progress, name: str, line: str) -> None:
+def _named(progress: Progress, name: str, line: str) -> None:
     progress(f"{name}: {line}")
 
 
@@ -77,17 +77,19 @@ def predict(folder: Path, train: Dataset, table: Table) -> Predicted:
     case = table.case
     if models.length is not None:
         shown = table_of(case, train)
-        _show(predictor, part(shown, range(min(_SHOWN, len(shown.prompts)))))
+        _warm_up(predictor, part(shown, range(min(_WARM_UP_PROMPTS, len(shown.prompts)))))
     predictions = []
     for row in range(len(table.prompts)):
         options = options_of(case)
         request = request_of(table, row, "", 0.0)
         predictor.predict_all(request, options, 0.0)
-        predictions.append([_said(option, int(table.prompt_tokens[row]), case) for option in options])
+        predictions.append(
+            [_served_prediction(option, int(table.prompt_tokens[row]), case) for option in options]
+        )
     text: dict[str, TextEstimator] = {}
     if path_of(folder, "text").is_file():
         estimators = TextModels.load(load(path_of(folder, "text"), "text")).estimators
-        text = {name: _Once(each, case.tokens) for name, each in estimators.items()}
+        text = {name: _CachedEstimator(each, case.tokens) for name, each in estimators.items()}
     return Predicted(predictions, text)
 
 
@@ -97,7 +99,7 @@ def own_models(folder: Path) -> Models:
     return Models(**{kind: getattr(found, kind) for kind in KINDS if path_of(folder, kind).is_file()})
 
 
-def _show(predictor: OnlinePredictor, table: Table) -> None:
+def _warm_up(predictor: OnlinePredictor, table: Table) -> None:
     options = options_of(table.case)
     for row in range(len(table.prompts)):
         request = request_of(table, row, "", 0.0)
@@ -116,7 +118,7 @@ def _show(predictor: OnlinePredictor, table: Table) -> None:
                 )
 
 
-def _said(option: Option, prompt_tokens: int, case: Case) -> Prediction:
+def _served_prediction(option: Option, prompt_tokens: int, case: Case) -> Prediction:
     predicted = option.prediction
     assert predicted is not None  # noqa: S101 (predict_all has just given it)
     lengths = predicted.output_tokens_p50, predicted.output_tokens_p90, predicted.output_tokens_mean
@@ -133,21 +135,21 @@ def _said(option: Option, prompt_tokens: int, case: Case) -> Prediction:
     )
 
 
-class _Once:
-    """An estimator that is asked once a prompt, whatever the order and the policies; `tokens` stands for lengths that
+class _CachedEstimator:
+    """A cache of an estimator: one call for each prompt, whatever the order and the policies; `tokens` stands for lengths that
     nobody knows."""
 
     def __init__(self, estimator: TextEstimator, tokens: float | None) -> None:
         self._estimator = estimator
         self._tokens = tokens
-        self._told: dict[tuple[PromptFeatures, tuple[str, ...]], TextEstimates] = {}
+        self._estimates: dict[tuple[PromptFeatures, tuple[str, ...]], TextEstimates] = {}
 
     def __call__(self, features: PromptFeatures, models: Sequence[str]) -> TextEstimates:
         key = features, tuple(models)
-        found = self._told.get(key)
+        found = self._estimates.get(key)
         if found is None:
             found = self._estimator(features, models)
             if self._tokens is not None:
                 found = TextEstimates(found.quality, [self._tokens] * len(models))
-            self._told[key] = found
+            self._estimates[key] = found
         return found

@@ -64,6 +64,15 @@ def check_url(url: str) -> None:
         raise WorkloadError(f"--url {url}: expected http://HOST[:PORT]")
 
 
+def key_from(environment: Mapping[str, str], variable: str | None, option: str) -> str | None:
+    """The key in an environment variable that an option names, None without one; a WorkloadError where it is not set."""
+    if variable is None:
+        return None
+    if not environment.get(variable):
+        raise WorkloadError(f"{option} {variable}: that variable is not set")
+    return environment[variable]
+
+
 def wire_for(target: Target) -> Wire:
     """The client that requests to `target` go through."""
     return Wire(target.chat_url, target.headers, timeout_s=target.timeout_s, reuse=not target.new_connections)

@@ -9,8 +9,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ from rich.progress import TimeRemainingColumn
 
 from benchmarks.checks import check_options
 from benchmarks.replay import pace
-from benchmarks.replay.client import Target, check_url
+from benchmarks.replay.client import Target, check_url, key_from
 from benchmarks.replay.row import Row
 from benchmarks.replay.summary import summarise, text
 from benchmarks.terminal import INTERRUPTED, progress_bar
@@ -75,18 +75,13 @@ def target_from(args: argparse.Namespace, header: Header, environment: Mapping[s
     """The target that the shared options name; a WorkloadError if they are wrong."""
     check_url(args.url)
     check_options(args, WorkloadError, speed=Positive, timeout=Positive, max_in_flight=Count)
-    key = None
-    if args.api_key_env is not None:
-        key = environment.get(args.api_key_env)
-        if not key:
-            raise WorkloadError(f"--api-key-env {args.api_key_env}: that variable is not set")
     return Target(
         url=args.url,
         model=args.model,
         policy=getattr(args, "policy", None),
         slo=parse_slo(args.slo) if args.slo else None,
         speed=args.speed,
-        api_key=key,
+        api_key=key_from(environment, args.api_key_env, "--api-key-env"),
         emulate_lengths=args.emulate_lengths,
         timeout_s=args.timeout,
         new_connections=args.connections == "new",
@@ -140,7 +135,7 @@ def _replay(args: argparse.Namespace, target: Target) -> tuple[list[Row], bool]:
                 out.write(orjson.dumps(row.as_dict()) + b"\n")
                 out.flush()
 
-        on_progress = stack.enter_context(ReplayProgress(len(requests), "replaying"))
+        on_progress = stack.enter_context(replay_progress(len(requests), "replaying"))
         finished = run_until_interrupted(
             lambda stop: pace.replay(
                 requests,
@@ -154,29 +149,18 @@ def _replay(args: argparse.Namespace, target: Target) -> tuple[list[Row], bool]:
     return rows, finished
 
 
-class ReplayProgress:
-    """A progress bar on a terminal; nothing elsewhere. A context manager that gives the callback."""
+@contextmanager
+def replay_progress(total: int | None, what: str) -> Iterator[Callable[[pace.Progress], None]]:
+    """A progress bar on a terminal; nothing elsewhere."""
+    columns = ("{task.fields[in_flight]} in flight, {task.fields[failed]} failed", TimeRemainingColumn())
+    with progress_bar(*columns) as bar:
+        task = bar.add_task(what, total=total, in_flight=0, failed=0)
 
-    def __init__(self, total: int | None, what: str) -> None:
-        self._bar = progress_bar(
-            "{task.fields[in_flight]} in flight, {task.fields[failed]} failed", TimeRemainingColumn()
-        )
-        self._task = self._bar.add_task(what, total=total, in_flight=0, failed=0)
+        def update(progress: pace.Progress) -> None:
+            failed = progress.ended - progress.complete
+            bar.update(task, completed=progress.ended, in_flight=progress.in_flight, failed=failed)
 
-    def __enter__(self) -> Callable[[pace.Progress], None]:
-        self._bar.start()
-        return self._update if not self._bar.disable else lambda _: None
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def _update(self, progress: pace.Progress) -> None:
-        self._bar.update(
-            self._task,
-            completed=progress.ended,
-            in_flight=progress.in_flight,
-            failed=progress.ended - progress.complete,
-        )
+        yield (lambda _: None) if bar.disable else update
 
 
 def run_until_interrupted(main: Callable[[asyncio.Event], Coroutine[Any, Any, Result]]) -> Result:

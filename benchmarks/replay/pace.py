@@ -19,7 +19,7 @@ _LEAD_S = 0.1
 
 @dataclass(slots=True)
 class Progress:
-    """How a run stands: told to the caller whenever a request is sent or has ended."""
+    """The progress of a run, reported whenever a request is sent or has ended."""
 
     sent: int = 0
     ended: int = 0
@@ -39,7 +39,7 @@ async def replay(
     on_progress: Callable[[Progress], None] = lambda _: None,
     stop: asyncio.Event | None = None,
 ) -> bool:
-    """Send `requests` (sorted by arrival) to `target`; each ended one goes to `on_row`.
+    """Send `requests` (sorted by arrival) to `target`; `on_row` gets each one that has ended.
 
     With `max_in_flight`, a request that finds all places taken waits for one and is recorded as sent late.
     Setting `stop` ends the run: nothing more is sent, what is in flight is dropped. Returns whether the run

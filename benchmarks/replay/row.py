@@ -83,7 +83,7 @@ class Row:
 
     @property
     def cost_usd(self) -> float | None:
-        """What the gateway says that it cost."""
+        """Its cost as the gateway reports it."""
         cost = (self.headway or {}).get("cost_usd")
         return float(cost) if isinstance(cost, int | float) else None
 

@@ -102,7 +102,7 @@ class StreamMeter:
                 return
 
     def _take(self, event: Mapping[str, Any]) -> None:
-        """Keep what an event tells of the whole answer; what was read first stays (the end is read backwards)."""
+        """Keep what an event has about the whole answer; what was read first stays (the end is read backwards)."""
         if self.error is None and event.get("error") is not None:
             error = event["error"]
             self.error = error if isinstance(error, dict) else {"message": str(error)}

@@ -20,7 +20,7 @@ class RunSummary:
     """One run in numbers. Times in seconds of the workload's clock; latencies of complete answers only.
 
     `attainment` and `goodput_per_s` are the client's measure over all offered requests with an SLO;
-    `gateway_attainment` and `gateway_outcomes` are what the gateway told of the requests that it told anything
+    `gateway_attainment` and `gateway_outcomes` are what the gateway reported, for requests that it reported anything
     of, `outcomes` what the client saw. `disagreements` are requests where the two differ.
     """
 
@@ -52,7 +52,7 @@ class RunSummary:
 
 
 def summarise(rows: Sequence[Row], speed: float = 1.0) -> RunSummary:
-    """The summary of a run's rows. `speed` tells how client lag is to be read in real seconds."""
+    """The summary of a run's rows. `speed` converts client lag to real seconds."""
     arrivals_s = sorted(row.scheduled_s for row in rows)
     period_s = offered_period_s(arrivals_s)
     met = attainment(judged(rows), period_s)

@@ -53,7 +53,7 @@ class Scenario:
     losses: tuple[Loss, ...]
 
     def requests(self, seed: int, environment: Mapping[str, str]) -> tuple[Header, list[WorkloadRequest]]:
-        """The workload under a seed: its draws of prompts, wishes and, for generators, of everything."""
+        """The workload of a seed: it draws prompts, routing parameters and, for generators, everything."""
         header, requests = build(self.source, replace(self.options, seed=seed), environment)
         if self.answers:
             by_model = {model: asdict(answers) for model, answers in self.answers.items()}
@@ -62,7 +62,7 @@ class Scenario:
         return header, requests
 
     def made_of(self) -> dict[str, Any]:
-        """What tells its workload from another."""
+        """What identifies its workload."""
         return {
             "line": self.line,
             "answers": {model: asdict(answers) for model, answers in self.answers.items()},

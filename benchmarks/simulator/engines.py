@@ -1,6 +1,6 @@
 """One instance of a simulated fleet: the pure engine model in the simulator's seconds.
 
-The model's time is the simulator's time x `speed`. Decode stretches are jumped over: progress is told for
+The model's time is the simulator's time x `speed`. Decode stretches are jumped over: progress is reported for
 the first and the last token of a sequence.
 """
 
@@ -48,7 +48,7 @@ class SimulatedEngine:
         self._fixed_slots = fixed_slots
         self.speed = speed
         self.down = False
-        #: When the simulator will look at it next, as last told by `next_at`.
+        #: When the simulator will look at it next: the last value of `next_at`.
         self.due: float | None = None
         self._candidates = candidates
         self._profiles = profiles_
@@ -79,7 +79,7 @@ class SimulatedEngine:
             self.on_gaps(self._gaps)
 
     def on_gaps(self, gaps: Gaps | None) -> None:
-        """Count the gaps between tokens there (an engine with slots tells none of its own)."""
+        """Count the gaps between tokens there (an engine with slots reports none)."""
         self._gaps = gaps
         if self._batching is not None and gaps is not None:
             speed = self.speed
@@ -166,7 +166,7 @@ class SimulatedEngine:
         return self._engine.advance(at_s)
 
     def report(self, now: float) -> LoadReport:
-        """What the instance tells of itself at `now`, as its adapter would read it."""
+        """The instance's load report at `now`, as its adapter would read it."""
         if self._slots is not None:
             loaded = self._slots.loaded(now * self.speed)
             return LoadReport(loaded_models=self._upstream_names(loaded))

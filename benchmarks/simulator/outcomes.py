@@ -145,7 +145,7 @@ class Gaps:
 
 @dataclass(frozen=True, slots=True)
 class LoadSample:
-    """One instance at one moment. `in_flight` is the router's count; `kv_usage` None where there is none."""
+    """One instance at one moment. `in_flight` is the router's count; `kv_usage` is None for an engine with slots."""
 
     at_s: float
     instance: int

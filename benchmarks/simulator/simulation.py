@@ -149,7 +149,7 @@ class Simulation:
             self._at(loss.at_s, lambda now, loss=loss: self._lose(loss, now))  # type: ignore[misc]
 
     def run(self, arrivals: Iterable[Arrival], on_progress: Callable[[int], None] | None = None) -> Result:
-        """Run to the end of the last request. `on_progress` hears the arrivals so far, now and then."""
+        """Run to the end of the last request. `on_progress` gets the number of arrivals, every 1000."""
         began = perf_counter()
         was_enabled = gc.isenabled()
         gc.disable()  # nothing here makes cycles; a full collection walks every row's objects
@@ -306,7 +306,7 @@ class Simulation:
             self._hand_out(engine, now)
 
     def _hand_out(self, engine: SimulatedEngine, now: float) -> None:
-        """Tell first tokens at once, ends after all else of this moment: the gateway hears of an end one turn
+        """Report first tokens at once, ends after all else of this moment: the gateway sees an end one turn
         of its loop later."""
         attempts = self._attempts
         for progress in engine.advance(now):
@@ -394,7 +394,7 @@ class Simulation:
         for name in order:  # who came back has what it was sent for that by now
             engine = self.engines[name]
             if not engine.down:
-                self._hand_out(engine, now)  # of a jump under way: what the report tells is of now
+                self._hand_out(engine, now)  # of a jump under way: the report is of now
                 self._watch(engine)
                 reports.append(LoadReported(name, engine.report(now)))
         for reported in reports:  # what is sent on one report is not in another one yet

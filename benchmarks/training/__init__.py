@@ -1,1 +1,1 @@
-"""`headway train`: a data set in, an artifact out that says what made it and how good it is."""
+"""`headway train`: a data set in, an artifact out, with what made it and how good it is."""

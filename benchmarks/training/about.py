@@ -1,4 +1,4 @@
-"""What a trained artifact tells of itself: the data, the code, the figures, the settings, the versions."""
+"""The description in a trained artifact: the data, the code, the figures, the settings, the versions."""
 
 from __future__ import annotations
 

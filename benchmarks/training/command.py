@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Exit status: 0, or 2 with one line on stderr for data that cannot be read or learned from."""
     kind = KINDS[args.kind]
-    trainer(kind), evaluator(kind)  # what is not installed is told before anything is read
+    trainer(kind), evaluator(kind)  # a package that is missing is an error before anything is read
     try:
         _check(args)
         args.out.mkdir(parents=True, exist_ok=True)

@@ -77,7 +77,7 @@ WORLDS = 320
 
 
 def only_allowed(data: Dataset) -> Dataset:
-    """What of a data set may be trained on; `about` tells to what it was limited."""
+    """What of a data set may be trained on; `about` has the limits."""
 
     def is_allowed(source: str, task: str | None, model: str) -> bool:
         terms = ALLOWED.get(source)

@@ -21,7 +21,7 @@ WINDOW_S = 60.0
 #: Requests waiting at most, KV use at most, of the classes but the last.
 QUEUE_CLASSES = (0, 4, 32)
 KV_CLASSES = (0.2, 0.4, 0.6, 0.8)
-#: Class of queue, class of KV use; None where the engine did not tell.
+#: Class of queue, class of KV use; None where the engine did not report it.
 Stratum = tuple[int, int | None]
 
 _Row = TypeVar("_Row", Attempt, State)

@@ -1,4 +1,4 @@
-"""Training with an honest figure: split, train, evaluate on what was held out, tell what was done."""
+"""Training: split, train, evaluate on what was held out, describe the artifact."""
 
 from __future__ import annotations
 
@@ -67,6 +67,6 @@ def train_and_evaluate(
 
 
 def _written(artifact: Artifact, out: Path, kind: ArtifactKind) -> tuple[Artifact, Path]:
-    """As it is read again: what does not load must not be told as done."""
+    """As it is read again: an artifact that does not load is an error here."""
     path = save(artifact, out)
     return load(path, kind.name, kind.feature_names()), path

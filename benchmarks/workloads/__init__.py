@@ -1,1 +1,1 @@
-"""Workloads: what is asked, when, how long, with which wishes. See `format` for the file."""
+"""Workloads: prompts, arrival times, lengths and routing parameters. See `format` for the file."""

@@ -1,4 +1,4 @@
-"""From a name and options to a workload: load, mix, slice, restrict, scale, add wishes. All from one seed."""
+"""From a name and options to a workload: load, mix, slice, restrict, scale, add routing parameters. All from one seed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def plan(name: str, options: BuildOptions, environment: Mapping[str, str]) -> Wo
 
 
 class _Builder:
-    """One build: loads sets at most once and gathers what the header tells."""
+    """One build: loads sets at most once and gathers the header's details."""
 
     def __init__(self, name: str, options: BuildOptions, environment: Mapping[str, str]) -> None:
         self._name = name
@@ -254,7 +254,7 @@ class _Builder:
         return self._options.start_s, min(self._options.end_s, traffic.end_s)
 
     def _drawn(self, name: str, traffic: Traffic, rate_per_s: float) -> Stream:
-        """Requests drawn from aggregates, at the rate if one was asked for, else at the published one."""
+        """Requests drawn from aggregates, at the requested rate, else at the published one."""
         options = self._options
         start_s, end_s = self._span(traffic)
         published = traffic.mean_rate_per_s(start_s, end_s)

@@ -85,7 +85,7 @@ def _mean_between(a: float, b: float) -> float:
 
 class Lengths(NamedTuple):
     """Input and output lengths of a client in a window of LENGTH_WINDOW_S. They are drawn independently: the
-    sources do not tell how they hang together."""
+    sources do not have their joint distribution."""
 
     input: TokenQuantiles
     output: TokenQuantiles

@@ -1,4 +1,4 @@
-"""What a workload looks like: quantiles of its lengths, its rate, the CV of its gaps, its wishes; what is known
+"""What a workload looks like: quantiles of its lengths, its rate, the CV of its gaps, its routing parameters; what is known
 of the models; the same by source where several are mixed."""
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class Description:
             "gap_cv": coefficient_of_variation(np.diff(self.arrivals_s)),
             "prompt_tokens": asdict(Summary.of(self.prompt_tokens)),
             "output_tokens": asdict(Summary.of(self.output_tokens)),
-            "output_tokens_by_model": _told(self.tokens_by_model),
-            "quality_by_model": _told(self.quality_by_model),
+            "output_tokens_by_model": _means(self.tokens_by_model),
+            "quality_by_model": _means(self.quality_by_model),
             "with_prompt": self.with_prompt,
             "with_slo": self.with_slo,
             "with_budget": self.with_budget,
@@ -98,7 +98,7 @@ class Description:
         return found
 
 
-def _told(means: Mapping[str, Mean]) -> dict[str, Any] | None:
+def _means(means: Mapping[str, Mean]) -> dict[str, Any] | None:
     return {model: mean.as_dict() for model, mean in means.items()} or None
 
 

@@ -27,7 +27,7 @@ _MOST_NAMED = 16
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """What a source holds: its requests, or the traffic to draw them from; and, for the header, the route it
-    came by, its files' checksums, and whether lengths are estimates where native ones were asked for."""
+    came by, its files' checksums, and whether lengths are estimates where native ones were requested."""
 
     requests: list[WorkloadRequest]
     route: str  # "file", "folder" or "download"
@@ -63,7 +63,7 @@ def load(source: Source, files: Sequence[Path], choices: Choices, environment: M
 
 
 def _check_original(source: Source, choices: Choices) -> None:
-    """Whether the published files tell the quality that is asked for."""
+    """Raises WorkloadError where quality is requested and the published files have none."""
     if choices.quality and not source.original_quality:
         raise WorkloadError(f"{source.name}: --quality needs the data folder (set HEADWAY_DATA)")
 
@@ -125,7 +125,7 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
 
 
 def download(url: str, checksum: str | None, environment: Mapping[str, str]) -> Path:
-    """The file behind `url`, from the cache or fetched into it. A WorkloadError says in one line what to do
+    """The file behind `url`, from the cache or fetched into it. The WorkloadError has in one line what to do
     when that fails."""
     parts = urllib.parse.urlsplit(url)
     path = cache_folder(environment) / parts.netloc / urllib.parse.unquote(parts.path).lstrip("/")

@@ -123,7 +123,7 @@ class Header:
     cuts: Annotated[Mapping[str, Any], _read_as(dict[Text, Any])] = field(default_factory=dict)
     #: which length wins where prompts and lengths come from different sets; None if they are of one set
     length_wins: Text | None = None
-    #: whatever else a builder tells: files, checksums, mixes, generator settings
+    #: further facts from the builder: files, checksums, mixes, generator settings
     details: Annotated[Mapping[str, Any], _read_as(dict[Text, Any])] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
@@ -236,7 +236,7 @@ def _header(path: Path, line: bytes) -> Header:
 
 
 def parse_request(line: bytes) -> WorkloadRequest:
-    """One line as a request; a WorkloadError says which field is wrong and how."""
+    """One line as a request; a WorkloadError names the field and the reason."""
     try:
         return _REQUESTS.validate_json(line)
     except ValidationError as error:

@@ -1,8 +1,8 @@
-"""What requests wish for: SLO classes, budgets, a policy. Drawn for each request by a hash of seed and id,
-so that a request keeps its wish whatever else is in the workload.
+"""Routing parameters of requests: SLO classes, budgets, a policy. Drawn for each request by a hash of seed and id,
+so that a request keeps them whatever else is in the workload.
 
 A budget is an amount of USD, or a class: a multiple of what such a request is expected to cost, which is its
-prompt and the workload's mean answer at a told tariff. (Its own answer's length is nothing a client knows.)
+prompt and the workload's mean answer at a given tariff. (Its own answer's length is nothing a client knows.)
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ Read = TypeVar("Read", bound=Record)
 
 
 def open_text(path: Path) -> io.TextIOWrapper:
-    """A text file, plain or gzipped (its first bytes tell)."""
+    """A text file, plain or gzipped (by its first bytes)."""
     try:
         with path.open("rb") as raw:
             packed = raw.read(2) == b"\x1f\x8b"

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from backends.emulator.text import count_tokens
 from benchmarks.workloads.format import PREFIX_BLOCK_TOKENS, WorkloadError, WorkloadRequest
-from benchmarks.workloads.text import text_tokens
 
 #: Tokens that one unit of English text takes, rounded up so that what fits, fits: about 0.75 words a token,
 #: 18 words a sentence, 100 words a paragraph, 500 words a page.
@@ -116,7 +116,7 @@ class Bounds:
 def restrict(requests: Iterable[WorkloadRequest], bounds: Bounds) -> Iterator[WorkloadRequest]:
     """The requests within `bounds`. Too short ones are dropped, too long ones cut or dropped.
 
-    Wishes are rewritten before a prompt is cut, so that what is asked for fits what may be answered.
+    Wishes are rewritten before a prompt is cut, so that the requested length fits the allowed one.
     """
     for original in requests:
         request = original
@@ -154,11 +154,11 @@ def _with_output_bound(request: WorkloadRequest, most: int) -> WorkloadRequest:
     rewritten = rewrite_length_wishes(request.prompt, most)
     if rewritten == request.prompt:
         return request
-    own_length = text_tokens(request.prompt) == request.prompt_tokens
+    own_length = count_tokens(request.prompt) == request.prompt_tokens
     return replace(
         request,
         prompt=rewritten,
-        prompt_tokens=text_tokens(rewritten) if own_length else request.prompt_tokens,
+        prompt_tokens=count_tokens(rewritten) if own_length else request.prompt_tokens,
     )
 
 

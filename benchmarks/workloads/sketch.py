@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+
+import numpy as np
 
 _RISING = "▁▂▃▄▅▆▇█"
 _GROWING = " ▏▎▍▌▋▊▉█"
@@ -31,21 +34,14 @@ def per_second(times_s: Sequence[float], bins: int) -> tuple[list[float], float]
     `times_s` must rise."""
     if not times_s:
         return [0.0] * bins, 0.0
-    span_s = max(times_s[-1] - times_s[0], 1e-9)
-    counts = [0] * bins
-    for at_s in times_s:
-        counts[min(bins - 1, int((at_s - times_s[0]) / span_s * bins))] += 1
-    width_s = span_s / bins
-    return [count / width_s for count in counts], width_s
+    width_s = max(times_s[-1] - times_s[0], 1e-9) / bins
+    counts, _ = np.histogram(times_s, bins, (times_s[0], times_s[0] + bins * width_s))
+    return (counts / width_s).tolist(), width_s
 
 
-def doublings(values: Sequence[int]) -> dict[int, int]:
+def doublings(values: Sequence[int]) -> Counter[int]:
     """How many of `values` (at least 1) lie in [2^k, 2^(k+1)), by k."""
-    counts: dict[int, int] = {}
-    for value in values:
-        power = value.bit_length() - 1
-        counts[power] = counts.get(power, 0) + 1
-    return counts
+    return Counter(value.bit_length() - 1 for value in values)
 
 
 def histograms(columns: dict[str, Sequence[int]], width: int = 24) -> list[str]:

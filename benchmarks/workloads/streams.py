@@ -11,8 +11,8 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from backends.emulator.text import count_tokens
 from benchmarks.workloads.format import Header, WorkloadRequest
-from benchmarks.workloads.text import text_tokens
 
 Stream = Callable[[], Iterator[WorkloadRequest]]
 Stage = Callable[[WorkloadRequest], WorkloadRequest]
@@ -31,7 +31,7 @@ class Workload:
 
 @dataclass(slots=True)
 class Survey:
-    """What one pass tells. Lengths in tokens; where models differ a request counts with its mean."""
+    """What one pass over a stream finds. Lengths in tokens; where models differ a request counts with its mean."""
 
     requests: int = 0
     first_s: float = 0.0
@@ -118,7 +118,7 @@ def with_prompts(stream: Stream, pool: Sequence[WorkloadRequest], *, own_lengths
             return request
         return replace(
             request,
-            prompt_tokens=text_tokens(text),
+            prompt_tokens=count_tokens(text),
             output_tokens=request.output_tokens if own.output_tokens is None else own.output_tokens,
         )
 

@@ -98,8 +98,3 @@ def cut_to_bytes(text: bytes, size: int) -> str:
     dots to exactly `size`."""
     cut = text[:size].decode("utf-8", "ignore").encode()
     return (cut + b"." * (size - len(cut))).decode()
-
-
-def text_tokens(text: str) -> int:
-    """Tokens of a text by the emulator's count."""
-    return count_tokens(text)

@@ -1,1 +1,1 @@
-"""Estimates from an instance's queue and its engine profile, and the distributions that they are combined with."""
+"""Estimates from an instance's queue and its engine profile, and the distributions that are combined with them."""

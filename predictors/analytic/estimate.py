@@ -1,4 +1,4 @@
-"""What is expected of a request at one instance before any trained model is applied."""
+"""The analytic estimate of a request at one instance, before any trained model is applied."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class LengthTable:
 
     @classmethod
     def of_each(cls, shares: np.ndarray) -> list[LengthTable]:
-        """One table for each row of (M, BINS) shares. This is cheaper than one by one."""
+        """One table for each row of (M, BINS) shares; cheaper than making them one by one."""
         tables = []
         for derived in derived_of(shares):
             table = cls.__new__(cls)
@@ -103,7 +103,7 @@ class LengthTable:
         return tables
 
     def take(self, derived: Derived) -> None:
-        """Become this distribution."""
+        """Replace the content by this distribution."""
         self.shares, self.curve, self._below, self._below_mean, self._density = derived
         self.mean = self._below_mean[-1]
         self.p50 = self.quantile(0.5)

@@ -14,7 +14,7 @@ TAUS = (0.1, 0.5, 0.9, 0.95, 0.99)
 #: The positions of the median and of the 95 % quantile in TAUS.
 P50, P95 = TAUS.index(0.5), TAUS.index(0.95)
 
-#: Log factors are cut here: for what is a million times slower than expected there is no better estimate.
+#: Log factors are cut here: for an engine a million times slower than expected there is no better estimate.
 _MOST_LOG = 14.0
 #: Normal scores of TAUS.
 _SCORES = np.array([NormalDist().inv_cdf(tau) for tau in TAUS])

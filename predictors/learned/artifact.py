@@ -64,8 +64,8 @@ def path_of(directory: Path, kind: str) -> Path:
 
 
 def to_bytes(artifact: Artifact) -> bytes:
-    """The file's content. Equal content gives equal bytes, whenever it is made. Raises ArtifactError for an array that
-    `load` would refuse and for an `about` that JSON cannot hold, so that the fault shows where it was made."""
+    """The file's content. Equal content gives equal bytes at any time. Raises ArtifactError for an array that `load`
+    would refuse and for an `about` that JSON cannot hold, so that the error appears where it was made."""
     about = {
         "format": FORMAT,
         "kind": artifact.kind,

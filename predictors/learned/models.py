@@ -45,17 +45,17 @@ class ArtifactKind:
 
     @property
     def of_prompts(self) -> bool:
-        """Whether it is learned from prompts and answers; else from attempts."""
+        """Whether it is learned from prompts and answers, and not from attempts."""
         return self.learns_from != "attempts"
 
     def feature_names(self) -> tuple[str, ...]:
-        """What an artifact of this kind must have been made with."""
+        """The features with which an artifact of this kind must have been made."""
         names: tuple[str, ...] = _member(self.features)
         return names
 
     def load(self, path: Path) -> tuple[Any, Mapping[str, Any]]:
-        """(the model that serves, what the artifact says of itself) of a file. Raises ArtifactError for one that is
-        damaged or does not fit this version."""
+        """(the model, the artifact's description) of a file. Raises ArtifactError for a file that is damaged or does
+        not fit this version."""
         read = artifact.load(path, self.name, self.feature_names())
         about = {**read.about, "artifact": read.name, "features": read.features}
         try:
@@ -103,8 +103,8 @@ KINDS = {
 
 
 class Models:
-    """The trained models that serve, by kind; None where a fallback without training serves. `about` holds, by kind,
-    what the artifact says of itself."""
+    """The trained models in use, by kind; None for a kind that serves without training. `about` has the description in
+    each artifact, by kind."""
 
     length: LengthModel | None
     latency: LatencyModel | None
@@ -131,9 +131,9 @@ UNTRAINED = Models()
 
 
 def load_models(directory: Path | None = None) -> Models:
-    """The artifacts of a directory. A kind that it does not hold is the shipped one (None: all kinds are).
+    """The artifacts of a directory. For a missing kind, the shipped artifact is used (None: for all kinds).
 
-    Raises ArtifactError for a directory that holds no artifact, and for an artifact that is damaged or does not fit this
+    Raises ArtifactError for a directory without any artifact, and for an artifact that is damaged or does not fit this
     version.
     """
     if directory is None:

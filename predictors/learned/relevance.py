@@ -81,9 +81,9 @@ def count_features(counts: Sequence[int]) -> list[float]:
 
 
 class Encoder:
-    """`ids` (G,) are the known grams, and `idf` (G,) how telling each is. `table` (G, D) is what each adds to the
-    vector, in whole numbers of `step` (G,); `lexicon` (G, L) and `lexicon_step` (G,) are the same for its effect on
-    quality. `unknown_idf` is that of an unknown gram."""
+    """`ids` (G,) are the known grams, and `idf` (G,) their weights. `table` (G, D) is what each adds to the vector, in
+    whole numbers of `step` (G,); `lexicon` (G, L) and `lexicon_step` (G,) are the same for its effect on quality.
+    `unknown_idf` is that of an unknown gram."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class Prototypes:
 
 @dataclass(frozen=True, slots=True)
 class _Option:
-    """One scale on which a fleet may be judged, with the arrays of the M known models that a decision needs."""
+    """One scale on which a fleet may be judged, with the arrays of its M known models that a decision needs."""
 
     scale: int
     places: np.ndarray  # of known models within the fleet

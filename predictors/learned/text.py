@@ -1,4 +1,4 @@
-"""What predictors see of a prompt: the one feature function of text, in training and in serving.
+"""The features of a prompt for predictors. Training and serving use this one function.
 
 A prompt is cut into words, numbers, single signs and line breaks, in lower case. Each becomes a 16-bit hash. Numbers
 become their count of digits: whether 17 or 23 apples were sold says nothing about an answer's length. Only the first
@@ -13,7 +13,7 @@ from zlib import crc32
 
 from router.core.types import PromptFeatures
 
-#: Changes whenever the same text would give other features. An artifact names the version that it was made with.
+#: Changes whenever the same text would give other features. An artifact names the version with which it was made.
 TEXT_FEATURES = "words-16bit-1"
 
 HEAD_TOKENS = 128

@@ -1,1 +1,1 @@
-"""What predicts while serving, and what it learns from the requests that it sees."""
+"""The predictor as it serves, and what it learns from requests."""

@@ -14,11 +14,11 @@ from predictors.online.offsets import Offsets
 
 
 class Trust:
-    """Coverage and pinball loss of the model's predictions, beside those of the physical estimate.
+    """Coverage and pinball loss of the model's predictions, compared with those of the physical estimate.
 
-    `believed` falls when, of at least `_LEAST` recent actual values, a share below `_ALARM` lay within the model's 95 %
-    quantile, or when its mean pinball loss exceeds that of the physical estimate by more than `_LOSS_MARGIN`. It returns
-    when both have recovered.
+    `believed` becomes false when, of at least `_LEAST` recent values, a share below `_ALARM` was within the model's 95
+    % quantile, or when its mean pinball loss exceeds that of the physical estimate by more than `_LOSS_MARGIN`. It
+    becomes true again when both have recovered.
     """
 
     __slots__ = ("alarms", "believed", "learned", "learned_loss", "physical", "physical_loss")
@@ -54,7 +54,7 @@ class Trust:
         }
 
     def observe(self, residual: float, learned: tuple[float, float], physical: tuple[float, float]) -> None:
-        """A residual came. `learned` and `physical` are the (median, 95 % quantile) that the two had predicted."""
+        """Learn one residual. `learned` and `physical` are the two predictions of its (median, 95 % quantile)."""
         for coverage, (p50, p95) in ((self.learned, learned), (self.physical, physical)):
             coverage.observe_ttft(residual <= p50, residual <= p95, residual - p50)
         count = self.learned.ttfts

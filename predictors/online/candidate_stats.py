@@ -1,4 +1,4 @@
-"""What is kept for one candidate, an (instance, model), and for each attempt there without a first token."""
+"""The data of one candidate, an (instance, model), and of each attempt there without a first token."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _PROFILED_SD = 0.35
 _GENERIC_SD = 1.2
 _TTFT_NOISE_SD = 0.5
 _TPOT_NOISE_SD = 0.25
-#: Observations over which a bias averages. Errors of TPOT come in spells (answers that decode together see
-#: the same arrivals) and are known seconds late. To follow them closely would be to chase the last spell.
+#: Observations over which a bias averages. Errors of TPOT are correlated (answers that decode together see the same
+#: arrivals) and are known seconds late, so following them closely would be wrong.
 _TTFT_MEMORY = 64
 _TPOT_MEMORY = 256
 #: Observations of an instance before the latency model serves there.
@@ -35,8 +35,8 @@ _LEAST_OBSERVED = 2
 
 class PendingTtft:
     """An attempt without a first token, with the prediction made at its dispatch. `ttft_s` is set when the first token
-    comes. Log residuals are relative to the physical TTFT. `taken` is the residual that was learned when the attempt was
-    overdue."""
+    arrives. Log residuals are relative to the physical TTFT. `taken` is the residual that was learned when the attempt
+    became overdue."""
 
     __slots__ = (
         "actual", "dispatched_at", "lost", "overdue_at", "physical", "prediction", "request", "stats", "taken", "ttft_s", "void",
@@ -59,14 +59,14 @@ class PendingTtft:
             late = max(late, prediction.quantiles[0][P95])
         self.overdue_at = dispatched_at + estimate.ttft_s * exp(min(late, 20.0))
         self.actual: float | None = None
-        self.lost = False  # given up, at `overdue_at` at the latest
+        self.lost = False  # cancelled or failed; learned at `overdue_at` at the latest
         self.void = False  # it ended without a first token (embeddings), so it shows nothing
         self.taken: float | None = None
 
 
 class CandidateStats:
-    """What is kept for one (instance, model). `history`, `prefills` and `coverage` are shared by the models of the
-    instance, `lengths` by the instances of the model, `group` by those of one model and hardware."""
+    """The data of one (instance, model). The models of an instance share `history`, `prefills` and `coverage`, the
+    instances of a model share `lengths`, and all candidates of one model and hardware share `group`."""
 
     __slots__ = (
         "costs", "coverage", "group", "group_key", "history", "instance", "key", "lengths", "pending", "prefills", "profile",
@@ -107,9 +107,9 @@ class CandidateStats:
         return estimate.ttft_count >= _LEAST_OBSERVED
 
     def models_tpot(self, estimate: Estimate) -> bool:
-        """Whether the latency model may predict TPOT: also only without a profile, which says how a step grows with its
-        batch. The logs that the model learned from include the requests that came later, while a decision needs what
-        this request adds."""
+        """Whether the latency model may predict TPOT: like TTFT, and only without a profile. A profile says how a step
+        grows with its batch. The model's training data include the effect of later requests, but a decision needs the
+        effect of this request alone."""
         return self.profile is None and estimate.tpot_count >= _LEAST_OBSERVED
 
     def ttft_error(self, estimate: Estimate, quantiles: Quantiles | None) -> LogError:

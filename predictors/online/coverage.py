@@ -1,4 +1,4 @@
-"""How well predictions hold at an instance: running shares and errors, as plain numbers for metrics."""
+"""The accuracy of predictions at an instance: running shares and errors, as plain numbers for metrics."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Coverage:
         self.tpot_log_error = 0.0
 
     def observe_ttft(self, within_p50: bool, within_p95: bool, log_error: float) -> None:
-        """A TTFT came: whether it was at or below the predicted quantiles, and ln(actual / predicted median)."""
+        """Learn one TTFT: whether it was at or below the predicted quantiles, and ln(actual / predicted median)."""
         self.ttfts += 1
         rate = _rate(self.ttfts)
         self.ttft_p50 += rate * (within_p50 - self.ttft_p50)
@@ -42,12 +42,12 @@ class Coverage:
         self.ttft_log_error += rate * (abs(log_error) - self.ttft_log_error)
 
     def observe_tpot(self, log_error: float) -> None:
-        """A TPOT came: ln(actual / predicted median)."""
+        """Learn one TPOT: ln(actual / predicted median)."""
         self.tpots += 1
         self.tpot_log_error += _rate(self.tpots) * (abs(log_error) - self.tpot_log_error)
 
     def observe_output(self, within_p90: bool) -> None:
-        """An answer came: whether its length was at or below the predicted 90 % quantile."""
+        """Learn one length: whether it was at or below the predicted 90 % quantile."""
         self.outputs += 1
         self.output_p90 += _rate(self.outputs) * (within_p90 - self.output_p90)
 

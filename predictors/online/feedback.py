@@ -1,6 +1,7 @@
-"""How feedback moves one model's predicted quality: in log-odds, for the model and for the cluster of the prompt.
+"""Corrects one model's predicted quality by feedback, in log-odds: one shift for the model, one for each cluster of
+prompts.
 
-Each is drawn towards 0 while there is little feedback, and bounded.
+With little feedback each shift stays close to 0; it is always bounded.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from predictors.online.forecast import logit, sigmoid
 
 _INERTIA = 20.0
 _MEMORY = 500.0
-#: Feedback moves a quality by at most so many logits, for a model and for a cluster each.
+#: The largest shift in logits, for the model and for a cluster each.
 _MOST_SHIFT = 2.5
 
 
@@ -19,13 +20,13 @@ class QualityFeedback:
     __slots__ = ("_clusters", "_count", "_shift", "count")
 
     def __init__(self) -> None:
-        self.count = 0  # ever
+        self.count = 0  # number of judgements so far
         self._count = 0.0
         self._shift = 0.0
         self._clusters: dict[int, tuple[float, float]] = {}  # count, and shift beyond the model's
 
     def corrected(self, quality: float, cluster: int | None) -> float:
-        """The quality to serve. `cluster` is None where the prompt shows none."""
+        """The quality to use. `cluster` is None if the prompt has none."""
         if not self._count:
             return quality
         moved = logit(quality) + self._shift

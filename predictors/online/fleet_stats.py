@@ -1,4 +1,4 @@
-"""What is kept for the candidates of a fleet, and what they share."""
+"""The data of all candidates of a fleet, and the parts that they share."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class FleetStats:
         profile = instance.profiles.get(candidate.model)
         if stats is None or stats.profile is not profile or stats.costs.speed != instance.speed:
             if stats is not None:
-                stats.pending.clear()  # attempts that were predicted with the other profile teach no TTFT
+                stats.pending.clear()  # attempts that were predicted with the other profile are not used to learn TTFT
             stats = self.candidates[instance.name, candidate.model] = self._new(candidate, instance)
         return stats
 
@@ -76,7 +76,7 @@ class FleetStats:
         }
 
     def groups(self) -> dict[tuple[str, str], Trust]:
-        """By (model, hardware): how the latency model does beside the physical estimate."""
+        """By (model, hardware): the accuracy of the latency model and of the physical estimate."""
         if self.models.latency is None:
             return {}
         return {group: calibration.trust for group, calibration in self._groups.items()}
@@ -86,8 +86,8 @@ class FleetStats:
         return {stats.group_key for stats in self.candidates.values()}
 
     def use(self, models: Models) -> None:
-        """Let these models serve. What was learned about the earlier ones is dropped. The physical estimate's errors and
-        the lengths stay."""
+        """Use these models from now on. What was learned about the earlier ones is dropped. The physical estimate's
+        errors and the lengths stay."""
         self.models = models
         self.histories.clear()
         self._groups.clear()

@@ -1,4 +1,4 @@
-"""What a request's prompt shows, computed once a request: how long each model's answer may become, and how good."""
+"""The forecast from a request's prompt, computed once a request: the length and the quality of each model's answer."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _LEAST_SHARE = 0.0025
 
 
 class Learned(NamedTuple):
-    """What the relevance model predicts of one model's answer: its mean quality, and the standard deviation."""
+    """The relevance model's prediction of one model's answer: its mean quality, and the standard deviation."""
 
     mean: float
     deviation: float
 
 
-#: Mean and standard deviation; None where unknown. The fleet file's quality alone has no deviation.
+#: Mean and standard deviation; None if unknown. The fleet file's quality has no deviation.
 Quality = tuple[float | None, float | None]
 
 
 class PromptForecast:
-    """By model: `predicted` are the length model's shares, `tables` the lengths that serve. `learned` is the relevance
-    model's prediction, with its `trust` that the prompt is like those it was trained on, and the prompt's `cluster`.
-    `quality` is what serves, by model and the fleet file's quality."""
+    """By model: `predicted` are the length model's shares, `tables` the corrected lengths. `learned` is the relevance
+    model's prediction, with `trust` that the prompt is similar to its training data, and the prompt's `cluster`.
+    `quality` has the final values, by model and the fleet file's quality."""
 
     __slots__ = ("cluster", "learned", "predicted", "quality", "tables", "trust")
 
@@ -44,7 +44,7 @@ def blended(prior: float | None, learned: Learned | None, trust: float) -> Quali
 
         logit(quality) = (1 - trust) * logit(prior) + trust * logit(learned)
 
-    The blend deviates by as much as the learned part of it does.
+    The standard deviation is that of the learned part.
     """
     if learned is None or (prior is not None and trust <= 0.0):
         return prior, None

@@ -1,4 +1,4 @@
-"""The learner of what happens at an instance: its history, for the latency model, and its rate of prefills."""
+"""The learner of an instance's events: its history, for the latency model, and its rate of prefills."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class AttemptSent:
 
 @dataclass(slots=True)
 class FirstTokenCame:
-    """The first token of an attempt with this estimate came, `waited_s` after its dispatch."""
+    """The first token of an attempt with this estimate arrived, `waited_s` after its dispatch."""
 
     candidate: CandidateKey
     waited_s: Seconds
@@ -35,7 +35,7 @@ class FirstTokenCame:
 
 @dataclass(slots=True)
 class AnswerEnded:
-    """A complete answer came to an attempt with this estimate, at `actual_tpot_s` seconds a token (None: one token)."""
+    """An attempt with this estimate gave a complete answer, at `actual_tpot_s` seconds a token (None: one token)."""
 
     candidate: CandidateKey
     output_tokens: Count
@@ -59,7 +59,7 @@ InstanceEvent = AttemptSent | FirstTokenCame | AnswerEnded | AttemptLost
 
 
 class InstanceEvents(Learner[InstanceEvent]):
-    """Without a latency model only first tokens are learned, for the rate of prefills."""
+    """Learns the history of instances. Without a latency model it learns only first tokens, for the rate of prefills."""
 
     observations = (AttemptSent, FirstTokenCame, AnswerEnded, AttemptLost)
 

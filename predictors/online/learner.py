@@ -1,12 +1,12 @@
-"""What every learner has, and the events that it sees.
+"""The interface of all learners, and the events that they see.
 
-A learner learns one thing while the router serves. It does so in two steps:
+A learner learns one thing while the router serves, in two steps:
 
-- `observe_*` says what an event shows, as an observation (`predictors.online.observation`), or None. It changes nothing.
+- `observe_*` turns an event into an observation (`predictors.online.observation`), or None. It changes nothing.
 - `apply` learns from an observation. Nothing else changes what the learner knows.
 
-So what is learned here and what other replicas send is learned in one place. `predictors.online.learning` calls both, and
-`predictors.online.learners` lists the learners.
+So local observations and those of other replicas are learned by the same code. `predictors.online.learning` calls both
+methods, and `predictors.online.learners` lists the learners.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ O = TypeVar("O")  # noqa: E741 (the observations of one learner)
 class EndEvent:
     """An attempt ended with a complete answer.
 
-    `stats` is None if the instance has left the fleet, `prediction` if another predictor made it, `pending` if the first
-    token came before. `output_tokens` are those of all choices. `prompt_tokens` are the engine's own count, `tpot_s` its
-    seconds a token after the first; None where unknown. `has_output`: there is an answer to learn a length from.
+    `stats` is None if the instance has left the fleet, `prediction` is None if another predictor made it, and `pending`
+    is None if the first token came before. `output_tokens` are those of all choices. `prompt_tokens` are the engine's
+    own count, `tpot_s` its seconds for each token after the first; None if unknown. `has_output`: there is an answer to
+    learn a length from.
     """
 
     request: Request
@@ -47,8 +48,8 @@ class EndEvent:
 
 @dataclass(slots=True)
 class LossEvent:
-    """An attempt ended without a complete answer, `waited_s` after its dispatch. `pending` is None if the first token came
-    before, `decoding` says the same of the engine."""
+    """An attempt ended without a complete answer, `waited_s` after its dispatch. `pending` is None if the first token
+    came before. `decoding`: the engine had given a first token."""
 
     stats: CandidateStats
     pending: PendingTtft | None
@@ -57,7 +58,7 @@ class LossEvent:
 
 
 class Learner(ABC, Generic[O]):
-    """One thing that is learned. A learner overrides the `observe_*` methods of the events that it learns from."""
+    """Learns one thing. A learner overrides the `observe_*` methods of the events that it learns from."""
 
     #: The kinds of its observations. Each has the field `candidate`, or `model` if it is about a model only.
     observations: ClassVar[tuple[type, ...]]
@@ -93,4 +94,4 @@ class Learner(ABC, Generic[O]):
         """The instance has left the fleet."""
 
     def use(self, models: Models) -> None:
-        """Other trained models serve from now on. Drop what was learned about the earlier ones."""
+        """Use other trained models from now on. Drop what was learned about the earlier ones."""

@@ -1,11 +1,11 @@
-"""Turns what happens to attempts into observations, and lets the learners apply them.
+"""Turns the events of attempts into observations, and lets the learners apply them.
 
-For each event, every learner says what it shows and applies that (`predictors.online.learner`), in the order of
-`predictors.online.learners`. The observation is also handed to `publish`, which sends it to the other replicas
-(`predictors.online.sharing`). What they send is applied in the same way.
+For each event, every learner makes its observation and applies it (`predictors.online.learner`), in the order of
+`predictors.online.learners`. The observation is also passed to `publish`, which sends it to the other replicas
+(`predictors.online.sharing`). Received observations are applied in the same way.
 
-Two things are kept here that belong to this replica alone: its attempts without a first token, and how well its own
-predictions hold (`predictors.online.coverage`).
+Two things here are not shared: this replica's attempts without a first token, and the accuracy of its own predictions
+(`predictors.online.coverage`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from router.core.state import Instance
 from router.core.types import Candidate, Prediction, PromptFeatures, Request
 
 L = TypeVar("L", bound=Learner[Any])
-#: `observe_*` for one event, and `apply`, of one learner.
+#: The methods `observe_*` (for one event) and `apply` of one learner.
 _Steps = tuple[Callable[[Any], Observation | None], Callable[[Any, float], None]]
 
 
@@ -45,13 +45,13 @@ class Learning:
         self._appliers: dict[type[Observation], Callable[[Any, float], None]] = {
             kind: learner.apply for learner in self._learners.values() for kind in learner.observations
         }
-        #: Takes each observation that is made here (None: nobody does).
+        #: Called with each observation that is made here (None: nobody gets them).
         self.publish: Callable[[Observation], None] | None = None
         self._ttft = self.learner(TtftErrors)
         self._qualities = self.learner(Qualities)
 
     def _steps(self, event: str) -> list[_Steps]:
-        """The steps of every learner that learns from the event with this method."""
+        """The methods of every learner that learns from this event."""
         return [
             (getattr(learner, event), learner.apply)
             for kind, learner in self._learners.items()
@@ -73,7 +73,7 @@ class Learning:
         return self._appliers.keys()
 
     def use(self, models: Models) -> None:
-        """Let these models serve. What was learned about the earlier ones is dropped, feedback too. The physical
+        """Use these models from now on. What was learned about the earlier ones is dropped, feedback too. The physical
         estimate's errors and the lengths stay."""
         self.stats.use(models)
         for learner in self._learners.values():
@@ -103,7 +103,7 @@ class Learning:
         return True
 
     def _learn(self, event: Any, steps: list[_Steps], now: float) -> None:
-        """Let each learner observe the event and apply what it shows."""
+        """Let each learner observe the event and apply its observation."""
         publish = self.publish
         for observe, apply in steps:
             observation = observe(event)
@@ -126,7 +126,7 @@ class Learning:
     def observe_dispatch(
         self, request: Request, candidate: Candidate, instance: Instance, prediction: Prediction, now: float
     ) -> None:
-        """An attempt was sent. From here on it can be overdue."""
+        """An attempt was sent. From now on it can become overdue."""
         stats = self.stats.candidates.get((candidate.instance, candidate.model))
         if stats is None or not isinstance(prediction, OnlinePrediction):
             return
@@ -172,7 +172,7 @@ class Learning:
         tpot_s: float | None,
         now: float,
     ) -> None:
-        """The attempt ended with a complete answer. The counts are the engine's, TPOT its mean."""
+        """The attempt ended with a complete answer. Token counts are the engine's; TPOT is the mean."""
         pending = self.stats.attempts.pop((request.id, candidate.instance), None)
         stats = self.stats.candidates.get((candidate.instance, candidate.model))
         own = prediction if isinstance(prediction, OnlinePrediction) else None
@@ -209,8 +209,8 @@ class Learning:
         decoding: bool,
         now: float,
     ) -> None:
-        """The attempt ended without a complete answer. Without a first token after `waited_s` its TTFT would have been
-        longer, which is learned in its turn."""
+        """The attempt ended without a complete answer. If it had no first token after `waited_s`, its TTFT would have
+        been longer. This is learned in order of dispatch."""
         pending = self.stats.attempts.pop((request.id, candidate.instance), None)
         key = candidate.instance, candidate.model
         stats = pending.stats if pending is not None else self.stats.candidates.get(key)
@@ -226,7 +226,7 @@ class Learning:
             self._learn_due(stats, now)
 
     def observe_report(self, instance: Instance, now: float) -> None:
-        """A load report of the engine came. Every replica reads its own, so this is no observation to exchange."""
+        """The engine sent a load report. Every replica reads its own, so this is not exchanged."""
         if self.stats.models.latency is not None:
             self.stats.history(instance.name).reported(instance, now)
         for model in instance.candidates:
@@ -237,8 +237,8 @@ class Learning:
     def observe_quality(
         self, model: str, features: PromptFeatures, quality: float, *, recorded: bool = False
     ) -> None:
-        """An answer of `model` to such a prompt was judged `quality`, 0 to 1. `recorded`: it comes from the records, where
-        every replica finds it."""
+        """An answer of `model` to such a prompt was judged with `quality`, 0 to 1. `recorded`: it is from the records,
+        which every replica can read."""
         observation = self._qualities.observe_judgement(model, features, quality)
         self.apply(observation, 0.0)
         if self.publish is not None and not recorded:

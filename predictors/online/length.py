@@ -16,22 +16,22 @@ from predictors.analytic.length_table import BINS, PRIOR_SHARES, LengthTable, bi
 
 _BORROWED_WEIGHT = 8.0
 _MAX_WEIGHT = 4096.0
-#: Derived tables may lag behind by this share of the observations, and by at most so many.
+#: Derived tables may lag behind by this share of the observations, and by at most this number.
 _LAG, _MOST_LAG = 1 / 16, 128
 
 
 class LengthDistribution(LengthTable):
     """The distribution of one model's (or family's) output length, learned online.
 
-    `parent` lends its shares until there is own data. The derived tables are refreshed after several observations, not
-    after each.
+    `parent` gives the shares until there are enough observations. The derived tables are refreshed after several
+    observations, not after each.
     """
 
     __slots__ = ("_censored", "_counts", "_stale", "_weight", "observed", "parent")
 
     def __init__(self, parent: LengthDistribution | None = None) -> None:
         self.parent = parent
-        self.observed = 0  # answers seen, ever
+        self.observed = 0  # number of answers so far
         self.shares = PRIOR_SHARES
         self._counts = [0.0] * BINS
         self._censored: dict[int, float] = {}  # not spread yet: 1 / P(Y > left edge), summed by bin

@@ -1,15 +1,14 @@
-"""What is known of each model's answers: their lengths, the weight of a trained length model, and how the engine counts
-prompts.
+"""The lengths of each model's answers, the weight of a trained length model, and the engine's way of counting prompts.
 
-A trained model knows prompts, the fleet's own answers know the fleet. They are combined:
+A trained model knows prompts; the fleet's own answers show the fleet's lengths. They are combined:
 
     p(y | prompt) ~ w * learned(y / s | prompt) * seen(y) / expected(y) + (1 - w) * online(y)
 
-`s` is how much longer this fleet's answers are than the learned model predicts (an exponential mean of logs). `seen`
-and `expected` are how often lengths came and how often the learned model expected them. They turn its distribution over
-all prompts into the fleet's (a correction for prior shift: Saerens et al., Neural Computation 14, 2002). `w` is the
-posterior weight of the learned model against the fleet's histogram, from their fading log-likelihoods. Where prompts
-show nothing (an emulated engine), the histogram takes over.
+`s` is the ratio of this fleet's answers to the learned model's predictions (an exponential mean of logs). `seen` and
+`expected` are the observed frequencies of lengths and those that the learned model expected. They turn its distribution
+over all prompts into the fleet's (a correction for prior shift: Saerens et al., Neural Computation 14, 2002). `w` is
+the posterior weight of the learned model against the fleet's histogram, from their fading log-likelihoods. If prompts
+have no effect on lengths (an emulated engine), the histogram gets all the weight.
 """
 
 from __future__ import annotations
@@ -60,22 +59,23 @@ class LearnedLengths:
         self._seen = np.zeros(BINS)
         self._expected = np.zeros(BINS)
         self._weight = 0.0
-        self.ratio: Shares = np.ones(BINS)  # how much more often lengths came than expected
+        self.ratio: Shares = np.ones(BINS)  # the ratio of observed to expected frequencies
         self.evidence = 0.0
         self.log_scale = 0.0
         self._observed = 0
 
     @property
     def weight(self) -> float:
-        """The learned model's share in [0, 1]; the rest is the histogram's."""
+        """The weight of the learned model in [0, 1]; the rest is the histogram's."""
         return 1.0 / (1.0 + exp(-(_PRIOR_LOG_ODDS + self.evidence)))
 
     def table(self, predicted: Shares, online: LengthTable) -> LengthTable:
-        """The distribution to serve."""
+        """The final distribution."""
         return served_tables([self], predicted[None], [online])[0]
 
     def observe(self, predicted: Shares, online: LengthTable, tokens: int, censored: bool) -> None:
-        """An answer of `tokens` came, for which the model had predicted `predicted`. `censored`: it stopped at its cap."""
+        """Learn from an answer of `tokens`, for which the model had predicted `predicted`. `censored`: it stopped at
+        its cap."""
         at = bin_of(tokens)
         ((scaled,), (corrected,)) = _corrected([self], predicted[None])
         if censored:
@@ -107,14 +107,14 @@ class LearnedLengths:
 def served_tables(
     learned: Sequence[LearnedLengths], predicted: np.ndarray, online: Sequence[LengthTable]
 ) -> list[LengthTable]:
-    """The distributions to serve, of M models for which a trained model predicted `predicted` (M, BINS)."""
+    """The final distributions of M models for which a trained model predicted `predicted` (M, BINS)."""
     weights = np.array([[each.weight] for each in learned])
     seen = np.array([each.shares for each in online])
     return LengthTable.of_each(weights * _corrected(learned, predicted)[1] + (1.0 - weights) * seen)
 
 
 def _corrected(learned: Sequence[LearnedLengths], predicted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(M, BINS) twice: the prediction stretched by the scale, and that corrected by how often lengths came here."""
+    """(M, BINS) twice: the prediction stretched by the scale, and the same corrected by the observed frequencies."""
     scaled = predicted
     if any(abs(each.log_scale) >= _LEAST_LOG_SCALE for each in learned):
         scaled = predicted.copy()
@@ -132,7 +132,7 @@ def _corrected(learned: Sequence[LearnedLengths], predicted: np.ndarray) -> tupl
 
 
 class ModelLengths:
-    """What is learned of one model: output lengths, mean prompt, and the ratio of the engine's count of prompt tokens
+    """The learned data of one model: output lengths, mean prompt, and the ratio of the engine's count of prompt tokens
     to the router's."""
 
     __slots__ = ("_prompts", "learned", "mean_prompt_tokens", "output", "prompt_log_ratio", "prompt_ratio")

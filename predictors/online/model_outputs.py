@@ -1,4 +1,4 @@
-"""What the latency model and the memory model predict for the candidates of one request."""
+"""The latency model's and the memory model's predictions for the candidates of one request."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _MOST_MODELLED = 64
 
 
 class ModelOutputs(NamedTuple):
-    """`rows` has, by candidate in ascending order, its row in what follows; it lacks candidates that the models did not
-    predict for. By row: the quantiles of log errors as they serve, and as the latency model gave them (2, TAUS); the
-    factors that the former stand for (2, 3: median, 95 % quantile, mean); the mean share of KV memory in use.
+    """`rows` maps candidates, in ascending order, to rows; candidates without a prediction are missing. By row: the
+    quantiles of log errors after and before calibration (2, TAUS); the factors for the calibrated ones (2, 3: median,
+    95 % quantile, mean); and the mean share of KV memory in use.
 
-    `serves_ttft` and `serves_tpot` say, by candidate with a row, whether the latency model's quantiles serve.
+    `serves_ttft` and `serves_tpot` say, for each candidate with a row, whether the latency model's quantiles are used.
     """
 
     rows: dict[int, int]
@@ -53,7 +53,7 @@ def model_outputs(
     instances: Sequence[Instance],
     now: float,
 ) -> ModelOutputs:
-    """For each candidate's analytic estimate at its instance."""
+    """The outputs for each candidate's analytic estimate at its instance."""
     model, memory = fleet.models.latency, fleet.models.memory
     if model is None or not request.decodes:
         return _NOTHING

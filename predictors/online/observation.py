@@ -86,7 +86,7 @@ def _key(value: Any) -> tuple[str, str]:
     return _text(instance), _text(model)
 
 
-#: An instance and a model that it serves.
+#: An instance, and a model that it serves.
 CandidateKey = Annotated[tuple[str, str], _key]
 Seconds = Annotated[float, within(float, 1e-9, 1e7)]
 Tokens = Annotated[float, within(float, 0.0, 1e9)]
@@ -94,14 +94,14 @@ Log = Annotated[float, within(float, -30.0, 30.0)]
 Share = Annotated[float, within(float, 0.0, 1.0)]
 Count = Annotated[int, within(int, 0, 10**9)]
 Hash = Annotated[int, within(int, 0, 2**64)]
-#: The latency model's quantiles at TAUS; empty where it did not predict.
+#: The latency model's quantiles at TAUS; empty if it did not predict.
 Quantiles = Annotated[tuple[float, ...], _quantiles]
 #: The length model's shares of the length bins.
 LengthShares = Annotated[np.ndarray, _shares]
 
 
 class Message(NamedTuple):
-    """What was read: the artifacts of the sender, its observations, and how many could not be read."""
+    """The parsed message: the artifacts of the sender, its observations, and the number of unreadable ones."""
 
     by: str
     observations: list[Observation]
@@ -124,7 +124,7 @@ class Codec:
         return orjson.dumps({"v": VERSION, "by": by, "observations": rows}, default=_plain)
 
     def decode(self, message: bytes) -> Message:
-        """Whatever can be read of a message."""
+        """Read all valid parts of a message."""
         try:
             content = orjson.loads(message)
             version, by, rows = content["v"], content["by"], content["observations"]
@@ -147,13 +147,13 @@ class Codec:
 
 
 def for_other_models(observation: Observation) -> Observation | None:
-    """What remains of an observation where other artifacts serve than where it was made."""
+    """The part of an observation that is valid if other artifacts serve than where it was made."""
     part = getattr(observation, "for_other_models", None)
     return observation if part is None else part()
 
 
 def _plain(value: object) -> str:
-    if isinstance(value, np.ndarray):  # half precision is finer than lengths are known
+    if isinstance(value, np.ndarray):  # half precision is enough for lengths
         return b64encode(value.astype("<f2").tobytes()).decode()
     raise TypeError(type(value).__name__)
 

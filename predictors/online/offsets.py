@@ -33,16 +33,16 @@ class Offsets:
         self.values = [0.0] * len(TAUS)
 
     def learn(self, predicted: Sequence[float], actual: float) -> None:
-        """The quantiles `predicted` were served, and `actual` came. For a request that is overdue, any value larger than
-        the quantiles that it has passed will do."""
+        """Learn from `actual`, for which the quantiles `predicted` were used. For an overdue request, pass any value
+        larger than the quantiles that it has exceeded."""
         values = self.values
         for at, tau in enumerate(TAUS):
             values[at] += STEP * (tau - (actual <= predicted[at]))
 
 
 def calibrated(predicted: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """(..., TAUS): the model's quantiles as they serve; they do not cross. The offset of a quantile is in units of its
-    distance from the median; that of the median is in units of half of the 80 % range."""
+    """(..., TAUS): the calibrated quantiles; they do not cross. The offset of a quantile is in units of its distance
+    from the median; that of the median is in units of half of the 80 % range."""
     spreads = np.abs(predicted - predicted[..., P50, None])
     spreads[..., P50] = 0.5 * (predicted[..., _HIGH] - predicted[..., _LOW])
     np.maximum(spreads, _LEAST_SPREAD, out=spreads)

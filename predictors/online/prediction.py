@@ -1,4 +1,4 @@
-"""A prediction that keeps what it was made from, so that its errors can be learned."""
+"""A prediction that keeps its inputs, so that its errors can be learned."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ Quantiles = list[list[float]]
 class OnlinePrediction(Prediction):
     """The prediction of `predictors.online.predictor.OnlinePredictor`.
 
-    It keeps the `estimate`, when it was made (`made_at`), TPOT before shrinking (`raw_tpot_s`) and the answer's length
-    (None: nothing is decoded). `quantiles` are the latency model's, of log errors to the physical estimate, as they
-    serve; `raw_quantiles` are the model's own, of log errors to the corrected estimate. Both are None where the model did
-    not predict. `of_ttft` and `of_tpot` are the factors (median, 95 % quantile, mean) of actual to physical times.
+    It keeps the `estimate`, the time at which it was made (`made_at`), TPOT before shrinking (`raw_tpot_s`) and the
+    answer's length (None: nothing is decoded). `quantiles` are the calibrated quantiles of the latency model, of log
+    errors to the physical estimate; `raw_quantiles` are the model's own, of log errors to the corrected estimate. Both
+    are None if the model did not predict. `of_ttft` and `of_tpot` are the factors (median, 95 % quantile, mean) of
+    actual to physical times.
 
-    One is made for each candidate of each request. To fill a frozen dataclass would take longer than all of the
-    arithmetic, so this class is writable, though nothing writes to it once it is made. What is rarely read is a property.
+    One is made for each candidate of each request. Filling a frozen dataclass would take longer than all of the
+    arithmetic, so this class is writable; but no code changes it later. Values that are rarely read are properties.
     """
 
     __slots__ = (
@@ -42,7 +43,7 @@ class OnlinePrediction(Prediction):
     quantiles: Quantiles | None
     raw_quantiles: np.ndarray | None
     raw_tpot_s: float
-    trees: TreeForecast | None  # set where the policy is `predicted_latency`
+    trees: TreeForecast | None  # set if the policy is `predicted_latency`
     waited_s: float  # since the request's arrival
 
     __setattr__ = object.__setattr__

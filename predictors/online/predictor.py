@@ -43,13 +43,13 @@ class OnlinePredictor:
 
     def __init__(self, models: Models = UNTRAINED) -> None:
         learning = Learning(models)
-        #: What is kept of each candidate.
+        #: The data of each candidate.
         self.stats = learning.stats
         self._caches = learning.learner(PromptCaches)
         self._qualities = learning.learner(Qualities)
-        #: What other replicas send, and what they are sent.
+        #: Sends observations to other replicas and receives theirs.
         self.sharing = Sharing(learning)
-        #: By class, what learns (`predictors.online.learners`).
+        #: The learners, by class (`predictors.online.learners`).
         self.learner = learning.learner
         self.use = learning.use
         self.forget = learning.forget
@@ -75,7 +75,7 @@ class OnlinePredictor:
 
     # --- the Predictor protocol ------------------------------------------------------------------
     def predict(self, request: Request, candidate: Candidate, instance: Instance, now: float) -> Prediction:
-        """The expectation if the request were dispatched to `candidate` at `now`. Changes nothing that is learned."""
+        """The prediction if the request were dispatched to `candidate` at `now`. Changes nothing that is learned."""
         (prediction,) = self._predictions(request, (candidate,), (instance,), now)
         return prediction
 
@@ -144,7 +144,7 @@ class OnlinePredictor:
         return predictions
 
     def _forecast(self, request: Request, candidates: Sequence[Candidate]) -> PromptForecast | None:
-        """What the prompt shows about the candidates' models, computed once a request."""
+        """The forecast for the candidates' models, computed once a request."""
         features, models = request.features, self.stats.models
         if features is None or not request.decodes or (models.length is None and models.relevance is None):
             return None
@@ -195,7 +195,7 @@ class OnlinePredictor:
 
     # --- beside the protocol ---------------------------------------------------------------------
     def cached_tokens(self, request: Request, instance: str) -> float:
-        """Prompt tokens, in the router's estimate, that the instance should hold in its prefix cache."""
+        """Prompt tokens, in the router's estimate, that are probably in the instance's prefix cache."""
         return self._caches.cached_tokens(request, instance)
 
     def coverage(self) -> dict[str, dict[str, float | None]]:
@@ -203,13 +203,13 @@ class OnlinePredictor:
         return self.stats.coverage()
 
     def groups(self) -> dict[tuple[str, str], Trust]:
-        """By (model, hardware): how the latency model does beside the physical estimate."""
+        """By (model, hardware): the accuracy of the latency model and of the physical estimate."""
         return self.stats.groups()
 
     def length_weights(self) -> dict[str, float]:
-        """By model: the weight of the length model beside the model's own histogram, 0 to 1."""
+        """By model: the weight of the length model against the model's own histogram, 0 to 1."""
         return self.stats.lengths.weights() if self.models.length is not None else {}
 
     def feedback_counts(self) -> dict[str, int]:
-        """By model: the judgements that correct its quality."""
+        """By model: the number of judgements that correct its quality."""
         return self._qualities.counts()

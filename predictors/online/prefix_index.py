@@ -1,7 +1,7 @@
-"""The prompt prefixes that an instance prefilled lately, so may still hold in its prefix cache.
+"""The prompt prefixes that an instance prefilled recently, so they may still be in its prefix cache.
 
-Each instance has one bounded least-recently-used map of block hashes. It is a guess: the engine evicts by its own rule.
-The learned error of TTFT covers the difference.
+Each instance has one bounded least-recently-used map of block hashes. It is a guess, because the engine evicts by its
+own rule. The learned error of TTFT covers the difference.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The learner of what each instance holds in its prefix cache: prompts that it prefilled, and conversations.
+"""Learns what each instance has in its prefix cache: prompts that it prefilled, and conversations.
 
-This is a guess. The engine evicts by its own rule, and the learned error of TTFT covers the difference.
+This is a guess, because the engine evicts by its own rule. The learned error of TTFT covers the difference.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from router.core.types import PREFIX_TOKENS, Request
 
 @dataclass(slots=True)
 class PromptCached:
-    """The instance holds a prompt with these leading blocks, and so many tokens of a session, in the router's estimate."""
+    """The instance has cached a prompt with these leading blocks, and this many tokens of a session, in the router's
+    estimate."""
 
     candidate: CandidateKey
     prefix: tuple[Hash, ...]
@@ -27,7 +28,7 @@ class PromptCached:
 
 
 class PromptCaches(Learner[PromptCached]):
-    """A prompt counts as held from its first token on, its answer from its end on."""
+    """A prompt counts as cached after its first token, its answer after its end."""
 
     observations = (PromptCached,)
 
@@ -37,8 +38,8 @@ class PromptCaches(Learner[PromptCached]):
         self.sessions = SessionIndex()
 
     def cached_tokens(self, request: Request, instance: str) -> float:
-        """Prompt tokens, in the router's estimate, that the instance should hold: as far as the request's hashes match.
-        Where all of them match, or it has none, also what the instance holds of its session."""
+        """Prompt tokens, in the router's estimate, that are probably cached: those of the matching hashes. If all
+        hashes match, or the request has none, also the cached tokens of its session."""
         prefix, hashed_tokens = request.prefix, 0.0
         if prefix:
             matched = self.prefixes.matched_blocks(instance, prefix)
@@ -61,7 +62,7 @@ class PromptCaches(Learner[PromptCached]):
         request, stats = event.request, event.stats
         if stats is None or not request.decodes or not (request.prefix or request.session is not None):
             return None
-        # Of several choices one goes on.
+        # Of several choices, one is continued.
         answer_tokens = event.output_tokens / max(request.choices, 1) / stats.lengths.prompt_ratio
         return PromptCached(stats.key, request.prefix, request.session, request.prompt_tokens + answer_tokens)
 

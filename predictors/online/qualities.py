@@ -1,4 +1,5 @@
-"""The learner of answers' quality: what serves is the fleet file's quality, the relevance model's, and feedback."""
+"""Learns the quality of answers: the final value combines the fleet file's quality, the relevance model's, and
+feedback."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from predictors.online.learner import Learner
 from predictors.online.observation import Count, Share
 from router.core.types import Candidate, PromptFeatures
 
-#: Judgements of one model that are kept at most until the model is in the fleet.
+#: The most judgements of one model that are kept until the model is in the fleet.
 _MOST_WAITING = 1000
 
 
@@ -31,8 +32,8 @@ class AnswerJudged:
 
 
 class Qualities(Learner[AnswerJudged]):
-    """Feedback by model. It corrects `predictors.online.forecast.blended`. A judgement does not name the instance: it
-    counts as one of the mean of what the fleet file says of the model's instances."""
+    """Feedback by model. It corrects `predictors.online.forecast.blended`. A judgement does not name the instance, so
+    it counts for the mean of the fleet file's qualities of the model's instances."""
 
     observations = (AnswerJudged,)
 
@@ -43,7 +44,7 @@ class Qualities(Learner[AnswerJudged]):
         self._waiting: dict[str, deque[AnswerJudged]] = {}
 
     def predict(self, forecast: PromptForecast, features: PromptFeatures, models: Sequence[str]) -> None:
-        """Add to the forecast what the relevance model predicts of these models."""
+        """Add the relevance model's predictions for these models to the forecast."""
         relevance = self.stats.models.relevance
         known = [] if relevance is None else [model for model in models if relevance.knows(model)]
         if relevance is not None and known:
@@ -52,7 +53,7 @@ class Qualities(Learner[AnswerJudged]):
                 forecast.learned[model] = Learned(mean, deviation)
 
     def of(self, candidate: Candidate, forecast: PromptForecast | None) -> Quality:
-        """The quality that serves."""
+        """The final quality."""
         model, prior = candidate.model, candidate.quality
         if forecast is None:
             return self._corrected(model, (prior, None), None) if self._feedback else (prior, None)
@@ -75,7 +76,7 @@ class Qualities(Learner[AnswerJudged]):
     def apply(self, observation: AnswerJudged, now: float) -> None:
         model = observation.model
         stated = self._priors.get(model)
-        if stated is None:  # as at a start, when feedback comes from the records
+        if stated is None:  # as at a start, when feedback is read from the records
             self._waiting.setdefault(model, deque(maxlen=_MOST_WAITING)).append(observation)
             return
         priors = [prior for prior in stated.values() if prior is not None]
@@ -89,23 +90,23 @@ class Qualities(Learner[AnswerJudged]):
             )
 
     def counts(self) -> dict[str, int]:
-        """By model: the judgements that correct its quality, or will."""
+        """By model: the number of judgements that correct its quality, now or when the model joins."""
         waiting = {model: len(judged) for model, judged in self._waiting.items()}
         return waiting | {model: feedback.count for model, feedback in self._feedback.items()}
 
     def joins(self, candidate: Candidate) -> None:
-        """Judgements from before the model was known are learned now."""
+        """Learn the judgements from before the model was known."""
         self._priors.setdefault(candidate.model, {})[candidate.instance] = candidate.quality
         for observation in self._waiting.pop(candidate.model, ()):
             self.apply(observation, 0.0)
 
     def forget(self, instance: str) -> None:
-        """What was learned of the instance's models stays."""
+        """What was learned about the instance's models stays."""
         for model, stated in list(self._priors.items()):
             stated.pop(instance, None)
             if not stated:
                 del self._priors[model]
 
     def use(self, models: Models) -> None:
-        """Feedback is dropped: its clusters are those of the earlier model."""
+        """Drop the feedback, because its clusters are those of the earlier model."""
         self._feedback.clear()

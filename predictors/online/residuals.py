@@ -109,7 +109,7 @@ class ResidualWindow:
             self._summarise()
 
     def correct(self, taken: float, actual: float) -> None:
-        """A residual that was observed as `taken` has turned out to be `actual`."""
+        """The residual that was learned as `taken` is really `actual`."""
         by = actual - taken
         if abs(by) < 1e-12:
             return
@@ -184,8 +184,8 @@ class ResidualWindow:
 
 
 class StratifiedResiduals:
-    """One pooled window, and one for each stratum of load: errors of an idle instance say little about a full one.
-    `windows` are those to read, by stratum: its own after `OWN_AFTER` observations, the pool before."""
+    """One pooled window, and one for each stratum of load, because errors of an idle instance say little about a full
+    one. `windows` are those to read, by stratum: its own after `OWN_AFTER` observations, the pool before."""
 
     __slots__ = ("_observed", "pooled", "strata", "windows")
 
@@ -199,7 +199,7 @@ class StratifiedResiduals:
         self._observed = 0
 
     def correct(self, stratum: int, taken: float, actual: float) -> None:
-        """A residual of a stratum that was observed as `taken` has turned out to be `actual`."""
+        """The residual of a stratum that was learned as `taken` is really `actual`."""
         self.strata[stratum].correct(taken, actual)
         if self.strata[stratum].count <= self.OWN_AFTER:
             self.pooled.correct(taken, actual)
@@ -211,18 +211,18 @@ class StratifiedResiduals:
         if own.count == self.OWN_AFTER:
             self.windows[stratum] = own
         self._observed += 1
-        # Once the strata are read, the pool only has to stay roughly right.
+        # When the strata are used, the pool only needs to be roughly right.
         if self._observed % 4 == 0 or own.count <= self.OWN_AFTER:
             self.pooled.observe(residual)
 
 
 class Shrinkage:
-    """How much of an estimate from the present moment holds for a complete answer.
+    """How much of an estimate from the present load applies to a complete answer.
 
-    TPOT is an average over seconds to come, in which the load moves back towards its mean. An estimate from the present
-    load swings too widely. The slope of ln(actual) on ln(estimate) is learned (an exponential average over about
-    `_MEMORY` answers, slope 1 a priori), and the estimate is drawn in towards its own mean by it. Beyond two standard
-    deviations of the observed estimates nothing is drawn in: an overload that was never seen must show in full.
+    TPOT is an average over the next seconds, in which the load moves back towards its mean, so an estimate from the
+    present load varies too much. The slope of ln(actual) on ln(estimate) is learned (an exponential average over about
+    `_MEMORY` answers, with a prior slope of 1). The estimate is moved towards its own mean by this slope. Estimates
+    beyond two standard deviations of the observed ones are not moved, because a new overload must be visible.
     """
 
     __slots__ = ("_count", "_covariance", "_mean", "_mean_actual", "_reach", "_variance", "slope")
@@ -255,7 +255,7 @@ class Shrinkage:
         self._reach = 2.0 * sqrt(variance)
 
     def shrunk(self, estimate_s: float) -> float:
-        """The estimate, drawn in towards the mean estimate."""
+        """The estimate, moved towards the mean estimate."""
         if self.slope >= 1.0:
             return estimate_s
         within = log(estimate_s) - self._mean

@@ -1,6 +1,6 @@
-"""How far an instance's prefix cache should reach into a conversation, beyond what prefix hashes cover.
+"""The part of a conversation in an instance's prefix cache beyond the tokens that prefix hashes cover.
 
-Hashes cover only a prompt's first PREFIX_TOKENS tokens. An instance holds the prompt and the answer of a session's
+Hashes cover only a prompt's first PREFIX_TOKENS tokens. An instance has the prompt and the answer of a session's
 earlier request, with which the session's next prompt begins. Each instance has one bounded least-recently-used map.
 """
 
@@ -24,7 +24,7 @@ class SessionIndex:
         return 0.0 if held is None else held.get(session, 0.0)
 
     def add(self, instance: str, session: str, tokens: float) -> None:
-        """The instance has served a request of the session, with so many tokens of prompt and answer."""
+        """The instance has served a request of the session with this many tokens of prompt and answer."""
         held = self._held.setdefault(instance, OrderedDict())
         held[session] = tokens
         held.move_to_end(session)

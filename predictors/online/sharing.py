@@ -1,7 +1,7 @@
-"""Replicas of the router exchange their observations, so that each learns from what the others observe.
+"""Replicas of the router exchange their observations, so that each learns from the requests of all.
 
-A received observation is applied like one that was made here, and not sent again. What depends on trained models (errors
-of their predictions) is applied only where the same artifacts serve.
+A received observation is applied like a local one, but not sent again. Observations that depend on trained models
+(errors of their predictions) are applied only if the same artifacts serve here.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from predictors.online.learning import Learning
 from predictors.online.observation import Codec, Observation, for_other_models
 from router.core.state import Instance
 
-#: The most observations that wait to be sent; of more, the newest.
+#: The most observations that wait to be sent; the oldest are dropped.
 MOST_WAITING = 512
-#: The most observations a second that a replica receives from all others together. With the latency model, one takes some
-#: 50 microseconds (mostly a step of the network), so this is about a seventh of a core. A fleet so busy learns as well from
-#: a part of them.
+#: The most observations a second that a replica receives from all others together. With the latency model one takes
+#: about 50 microseconds (mostly a step of the network), so this is about a seventh of a core. A fleet with more
+#: observations does not need all of them.
 RECEIVED_PER_S = 3000.0
 
 
 class ObservationCounts(NamedTuple):
-    """Since the start. `dropped`: made here, more than the others should receive. `ignored`: unreadable, of another
-    version, or of no instance here. `unfit`: made with other artifacts than those in use."""
+    """Counts since the start. `dropped`: made here, but more than the others should receive. `ignored`: unreadable, of
+    another version, or of an instance that is not here. `unfit`: made with other artifacts than those in use."""
 
     sent: int = 0
     dropped: int = 0
@@ -34,7 +34,7 @@ class ObservationCounts(NamedTuple):
 
 
 class Sharing:
-    """What a replica sends of its observations, and receives."""
+    """Sends this replica's observations and receives those of the others."""
 
     def __init__(self, learning: Learning) -> None:
         self._learning = learning
@@ -46,7 +46,7 @@ class Sharing:
 
     @property
     def counts(self) -> ObservationCounts:
-        """What was sent and received."""
+        """The numbers of sent and received observations."""
         return ObservationCounts(self._sent, self._dropped, self._received, self._ignored, self._unfit)
 
     def begin(self) -> None:
@@ -58,8 +58,8 @@ class Sharing:
         self._waiting.append(observation)
 
     def drain_outgoing(self, now: float, replicas: int) -> bytes | None:
-        """One message with the observations since the last one, as many as each of `replicas` (with this one) may send.
-        None if there is nothing to send, or no other replica."""
+        """One message with the observations since the last one, at most this replica's part for `replicas` (including
+        this one). None if there is nothing to send, or no other replica."""
         waiting = self._waiting
         if replicas < 2:
             waiting.clear()
@@ -76,7 +76,7 @@ class Sharing:
         return self._codec.encode(self._learning.stats.models.name, outgoing) if outgoing else None
 
     def receive(self, message: bytes, instances: Mapping[str, Instance], now: float) -> None:
-        """Learn from another replica's message. What is about an instance or a model outside the fleet is ignored."""
+        """Learn from another replica's message. Observations of instances or models outside the fleet are ignored."""
         by, observations, ignored = self._codec.decode(message)
         self._ignored += ignored
         learning = self._learning

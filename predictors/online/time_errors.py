@@ -66,8 +66,8 @@ class TpotError:
 
 
 class TtftErrors(Learner[TtftError | TtftCorrection]):
-    """Learns TTFT in order of dispatch, each as soon as it is known or overdue: the first tokens that come first are the
-    quick ones. An overdue TTFT is learned as if the first token came now, and corrected when it comes."""
+    """Learns TTFT in order of dispatch, each as soon as it is known or overdue, because otherwise fast first tokens
+    would be counted first. An overdue TTFT is learned as if the first token came now, and corrected when it arrives."""
 
     observations = (TtftError, TtftCorrection)
 
@@ -88,8 +88,8 @@ class TtftErrors(Learner[TtftError | TtftCorrection]):
                 until = entry.overdue_at if entry.lost else now
                 waited_s = max(until - entry.dispatched_at, LEAST_S)
                 if entry.lost and waited_s < estimate.ttft_s * exp(entry.physical[0]):
-                    continue  # given up before a first token could be expected: it shows nothing
-                # The least that it can still become: to guess at more would feed on itself.
+                    continue  # it ended too early for a first token, so it shows nothing
+                # The least value that is still possible: a larger guess would reinforce itself.
                 entry.taken = residual = log(waited_s / estimate.ttft_s)
             else:
                 return None
@@ -123,7 +123,7 @@ class TtftErrors(Learner[TtftError | TtftCorrection]):
 
 
 def served(stats: CandidateStats, error: TtftError) -> tuple[float, float]:
-    """The (median, 95 % quantile) of a log error that served when it was predicted."""
+    """The predicted (median, 95 % quantile) of a log error that were used."""
     if error.quantiles and stats.group.trust.believed:
         return error.quantiles[P50], error.quantiles[P95]
     return error.median, error.p95

@@ -1,7 +1,7 @@
-"""What is added to the predictions of boosted trees: quantiles of their errors so far.
+"""Offsets for the predictions of boosted trees: quantiles of their errors so far.
 
-The 90 % quantile of the log errors is learned for each (model, hardware), with an empty and with a full queue, and added to
-the predictions. So an engine that differs from its profile, or changes, is corrected.
+The 90 % quantile of the log errors is learned for each (model, hardware), with an empty and with a full queue, and
+added to the predictions. So an engine that differs from its profile, or changes, is corrected.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import NamedTuple
 
 from predictors.learned.trees import TAU
 
-#: A larger log error is not the speed of any engine.
+#: A larger log error cannot come from an engine's speed.
 _MOST_LOG = 20.0
 
 
 class TreeOffset:
-    """The 90 % quantile of the last log errors (actual over predicted). Pseudo-errors whose quantile is 0 stand in until
-    there are errors; every observation replaces one."""
+    """The 90 % quantile of the last log errors (actual over predicted). At first the window has pseudo-errors whose
+    quantile is 0; every observation replaces one."""
 
     __slots__ = ("_pseudo", "_recent", "_sorted", "value")
 
     WINDOW = 128
-    #: The pseudo-errors: their number, and their log standard deviation. A choice.
+    #: The pseudo-errors: their number, and their log standard deviation. Chosen, not measured.
     _PRIOR, _PRIOR_SD = 8, 0.2
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class TreeGroup:
 
     __slots__ = ("_all", "_by_queue")
 
-    #: Errors from which on the offset of a queue is used by itself.
+    #: Errors after which the offset of a queue is used by itself.
     _LEAST = 16
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What serves `predicted_latency`: forests of boosted trees, corrected online by their errors.
+"""The predictions for `predicted_latency`: forests of boosted trees, corrected online by their errors.
 
 The forests stay as they were trained (`predictors.learned.trees`); `predictors.online.tree_offsets` corrects them.
 """
@@ -51,8 +51,8 @@ class TreeTimes(Learner[TreeError]):
         self._groups: dict[tuple[str, str], TreeGroup] = {}
 
     def times(self, request: Request, options: Sequence[Option]) -> list[tuple[float, float]] | None:
-        """By option the p90 of TTFT from the request's arrival and of TPOT, in seconds. None without the forests, and for
-        options without predictions of the serving predictor. Each prediction keeps its `TreeForecast`, from which its
+        """By option the p90 of TTFT from the request's arrival and of TPOT, in seconds. None without the forests, and
+        for options without predictions of this predictor. Each prediction keeps its `TreeForecast`, from which its
         outcome is learned."""
         model = self.stats.models.trees
         predictions = [
@@ -96,7 +96,7 @@ class TreeTimes(Learner[TreeError]):
         if forecast is None or event.waited_s <= 0.0 or self._is_stale(forecast, event.stats):
             return None
         error = log(event.waited_s) - forecast.ttft
-        # That no first token came is news only if one was predicted by then.
+        # A missing first token shows something only if one was predicted by then.
         return TreeError(event.stats.key, _TTFT, forecast.queued, error) if error > 0.0 else None
 
     def observe_end(self, event: EndEvent) -> TreeError | None:

@@ -78,7 +78,7 @@ class Episode:
 
 
 class _Predictor(OnlinePredictor):
-    """Knows what the prefix cache held of each request, instead of guessing from the prompt."""
+    """A predictor that gets the cached tokens of each request from the log, instead of guessing them from the prompt."""
 
     cached = 0.0
 

@@ -108,11 +108,10 @@ def create_engine(url: URL, command_timeout_s: float | None = COMMAND_TIMEOUT_S)
 
 
 def sqlite_pragmas() -> list[str]:
-    """The settings of each connection. WAL: readers and the writer do not wait for each other. synchronous=NORMAL: a commit
+    """The settings of each connection to a file with tables. WAL: readers and the writer do not wait for each other. synchronous=NORMAL: a commit
     is in the page cache (a killed process loses nothing); checkpoints write it to disk."""
     return [
         f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}",
-        "PRAGMA auto_vacuum=INCREMENTAL",  # only takes effect on a new file, before its first table
         "PRAGMA journal_mode=WAL",
         "PRAGMA synchronous=NORMAL",
         "PRAGMA journal_size_limit=67108864",
@@ -122,6 +121,10 @@ def sqlite_pragmas() -> list[str]:
 def _set_pragmas(connection: Any, _record: object) -> None:
     cursor = connection.cursor()
     try:
+        cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+        cursor.execute("PRAGMA page_count")
+        if cursor.fetchone() == (0,):  # on a file with tables it has no effect, but waits for who writes
+            cursor.execute("PRAGMA auto_vacuum=INCREMENTAL")
         for pragma in sqlite_pragmas():
             cursor.execute(pragma)
     except BaseException:

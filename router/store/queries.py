@@ -6,18 +6,18 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from sqlalchemy import Select, case, func, insert, select
+from sqlalchemy import Select, func, insert, select
 from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from router.background import Tasks
-from router.core.types import OUTSIDE_ATTAINMENT, PromptFeatures
+from router.core.types import PromptFeatures
 from router.store import explanations, runs, spending, tables
 from router.store.database import (
     StoreError,
@@ -83,21 +83,6 @@ class Page:
     next_cursor: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class PolicySummary:
-    """The records of one policy ("" for requests without one). `offered` requests had an SLO and count for attainment, `met`
-    kept it. Means are over the requests that have the value."""
-
-    policy: str
-    requests: int
-    outcomes: dict[str, int]
-    offered: int
-    met: int
-    cost_usd: float
-    mean_ttft_s: float | None
-    mean_e2e_s: float | None
-
-
 class Store:
     """The records of one database. Reads see all records that were put before, including those not written yet.
 
@@ -134,9 +119,9 @@ class Store:
     ) -> Store:
         """Open for recording: migrate the tables, take over from killed runs, begin a run.
 
-        Counter files and the spool (at most `spool_mb`) are in `spool_directory`; without one beside a SQLite file, or for
-        a server in `state_dir`. Waits up to `wait_s` seconds for a server to answer. Raises StoreError: unreachable, not
-        writable, not our database, no counter file possible.
+        Counter files and the spool (at most `spool_mb`) are in `spool_directory`. Without one they are beside a SQLite
+        file, or, for a server, in `state_dir`. Waits up to `wait_s` seconds for a server to answer. Raises StoreError:
+        unreachable, not writable, not our database, no counter file possible.
         """
         parsed = parse_url(url)
         temporary = None
@@ -426,33 +411,6 @@ class Store:
         query = select(table).where(table.c.request_id == request_id).order_by(table.c.id)
         return await self.rows(query)
 
-    async def summary(self, since: float | None = None) -> list[PolicySummary]:
-        """Summaries by policy, since a time in seconds since the epoch (None: all)."""
-        columns = tables.requests.c
-        has_slo = (
-            columns.slo_ttft_s.is_not(None) | columns.slo_tpot_s.is_not(None) | columns.slo_e2e_s.is_not(None)
-        )
-        counted = has_slo & columns.outcome.not_in([outcome.value for outcome in OUTSIDE_ATTAINMENT])
-        query = select(
-            columns.policy,
-            columns.outcome,
-            func.count().label("requests"),
-            func.sum(case((counted, 1), else_=0)).label("offered"),
-            func.sum(case((counted & columns.slo_met.is_(True), 1), else_=0)).label("met"),
-            func.coalesce(func.sum(columns.cost_usd), 0.0).label("cost_usd"),
-            func.sum(columns.ttft_s).label("ttft_s"),
-            func.count(columns.ttft_s).label("ttft_known"),
-            func.sum(columns.e2e_s).label("e2e_s"),
-            func.count(columns.e2e_s).label("e2e_known"),
-        ).group_by(columns.policy, columns.outcome)
-        if since is not None:
-            query = query.where(columns.received_at >= since)
-        await self.flush()
-        by_policy: dict[str, list[Mapping[str, Any]]] = {}
-        for row in await self.rows(query):
-            by_policy.setdefault(row["policy"] or "", []).append(row)
-        return [_summarised(policy, by_policy[policy]) for policy in sorted(by_policy)]
-
     async def spent(self) -> dict[tuple[str, str], dict[str, float]]:
         """USD spent by (key, period) and run, for `State.load_spent`. Periods are today (UTC, `2026-11-22`) and `total`, the
         sum over all days. Requests without a key are under ""."""
@@ -515,20 +473,3 @@ class Store:
 
     def _unanswered(self, error: Exception) -> StoreError:
         return StoreError(f"the store {self.name} does not answer ({safe_reason(error)})")
-
-
-def _summarised(policy: str, rows: Sequence[Mapping[str, Any]]) -> PolicySummary:
-    def mean(total: str, known: str) -> float | None:
-        count = sum(row[known] for row in rows)
-        return sum(row[total] or 0.0 for row in rows) / count if count else None
-
-    return PolicySummary(
-        policy=policy,
-        requests=sum(row["requests"] for row in rows),
-        outcomes={row["outcome"]: row["requests"] for row in rows},
-        offered=int(sum(row["offered"] for row in rows)),
-        met=int(sum(row["met"] for row in rows)),
-        cost_usd=float(sum(row["cost_usd"] for row in rows)),
-        mean_ttft_s=mean("ttft_s", "ttft_known"),
-        mean_e2e_s=mean("e2e_s", "e2e_known"),
-    )

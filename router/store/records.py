@@ -36,9 +36,9 @@ class AttemptRecord:
 class RequestRecord:
     """One row of `requests` (fields up to `error_code` are its columns), with its attempts and decisions.
 
-    `received_at` is in seconds since the epoch. `arrived_at` is the same moment on the clock of `Decision.at_s`, so that
-    decisions are stored as seconds after the arrival. `prefix` are hashes of the prompt's leading blocks, `features` what
-    predictors see of its text. `prompt` is written only by a store that keeps prompts.
+    `received_at` is in seconds since the epoch. `arrived_at` is the same moment on the clock of `Decision.at_s`, so
+    that decisions are stored as seconds after the arrival. `prefix` are hashes of the prompt's leading blocks,
+    `features` the inputs of predictors from its text. `prompt` is written only by a store that keeps prompts.
     """
 
     id: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -100,7 +99,6 @@ def headway(*words: str, timeout_s: float = 400.0) -> str:
         text=True,
         timeout=timeout_s,
         check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},  # several train side by side
     )
     assert done.returncode == 0, f"headway {' '.join(words)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout

@@ -64,7 +64,7 @@ class _Configuration:
 
 #: What the published manifests (k8s_stack.yaml, ps_k8s_stack.yaml) start, all of them with prefix caching: vLLM
 #: 0.7.0 with `--enable-chunked-prefill false --max-model-len 32000`, whose budget of a step is then that length,
-#: and vLLM 0.8.5, whose engine (v1) chunks whatever it is told, with the defaults that it has on a GPU of 70 GiB
+#: and vLLM 0.8.5, whose engine (v1) chunks with any option, with the defaults that it has on a GPU of 70 GiB
 #: and more that is no A100 (vllm/engine/arg_utils.py, `_set_default_args_v1`).
 _VLLM_0_7 = {CHUNKED: (False,), "max_batched_tokens": (32_000,), "max_seqs": (256,)}
 _VLLM_0_8 = {CHUNKED: (True,), "max_batched_tokens": (8192,), "max_seqs": (1024,)}
@@ -76,7 +76,7 @@ CONFIGURATIONS = (
 
 
 def read(data: Path, split: Splitter) -> list[Study]:
-    """A study for each configuration whose routing its name tells."""
+    """A study for each configuration whose routing is known from its name."""
     path = data / FOLDER / "requests.csv.gz"
     runs: dict[tuple[str, str], dict[float, list[Request]]] = defaultdict(lambda: defaultdict(list))
     for row in table(path, Request):

@@ -13,11 +13,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 from benchmarks.calibrate.measured import Level, Measured
 from benchmarks.calibrate.profile import CHUNKED
 from benchmarks.calibrate.study import Splitter, Study, by_load
-from benchmarks.measures import quantile
 from benchmarks.workloads.format import WorkloadError
 from benchmarks.workloads.published import Count, Number, Record, table
 
@@ -25,7 +25,7 @@ FOLDER = "helix_llama_gpu"
 #: Limits are not published: the fit chooses. Each stage of a pipeline takes prompts whole (llm_sys/engine/
 #: scheduler.py), but those in one stage do not hold up what decodes in the others, as they would in one engine.
 LIMITS = {CHUNKED: (True,), "max_seqs": (32, 256), "kv_capacity_tokens": (16_000, 64_000, 1_000_000)}
-#: A level with fewer requests tells nothing.
+#: A level with fewer requests is left out.
 LEAST_REQUESTS = 20
 
 
@@ -70,7 +70,7 @@ def read(data: Path, split: Splitter) -> list[Study]:
 def _level(name: str, run: Sequence[Request]) -> Level:
     run = sorted(run, key=lambda row: row.query_id)
     prompt_tokens, output_tokens = (
-        round(quantile(sorted(lengths), 0.5) or 1.0)
+        round(median(lengths))
         for lengths in ([row.in_tokens for row in run], [row.out_tokens for row in run])
     )
     requests = [_request(row) for row in run]

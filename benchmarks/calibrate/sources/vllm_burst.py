@@ -23,11 +23,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
+from statistics import median
 
 from benchmarks.calibrate.measured import Level, Measured, State
 from benchmarks.calibrate.profile import CHUNKED
 from benchmarks.calibrate.study import Splitter, Study, by_load
-from benchmarks.measures import quantile
 from benchmarks.workloads.published import Count, Number, Record, table
 
 FOLDER = "vllm_burst_llama32_1b"
@@ -82,7 +82,7 @@ def read(data: Path, split: Splitter) -> list[Study]:
         generated = _generated(states[name])
         for row in requests[name]:
             texts[_text(row)].append(_tokens(row, generated))
-    known = {text: max(1, round(quantile(sorted(counts), 0.5) or 1)) for text, counts in texts.items()}
+    known = {text: max(1, round(median(counts))) for text, counts in texts.items()}
     unseen = sum(_text(row) not in known for name in parts.test for row in requests[name])
     of_all = sum(len(requests[name]) for name in parts.test)
     levels = {
@@ -188,7 +188,7 @@ def _known(text: Text, known: Mapping[Text, int]) -> int:
 
 def _kv_capacity(levels: Sequence[Level]) -> tuple[int, ...]:
     """KV memory in tokens: tokens of the requests that were decoding over the share in use, the median of
-    the samples with a large share; empty where the samples do not tell it."""
+    the samples with a large share; empty where the samples do not show it."""
     found = []
     for level in levels:
         most = max((state.kv_usage or 0.0 for state in level.states), default=0.0)
@@ -197,8 +197,7 @@ def _kv_capacity(levels: Sequence[Level]) -> tuple[int, ...]:
                 tokens = sum(_held(each, state.t_s) for each in level.requests)
                 if tokens:
                     found.append(tokens / state.kv_usage)
-    capacity = quantile(sorted(found), 0.5)
-    return () if capacity is None else (round(capacity),)
+    return (round(median(found)),) if found else ()
 
 
 def _held(each: Measured, at_s: float) -> float:

@@ -20,7 +20,6 @@ from benchmarks.workloads.sources.prompt_sets import (
     prompt_id,
     to_requests,
     tokens_of_characters,
-    wanted,
 )
 from benchmarks.workloads.sources.source import Choices, ModelNames, Source
 
@@ -53,11 +52,7 @@ class _Output(Record):
 
 
 def _read_folder(paths: Sequence[Path], choices: Choices) -> list[WorkloadRequest]:
-    keep = wanted(choices.models or MODELS)
-
     def take(answers: Answers, row: _Row) -> None:
-        if row.model not in keep:
-            return
         estimated = tokens_of_characters(row.out_chars, CHARACTERS_PER_TOKEN)
         answers.tokens[row.model] = max(1, row.out_tokens) if choices.native_lengths else estimated
         if row.win_vs_gpt4t_weighted is not None:
@@ -85,7 +80,6 @@ ALPACA_EVAL = Source(
     name=_NAME,
     title="AlpacaEval instructions with answer lengths by model",
     licence="CC-BY-NC-4.0 (instructions), answers under the providers' terms; not for redistribution",
-    timed=False,
     texts=True,
     folder_files=("alpaca_eval/prompts.jsonl.gz", "alpaca_eval/responses.csv.gz"),
     read_folder=_read_folder,

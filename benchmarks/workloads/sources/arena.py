@@ -158,7 +158,6 @@ ARENA = Source(
     name=_NAME,
     title="Chatbot Arena prompts of 2023 with answer lengths and GPT-4's grades by model",
     licence="CC-BY-4.0 (prompts), CC-BY-NC-4.0 (answers: only lengths and grades are kept)",
-    timed=False,
     texts=True,
     folder_files=("arena_2023/prompts.jsonl.gz", "arena_2023/responses.csv.gz"),
     read_folder=_read_folder,

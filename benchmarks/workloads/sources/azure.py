@@ -6,7 +6,7 @@ Original columns: TIMESTAMP,ContextTokens,GeneratedTokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -60,10 +60,6 @@ def _original_reader(name: str) -> Reader:
     return read
 
 
-def _urls(kind: str) -> Callable[[Choices], Sequence[str]]:
-    return lambda _choices: (_URL.format(kind),)
-
-
 def _source(kind: str, what: str) -> Source:
     name = f"azure_{kind}"
     return Source(
@@ -71,11 +67,10 @@ def _source(kind: str, what: str) -> Source:
         title=f"Azure LLM inference trace 2023, {what}",
         licence="CC-BY-4.0 (Splitwise, ISCA 2024)",
         timed=True,
-        texts=False,
         folder_files=(f"azure_llm_2023/{kind}.csv.gz",),
         read_folder=_folder_reader(name),
         read_original=_original_reader(name),
-        urls=_urls(kind),
+        urls=lambda _choices: (_URL.format(kind),),
     )
 
 

@@ -106,7 +106,7 @@ class _Conversation:
 
 def conversations(requests: Iterable[WorkloadRequest], turns: float, seed: int) -> Iterator[WorkloadRequest]:
     """The requests as turns of conversations, `turns` on average (a geometric number): a request's own prompt
-    is what is said anew, and before it stands all that was said. `prefix_hashes` tell which blocks a prompt
+    is the new text, after all earlier text of the conversation. `prefix_hashes` tell which blocks a prompt
     shares with the turn before, `session` names the conversation. Of those open the one that has waited
     longest goes on; one that has ended makes room for a new one."""
     random_ = random.Random(f"{seed}/turns")

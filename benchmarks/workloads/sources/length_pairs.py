@@ -47,8 +47,6 @@ def _source(name: str, title: str, folder_file: str, published: str) -> Source:
         name=name,
         title=title,
         licence="MIT (the repository; counts only, no text)",
-        timed=False,
-        texts=False,
         folder_files=(f"sharegpt_lengths/{folder_file}.csv.gz",),
         read_folder=_folder_reader(name),
         read_original=_original_reader(name),

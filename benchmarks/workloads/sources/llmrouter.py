@@ -67,7 +67,6 @@ LLMROUTER = Source(
     name=_NAME,
     title="LLMRouter questions of 13 task sets with scores by model, no lengths",
     licence="MIT (the repository); questions under their sets' licences, not for redistribution",
-    timed=False,
     texts=True,
     folder_files=("llmrouter/prompts.jsonl.gz", "llmrouter/responses.csv.gz"),
     read_folder=_read_folder,

@@ -6,7 +6,7 @@ Qin et al., "Mooncake", FAST 2025; kvcache-ai/Mooncake. Lines:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.workloads.format import WorkloadRequest
@@ -44,22 +44,18 @@ def _reader(name: str) -> Reader:
     return read
 
 
-def _urls(kind: str) -> Callable[[Choices], Sequence[str]]:
-    return lambda _choices: (_URL.format(kind),)
-
-
 def _source(kind: str, what: str) -> Source:
     name = f"mooncake_{kind}"
+    read = _reader(name)
     return Source(
         name=name,
         title=f"Mooncake FAST 25 trace, {what}",
         licence="Apache-2.0",
         timed=True,
-        texts=False,
         folder_files=(f"mooncake/{kind}.jsonl.gz",),
-        read_folder=_reader(name),
-        read_original=_reader(name),
-        urls=_urls(kind),
+        read_folder=read,
+        read_original=read,
+        urls=lambda _choices: (_URL.format(kind),),
     )
 
 

@@ -11,10 +11,10 @@ from typing import TypeVar
 
 from pydantic import AliasChoices, Field
 
+from backends.emulator.text import count_tokens
 from benchmarks.workloads.format import WorkloadError, WorkloadRequest
 from benchmarks.workloads.published import Record, json_records, table
 from benchmarks.workloads.sources.source import Choices, ModelNames
-from benchmarks.workloads.text import text_tokens
 
 Value = TypeVar("Value", int, float)
 _SPACES = re.compile(r"\s+")
@@ -100,7 +100,7 @@ def to_requests(
                 id=f"{source}-{identity}",
                 arrival_s=0.0,
                 prompt=answers.prompt,
-                prompt_tokens=text_tokens(answers.prompt),
+                prompt_tokens=count_tokens(answers.prompt),
                 output_tokens=tokens or None,
                 quality=qualities or None,
                 source=source,
@@ -124,11 +124,6 @@ def _source_of(
 def _renamed(values: Mapping[str, Value], found: Mapping[str, str | None]) -> dict[str, Value]:
     """The values of the wanted models under our names."""
     return {ours: values[name] for ours, name in found.items() if name is not None and name in values}
-
-
-def wanted(names: ModelNames) -> frozenset[str]:
-    """All names in the set that may be read."""
-    return frozenset(name for theirs in names.values() for name in theirs)
 
 
 def names_for(chosen: ModelNames | None, default: ModelNames, known: Iterable[str]) -> ModelNames:

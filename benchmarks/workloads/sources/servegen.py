@@ -1,4 +1,4 @@
-"""ServeGen: what Alibaba Model Studio's clients asked over days, by client and window, not by request.
+"""ServeGen: traffic of Alibaba Model Studio's clients over days, by client and window, not by request.
 
 Xiang et al., "ServeGen", NSDI 2026; alibaba/ServeGen, data/{language,reason}/MODEL. Requests are drawn from it
 (`clients`). Files of client i:
@@ -168,7 +168,6 @@ def _source(name: str, folder: str, what: str, clients: Sequence[int]) -> Source
         title=f"ServeGen: clients of {what}, requests drawn from their rates, bursts and lengths",
         licence="Apache-2.0",
         timed=True,
-        texts=False,
         folder_files=(f"servegen/{model}_arrivals.csv.gz", f"servegen/{model}_lengths.csv.gz"),
         read_folder=_folder_reader(name),
         read_original=_original_reader(name),
@@ -180,7 +179,7 @@ def _source(name: str, folder: str, what: str, clients: Sequence[int]) -> Source
 
 
 def _but(last: int, *missing: int) -> list[int]:
-    """Client numbers up to `last`, those left out that are not known to have asked anything."""
+    """Client numbers up to `last`, those left out without published requests."""
     return [client for client in range(last + 1) if client not in missing]
 
 

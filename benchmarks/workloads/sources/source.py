@@ -15,7 +15,7 @@ ModelNames = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What a reader may be told. `models`: whose answers give the lengths ({our name: names in the set}; None:
+    """Options of a reader. `models`: whose answers give the lengths ({our name: names in the set}; None:
     the set's default). `native_lengths`: token counts of the models' own tokenizers where the data folder
     has them, in place of characters / a constant. `quality`: keep true quality by model where it is known.
     `complete`: leave out prompts that lack one of the models, or its quality where that is kept."""
@@ -49,23 +49,23 @@ Reader = Callable[[Sequence[Path], Choices], Contents]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A public set. `timed` says whether it has arrival times, `texts` whether it has prompts.
+    """A public set. `timed`: it has arrival times; `texts`: it has prompts.
 
     `folder_files` are its files under HEADWAY_DATA (all are needed), `urls` gives the published originals
     (commits are pinned, so the content is too), `sha256` their checksums where known. A folder that is given
-    stands for the files in it that match `patterns`. `original_quality`: the originals tell quality too.
+    stands for the files in it that match `patterns`. `original_quality`: the originals have quality too.
     `lengths_unknown`: there are prompts, but no lengths of answers.
     """
 
     name: str
     title: str
     licence: str
-    timed: bool
-    texts: bool
     folder_files: tuple[str, ...]
     read_folder: Reader
     read_original: Reader
     urls: Callable[[Choices], Sequence[str]]
+    timed: bool = False
+    texts: bool = False
     sha256: Mapping[str, str] = field(default_factory=dict)
     models: ModelNames = field(default_factory=dict)
     patterns: tuple[str, ...] = ("*.json",)

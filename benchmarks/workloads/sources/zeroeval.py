@@ -23,7 +23,6 @@ from benchmarks.workloads.sources.prompt_sets import (
     prompt_id,
     to_requests,
     tokens_of_characters,
-    wanted,
 )
 from benchmarks.workloads.sources.source import Choices, ModelNames, Source
 from benchmarks.workloads.sources.zeroeval_scoring import is_right
@@ -70,11 +69,7 @@ class _Output(Record):
 
 
 def _read_folder(paths: Sequence[Path], choices: Choices) -> list[WorkloadRequest]:
-    keep = wanted(choices.models or MODELS)
-
     def take(answers: Answers, row: _Row) -> None:
-        if row.model not in keep:
-            return
         estimated = _tokens(row.out_chars, answers.task)
         answers.tokens[row.model] = max(1, row.out_tokens) if choices.native_lengths else estimated
         if row.correct is not None:
@@ -115,7 +110,6 @@ ZEROEVAL = Source(
     name=_NAME,
     title="ZeroEval questions (GSM8K, MATH level 5, CRUXEval) with answer lengths by model",
     licence="Apache-2.0 (GSM8K MIT, CRUXEval MIT, MATH MIT; answers under the providers' terms)",
-    timed=False,
     texts=True,
     folder_files=("zeroeval/prompts.jsonl.gz", "zeroeval/responses.csv.gz"),
     read_folder=_read_folder,

@@ -1,8 +1,8 @@
-"""What the latency model sees: one row for each event of an instance, one for each request that may join it.
+"""The inputs of the latency model: one row for each event of an instance, one for each request that may join it.
 
 Everything is relative to the instance's own scale: times are divided by the corrected estimate of the request or by one
 engine step. So an engine that is a hundred times slower gives the same rows. Prompt tokens are rounded to quarters of a
-factor of two, too coarse to recognise a prompt by.
+factor of two, which is too coarse to recognise a prompt.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The history of one instance, as its events show it: what the latency model summarises.
+"""The history of one instance, from its events: the latency model's input.
 
-The same object follows an instance in training and in serving.
+The same class follows an instance in training and in serving.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _KINDS = {
 
 
 class Prompt(Protocol):
-    """Tokens of a prompt as the engine would count them, and those that its prefix cache should hold."""
+    """Tokens of a prompt as the engine would count them, and those that are probably in its prefix cache."""
 
     @property
     def prompt_tokens(self) -> float: ...
@@ -48,7 +48,7 @@ class ExpectedTtft(Prompt, Protocol):
 
 
 class ExpectedTpot(Prompt, Protocol):
-    """The same of TPOT."""
+    """The same for TPOT."""
 
     @property
     def tpot_s(self) -> float: ...
@@ -81,12 +81,12 @@ class _Recent:
 
 
 class InstanceHistory:
-    """The events of one instance. With a model, `encoding` is their summary, as the model's head takes it. Without a
-    model the rows are kept in `events`, for training.
+    """The events of one instance. With a model, `encoding` is their summary for the model's head. Without a model the
+    rows are kept in `events`, for training.
 
     Call a method after the instance's own counters include the event. `summary` reads the counters at its first call
-    after an event. Events of this router and those received from other replicas count alike. How long requests have
-    waited is known of this router's own attempts only: `waits` and `stops_waiting` keep it.
+    after an event. Events of this router and those received from other replicas count alike. The waiting times of
+    requests are known only for this router's own attempts: `waits` and `stops_waiting` keep them.
     """
 
     __slots__ = (
@@ -121,7 +121,7 @@ class InstanceHistory:
         self._waiting.append(dispatched_at)
 
     def stops_waiting(self, dispatched_at: float) -> None:
-        """Its first token came, or it was given up before that."""
+        """Its first token arrived, or it ended before that."""
         waiting = self._waiting
         if waiting:
             at = bisect_left(waiting, dispatched_at - 1e-9)
@@ -129,7 +129,7 @@ class InstanceHistory:
 
     # --- events ------------------------------------------------------------------------------------
     def dispatched(self, instance: Instance, estimate: ExpectedTtft, step_s: float, now: float) -> None:
-        """A request with this estimate was sent to the instance, whose engine takes `step_s` for a step."""
+        """A request with this estimate was sent to the instance, whose engine needs `step_s` for a step."""
         self._step_s = step_s
         self._arrivals.append(now)
         corrected = log(estimate.ttft_s / step_s) + estimate.ttft_bias
@@ -159,7 +159,7 @@ class InstanceHistory:
     def ended(
         self, instance: Instance, estimate: ExpectedTpot, output_tokens: int, tpot_s: float | None, now: float
     ) -> None:
-        """A complete answer came to a request with this estimate, at `tpot_s` seconds a token (None: one token)."""
+        """A request with this estimate got a complete answer, at `tpot_s` seconds a token (None: one token)."""
         self._ended.append(now)
         error = per_token = 0.0
         if tpot_s is not None and tpot_s > 0.0:
@@ -177,7 +177,7 @@ class InstanceHistory:
         self._event("lost", instance, now, 0.0, waited)
 
     def reported(self, instance: Instance, now: float) -> None:
-        """A load report of the engine came (`instance.report`)."""
+        """The engine sent a load report (`instance.report`)."""
         self._event("reported", instance, now, 0.0, 0.0)
 
     def _event(
@@ -223,7 +223,7 @@ class InstanceHistory:
         return tuple(target_rows([self.summary(instance)], [estimate], now)[0].tolist())
 
     def summary(self, instance: Instance) -> np.ndarray:
-        """What rows take from the instance's counters and its history. It stays the same until the next event."""
+        """The inputs from the instance's counters and its history. They stay the same until the next event."""
         summary = self._summary
         if summary is None:
             summary = self._summary = self._summarise(instance)
@@ -269,7 +269,8 @@ def _once(moment: float | None) -> tuple[float, float]:
 
 
 def _since(times: deque[float]) -> tuple[float, float]:
-    """(the first time, 1 / how many). The time since the first, times the second, is the mean gap between them."""
+    """(time of the first event, 1 / number of events). The time since the first, times the second value, is the mean
+    gap."""
     return (times[0], 1.0 / len(times)) if times else (0.0, 0.0)
 
 
@@ -279,5 +280,5 @@ def _bounded(error: float) -> float:
 
 
 def _cached(estimate: Prompt) -> float:
-    """The share of the prompt that the prefix cache should hold."""
+    """The share of the prompt that is probably in the prefix cache."""
     return estimate.cached_tokens / (estimate.prompt_tokens + 1.0)

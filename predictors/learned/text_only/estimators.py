@@ -29,7 +29,7 @@ class Estimator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """The models without a prompt: `quality` (H,) in log-odds and `log_tokens` (H,), NaN without any length, at a
+    """The values without a prompt: `quality` (H,) in log-odds and `log_tokens` (H,), NaN without any length, at a
     prompt of level 0. `spread` (H,) adds half the variance of log length."""
 
     quality: np.ndarray
@@ -43,7 +43,7 @@ class Effects:
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """The same for every prompt: means over all prompts, each model as if it had answered all of them."""
+    """The same for every prompt: means over all prompts, as if each model had answered all of them."""
 
     quality: np.ndarray
     tokens: np.ndarray
@@ -66,8 +66,9 @@ class Index:
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """The mean of the `count` most similar prompts by cosine, weighed by `sharpness` (0: all alike). The model's own
-    mean at such prompts counts as `leaning` more neighbours. A model that no neighbour has gets just that mean."""
+    """The mean of the `count` most similar prompts by cosine, weighted by `sharpness` (0: equal weights). The model's
+    own mean at such prompts counts as `leaning` more neighbours. A model without values at the neighbours gets only
+    that mean."""
 
     index: Index
     effects: Effects
@@ -95,7 +96,7 @@ class Neighbours:
 def _leaned(
     weights: np.ndarray, there: np.ndarray, values: np.ndarray, prior: np.ndarray, leaning: float
 ) -> np.ndarray:
-    """(H,) means of the (N, H) values that are there, drawn towards the prior; the prior where there is none."""
+    """(H,) means of the known (N, H) values, drawn towards the prior; the prior if there are none."""
     mass = weights @ there
     lean = np.where(np.isnan(prior), 0.0, max(leaning, 1e-9))
     total = weights @ np.where(there, values, 0.0) + lean * np.nan_to_num(prior)

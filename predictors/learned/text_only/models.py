@@ -31,14 +31,14 @@ TEXT_ONLY_FEATURES: tuple[str, ...] = (
     f"{HEAD_TOKENS}+{TAIL_TOKENS}",
     *COUNTS,
 )
-#: Neighbours of ECCOS-R (its paper's k), where each weighs alike.
+#: The number of neighbours of ECCOS-R (its paper's k), with equal weights.
 ECCOS_NEIGHBOURS = 16
-#: A few answers are not an estimate: the mean counts as so many more.
+#: A few answers are not enough for an estimate: the mean counts as this many more.
 ECCOS_LEANING = 2.0
 #: Clusters that predict for a prompt.
 NEAREST_CLUSTERS = 4
 CLUSTER_SHARPNESS = 6.0
-#: Sets of models whose places are cached.
+#: The number of sets of models whose places are cached.
 _FLEETS = 64
 
 

@@ -32,7 +32,7 @@ class Drains:
         self._tasks = Tasks()
 
     def follow(self, draining: frozenset[str]) -> None:
-        """These instances drain now. Instances that drained before and stay after all take requests again."""
+        """Set the instances that drain now. Others that drained before take requests again."""
         released, self._draining = self._draining - draining, draining
         instances = self._runner.scheduler.instances
         for name in sorted(released & instances.keys()):

@@ -95,9 +95,9 @@ def test_policies_rates_and_seeds_make_a_report_and_its_files(
 
 
 def test_numbers_are_the_same_again_and_with_more_processes(words: tuple[str, ...], tmp_path: Path) -> None:
-    some = ("--policies", "random,slo", "--rates", "3,5", "--seeds", "2")
+    some = ("--policies", "random,slo", "--seeds", "2")
     assert main([*words, *some]) == 0
-    for place, more in enumerate((("--jobs", "1"), ("--jobs", "3"))):
+    for place, more in enumerate((("--jobs", "1"), ("--jobs", "2"))):
         assert main([*words, *some, *more, "--out", str(tmp_path / f"again{place}")]) == 0
         assert numbers(told(tmp_path / f"again{place}")) == numbers(told(tmp_path / "out"))
 
@@ -161,12 +161,11 @@ def test_a_small_scenario_in_json(
 ) -> None:
     monkeypatch.delenv("HEADWAY_DATA", raising=False)
     words = ("compare", "--scenario", "instance-loss", "--small", "--out", str(tmp_path / "out"), "--json")
-    some = ("--policies", "least_load", "--rates", "15", "--seeds", "2", "--oracle-seeds", "0", "--jobs", "1")
+    some = ("--policies", "least_load", "--rates", "15", "--oracle-seeds", "0", "--jobs", "1")
     assert main([*words, *some]) == 0
     report = orjson.loads(capsys.readouterr().out)
     assert report["scenario"] == "instance-loss (small)"
-    assert report["seeds"] == [0, 1]
-    assert sum(run["retried"] for run in report["runs"]) > 0
+    assert report["runs"][0]["retried"] > 0
     # The instance that is lost does nothing for a while.
     load = report["runs"][0]["timeline"]
     span_s = report["runs"][0]["requests"] / 15

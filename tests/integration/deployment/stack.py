@@ -110,7 +110,7 @@ class Stack:
             self._running[name] = subprocess.Popen(
                 [sys.executable, "-m", "router.cli", *command],
                 cwd=self.directory,
-                env={**os.environ, **environment, "OMP_NUM_THREADS": "1"},
+                env={**os.environ, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -46,7 +46,7 @@ NOT_RUN = {
 
 
 #: Pages of many commands, which tests of their own run in every form: their blocks are run at night.
-NIGHTLY = {"docs/keys.md", "docs/operations.md", "docs/records.md"}
+NIGHTLY = {"docs/keys.md", "docs/operations.md", "docs/quickstart.md", "docs/records.md"}
 
 
 def is_run(block: Block) -> bool:

@@ -42,6 +42,7 @@ async def no_models(_: web.Request) -> web.Response:
     return web.json_response({"object": "list", "data": []})
 
 
+@pytest.mark.real_time  # spans leave from a thread of the exporter
 async def test_a_request_is_traced_through_to_its_engine(tmp_path: Path) -> None:
     got: list[ExportTraceServiceRequest] = []
     heard: list[str | None] = []

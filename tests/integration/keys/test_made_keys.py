@@ -240,9 +240,9 @@ async def test_to_tell_of_many_keys_does_not_hold_the_event_loop(tmp_path):
             async def watch():
                 nonlocal longest_s
                 while True:
-                    before = time.perf_counter()
+                    before = time.thread_time()
                     await asyncio.sleep(0)
-                    longest_s = max(longest_s, time.perf_counter() - before)
+                    longest_s = max(longest_s, time.thread_time() - before)
 
             watching = asyncio.create_task(watch())
             async with gw.http.get(gw.url + path, headers=bearer(secret)) as response:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from router.core.events import Probed
 from router.core.state import Work
 from tests.integration.gateway.live import fault, vllm
@@ -24,9 +26,13 @@ async def test_load_turns_lessons_and_rows_are_one_truth(tmp_path, redis):
             (row,) = [each for each in told["instances"] if each["name"] == name]
             assert (row["in_flight"], row["elsewhere"]["in_flight"], told["replicas"]) == (0, 1, 2)
             assert told["state"]["connected"]
-            wanted = [(await gw.get("/admin/scaling"))[1] for gw in (one, two)]
-            assert wanted[0] == wanted[1]
-            assert wanted[0]["models"][0]["in_flight"] == 1
+            async with asyncio.timeout(
+                20
+            ):  # a busy replica may be silent for so long that its load is forgotten
+                while True:
+                    wanted = [(await gw.get("/admin/scaling"))[1] for gw in (one, two)]
+                    if wanted[0] == wanted[1] and wanted[0]["models"][0]["in_flight"] == 1:
+                        break
         for engine in fleet.engines.values():
             engine.faults.clear()
         await fleet.quiet()
@@ -42,17 +48,22 @@ async def test_load_turns_lessons_and_rows_are_one_truth(tmp_path, redis):
         first = "abc".index(taken[0])
         assert taken == ["abc"[(first + at) % 3] for at in range(9)]
 
-        # Observations: the second receives all that the first makes.
+        # Observations: the second learns all that the first does. (A latency model also reads the age of each replica's
+        # own load reports, so the predicted TTFTs may differ.)
         for _ in range(12):
             assert (await one.chat(model="small", max_tokens=8))[0] == 200
         sharing = [gw.gateway.predictor.sharing for gw in fleet.gateways]
-        await fleet.until(lambda: sharing[1].counts.received >= sharing[0].counts.sent > 50)
+        await fleet.until(
+            lambda: (
+                sharing[1].counts.received > 50 and _learned(one) == pytest.approx(_learned(two), abs=0.05)
+            )
+        )
         assert sharing[1].counts.ignored == sharing[1].counts.unfit == 0
         _, mine = await one.post("/v1/routing/predict", {"model": "small", "messages": _HELLO})
         _, theirs = await two.post("/v1/routing/predict", {"model": "small", "messages": _HELLO})
         for ours, others in zip(mine["candidates"], theirs["candidates"], strict=True):
-            for what in ("output_tokens_p50", "output_tokens_p90", "ttft_s_p50"):
-                assert abs(ours["predicted"][what] / others["predicted"][what] - 1.0) < 0.3, what
+            for what in ("output_tokens_p50", "output_tokens_p90"):
+                assert ours["predicted"][what] == pytest.approx(others["predicted"][what], rel=0.01), what
 
         # Rows: whoever is asked finds what the other has just served, and takes feedback on it.
         for _ in range(5):
@@ -70,13 +81,23 @@ async def test_load_turns_lessons_and_rows_are_one_truth(tmp_path, redis):
 _HELLO = [{"role": "user", "content": "Hello"}]
 
 
+def _learned(gw):
+    """By candidate: how many TTFTs and TPOTs were learned, and the median log errors of their estimates."""
+    return {
+        (*key, kind, what): getattr(getattr(stats, kind).pooled, what)
+        for key, stats in gw.gateway.predictor.stats.candidates.items()
+        for kind in ("ttft", "tpot")
+        for what in ("count", "median")
+    }
+
+
 def _last(cursor):
     last = set(cursor._last.values())
     return next(iter(last))[0] if len(last) == 1 else None
 
 
 async def test_an_ejection_is_heard_of_but_one_blind_replica_takes_nobody_out(tmp_path, redis):
-    probes = {"interval_s": 0.1, "timeout_s": 1.0, "eject_after": 2, "return_after": 2}
+    probes = {"interval_s": 0.1, "timeout_s": 10.0, "eject_after": 2, "return_after": 2}
     async with replicas(tmp_path, redis, 2, vllm("a"), vllm("b"), probes=probes) as fleet:
         blind, seeing = fleet.gateways
         here, there = blind.instances["b"], seeing.instances["b"]

@@ -203,6 +203,21 @@ async def test_a_server_that_starts_later_is_waited_for(
     await store.close()
 
 
+async def test_a_new_connection_waits_for_no_writer(
+    tmp_path: Path, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A SQLite file has one writer at a time, and readers beside it."""
+    url = f"sqlite:///{tmp_path / 'headway.db'}"
+    store = await Store.open(url, state_dir=tmp_path)
+    put(store, make_record(1))
+    await store.close()
+    monkeypatch.setattr("router.store.database.BUSY_TIMEOUT_MS", 0)
+    async with locked(tmp_path / "headway.db"):
+        reader = await Store.open_readonly(url)
+        assert await reader.request("req_00000001", any_key=True) is not None
+        await reader.close()
+
+
 # --- full ---------------------------------------------------------------------------------------------
 async def test_a_full_spool_is_told_and_what_is_dropped_is_counted(
     tmp_path: Path, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch

@@ -199,27 +199,8 @@ async def test_feedback_is_kept_with_its_request(store: Store, make_record: Make
     assert not await store.add_feedback("req_99999999", 1.0, "team-a")
 
 
-async def test_the_summary_counts_what_was_offered_and_met(store: Store, make_record: MakeRecord) -> None:
-    put(store, make_record(1, ttft_s=1.0))
-    put(store, make_record(2, ttft_s=3.0, outcome=Outcome.LATE, slo_met=False))
-    put(
-        store,
-        make_record(3, ttft_s=None, e2e_s=None, outcome=Outcome.REJECTED_SLO, slo_met=False, cost_usd=None),
-    )
-    put(store, make_record(4, outcome=Outcome.CLIENT_CANCELLED, slo_met=False, ttft_s=None))
-    put(store, make_record(5, slo_ttft_s=None, slo_met=None, ttft_s=None))
-    put(store, make_record(6, policy=None, outcome=Outcome.REJECTED_INVALID, received_at=5.0))
-    none, latency = await store.summary()
-    assert (none.policy, none.requests, none.offered) == ("", 1, 0)
-    assert (latency.policy, latency.requests, latency.offered, latency.met) == ("latency", 5, 3, 1)
-    assert latency.outcomes == {"ok": 2, "late": 1, "rejected_slo": 1, "client_cancelled": 1}
-    assert latency.mean_ttft_s == pytest.approx(2.0)
-    assert latency.cost_usd == pytest.approx(0.002)
-    assert [summary.policy for summary in await store.summary(since=10.0)] == ["latency"]
-
-
 @pytest.mark.parametrize("keep", [False, True])
-async def test_prompts_are_kept_only_when_asked(
+async def test_prompts_are_kept_only_with_keep_prompts(
     store_url: str, tmp_path: Path, make_record: MakeRecord, keep: bool
 ) -> None:
     from sqlalchemy import select

@@ -230,6 +230,7 @@ async def test_what_is_too_old_goes(store_url: str, tmp_path: Path, make_record:
     now, day = 1_700_000_000.0, 86_400.0
     for number in range(1200):
         put(store, make_record(number, received_at=now - (20 - number / 100) * day))
+    assert await store.writer.flush(30)
     assert await store.add_feedback("req_00000000", 1.0, "team-a")
     url = parse_url(store_url)
     engine = create_engine(url)

@@ -10,10 +10,10 @@ import pytest
 
 from benchmarks.compare import bars, plots
 from benchmarks.compare.headline import gap_note, headline, oracle_note
-from benchmarks.compare.looks import OUTCOME_GROUPS, looks_of
 from benchmarks.compare.page import page
 from benchmarks.compare.page_tables import results_table
 from benchmarks.compare.report import report
+from benchmarks.compare.styles import OUTCOME_GROUPS, styles_of
 from benchmarks.compare.tables import ENDINGS, rates_hint, table
 from benchmarks.pages.drawing import Drawing
 from router.core.types import Outcome
@@ -109,12 +109,12 @@ def test_many_policies_and_seeds_stay_small() -> None:
     made = runs(shares, seeds=range(2))
     text = page(report(made, about=ABOUT, complete=True))
     assert len(text) < 1_000_000
-    looks = looks_of(list(shares))
-    assert len({look.css for look in looks.values()}) == len(shares)
-    ours = [looks[name] for name in ("latency", "slo", "price", "relevance", "cost")]
-    assert {look.dash for look in ours} == {"none"}
-    assert len({look.light for look in looks.values()}) == len(shares)
-    assert "none" not in {looks[name].dash for name in ("round_robin", "random", "eccos_rr")}
+    styles = styles_of(list(shares))
+    assert len({style.css for style in styles.values()}) == len(shares)
+    ours = [styles[name] for name in ("latency", "slo", "price", "relevance", "cost")]
+    assert {style.dash for style in ours} == {"none"}
+    assert len({style.light for style in styles.values()}) == len(shares)
+    assert "none" not in {styles[name].dash for name in ("round_robin", "random", "eccos_rr")}
 
 
 def test_every_outcome_has_its_place() -> None:
@@ -244,11 +244,11 @@ def reached(drawing: Drawing | None) -> tuple[tuple[float, float], list[float]]:
 
 
 def test_charts_have_room_for_intervals_and_oracles(told: dict[str, Any]) -> None:
-    (_, most), heights = reached(plots.goodput(told, looks_of(told["policies"])))
+    (_, most), heights = reached(plots.goodput(told, styles_of(told["policies"])))
     assert max(heights) == pytest.approx(20.0)  # the upper bound lies above all that was reached
     assert most > 20
     wide = attained((8.0, 16.0), slo=[(0.9, 0.71), (0.9, 0.81)], round_robin=[(0.9, 0.8), (0.9, 0.8)])
-    (least, most), heights = reached(plots.attainment(wide, looks_of(wide["policies"])))
+    (least, most), heights = reached(plots.attainment(wide, styles_of(wide["policies"])))
     assert least < min(heights) < 71
     assert max(heights) <= most == 100
 
@@ -270,7 +270,7 @@ def test_all_that_are_not_clearly_behind_are_marked() -> None:
         slo=[(0.90,), (0.80,), (0.70,)],
         latency=[(0.88,), (0.83,), (0.68,)],
     )
-    table = results_table(told, looks_of(told["policies"]))
+    table = results_table(told, styles_of(told["policies"]))
     attainment = [heading.text for heading in table.headings].index("attained %")
     marked = {row.cells[0].text for row in table.rows if row.cells[attainment].css == "best"}
     assert marked == {"slo", "latency"}
@@ -281,16 +281,16 @@ def test_endings_have_one_word_everywhere(told: dict[str, Any], text: str) -> No
     for column in ENDINGS:
         assert column.heading.removesuffix(" %") in labels
     assert text.count("counts as in time") == 2
-    headings = bars.outcomes(told, looks_of(told["policies"])).headings
+    headings = bars.outcomes(told, styles_of(told["policies"])).headings
     assert {"cut by budget", "refused for SLO", "timed out before decoding"} <= set(headings)
     clean = made_report(runs=[{**one, "outcomes": {"ok": one["requests"]}} for one in told["runs"]])
-    left = bars.outcomes(clean, looks_of(told["policies"]))
+    left = bars.outcomes(clean, styles_of(told["policies"]))
     assert left.headings == ["timed out before decoding", "out of budget before decoding"]
     assert [name for _, name in left.groups] == ["ok"]
 
 
 def test_bars_of_outcomes_are_whole(told: dict[str, Any]) -> None:
-    for _, rate in bars.outcomes(told, looks_of(told["policies"])).bars:
+    for _, rate in bars.outcomes(told, styles_of(told["policies"])).bars:
         for bar in rate:
             assert sum(percent for _, percent, _ in bar.parts) == pytest.approx(100)
 
@@ -298,7 +298,7 @@ def test_bars_of_outcomes_are_whole(told: dict[str, Any]) -> None:
 def test_strips_have_no_gap_before_the_first_change() -> None:
     rising = {"at_s": [0.0, 10.0, 20.0], "instances": {"a": {"in_flight": [0, 90_000, 90_000]}}}
     made = {**run("slo", 5.0, 0, 0.9), "timeline": rising, "requests": 100, "measured_rate_per_s": 5.0}
-    found = bars.load(report([made], about=ABOUT, complete=True), looks_of(["slo"]), 5.0)
+    found = bars.load(report([made], about=ABOUT, complete=True), styles_of(["slo"]), 5.0)
     assert found is not None
     assert (found.most, found.ticks[-1]) == (90_000, ("20", 100.0))
     ((policy, css, (strip,)),) = found.panels

@@ -64,8 +64,8 @@ def drawn(drawing: Drawing) -> Counter[str]:
 
 
 def test_curves_share_a_plot_by_title() -> None:
-    looks = {OURS: "c0", THEIRS: "c1"}
-    found = dict(plots.curves(CURVES, looks))
+    classes = {OURS: "c0", THEIRS: "c1"}
+    found = dict(plots.curves(CURVES, classes))
     assert list(found) == ["Calibration", "Error by length"]
     assert drawn(found["Error by length"]) == {"line c0": 1, "line c1": 1, "dot c0": 2, "dot c1": 3}
     # Shares are drawn against the diagonal, other axes are logarithmic where they span much.
@@ -85,20 +85,20 @@ def test_scattered_points_are_not_joined() -> None:
 
 def test_a_difference_looks_like_the_baseline_in_it() -> None:
     less = Figure("MAE", f"{OURS} - {THEIRS}", "all", -9.0)
-    looks = plots.looks_of(
+    classes = plots.classes_of(
         Evaluation("length", (less, *FIGURES), (*CURVES, replace(CURVES[0], of="by source")))
     )
-    assert looks == {OURS: "c0", THEIRS: "c1", less.of: "c1", "by source": "c0"}
+    assert classes == {OURS: "c0", THEIRS: "c1", less.of: "c1", "by source": "c0"}
 
 
 def test_intervals_are_drawn_where_there_is_something_to_compare() -> None:
-    looks = {OURS: "c0", THEIRS: "c1"}
-    drawing = plots.intervals(FIGURES[:3], looks)
+    classes = {OURS: "c0", THEIRS: "c1"}
+    drawing = plots.intervals(FIGURES[:3], classes)
     assert drawing is not None
     assert drawn(drawing) == {"whisker c0": 2, "dot c0": 2, "whisker c1": 1, "dot c1": 1}
-    assert plots.intervals(FIGURES[3:], looks) is None
+    assert plots.intervals(FIGURES[3:], classes) is None
     with_unknown = (FIGURES[3], Figure("coverage of p10 to p90", THEIRS, "all", math.nan))
-    assert plots.intervals(with_unknown, looks) is None
+    assert plots.intervals(with_unknown, classes) is None
 
 
 def test_a_dot_lies_within_its_interval() -> None:

@@ -171,12 +171,12 @@ def test_it_lies_between_the_best_policy_and_the_bound(
     seed: int, instances: list[dict[str, object]], rate: float, sessions: int, cramped: bool, hard: float
 ) -> None:
     of: Fleet = fleet(*instances, profile=CRAMPED if cramped else None)
-    arrivals: list[Arrival] = some(40, rate, seed, sessions, hard)
+    arrivals: list[Arrival] = some(30, rate, seed, sessions, hard)
     truth = Truth(of, arrivals)
     bound = goodput_upper_bound(truth)
     for policy in ("round_robin", "slo"):
         result = simulate(of, with_policy(arrivals, policy))
-        found = search(truth, schedule_of(truth, result), bound.wanted, Effort(150), seed)
+        found = search(truth, schedule_of(truth, result), bound.wanted, Effort(100), seed)
         if not any(each.request.hard for each in arrivals):
             assert found.met >= int((result.columns["met"] == 1).sum())
         assert found.met <= bound.met

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 import yaml
 
+from benchmarks.evaluate.figures import Resampled
 from benchmarks.pickers import judge as judging
 from benchmarks.pickers import trained as training
 from benchmarks.pickers.cases import CASES, Case, Table, part, table_of
 from benchmarks.pickers.command import main, text_of
 from benchmarks.pickers.figures import (
-    Got,
-    Resampled,
+    PickerResult,
     area,
     cost_at,
-    got,
     priced_frontier,
     ratio_of_savings,
+    result_of,
     savings,
     true_frontier,
 )
@@ -164,9 +164,9 @@ def test_area_is_the_mean_quality_over_the_costs() -> None:
 
 def test_savings_and_their_ratio_are_paired_over_groups() -> None:
     groups = np.array([f"g{at // 2}" for at in range(40)])
-    best = Got(np.ones(40), np.linspace(1.0, 5.0, 40))
-    half = Got(np.ones(40), best.cost_usd / 2)
-    quarter = Got(np.ones(40), best.cost_usd * 0.75)
+    best = PickerResult(np.ones(40), np.linspace(1.0, 5.0, 40))
+    half = PickerResult(np.ones(40), best.cost_usd / 2)
+    quarter = PickerResult(np.ones(40), best.cost_usd * 0.75)
     resampled = Resampled(groups)
     assert savings(resampled, half, best) == pytest.approx(0.5)  # in every resample
     assert ratio_of_savings(resampled, half, quarter, best) == pytest.approx([2.0, 2.0, 2.0])
@@ -178,7 +178,7 @@ def test_a_fixed_price_on_what_is_true_of_each_task_reaches_the_frontier_of_task
     one = fold(made(200))
     points = priced_frontier(one.table, one.predicted.quality, one.table.cost_usd)
     hard = one.table.tasks == "hard"
-    picked = got(one.table, [np.where(hard, 1, 0)])
+    picked = result_of(one.table, [np.where(hard, 1, 0)])
     assert cost_at(points, picked.point[0]) <= picked.point[1] + 1e-12
 
 

@@ -162,7 +162,7 @@ def test_a_target_is_taken_exactly_when_it_is_a_finite_number_above_0(ms: float)
         assert not (math.isfinite(ms) and ms / 1000 > 0)
         return
     assert params is not None
-    assert params.slo == Slo(ttft_s=ms / 1000)
+    assert params.slo == Slo(ttft_s=float(ms) / 1000)
 
 
 # --- headers -----------------------------------------------------------------------------------------

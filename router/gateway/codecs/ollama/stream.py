@@ -78,7 +78,7 @@ class NdjsonStream:
         timings: Timings,
         headway: Mapping[str, Any] | None = None,
     ) -> bytes:
-        """The last line: `done`, the reason, the six metrics in ns (zeros left out), and our own account.
+        """The last line: `done`, the reason, the six metrics in ns (zeros left out), and the `headway` member.
 
         `finish_reason` falls back to the one in the stream.
         """

@@ -1,4 +1,4 @@
-"""The looks of policies and outcomes: one colour each on the whole page, in light and dark.
+"""The colours and dashes of policies and outcomes: one colour each on the whole page, in light and dark.
 
 Colours are for colour-blind readers (after Okabe and Ito); baselines are grey and dashed, so that the
 policies that are compared with them stand out however many there are.
@@ -32,7 +32,7 @@ _DASHES = ("7 3", "2 3", "9 3 2 3", "4 2", "12 4", "6 2 1 2 1 2", "1 2")
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PolicyStyle:
     """A policy's CSS class, colours and dashes."""
 
     css: str
@@ -46,11 +46,11 @@ def is_baseline(policy: str) -> bool:
     return policy in _BASELINES or policy.endswith("_rr")
 
 
-def looks_of(policies: Sequence[str]) -> dict[str, Look]:
-    """The look of each policy of a report."""
+def styles_of(policies: Sequence[str]) -> dict[str, PolicyStyle]:
+    """The style of each policy of a report."""
     used = {_OURS[name] for name in policies if name in _OURS}
     free = [pair for pair in _FURTHER if pair not in used] or list(_FURTHER)
-    looks = {}
+    styles = {}
     greys = further = 0
     for index, policy in enumerate(policies):
         if is_baseline(policy):
@@ -61,8 +61,8 @@ def looks_of(policies: Sequence[str]) -> dict[str, Look]:
         else:
             (light, dark), dash = free[further % len(free)], "none"
             further += 1
-        looks[policy] = Look(f"p{index}", light, dark, dash)
-    return looks
+        styles[policy] = PolicyStyle(f"p{index}", light, dark, dash)
+    return styles
 
 
 @dataclass(frozen=True, slots=True)
