@@ -48,6 +48,8 @@ log = logging.getLogger(__name__)
 
 #: Disk space for records while the database is away.
 SPOOL_MB = 1024.0
+#: How long a start waits for the writer process.
+WRITER_START_S = 30.0
 #: How long a start waits for the rows of killed runs to be written.
 TAKE_UP_S = 5.0
 #: The longest wait of a read for records that finished before it.
@@ -139,12 +141,12 @@ class Store:
             prefix = runs.file_prefix(parsed, spool_directory, state_dir)
             store._keyed = runs.keyed_path(prefix)
             await store._begin_run(prefix, spool_mb, keep_prompts, spool_directory is not None)
+            await store._take_up(prefix)
+            if spool_directory is not None:  # it may have been missing, or another, at the last start
+                await store._take_up(runs.file_prefix(parsed, None, state_dir))
         except BaseException:
-            await engine.dispose()
+            await store.close()
             raise
-        await store._take_up(prefix)
-        if spool_directory is not None:  # it may have been missing, or another, at the last start
-            await store._take_up(runs.file_prefix(parsed, None, state_dir))
         retention = Retention(parsed, engine, retain_days=retain_days, max_mb=max_mb)
         store._tasks.start(retention.run(), "retention")
         return store
@@ -174,9 +176,14 @@ class Store:
             raise StoreError(f"cannot write to the store {self.name}: {reason(error)}") from None
         spool = None if counts.path is None else Spool(counts.path, spool_mb * 1024 * 1024)
         self._counts = counts
-        settings = writer_settings(self._url, self._engine, self._file, counts.path)
-        self._process = WriterProcess(settings)
+        self._process = WriterProcess(writer_settings(self._url, self._engine, self._file, counts.path))
         self._writer = Writer(self._process, counts, spool=spool, file=self._file, keep_prompts=keep_prompts)
+        try:
+            async with asyncio.timeout(WRITER_START_S):
+                await self._process.started()
+        except (OSError, TimeoutError) as error:
+            how = str(error) or "it does not answer"
+            raise StoreError(f"the process that writes records does not start: {how}") from None
 
     async def _take_up(self, prefix: Path | None) -> None:
         """Take over from killed runs. After `TAKE_UP_S` this continues in the background."""

@@ -2,8 +2,8 @@
 
 It commits the finished requests of one serving process, outside of that process's interpreter lock. FD is its end of a
 socket pair. The first line that it reads is JSON: which database, and the SQL for it. A request is a line of JSON, `[run,
-arrived, finished, dropped, count]`, and `count` lines (`router.store.entries`). Each is answered by a line of JSON. When the
-socket ends it writes what it has received, and ends; no signal but SIGKILL ends it before.
+arrived, finished, dropped, count]`, and `count` lines (`router.store.entries`). Each is answered by a line of JSON; an empty
+line says that the process is ready. When the socket ends it writes what it has received, and ends; no signal but SIGKILL ends it before.
 
 It locks the run's counter file (POSIX; the serving process's lock is flock's) for as long as it lives, so that nobody takes
 over the run of a killed process while its writer process still writes.
@@ -40,6 +40,7 @@ def main(end: socket.socket) -> None:
         if not settings:
             return
         commits = _open(**orjson.loads(settings))
+        end.sendall(b"\n")
         gc.freeze()
         gc.disable()  # rows have no cycles
         while head := requests.readline():

@@ -52,12 +52,17 @@ class WriterProcess:
         self._connected = asyncio.Event()
         self._answers: deque[asyncio.Future[dict[str, Any]]] = deque()
         self._closing = False
+        self._started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._keeping = asyncio.create_task(self._keep(), name="writer-process")
+
+    async def started(self) -> None:
+        """Wait until it is ready for the first time. Raises OSError if it cannot be started."""
+        await self._started
 
     @property
     def down(self) -> bool:
-        """Whether it has died and does not run again yet."""
-        return self.restarts > 0 and self._writer is None
+        """Whether it has died and is not ready again."""
+        return self._started.done() and self._writer is None
 
     async def commit(self, run: Run, lines: Sequence[bytes]) -> Written:
         """Commit lines. While the process does not run, this waits. Raises CommitError."""
@@ -78,6 +83,7 @@ class WriterProcess:
     async def aclose(self, timeout_s: float) -> None:
         """Let it write what it has received, and end. After `timeout_s` it is killed."""
         self._closing = True
+        self._started.cancel()
         if self._writer is not None:
             self._writer.write_eof()
             await asyncio.wait({self._keeping}, timeout=timeout_s)
@@ -93,6 +99,9 @@ class WriterProcess:
             with surviving("writer-process"):
                 how = await self._run()
             if self._closing:
+                return
+            if not self._started.done():
+                self._started.set_exception(OSError(how))
                 return
             if time.monotonic() - began > STEADY_S:
                 pause_s = FIRST_PAUSE_S
@@ -136,8 +145,12 @@ class WriterProcess:
         reader, writer = await asyncio.open_unix_connection(sock=ours)
         try:
             writer.write(self._settings)
+            if await reader.readline() != b"\n":
+                return
             self._writer = writer
             self._connected.set()
+            if not self._started.done():
+                self._started.set_result(None)
             while answer := await reader.readline():
                 waiting = self._answers.popleft()
                 if not waiting.done():  # a takeover that was stopped no longer waits

@@ -92,16 +92,31 @@ async def test_a_writer_process_that_is_killed_while_the_database_is_away_loses_
     await everything_is_there(url, ids)
 
 
-async def test_a_writer_process_that_cannot_start_leaves_rows_for_the_next_start(
+async def test_a_writer_process_that_does_not_start_stops_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for executable, told in (
+        (tmp_path / "no-python", "No such file or directory"),
+        (Path("/bin/false"), "exit code 1"),
+    ):
+        monkeypatch.setattr(sys, "executable", str(executable))
+        with pytest.raises(StoreError, match=f"process that writes records does not start: {told}"):
+            await Store.open(f"sqlite:///{tmp_path / 'headway.db'}")
+    assert list(tmp_path.glob("*-run-*")) == []
+
+
+async def test_a_writer_process_that_cannot_be_started_again_leaves_rows_for_the_next_start(
     tmp_path: Path, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"sqlite:///{tmp_path / 'headway.db'}"
+    store = await Store.open(url)
     with monkeypatch.context() as patched:
         patched.setattr(sys, "executable", str(tmp_path / "no-python"))
-        store = await Store.open(url)
+        os.kill(writer_pid(store), signal.SIGKILL)
+        await until(lambda: store.away)
         put(store, make_record(1))
-        await until(lambda: store.counts().spooled == 1 and store.away)
-        with pytest.raises(StoreError):
+        await until(lambda: store.counts().spooled == 1)
+        with pytest.raises(StoreError, match="is behind"):
             await store.request("req_99999999", any_key=True)
         assert await store.request("req_00000001", "team-a") is not None
         async with asyncio.timeout(10):
