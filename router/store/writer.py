@@ -3,9 +3,10 @@
     buffer -> committing -> database     no earlier record waits
     buffer -> spool -> database          the database is slow or does not answer
 
-`put` makes a request's line and appends it to the buffer. A tick every 50 ms hands the buffer to the committer, which sends
-batches to the writer process (`router.store.writer_process`) and waits for each answer. What is not committed at the third
-tick after its `put` goes into the spool on disk, which bounds what is lost when both processes are killed. From then on
+Records become lines a few at a time, which takes a fifth of the time that one by one takes: code and data stay in the
+processor's caches. The buffer is handed to the committer every 100 ms, which sends batches to the writer process
+(`router.store.writer_process`) and waits for each answer. What is not committed at a tick, every 50 ms, and older than
+`SPOOL_AFTER_S` goes into the spool on disk, which bounds what is lost when both processes are killed. From then on
 everything goes through the spool, in order, until the spool is empty. The buffer grows only while the spool is full. When
 the buffer is full too, records are dropped and counted.
 """
@@ -32,8 +33,10 @@ from router.store.writer_process import CommitError, WriterProcess
 log = logging.getLogger(__name__)
 
 TICK_S = 0.05
-#: Ticks after which a batch that is being committed goes to the spool: its records are between 100 and 150 ms old.
-SPOOL_AFTER_TICKS = 2
+#: A batch whose oldest record is older than this at a tick goes to the spool.
+SPOOL_AFTER_S = 0.12
+#: Records that become lines together at most: about a quarter of a millisecond of work.
+_LINES_AT_ONCE = 32
 MAX_PENDING_RECORDS = 20_000
 #: How many requests without a valid key are recorded: at once, and in each second. Otherwise callers without a key
 #: could fill the buffer, the spool or the database.
@@ -75,10 +78,12 @@ class Writer:
         self.retries = 0
         self.fault: str | None = None
         self._failed = False
+        self._records: list[RequestRecord] = []  # not yet lines
         self._buffer: list[bytes] = []
         self._committing: list[bytes] = []  # before the spool, or the spool's beginning
-        self._ticks = 0  # since the batch is being committed
         self._spooled = False  # whether the batch is in the spool
+        self._taken_at = time.monotonic()  # when the buffer was empty last
+        self._oldest_at = self._taken_at  # no record of the batch is older
         self._recent: deque[bytes] = deque(maxlen=_RECENT_RECORDS)  # the newest in the spool
         self._unauthenticated = (
             UNAUTHENTICATED_AT_ONCE  # requests without a valid key that may be recorded now
@@ -98,21 +103,30 @@ class Writer:
         self._slots[1] += 1
 
     def put(self, record: RequestRecord) -> None:
-        """Add a finished request's record. Of requests without a valid key only a few are kept."""
+        """Add a finished request's record, which the caller must not change afterwards. Of requests without a valid key only a few are kept."""
         slots = self._slots
         if record.outcome is Outcome.REJECTED_AUTH and not self._keeps_unauthenticated():
             slots[1] -= 1  # not counted as arrived: the metrics count it
             return
         slots[2] += 1
-        if len(self._buffer) >= self._max_pending:
+        records = self._records
+        if len(self._buffer) + len(records) >= self._max_pending:
             slots[3] += 1
             return
-        line = record_line(record, keep_prompts=self._keep_prompts)
-        if line is None:
-            log.error("a record cannot become a row")
-            self._refuse(1)
-            return
-        self._buffer.append(line)
+        records.append(record)
+        if len(records) >= _LINES_AT_ONCE:
+            self._make_lines()
+
+    def _make_lines(self) -> None:
+        """Append the records to the buffer."""
+        for record in self._records:
+            line = record_line(record, keep_prompts=self._keep_prompts)
+            if line is None:
+                log.error("a record cannot become a row")
+                self._refuse(1)
+            else:
+                self._buffer.append(line)
+        self._records.clear()
 
     def _keeps_unauthenticated(self) -> bool:
         """Whether to keep one more row of a request without a valid key."""
@@ -160,6 +174,7 @@ class Writer:
 
     def find(self, request_id: str) -> Entry | None:
         """The rows of a record that is not yet committed and still in memory."""
+        self._make_lines()
         for lines in (self._buffer, self._committing, list(self._recent)):
             line = find_line(request_id, lines)
             if line is not None:
@@ -195,6 +210,7 @@ class Writer:
         for task in (self._ticker, self._committer):
             task.cancel()
         await asyncio.wait({self._ticker, self._committer})
+        self._make_lines()
         self._to_spool()
         left, spooled = self.pending, self._spool_rows
         if spooled:
@@ -209,20 +225,27 @@ class Writer:
 
     # --- the tick -----------------------------------------------------------------------------------
     async def _tick_always(self) -> None:
+        hand_over = False
         while True:
             await asyncio.sleep(TICK_S)
             with surviving("store-intake"):
-                self._tick()
+                self._tick(hand_over)
                 await self._notify()
+            hand_over = not hand_over
 
-    def _tick(self) -> None:
+    def _tick(self, hand_over: bool) -> None:
         if self._file is not None:
             self._file.check()
-        self._ticks += 1
-        if self._spool_rows or (self._committing and self._ticks >= SPOOL_AFTER_TICKS):
+        if hand_over or self._spool_rows:
+            self._make_lines()
+        now = time.monotonic()
+        if self._spool_rows or (self._committing and now - self._oldest_at > SPOOL_AFTER_S):
             self._to_spool()
         if self._buffer:
-            self._work.set()
+            if hand_over:
+                self._work.set()
+        elif not self._records:
+            self._taken_at = now
 
     @property
     def _spool_rows(self) -> int:
@@ -280,16 +303,17 @@ class Writer:
         return Run(counts.run_id, counts.arrived, counts.finished, counts.dropped)
 
     async def _take(self) -> None:
-        """Take the next batch: from the spool, else at the next tick from the buffer."""
-        self._ticks = 0
+        """Take the next batch: from the spool, else from the buffer when it is handed over."""
         if self._spool is not None and self._spool.rows:
             self._committing, self._spooled = self._spool.read(_SPOOL_BATCH), True
             self._refuse(self._spool.take_lost())
             return
         await self._work.wait()
         self._work.clear()
+        self._make_lines()
         if not self._spool_rows:
-            self._ticks, self._spooled = 0, False
+            self._oldest_at, self._taken_at = self._taken_at, time.monotonic()
+            self._spooled = False
             self._committing, self._buffer = self._buffer[:_MAX_BATCH], self._buffer[_MAX_BATCH:]
 
     def _advance(self, refused: int) -> None:

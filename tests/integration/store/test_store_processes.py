@@ -152,7 +152,7 @@ from router.store.queries import Store
 from router.store.records import RequestRecord
 
 async def main():
-    writer.SPOOL_AFTER_TICKS = 1_000_000  # what survives is what the writer process has
+    writer.SPOOL_AFTER_S = 1e9  # what survives is what the writer process has
     store = await Store.open(sys.argv[1])
     print("open", flush=True)
     sys.stdin.readline()
