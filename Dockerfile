@@ -2,10 +2,12 @@
 FROM python:3.11.15-slim-trixie@sha256:db3ff2e1800a8581e2c48a27c3995339d47bdf046da21c7627accd3d51053a93 AS build
 WORKDIR /src
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+# To compile the kernels of the predictors.
+RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 RUN python -m venv /opt/headway
 COPY requirements/runtime.txt requirements/runtime.txt
 RUN /opt/headway/bin/pip install --require-hashes -r requirements/runtime.txt
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE ./
 COPY router router
 COPY policies policies
 COPY predictors predictors
@@ -13,7 +15,7 @@ COPY backends backends
 COPY benchmarks benchmarks
 # What builds and installs packages is not needed to run them.
 RUN /opt/headway/bin/pip install --no-deps --no-build-isolation . \
-    && /opt/headway/bin/pip uninstall --yes setuptools pip
+    && /opt/headway/bin/pip uninstall --yes cython setuptools pip
 
 FROM python:3.11.15-slim-trixie@sha256:db3ff2e1800a8581e2c48a27c3995339d47bdf046da21c7627accd3d51053a93
 COPY --from=build /opt/headway /opt/headway

@@ -61,8 +61,9 @@ dev: $(VENV)/.dev ## .venv with the development tools too
 .tools/helm: scripts/install-helm | $(BIN)/python
 	@PYTHON=$(BIN)/python scripts/install-helm $@
 
-# The stamps make a second run start at once; a changed pin or project file installs again.
-$(VENV)/.runtime: requirements/runtime.txt pyproject.toml | $(BIN)/python
+# The stamps make a second run start at once; a changed pin, project file or kernel installs again. Where there is no
+# C compiler, the kernels are not built and predictions use NumPy.
+$(VENV)/.runtime: requirements/runtime.txt pyproject.toml setup.py $(wildcard predictors/kernels/native/*.p[xy]*) | $(BIN)/python
 	$(PIP) install --quiet --require-hashes -r requirements/runtime.txt
 	$(PIP) install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
@@ -82,17 +83,17 @@ $(BIN)/python:
 
 # runtime.txt is what `headway serve` needs with PostgreSQL, Redis and traces, for every platform and Python: each pin with
 # the hashes of all files of its release. dev.txt is everything else, from a clean installation, without hashes: torch is
-# built differently for machines with and without a GPU. setuptools is in both, so that nothing unpinned builds the project.
+# built differently for machines with and without a GPU. setuptools and Cython are in both, so that nothing unpinned builds the project.
 lock: ## pin requirements/ anew from the newest releases that pyproject.toml allows
 	rm -rf build && mkdir -p build/lock requirements
 	"$(PYTHON)" -m venv build/lock/tools && build/lock/tools/bin/python -m pip install --quiet uv
-	echo "setuptools>=77" > build/lock/build.in
+	printf "cython>=3.3\nsetuptools>=77\n" > build/lock/build.in
 	build/lock/tools/bin/uv pip compile --quiet --extra production --universal --fork-strategy fewest --generate-hashes \
 	  --no-header --no-annotate pyproject.toml build/lock/build.in > build/lock/runtime.txt
 	{ echo "# what the service needs; written by make lock"; cat build/lock/runtime.txt; } > requirements/runtime.txt
 	sed -n 's/ *\\$$//; /^[a-z0-9]/p' requirements/runtime.txt > build/lock/constraints.txt
 	"$(PYTHON)" -m venv build/lock/dev
-	build/lock/dev/bin/python -m pip install --quiet -c build/lock/constraints.txt "setuptools>=77" ".[dev]"
+	build/lock/dev/bin/python -m pip install --quiet -c build/lock/constraints.txt "cython>=3.3" "setuptools>=77" ".[dev]"
 	{ echo "# everything to develop and test; written by make lock"; \
 	  build/lock/dev/bin/python -m pip freeze --all --exclude pip --exclude headway --exclude wheel | sed 's/+cpu$$//'; } > requirements/dev.txt
 	rm -rf build
@@ -107,5 +108,5 @@ digests: ## compare the digests of the container images with those that their ta
 	@scripts/image-digests
 
 clean: ## remove .venv, caches and build products
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage htmlcov
+	rm -rf $(VENV) build dist predictors/kernels/native/*.c predictors/kernels/native/*.so *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage htmlcov
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

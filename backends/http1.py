@@ -1,7 +1,7 @@
 """A thin HTTP/1.1 client connection to an engine: the hot half of the relay.
 
-Each connection is one asyncio protocol with httptools' response parser. A reader is woken once for all
-body bytes that have arrived; there is no queue, no task and no timer of its own per stream.
+Each connection is one asyncio protocol with httptools' response parser. Its listener is called once for all bytes that
+have arrived, inside the transport's callback: there is no queue, no task and no timer for a request.
 
 Life of a connection:
 
@@ -23,14 +23,13 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from router.core.errors import AnswerTooLarge, UpstreamError, UpstreamTimeout
+from router.core.errors import UpstreamError, UpstreamTimeout
 
 #: Unread body bytes above which the socket is not read from.
 HIGH_WATER_BYTES = 256 * 1024
 #: After a read of so many bytes the rest of the process has its turn: the event loop would read on, up to 8 MB.
 _LARGE_READ_BYTES = 64 * 1024
 MAX_HEAD_BYTES = 64 * 1024
-MAX_BODY_BYTES = 64 * 1024 * 1024
 
 
 class ConnectionLost(UpstreamError):
@@ -106,7 +105,7 @@ class Owner(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """One connection and the answer on it. Between `Pool.post` and `release` it belongs to one caller."""
+    """One connection and the answer on it. Between `send` and `release` it belongs to one caller."""
 
     __slots__ = (
         "_chunks",
@@ -119,7 +118,6 @@ class Connection(asyncio.Protocol):
         "_reusable",
         "_transport",
         "_unread",
-        "_waiter",
         "answering",
         "closed",
         "draining",
@@ -128,6 +126,7 @@ class Connection(asyncio.Protocol):
         "head_complete",
         "idle_since",
         "listener",
+        "on_body",
         "silent_sweeps",
         "status",
         "watched",
@@ -137,12 +136,12 @@ class Connection(asyncio.Protocol):
         self._pool = pool
         self._loop = loop
         self._transport: asyncio.Transport | None = None
-        self._parser = httptools.HttpResponseParser(self)
-        self._waiter: asyncio.Future[None] | None = None
         self._chunks: list[bytes] = []
+        self.on_body = self._chunks.append  # of each piece of a body, from C to C
+        self._parser = httptools.HttpResponseParser(self)
         self.closed = False
         self.idle_since: float | None = None
-        #: Called when something may have changed for `take`, in place of waking a waiter.
+        #: Called when something may have changed for `take` or the head.
         self.listener: Callable[[], None] | None = None
         self._reset()
 
@@ -174,6 +173,7 @@ class Connection(asyncio.Protocol):
             self._drop()  # bytes that nobody asked for: out of step
             return
         self.silent_sweeps = 0
+        unread = len(self._chunks)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
@@ -184,14 +184,29 @@ class Connection(asyncio.Protocol):
             if self.head_bytes > MAX_HEAD_BYTES:
                 self._fail(UpstreamError("the engine's response head is too large"))
             return
-        if (
-            not self._chunks and not self._complete
-        ):  # framing alone: the head of a chunk, or trailers without end
+        if len(self._chunks) > unread:
+            self.head_bytes = 0
+            self._unread += len(data)
+        elif not self._complete:  # framing alone: the head of a chunk, or trailers without end
             self.head_bytes += len(data)
             if self.head_bytes > MAX_HEAD_BYTES:
                 self._fail(UpstreamError("the engine's answer has too many trailers"))
                 return
-        self._wake()
+        if self.listener is not None:
+            self.listener()
+        elif self.draining:
+            self._chunks.clear()
+        if (
+            self._unread > HIGH_WATER_BYTES
+            and not self._paused
+            and self._transport is not None
+            and not self.closed
+        ):
+            if self.draining:
+                self._drop()
+                return
+            self._paused = True
+            self._transport.pause_reading()
         if len(data) < _LARGE_READ_BYTES or self._complete or self._paused or self.closed:
             return
         if self._transport is not None:
@@ -243,17 +258,6 @@ class Connection(asyncio.Protocol):
         self.status = status
         self.head_complete = True
 
-    def on_body(self, data: bytes) -> None:
-        self._chunks.append(data)
-        self.head_bytes = 0
-        self._unread += len(data)
-        if self._unread > HIGH_WATER_BYTES and not self._paused and self._transport is not None:
-            if self.draining:
-                self._drop()
-                return
-            self._paused = True
-            self._transport.pause_reading()
-
     def on_message_complete(self) -> None:
         if not self.head_complete:
             return  # 1xx
@@ -295,33 +299,9 @@ class Connection(asyncio.Protocol):
             raise self.error
         return b"" if self._complete else None
 
-    def wait(self) -> asyncio.Future[None]:
-        """Done when something may have changed for `take` or the head. One waiter at a time."""
-        waiter = self._waiter = self._loop.create_future()
-        return waiter
-
-    async def read_all(self, limit_bytes: int = MAX_BODY_BYTES) -> bytes:
-        """The whole body. The idle limit holds from here on."""
-        self.watched = True
-        parts: list[bytes] = []
-        size = 0
-        try:
-            while (data := self.take()) != b"":
-                if data is None:
-                    await self.wait()
-                    continue
-                parts.append(data)
-                size += len(data)
-                if size > limit_bytes:
-                    raise AnswerTooLarge("the engine's answer is too large")
-        except BaseException:
-            self.abort()
-            raise
-        self.release()
-        return b"".join(parts)
-
     def release(self) -> None:
         """The caller is done reading: reuse the connection if its answer ended, or once it has."""
+        self.listener = None
         if self._complete:
             self._finish()
         elif not self.closed:
@@ -333,7 +313,7 @@ class Connection(asyncio.Protocol):
                 self._transport.resume_reading()
 
     def abort(self) -> None:
-        """Close at once; a waiting reader gets `Aborted`."""
+        """Close at once; the listener finds `Aborted`."""
         self._fail(Aborted("the attempt was cancelled"))
 
     def time_out(self) -> None:
@@ -368,12 +348,8 @@ class Connection(asyncio.Protocol):
     def _wake(self) -> None:
         if self.listener is not None:
             self.listener()
-            return
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
 
     @property
     def waiting(self) -> bool:
         """A reader is waiting for the engine (a slow reader is not the engine's silence)."""
-        return self._waiter is not None or (self.listener is not None and not self._chunks)
+        return self.listener is not None and not self._chunks

@@ -1,23 +1,24 @@
-"""JSON requests to an engine over its pool: headers, statuses, and answers that are not JSON."""
+"""Calls whose answer is one JSON object: generation and embeddings in one piece, and an engine's tokenizer."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from backends import bounded_json
-from backends.engine_errors import from_event, from_response
+from backends.engine_errors import from_event
 from backends.engine_numbers import finish_reason, sound_usage
 from backends.http1 import Connection
 from backends.pool import Pool
-from router.core.errors import AnswerTooLarge, UpstreamError, UpstreamRejected
-from router.core.raw_json import dumps
+from backends.post import Post
+from backends.stream import ODD_SHAPES
+from router.background import failed
+from router.core.errors import AnswerTooLarge, UpstreamError
+from router.core.interfaces import Batch, Sink
 
-MAX_ERROR_BYTES = 256 * 1024
-_LARGE_BYTES = 1024 * 1024
-#: A shorter text is no secret but a word, such as "Bearer".
-_SECRET_BYTES = 8
+MAX_BODY_BYTES = 64 * 1024 * 1024
 
 
 def engine_headers(api_key: str | None, headers: Mapping[str, str] | None) -> dict[str, str]:
@@ -26,42 +27,81 @@ def engine_headers(api_key: str | None, headers: Mapping[str, str] | None) -> di
     return {"authorization": f"Bearer {api_key}", **own} if api_key else own
 
 
-async def post_json(
-    pool: Pool, head: bytes, request_id: str, body: Mapping[str, Any], sent: Callable[[], None] | None = None
-) -> Connection:
-    """POST a body. Returns the connection of a 2xx answer, or raises an UpstreamError for the engine's error. `sent` as
-    in `Pool.post`."""
+class JsonCall(Post):
+    """`router.core.interfaces.OpenCall` for an answer in one piece. `read` makes OpenAI's answer of the engine's, or raises
+    UpstreamError. `vectors`: it is one of embeddings."""
+
+    __slots__ = ("_read", "_sink", "_vectors")
+
+    def __init__(
+        self,
+        pool: Pool,
+        head: bytes,
+        request_id: str,
+        body: Any,
+        sink: Sink,
+        read: Callable[[dict[str, Any]], dict[str, Any]],
+        *,
+        vectors: bool = False,
+    ) -> None:
+        """Raises UpstreamRejected for a body that JSON cannot hold."""
+        super().__init__(pool, head, request_id, body)
+        self._sink = sink
+        self._read = read
+        self._vectors = vectors
+
+    def resume(self) -> None:
+        """There is nothing to go on with: it never pauses."""
+
+    def _sent(self) -> None:
+        self._sink.sent()
+
+    def _failed(self, error: Exception) -> None:
+        self._sink.failed(error)
+
+    def _opened(self, connection: Connection) -> None:
+        connection.watched = True  # the idle limit holds from here on
+        connection.listener = self._came
+        self._came()
+
+    def _came(self) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        try:
+            data = self._whole(connection, MAX_BODY_BYTES)
+        except UpstreamError as error:
+            self._sink.failed(error)
+            return
+        if data is None:
+            return
+        if len(data) <= bounded_json.SMALL_BYTES:
+            self._parsed(partial(bounded_json.loads, data))
+        else:  # the event loop runs while a large one is read
+            reading = (bounded_json.read_vectors if self._vectors else bounded_json.read)(data)
+            self._later = task = asyncio.get_running_loop().create_task(reading)
+            task.add_done_callback(self._read_large)
+
+    def _read_large(self, task: asyncio.Task[Any]) -> None:
+        if self._later is task:  # else it was aborted meanwhile
+            self._later = None
+            self._parsed(task.result)
+
+    def _parsed(self, parse: Callable[[], Any]) -> None:
+        try:
+            answer = self._read(_checked(parse))
+        except UpstreamError as error:
+            self._sink.failed(error)
+        except ODD_SHAPES as error:
+            failed("engine-answer", error)
+            self._sink.failed(UpstreamError("the engine's answer has an unknown shape"))
+        else:
+            self._sink.ended(answer)
+
+
+def _checked(parse: Callable[[], Any]) -> dict[str, Any]:
     try:
-        data = dumps(body)
-    except TypeError as error:
-        raise UpstreamRejected("the request cannot be written as JSON (nested too deeply?)") from error
-    if len(data) > _LARGE_BYTES:
-        await asyncio.sleep(0)  # writing a large body takes its time too
-    connection = await pool.post(head, request_id, data, sent)
-    if 200 <= connection.status < 300:
-        return connection
-    try:
-        said = await connection.read_all(MAX_ERROR_BYTES)
-    except AnswerTooLarge:
-        said = b""
-    for secret in _secrets(head):  # a refusal may quote the request's head, and is passed on to the client
-        said = said.replace(secret, b"***")
-    raise from_response(connection.status, said)
-
-
-def _secrets(head: bytes) -> list[bytes]:
-    """The operator's secrets in the constant part of a request's head (`request_head`: the first five lines are our
-    own)."""
-    words = [word for line in head.split(b"\r\n")[5:-1] for word in line.partition(b":")[2].split()]
-    return sorted((word for word in words if len(word) >= _SECRET_BYTES), key=len, reverse=True)
-
-
-async def json_object(connection: Connection, *, vectors: bool = False) -> dict[str, Any]:
-    """The complete answer as an object. The event loop runs while a large one is read. `vectors`: the answer has
-    embeddings."""
-    data = await connection.read_all()
-    try:
-        answer = await (bounded_json.read_vectors if vectors else bounded_json.read)(data)
+        answer = parse()
     except bounded_json.TooComplex as error:
         raise AnswerTooLarge(f"the engine's answer {error}") from error
     except ValueError as error:
@@ -71,6 +111,37 @@ async def json_object(connection: Connection, *, vectors: bool = False) -> dict[
     if answer.get("error"):  # some engines send errors with status 200
         raise from_event(answer, started=True)
     return answer
+
+
+class _Answer:
+    """A sink whose answer is awaited."""
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+
+    def sent(self) -> None: ...
+
+    def take(self, batch: Batch) -> bool:
+        raise NotImplementedError
+
+    def ended(self, answer: dict[str, Any] | None) -> None:
+        if not self.future.done():
+            self.future.set_result(answer or {})
+
+    def failed(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+async def json_answer(pool: Pool, head: bytes, request_id: str, body: Any) -> dict[str, Any]:
+    """POST a body and wait for the object that answers it. Raises UpstreamError."""
+    answer = _Answer()
+    call = JsonCall(pool, head, request_id, body, answer, lambda found: found)
+    call.start()
+    try:
+        return await answer.future
+    finally:
+        call.abort()  # does nothing after the end
 
 
 def sound_answer(answer: dict[str, Any]) -> dict[str, Any]:

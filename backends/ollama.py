@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import time
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator
@@ -14,13 +15,13 @@ from pydantic_core import PydanticCustomError
 
 from backends import bounded_json
 from backends.endpoint import Endpoint, EngineClient
-from backends.json_calls import json_object, post_json, sound_answer
+from backends.json_calls import JsonCall, sound_answer
 from backends.kind import EngineKind, KindSettings
 from backends.ndjson import NdjsonScanner
 from backends.ollama_bodies import chat_body, embed_body, embeddings_answer, generate_body, whole_answer
-from backends.stream import EngineStream
+from backends.stream import StreamedCall
 from router.core.errors import UpstreamError
-from router.core.interfaces import Call
+from router.core.interfaces import Call, OpenCall, Sink
 from router.core.types import Capability, LoadReport
 
 PATHS = {"chat": "/api/chat", "completions": "/api/generate", "embeddings": "/api/embed"}
@@ -75,20 +76,18 @@ class OllamaBackend:
     def busy(self) -> int:
         return self.pool.busy_connections
 
-    async def stream(self, call: Call) -> EngineStream:
-        body = self._body(call, stream=True)
-        connection = await post_json(self.pool, self._heads[call.api], call.request_id_value, body, call.sent)
-        return EngineStream(connection, NdjsonScanner(call, int(time.time())))
-
-    async def complete(self, call: Call) -> dict[str, Any]:
-        body = self._body(call, stream=False)
-        connection = await post_json(self.pool, self._heads[call.api], call.request_id_value, body, call.sent)
-        answer = await json_object(connection, vectors=call.api == "embeddings")
-        if call.api == "embeddings":
-            return sound_answer(embeddings_answer(answer, call))
-        if answer.get("done") is not True:
-            raise UpstreamError("the engine's answer ended without its end mark")
-        return sound_answer(whole_answer(answer, call, int(time.time())))
+    def start(self, call: Call, sink: Sink) -> OpenCall:
+        streams = call.streams and call.api != "embeddings"
+        head, value, body = self._heads[call.api], call.request_id_value, self._body(call, stream=streams)
+        opened: StreamedCall | JsonCall
+        if streams:
+            scanner = NdjsonScanner(call, int(time.time()))
+            opened = StreamedCall(self.pool, head, value, body, scanner, sink)
+        else:
+            read = partial(_openai_answer, call)
+            opened = JsonCall(self.pool, head, value, body, sink, read, vectors=call.api == "embeddings")
+        opened.start()
+        return opened
 
     async def count_tokens(self, call: Call) -> int | None:
         """Ollama has no tokenizer endpoint."""
@@ -131,6 +130,15 @@ class OllamaBackend:
         if call.api == "chat":
             return chat_body(call, num_ctx, self._keep_alive, stream=stream)
         return generate_body(call, num_ctx, self._keep_alive, stream=stream)
+
+
+def _openai_answer(call: Call, answer: dict[str, Any]) -> dict[str, Any]:
+    """OpenAI's form of a whole answer. Raises UpstreamError."""
+    if call.api == "embeddings":
+        return sound_answer(embeddings_answer(answer, call))
+    if answer.get("done") is not True:
+        raise UpstreamError("the engine's answer ended without its end mark")
+    return sound_answer(whole_answer(answer, call, int(time.time())))
 
 
 OLLAMA = EngineKind(

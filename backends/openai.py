@@ -6,18 +6,19 @@ Authorization is the operator's; no header of the client is forwarded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from backends.endpoint import Endpoint, EngineClient
 from backends.engine_numbers import token_count
-from backends.json_calls import json_object, post_json, sound_answer
+from backends.json_calls import JsonCall, json_answer, sound_answer
 from backends.kind import EngineKind
 from backends.metrics import MetricsReader
 from backends.sse import SseScanner
-from backends.stream import EngineStream
+from backends.stream import StreamedCall
 from router.core.errors import UpstreamError
-from router.core.interfaces import COUNTED_FIELDS, Call
+from router.core.interfaces import COUNTED_FIELDS, Call, OpenCall, Sink
 from router.core.types import LoadReport
 
 PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions", "embeddings": "/v1/embeddings"}
@@ -35,6 +36,15 @@ def generation_body(call: Call, chat_bound: str, *, counts_each: bool = False) -
     if call.usage_each and counts_each:
         wanted["continuous_usage_stats"] = True
     body["stream_options"] = wanted
+    return body
+
+
+def non_streaming_body(call: Call, chat_bound: str) -> dict[str, Any]:
+    """The body of a request for an answer in one piece."""
+    body = bounded_body(call, chat_bound)
+    if call.api != "embeddings":
+        body["stream"] = False
+        body.pop("stream_options", None)
     return body
 
 
@@ -99,24 +109,26 @@ class OpenAIBackend:
     def busy(self) -> int:
         return self.pool.busy_connections
 
-    async def stream(self, call: Call) -> EngineStream:
-        kind = self._kind
-        body = generation_body(call, kind.chat_bound, counts_each=kind.counts_each)
+    def start(self, call: Call, sink: Sink) -> OpenCall:
+        kind, model = self._kind, call.candidate.model
+        streams = call.streams and call.api != "embeddings"
+        if streams:
+            body = generation_body(call, kind.chat_bound, counts_each=kind.counts_each)
+        else:
+            body = non_streaming_body(call, kind.chat_bound)
         if kind.salts_cache:
             _salt_cache(call, body)
-        connection = await post_json(self.pool, self._heads[call.api], call.request_id_value, body, call.sent)
-        return EngineStream(connection, SseScanner(call.candidate.model, choices=_choices(body)))
-
-    async def complete(self, call: Call) -> dict[str, Any]:
-        body = bounded_body(call, self._kind.chat_bound)
-        if self._kind.salts_cache:
-            _salt_cache(call, body)
-        if call.api != "embeddings":
-            body["stream"] = False
-            body.pop("stream_options", None)
-        answer = await self._json(self._heads[call.api], call.request_id_value, body, call.sent)
-        answer["model"] = call.candidate.model
-        return sound_answer(answer)
+        head, value = self._heads[call.api], call.request_id_value
+        opened: StreamedCall | JsonCall
+        if streams:
+            opened = StreamedCall(
+                self.pool, head, value, body, SseScanner(model, choices=_choices(body)), sink
+            )
+        else:
+            read = partial(_renamed, model)
+            opened = JsonCall(self.pool, head, value, body, sink, read, vectors=call.api == "embeddings")
+        opened.start()
+        return opened
 
     async def count_tokens(self, call: Call) -> int | None:
         if not self._tokenizes:
@@ -159,7 +171,7 @@ class OpenAIBackend:
 
     async def _tokenize(self, request_id: str, body: dict[str, Any]) -> int | None:
         try:
-            answer = await self._json(self._tokenize_head, request_id, body)
+            answer = await json_answer(self.pool, self._tokenize_head, request_id, body)
         except UpstreamError as error:
             if error.status in {404, 405, 501}:  # also a router or proxy before the engine
                 self._tokenizes = False
@@ -167,11 +179,11 @@ class OpenAIBackend:
             raise
         return token_count(answer.get("count"))
 
-    async def _json(
-        self, head: bytes, request_id: str, body: dict[str, Any], sent: Callable[[], None] | None = None
-    ) -> dict[str, Any]:
-        connection = await post_json(self.pool, head, request_id, body, sent)
-        return await json_object(connection, vectors=head is self._heads["embeddings"])
+
+def _renamed(model: str, answer: dict[str, Any]) -> dict[str, Any]:
+    """A sound answer under the fleet's name of its model."""
+    answer["model"] = model
+    return sound_answer(answer)
 
 
 OPENAI = EngineKind(

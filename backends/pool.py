@@ -8,9 +8,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import ssl
-from collections.abc import Callable
 
-from backends.http1 import Connection, ConnectionLost, Origin
+from backends.http1 import Connection, Origin
 from router.background import surviving
 from router.core.errors import OutOfSockets, UpstreamError, UpstreamTimeout
 
@@ -58,35 +57,45 @@ class Pool:
     def busy_connections(self) -> int:
         return len(self._busy)
 
-    async def post(
-        self, head: bytes, request_id: str, body: bytes, sent: Callable[[], None] | None = None
-    ) -> Connection:
-        """Send a POST made with `request_head`; returns when the response's head is here. `sent` is called when it is on
-        its way.
+    def take_idle(self) -> Connection | None:
+        """A connection to send a request on; None if one has to be made. Raises UpstreamError if the pool is closed."""
+        if self._closed:
+            raise UpstreamError("the backend is closed")
+        if not self._idle:
+            return None
+        connection = self._idle.pop()
+        now = asyncio.get_running_loop().time()
+        if connection.idle_since is not None and now - connection.idle_since > self._idle_connection_s:
+            connection.close_idle()  # the freshest is too old, so all are; the sweep closes the others
+            return None
+        self._busy.add(connection)
+        return connection
 
-        A reused connection that dies before the first byte of the answer (the engine's keep-alive ran
-        out just then) is replaced once by a fresh one.
-        """
-        full_head = b"%b%b\r\ncontent-length: %d\r\n\r\n" % (head, request_id.encode("ascii"), len(body))
-        connection = self._take_idle()
-        reused = connection is not None
-        while True:
-            if connection is None:
-                connection = await self._connect()
-            connection.send(full_head, body)
-            if sent is not None and connection.error is None:
-                sent()
-            try:
-                while connection.error is None and not connection.head_complete:
-                    await connection.wait()
-            except asyncio.CancelledError:
-                connection.abort()
-                raise
-            if connection.error is None or connection.head_complete:
-                return connection
-            if not (reused and isinstance(connection.error, ConnectionLost) and not connection.answering):
-                raise connection.error
-            connection, reused = None, False
+    async def connect(self) -> Connection:
+        """A new connection. Raises UpstreamError; `unreachable` unless this machine is at fault."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                _, connection = await loop.create_connection(
+                    lambda: Connection(self, loop), self._origin.host, self._origin.port, ssl=self._tls
+                )
+        except TimeoutError as error:
+            raise UpstreamTimeout("no connection to the engine in time", unreachable=True) from error
+        except OSError as error:  # refused, unreachable, unknown host, a certificate that does not verify
+            if error.errno in _SHORTAGE:
+                raise OutOfSockets(
+                    f"the gateway has no socket left ({errno.errorcode[error.errno]})"
+                ) from error
+            raise UpstreamError(
+                f"cannot connect to the engine ({type(error).__name__})", unreachable=True
+            ) from error
+        if self._closed:
+            connection.abort()
+            raise UpstreamError("the backend is closed")
+        self._busy.add(connection)
+        if self._sweep is None:
+            self._sweep = loop.call_later(self._sweep_s, self._on_sweep, loop)
+        return connection
 
     async def aclose(self) -> None:
         """Close every connection; readers get an error."""
@@ -116,41 +125,6 @@ class Pool:
             self._idle.remove(connection)
 
     # --- internal
-    def _take_idle(self) -> Connection | None:
-        if self._closed:
-            raise UpstreamError("the backend is closed")
-        if not self._idle:
-            return None
-        connection = self._idle.pop()
-        now = asyncio.get_running_loop().time()
-        if connection.idle_since is not None and now - connection.idle_since > self._idle_connection_s:
-            connection.close_idle()  # the freshest is too old, so all are; the sweep closes the others
-            return None
-        self._busy.add(connection)
-        return connection
-
-    async def _connect(self) -> Connection:
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(self._connect_timeout_s):
-                _, connection = await loop.create_connection(
-                    lambda: Connection(self, loop), self._origin.host, self._origin.port, ssl=self._tls
-                )
-        except TimeoutError as error:
-            raise UpstreamTimeout("no connection to the engine in time", unreachable=True) from error
-        except OSError as error:  # refused, unreachable, unknown host, a certificate that does not verify
-            if error.errno in _SHORTAGE:
-                raise OutOfSockets(
-                    f"the gateway has no socket left ({errno.errorcode[error.errno]})"
-                ) from error
-            raise UpstreamError(
-                f"cannot connect to the engine ({type(error).__name__})", unreachable=True
-            ) from error
-        self._busy.add(connection)
-        if self._sweep is None:
-            self._sweep = loop.call_later(self._sweep_s, self._on_sweep, loop)
-        return connection
-
     def _on_sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         with surviving("pool-sweep"):
             self._close_idle_and_silent(loop)

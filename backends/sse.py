@@ -55,7 +55,6 @@ class SseScanner:
         "_early_bytes",
         "_edge",
         "_empty",
-        "_end",
         "_held",
         "_held_bytes",
         "_max_event_bytes",
@@ -65,6 +64,7 @@ class SseScanner:
         "_null_text",
         "_rename",
         "_renamed",
+        "_seam",
         "_usage",
         "done",
         "failure",
@@ -85,8 +85,8 @@ class SseScanner:
         self._early_bytes = 0
         # Learned from the first token's event: how this engine writes its JSON.
         self._before: bytes | None = None  # an ordinary event up to its text
-        self._end = b""  # and from the text's closing quote on
-        self._after = b""  # the same with the blank line
+        self._after = b""  # and from the text's closing quote on, with the blank line
+        self._seam = b""  # between two of its kind
         self._constant_bytes = 0
         self._null_finish: bytes | None = None
         self._empty = b""
@@ -161,35 +161,31 @@ class SseScanner:
             data = data[: len(data) - len(rest)].replace(b"\r\n", b"\n")
         else:
             rest = b""
-        cut = data.rfind(b"\n\n")
-        if cut < 0:
+        stop = data.rfind(b"\n\n") + 2  # of the last whole event
+        if stop < 2:
             self._hold(data + rest)
             self._check_size()
             return None
-        self._hold(data[cut + 2 :] + rest)
+        self._hold(data[stop:] + rest)
         self._check_size()
         out: list[bytes] = []
-        tokens = 0
+        tokens = at = 0
         usage: Mapping[str, Any] | None = None
         finish_reason: str | None = None
         failure, self.failure = self.failure, None
-        before = self._before
-        for event in data[:cut].split(b"\n\n"):
+        while at < stop:
+            if self._before is not None and data.startswith(self._before, at):
+                count, end = self._run(data, self._before, at, stop)
+                if count:
+                    run = data[at : end - 2]
+                    out.append(run if self._rename is None else run.replace(self._rename, self._renamed))
+                    tokens += count
+                    at = end
+                    continue
+            end = data.find(b"\n\n", at, stop)
+            event, at = data[at:end], end + 2
             if not event:
                 continue  # an engine may send 100000 blank lines in a read
-            # The bulk of an answer that came in one read: each event costs its comparison only.
-            if (
-                before is not None
-                and len(event) > len(before)
-                and event.startswith(before)
-                and event.endswith(self._end)
-                and len(event) + 2 > self._constant_bytes
-                and event[len(before)] != QUOTE
-                and b"\n" not in event
-            ):
-                tokens += 1
-                out.append(event if self._rename is None else event.replace(self._rename, self._renamed))
-                continue
             text = data_of(event)
             if text is None:
                 continue  # a comment that keeps the connection alive, or blank lines
@@ -229,13 +225,28 @@ class SseScanner:
                 tokens += 1
                 self._learn(event)
                 self.started = True
-            before = self._before  # an event written in another way unlearns it
         if self.failure is None and not self.done:
             self.failure = failure
         if out:
             out.append(b"")
             return Batch(b"\n\n".join(out), tokens, usage, finish_reason)
         return Batch(b"", 0, usage, None) if usage is not None else None
+
+    def _run(self, data: bytes, before: bytes, at: int, stop: int) -> tuple[int, int]:
+        """How many events from `at` on are the learned one but for their text, and where they end: the bulk of an answer
+        that came in one read. A text with a quote in it ends the run."""
+        after, seam = self._after, self._seam
+        seam_bytes, find, startswith = len(seam), data.find, data.startswith
+        start = at + len(before)
+        quote = find(b'"', start, stop)
+        count = 0
+        while quote > start and startswith(seam, quote) and find(b"\n", start, quote) < 0:
+            count += 1
+            start = quote + seam_bytes
+            quote = find(b'"', start, stop)
+        if quote > start and startswith(after, quote) and find(b"\n", start, quote) < 0:
+            return count + 1, quote + len(after)
+        return count, start - len(before)
 
     def _learn(self, event: bytes) -> None:
         """How the engine spaces its JSON, from an event with a token. Several choices may share one event,
@@ -252,8 +263,8 @@ class SseScanner:
         text = _TEXT.search(event)
         if text is not None and b"\n" not in event and self._usage not in event:
             self._before = event[: text.start(1)]
-            self._end = event[text.end(1) :]
-            self._after = self._end + b"\n\n"
+            self._after = event[text.end(1) :] + b"\n\n"
+            self._seam = self._after + self._before
             self._constant_bytes = len(self._before) + len(self._after)
 
     def _renamed_event(self, event: bytes, payload: dict[str, Any]) -> bytes:

@@ -1,17 +1,18 @@
-"""One streaming answer: a connection's bytes through a scanner."""
+"""One streamed answer: a connection's bytes through a scanner to whoever follows the call."""
 
 from __future__ import annotations
 
-import asyncio
-from typing import Protocol
+from typing import Any, Protocol
 
-from backends.http1 import Aborted, Connection
+from backends.http1 import Connection
+from backends.pool import Pool
+from backends.post import Post
 from router.background import failed
 from router.core.errors import UpstreamError
 from router.core.interfaces import Batch, Sink
 
 #: What reading a value of another type than expected raises.
-_OF_ODD_SHAPES = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
+ODD_SHAPES = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
 class Scanner(Protocol):
@@ -24,121 +25,77 @@ class Scanner(Protocol):
     def feed(self, data: bytes) -> Batch | None: ...
 
 
-class EngineStream:
-    """`router.core.interfaces.Stream` over one connection, which it owns until its end."""
+class StreamedCall(Post):
+    """`router.core.interfaces.OpenCall` for an answer that is streamed."""
 
-    __slots__ = ("_connection", "_ended", "_finished", "_scanner", "_sink", "_stalled")
+    __slots__ = ("_paused", "_scanner", "_sink", "_take")
 
-    def __init__(self, connection: Connection, scanner: Scanner) -> None:
-        self._connection: Connection | None = connection
+    def __init__(
+        self, pool: Pool, head: bytes, request_id: str, body: Any, scanner: Scanner, sink: Sink
+    ) -> None:
+        """Raises UpstreamRejected for a body that JSON cannot hold."""
+        super().__init__(pool, head, request_id, body)
         self._scanner = scanner
-        self._ended: UpstreamError | None = None
-        self._sink: Sink | None = None
-        self._finished: asyncio.Future[None] | None = None
-        self._stalled = False
-
-    async def read(self) -> Batch | None:
-        connection = self._connection
-        if connection is None:
-            if self._ended is not None:
-                raise self._ended
-            return None
-        try:
-            while True:
-                batch = self._next(connection)
-                if batch is not None:
-                    return batch
-                if self._connection is None:
-                    return None
-                await connection.wait()
-        except BaseException as error:
-            self._give_up(error)
-            raise
-
-    async def pump(self, sink: Sink) -> None:
-        connection = self._connection
-        if connection is None:
-            if self._ended is not None:
-                raise self._ended
-            return
         self._sink = sink
-        finished = self._finished = asyncio.get_running_loop().create_future()
-        connection.listener = self._arrived
-        try:
-            self._arrived()
-            await finished
-        except BaseException as error:
-            connection.listener = None
-            self._give_up(error)
-            raise
+        self._take = sink.take
+        self._paused = False
 
     def resume(self) -> None:
-        self._stalled = False
-        self._arrived()
+        """Go on after `Sink.take` paused it."""
+        self._paused = False
+        self._came()
 
-    def abort(self) -> None:
-        if self._connection is not None:
-            self._give_up(Aborted("the attempt was cancelled"))
+    def _sent(self) -> None:
+        self._sink.sent()
 
-    def _next(self, connection: Connection) -> Batch | None:
-        """A batch if one is here; None if not yet, or at the end (the connection is given back then)."""
+    def _failed(self, error: Exception) -> None:
+        self._sink.failed(error)
+
+    def _opened(self, connection: Connection) -> None:
+        self._body = b""  # it is not sent again
+        connection.listener = self._came
+        self._came()
+
+    def _came(self) -> None:
+        """Something may have changed: hand over what is here."""
+        connection = self._connection
+        if connection is None or self._paused:
+            return
         scanner = self._scanner
-        while True:
-            if scanner.done:
-                self._connection = None
-                connection.release()
-                return None
-            if scanner.failure is not None:
-                raise scanner.failure
-            data = connection.take()
-            if data is None:
-                return None
-            if not data:
-                raise UpstreamError("the engine's stream ended without its end mark")
-            batch = scanner.feed(data)
-            if batch is not None:
+        try:
+            while not scanner.done:
+                if scanner.failure is not None:
+                    raise scanner.failure
+                data = connection.take()
+                if data is None:
+                    return
+                if not data:
+                    raise UpstreamError("the engine's stream ended without its end mark")
+                batch = scanner.feed(data)
+                if batch is None:
+                    continue
                 # Before the first token the request's own time limits hold, not the idle limit.
                 connection.watched = scanner.started
-                return batch
-
-    def _arrived(self) -> None:
-        """Something may have changed: hand the sink what is here. Runs inside the transport's callback."""
-        connection, finished, sink = self._connection, self._finished, self._sink
-        if connection is None or finished is None or sink is None or self._stalled or finished.done():
-            return
-        try:
-            while (batch := self._next(connection)) is not None:
-                if sink(batch):
-                    self._stalled = (
-                        True  # unread bytes pile up to the connection's mark, then it stops reading
-                    )
-                    return
+                paused = self._take(batch)
                 if self._connection is None:
-                    break
-            if self._connection is None:
-                connection.listener = None
-                finished.set_result(None)
-        except (
-            _OF_ODD_SHAPES
-        ) as error:  # an event that nobody has thought of fails its attempt, not the request
+                    return  # aborted by whoever took it
+                if paused:  # unread bytes pile up to the connection's mark, then it stops reading
+                    self._paused = True
+                    return
+        except UpstreamError as error:
+            self._end_with(error)
+            return
+        except ODD_SHAPES as error:  # an event that nobody has thought of fails its attempt, not the request
             failed("engine-answer", error)
-            self._end_with(connection, finished, UpstreamError("the engine's answer has an unknown shape"))
-        except BaseException as error:  # noqa: BLE001 (raised again by `pump`, whose task it belongs to)
-            self._end_with(connection, finished, error)
-
-    @staticmethod
-    def _end_with(connection: Connection, finished: asyncio.Future[None], error: BaseException) -> None:
-        connection.listener = None
-        if not finished.done():
-            finished.set_exception(error)
-
-    def _give_up(self, error: BaseException) -> None:
-        connection = self._connection
-        self._ended = error if isinstance(error, UpstreamError) else Aborted("the attempt was cancelled")
+            self._end_with(UpstreamError("the engine's answer has an unknown shape"))
+            return
+        except Exception as error:  # noqa: BLE001 (the root of the transport's callback)
+            self._end_with(error)
+            return
         self._connection = None
-        if connection is not None:
-            connection.listener = None
-            connection.abort()
-        finished = self._finished
-        if finished is not None and not finished.done():
-            finished.set_exception(self._ended)
+        connection.release()
+        self._sink.ended(None)
+
+    def _end_with(self, error: Exception) -> None:
+        self.abort()
+        self._sink.failed(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -58,3 +59,21 @@ def check_options(args: argparse.Namespace, refuse: Callable[[str], Exception], 
 def option(name: str) -> str:
     """An argument's name as it is typed."""
     return f"--{name.replace('_', '-')}"
+
+
+def whole_number(text: str) -> int:
+    """An argument that counts something. Raises ArgumentTypeError."""
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
+    return int(text)
+
+
+def positive_number(text: str) -> float:
+    """An argument that measures something. Raises ArgumentTypeError."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be above 0, not {text!r}")
+    return value

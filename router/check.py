@@ -49,6 +49,8 @@ def run(args: argparse.Namespace) -> int:
         }
         print(json.dumps(schema, indent=2))
         return 0
+    from predictors import kernels
+
     config = load(args.config, policies=POLICIES, profiles=profiles.names())
     try:
         _check_secrets(config, args.config)
@@ -63,11 +65,23 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         instances = [each.name for each in config.instances]
         models = [each.name for each in config.models]
-        print(json.dumps({"ok": True, "models": models, "instances": instances, "warnings": found}))
+        native = kernels.WHY_NOT_NATIVE is None
+        print(
+            json.dumps(
+                {
+                    "ok": True,
+                    "models": models,
+                    "instances": instances,
+                    "compiled_kernels": native,
+                    "warnings": found,
+                }
+            )
+        )
         return 0
     # A file or a pipe has no terminal width.
     console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 240)
     console.print(_table(config))
+    console.print(f"note: {kernels.description()}", markup=False)
     for warning in found:
         console.print(f"warning: {warning}", markup=False, style="yellow")
     console.print(f"{args.config}: ok{', with warnings' if found else ''}", markup=False)

@@ -24,6 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 from router.core import events
 from router.core.errors import Refusal
 from router.core.events import (
+    Dispatch,
     Event,
     Failure,
     Finish,
@@ -224,7 +225,9 @@ def _instruction(instruction: Instruction) -> Any:
     name = type(instruction).__name__
     if isinstance(instruction, Finish):
         return [name, instruction.request_id, list(map(_result, instruction.settlement))]
-    return [name, *map(_result, instruction)]
+    # A stream is the rule, and not written: so logs of before there was a choice are compared too.
+    written = instruction[:-1] if isinstance(instruction, Dispatch) and instruction.streams else instruction
+    return [name, *map(_result, written)]
 
 
 def _result(value: Any) -> Any:

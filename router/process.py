@@ -17,7 +17,7 @@ from router.config import ConfigError, FleetConfig
 from router.core.errors import Refusal
 from router.emulated import Engines
 from router.gateway.app import create_app
-from router.gateway.endpoints import Api
+from router.gateway.endpoints import ROUTES, HotPaths
 from router.gateway.http.server import GatewayServer, server_config
 from router.gateway.service import Gateway
 from router.gateway.telemetry.exposition import Page
@@ -132,11 +132,10 @@ async def run_gateway(
             loop.call_soon(ready)
 
         scrape: Callable[[], Awaitable[Page]] | None = None if place is None else place.scrape
-        app = Api(gateway, create_app(gateway, started, scrape))
+        app = create_app(gateway, started, scrape)
         raise_open_files()
-        server = GatewayServer(
-            server_config(app, config.server.host, config.server.port, grace_s=2.0), lambda: gateway.config
-        )
+        settings = server_config(app, config.server.host, config.server.port, grace_s=2.0)
+        server = GatewayServer(settings, lambda: gateway.config, ROUTES, HotPaths(gateway))
         gateway.metrics.sources.connections = lambda: (server.connections, server.closed)
         process = Process(gateway, server)
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     """Replay a log. Returns 0 if all instructions are the same, 1 if some differ, 2 if the log cannot be replayed."""
     try:
         events, differences = replay(args.file)
-    except (LogError, ArtifactError, OSError) as error:
+    except (LogError, ArtifactError) as error:
         sys.stderr.write(f"headway replay-decisions: {error}\n")
         return 2
     if args.json:

@@ -22,6 +22,7 @@ import backends
 import policies
 from backends.engine import profiles
 from policies.settings import TargetTable
+from predictors import kernels
 from predictors.learned.artifact import ArtifactError
 from predictors.learned.models import Models, load_models
 from predictors.online.predictor import OnlinePredictor
@@ -131,6 +132,7 @@ def text_estimators(predictor: OnlinePredictor) -> dict[str, TextEstimator]:
 
 def create_predictor(config: FleetConfig) -> OnlinePredictor:
     """The predictor of a fleet file. Raises ConfigError for an artifact that is damaged or does not fit."""
+    logger.info("%s", kernels.description())
     return OnlinePredictor(load_artifacts(config))
 
 

@@ -6,7 +6,7 @@ sends Poisson arrivals at each rate for `--seconds`, with prompts and answers of
 logarithmic scale, waits for all answers, and writes DIR/measurement.jsonl. Answers have the requested length
 (`ignore_eos`, `min_tokens`: vLLM and servers that know its fields). The engine's gauges are read from /metrics
 twice a second where it has them. The last rates should be more than the engine can serve: only then does a
-measurement tell how a queue grows. Prompts differ between levels, so that no cache is warmed.
+measurement show how a queue grows. Prompts differ between levels, so that no cache is warmed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import uvloop
 
 from backends.metrics import MetricsReader
 from benchmarks.calibrate.measured import Level, Measured, State, write_file
-from benchmarks.replay.client import Target, body_of, check_url, send, wire_for
+from benchmarks.replay.client import Target, body_of, check_url, key_from, send, wire_for
 from benchmarks.replay.row import Row
 from benchmarks.replay.wire import Wire
 from benchmarks.workloads.arrivals import poisson
@@ -57,9 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     try:
         check_url(args.url)
-        target = Target(
-            args.url, args.model, seed=args.seed, timeout_s=args.timeout, api_key=_key(args.api_key_env)
-        )
+        key = key_from(os.environ, args.api_key_env, "--api-key-env")
+        target = Target(args.url, args.model, seed=args.seed, timeout_s=args.timeout, api_key=key)
         levels = uvloop.run(_measure(args, target))
         args.out.mkdir(parents=True, exist_ok=True)
         details = {
@@ -90,14 +89,6 @@ def _range(text: str) -> tuple[int, int]:
     if not 1 <= low <= high:
         raise ValueError
     return low, high
-
-
-def _key(variable: str | None) -> str | None:
-    if variable is None:
-        return None
-    if not (key := os.environ.get(variable)):
-        raise WorkloadError(f"--api-key-env {variable}: that variable is not set")
-    return key
 
 
 async def _measure(args: argparse.Namespace, target: Target) -> list[Level]:

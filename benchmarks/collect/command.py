@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import math
 import os
 import sys
 import time
@@ -18,6 +17,7 @@ from rich.console import Console
 from rich.progress import TimeElapsedColumn
 from rich.table import Table
 
+from benchmarks.checks import positive_number, whole_number
 from benchmarks.collect.drive import Collection, Level, Settings, collect
 from benchmarks.collect.drive import Progress as Standing
 from benchmarks.collect.engines import fleet_from, open_engines
@@ -74,7 +74,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help='one prompt a line, JSON lines with "prompt", or a workload file',
     )
     what.add_argument(
-        "--max-tokens", type=_count, default=512, metavar="N", help="bound of every answer (default 512)"
+        "--max-tokens",
+        type=whole_number,
+        default=512,
+        metavar="N",
+        help="bound of every answer (default 512)",
     )
     what.add_argument(
         "--emulate-lengths",
@@ -87,14 +91,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--concurrency", type=_counts, default=(), metavar="N,N..", help="requests always in flight"
     )
     load.add_argument(
-        "--requests", type=_count, default=100, metavar="N", help="a level, instance and model (default 100)"
+        "--requests",
+        type=whole_number,
+        default=100,
+        metavar="N",
+        help="a level, instance and model (default 100)",
     )
     load.add_argument(
-        "--timeout-s", type=_seconds, default=120.0, metavar="S", help="for one answer (default 120)"
+        "--timeout-s", type=positive_number, default=120.0, metavar="S", help="for one answer (default 120)"
     )
     load.add_argument(
         "--report-s",
-        type=_seconds,
+        type=positive_number,
         default=1.0,
         metavar="S",
         help="between two reads of an engine's load (default 1)",
@@ -282,25 +290,9 @@ def _many(one: Callable[[str], Any], text: str) -> tuple[Any, ...]:
     return values
 
 
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"expected a number above 0, not {text!r}")
-    return value
-
-
-def _count(text: str) -> int:
-    if not text.strip().isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, not {text!r}")
-    return int(text)
-
-
 def _rates(text: str) -> tuple[float, ...]:
-    return _many(_seconds, text)
+    return _many(positive_number, text)
 
 
 def _counts(text: str) -> tuple[int, ...]:
-    return _many(_count, text)
+    return _many(whole_number, text)

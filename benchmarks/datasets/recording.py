@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from predictors.training.dataset import Attempt, State
-from router.core.interfaces import Option, Predictor
+from router.core.interfaces import Predictor
 from router.core.state import Instance
-from router.core.types import Candidate, EndedHow, Prediction, PromptFeatures, Request
+from router.core.types import Candidate, EndedHow, Prediction, Request
 
 
 class RecordingPredictor:
@@ -25,25 +24,12 @@ class RecordingPredictor:
         self._inner = inner
         self._runs = runs
         self._cached_tokens = cached_tokens
-        self._open: dict[
-            tuple[str, str], int
-        ] = {}  # attempts under way by request and instance: hedges have two
-
-    def predict(self, request: Request, candidate: Candidate, instance: Instance, now: float) -> Prediction:
-        """As the inner one."""
-        return self._inner.predict(request, candidate, instance, now)
-
-    def predict_all(self, request: Request, options: Sequence[Option], now: float) -> None:
-        """As the inner one."""
-        self._inner.predict_all(request, options, now)
-
-    def qualities(self, request: Request, candidates: Sequence[Candidate]) -> Sequence[float | None]:
-        """As the inner one."""
-        return self._inner.qualities(request, candidates)
-
-    def ttft_floor_s(self, request: Request, candidate: Candidate, instance: Instance) -> float:
-        """As the inner one."""
-        return self._inner.ttft_floor_s(request, candidate, instance)
+        #: Attempts under way by request and instance: hedges have two.
+        self._open: dict[tuple[str, str], int] = {}
+        self.predict, self.predict_all = inner.predict, inner.predict_all
+        self.qualities, self.ttft_floor_s = inner.qualities, inner.ttft_floor_s
+        self.observe_quality, self.receive = inner.observe_quality, inner.receive
+        self.use, self.forget = inner.use, inner.forget
 
     def observe_dispatch(
         self, request: Request, candidate: Candidate, instance: Instance, prediction: Prediction, now: float
@@ -123,21 +109,3 @@ class RecordingPredictor:
             State(self._runs[instance.name], now, report.running, report.waiting, report.kv_usage)
         )
         self._inner.observe_report(instance, now)
-
-    def observe_quality(
-        self, model: str, features: PromptFeatures, quality: float, *, recorded: bool = False
-    ) -> None:
-        """As the inner one."""
-        self._inner.observe_quality(model, features, quality, recorded=recorded)
-
-    def receive(self, message: bytes, instances: Mapping[str, Instance], now: float) -> None:
-        """As the inner one."""
-        self._inner.receive(message, instances, now)
-
-    def use(self, models: Any) -> None:
-        """As the inner one."""
-        self._inner.use(models)
-
-    def forget(self, instance: str) -> None:
-        """As the inner one."""
-        self._inner.forget(instance)

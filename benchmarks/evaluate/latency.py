@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.evaluate.figures import Curve, Evaluation, Figure, pinball
 from benchmarks.evaluate.latency_baselines import LINEAR, TREES, Baseline, fit_linear, fit_trees
 from benchmarks.evaluate.times import LEAST, TIMES, blocks_of, check_apart, figure, relative_errors
-from predictors.analytic.quantiles import TAUS
+from predictors.kernels.levels import TAUS
 from predictors.learned.artifact import Artifact
 from predictors.learned.latency.features import TARGET_FEATURES
 from predictors.learned.latency.model import LatencyModel

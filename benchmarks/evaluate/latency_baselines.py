@@ -9,7 +9,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.linear_model import Ridge
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from predictors.analytic.quantiles import TAUS
+from predictors.kernels.levels import TAUS
 from predictors.training.replay import Episode
 
 TREES, LINEAR = "gradient-boosted trees", "linear"

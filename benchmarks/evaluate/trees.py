@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.evaluate.figures import Evaluation, Figure, pinball
 from benchmarks.evaluate.times import LEAST, TIMES, blocks_of, figure, relative_errors
-from predictors.analytic.quantiles import TAUS
+from predictors.kernels.levels import TAUS
 from predictors.learned.artifact import Artifact
 from predictors.learned.trees import TAU, TreeModel
 from predictors.training.dataset import Dataset, DatasetError

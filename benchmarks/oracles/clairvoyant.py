@@ -123,7 +123,8 @@ class _Search:
             self._settle()
 
     def complete(self) -> tuple[list[Job], tuple[int, ...]]:
-        """The best schedule with all that wait: soft ones at the end, hard ones refused."""
+        """The jobs of the best schedule, and the indices of refused requests. Of the requests that still wait, those with a
+        hard SLO are refused; the others are sent after the end of the schedule."""
         truth = self._truth
         jobs = list(self._best.values())
         end_s = max((each.end_s for each in serve(truth, jobs).values()), default=0.0)

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 from rich.progress import TimeRemainingColumn
 
+from benchmarks.checks import positive_number, whole_number
 from benchmarks.overhead import report
 from benchmarks.overhead.processes import StartError
 from benchmarks.overhead.runs import TARGETS, Measured, measure, run_count
@@ -24,13 +25,19 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m benchmarks.overhead",
         description="Measure what the gateway itself costs, beside no gateway and beside nginx as a plain proxy.",
     )
-    made.add_argument("--passes", type=_count, default=3, metavar="N", help="repeat N times (default 3)")
     made.add_argument(
-        "--duration", type=_positive, default=3.0, metavar="S", help="seconds a run measures (default 3)"
+        "--passes", type=whole_number, default=3, metavar="N", help="repeat N times (default 3)"
+    )
+    made.add_argument(
+        "--duration",
+        type=positive_number,
+        default=3.0,
+        metavar="S",
+        help="seconds a run measures (default 3)",
     )
     made.add_argument(
         "--rate",
-        type=_positive,
+        type=positive_number,
         default=200.0,
         metavar="R",
         help="requests/s of the scenario json (default 200)",
@@ -116,17 +123,3 @@ def _names(text: str, known: Sequence[str]) -> list[str]:
     if unknown:
         raise argparse.ArgumentTypeError(f"{', '.join(unknown)!r} is none of {', '.join(known)}")
     return list(dict.fromkeys(names))
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return value
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError("must be above 0")
-    return value

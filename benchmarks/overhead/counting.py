@@ -66,9 +66,11 @@ class _Calls:
         return Counted()
 
     def _event(self, frame: FrameType, event: str, argument: Any) -> None:
+        code = frame.f_code
+        if code.co_filename == __file__:  # `_counted`
+            return
         if event == "call":
             self._calls += 1
-            code = frame.f_code
             self._awaits += bool(code.co_flags & inspect.CO_COROUTINE)
             self._numpy += "/numpy/" in code.co_filename
         elif event == "c_call":

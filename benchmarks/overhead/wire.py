@@ -113,7 +113,7 @@ def closing(chunks: int, usage: bool) -> bytes:
 
 
 def content_event(stamp_ns: int) -> bytes:
-    """One content event as vLLM writes it, its text the time of writing."""
+    """One content event as vLLM writes it. Its text is `stamp_ns`, the time of writing."""
     return _EVENT % (STAMP_DIGITS, stamp_ns)
 
 

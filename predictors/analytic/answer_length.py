@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from predictors.analytic.length_table import LengthTable
+from predictors.kernels import LengthTable
 from router.core.types import Candidate, Request
 
 

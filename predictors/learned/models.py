@@ -131,7 +131,8 @@ UNTRAINED = Models()
 
 
 def load_models(directory: Path | None = None) -> Models:
-    """The artifacts of a directory. For a missing kind, the shipped artifact is used (None: for all kinds).
+    """The artifacts of a directory. A missing kind is loaded from the shipped artifacts; without a directory, all kinds
+    are.
 
     Raises ArtifactError for a directory without any artifact, and for an artifact that is damaged or does not fit this
     version.

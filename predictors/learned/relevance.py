@@ -21,11 +21,10 @@ of the two scales.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import log
 
 import numpy as np
 
+from predictors.kernels import Encoder, RelevanceHeads, RelevanceNetwork
 from predictors.learned.artifact import Artifact, ArtifactError, sizes
 from predictors.learned.names import model_key
 from predictors.learned.text import COUNTS, HEAD_TOKENS, TAIL_TOKENS, TEXT_FEATURES
@@ -38,136 +37,12 @@ RELEVANCE_FEATURES: tuple[str, ...] = (
     *COUNTS,
 )
 
-#: The weight of a prototype falls by this for each unit of cosine below the nearest one's.
-SHARPNESS = 20.0
-#: With this many prompts near it, a prototype's departure counts half.
-HALF_EVIDENCE = 5.0
-_WORDS = 1 << 16
-_PAIRS = 1 << 20
 #: Sets of models whose parts are cached.
 _FLEETS = 64
 
 
-def grams(features: PromptFeatures) -> np.ndarray:
-    """Ids of a prompt's words and of its pairs of neighbouring words, with repeats; int64 in [0, 2**16 + 2**20)."""
-    words = features.head + features.tail
-    count = len(words)
-    found = np.empty(max(2 * count - 1, 0), dtype=np.int64)
-    found[:count] = words
-    if count > 1:
-        pairs = found[count:]
-        np.multiply(found[1:count], 2654435761, out=pairs)
-        pairs += found[: count - 1] * 40503
-        pairs += 12345
-        pairs %= _PAIRS
-        pairs += _WORDS
-    return found
-
-
-def count_features(counts: Sequence[int]) -> list[float]:
-    """`PromptFeatures.counts` as numbers of similar size: logarithms of lengths, shares of kinds of characters."""
-    size, lines, words, digits, signs, capitals, not_ascii, questions = counts
-    read = min(max(size, 1), 3072) / 10
-    return [
-        log(max(size, 1)),
-        log(max(lines, 1)),
-        log(max(words, 1)),
-        digits / read,
-        signs / read,
-        capitals / read,
-        not_ascii / read,
-        min(questions, 5),
-    ]
-
-
-class Encoder:
-    """`ids` (G,) are the known grams, and `idf` (G,) their weights. `table` (G, D) is what each adds to the vector, in
-    whole numbers of `step` (G,); `lexicon` (G, L) and `lexicon_step` (G,) are the same for its effect on quality.
-    `unknown_idf` is that of an unknown gram."""
-
-    def __init__(
-        self,
-        ids: np.ndarray,
-        idf: np.ndarray,
-        table: np.ndarray,
-        step: np.ndarray,
-        lexicon: np.ndarray,
-        lexicon_step: np.ndarray,
-        unknown_idf: float,
-    ) -> None:
-        self.ids, self.idf, self.table, self.step, self.unknown_idf = ids, idf, table, step, unknown_idf
-        # Real numbers in memory, and one more row: the unknown gram, which adds nothing.
-        self._unknown = len(ids)
-        adds = np.concatenate([table * step[:, None], lexicon * lexicon_step[:, None]], axis=1)
-        self._adds = np.concatenate([adds, np.zeros_like(adds[:1])]).astype(np.float32)
-        self._idf = np.append(idf, unknown_idf).astype(np.float32)
-        self._row = np.full(_WORDS + _PAIRS, self._unknown, dtype=np.int32)
-        self._row[ids] = np.arange(len(ids))
-
-    def vector(self, features: PromptFeatures) -> np.ndarray:
-        """(D + counts + 1 + L,) float32: a direction of length 1 (zeros where nothing is known), the counts, the share
-        of the prompt's weight that the direction stands for, in [0, 1], and the lexicon's scores."""
-        size = self.table.shape[1]
-        first_score = size + len(COUNTS) + 1
-        out = np.zeros(len(COUNTS) + 1 + self._adds.shape[1], dtype=np.float32)
-        out[size : first_score - 1] = count_features(features.counts)
-        rows, times = self._counted(grams(features))
-        weights = (1.0 + np.log(times)) * self._idf[rows]
-        known = weights[rows != self._unknown]
-        if not len(known):
-            return out
-        added = weights @ self._adds[rows]
-        projected = added[:size]
-        length = float(projected @ projected) ** 0.5
-        if length > 0.0:
-            np.divide(projected, length, out=out[:size])
-            out[first_score - 1] = min(length / float(weights @ weights) ** 0.5, 1.0)
-        np.divide(added[size:], float(known @ known) ** 0.5, out=out[first_score:])
-        return out
-
-    def _counted(self, found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(row of each different gram, float32 count of it): np.unique in half its time."""
-        found.sort()
-        changes = np.empty(len(found) + 1, dtype=np.bool_)
-        changes[0] = changes[-1] = True
-        np.not_equal(found[1:], found[:-1], out=changes[1:-1])
-        starts = changes.nonzero()[0]
-        return self._row[found[starts[:-1]]], (starts[1:] - starts[:-1]).astype(np.float32)
-
-
-@dataclass(frozen=True, slots=True)
-class Prototypes:
-    """Centres of similar prompts. `counts` are the prompts near each, by scale."""
-
-    centres: np.ndarray  # (K, D) float32, of length 1
-    counts: np.ndarray  # (K, scales) float32
-    near: tuple[float, float]  # nearness at which a prompt is not trusted at all, and fully trusted
-
-    def nearness(self, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray, float, int]:
-        """(weight of each prototype, at most 1, (K,); nearby prompts of each scale, (scales,); trust that the prompt is
-        like the training data, in [0, 1]; index of the nearest prototype)."""
-        size = self.centres.shape[1]
-        likeness = self.centres @ vector[:size]
-        nearest = int(likeness.argmax())
-        most = float(likeness[nearest])
-        weights = np.exp(SHARPNESS * (likeness - most))
-        low, high = self.near
-        trust = (most * float(vector[size + len(COUNTS)]) - low) / (high - low)
-        return weights, weights @ self.counts, min(max(trust, 0.0), 1.0), nearest
-
-
-@dataclass(frozen=True, slots=True)
-class _Option:
-    """One scale on which a fleet may be judged, with the arrays of its M known models that a decision needs."""
-
-    scale: int
-    places: np.ndarray  # of known models within the fleet
-    scales: np.ndarray  # of their heads
-    out: np.ndarray  # (M, O + T)
-    bias: np.ndarray
-    departures: np.ndarray  # (M, K), times the prompts of the head's scale near the prototype
-    prior: np.ndarray
-    shifts: np.ndarray  # what moves each over to the option's scale
+#: The places of the known models in a fleet, and their heads on each of the scales that know most of them.
+_Fleet = tuple[list[int], list[RelevanceHeads]]
 
 
 class RelevanceModel:
@@ -185,25 +60,16 @@ class RelevanceModel:
             real["lexicon_step"],
             float(arrays["unknown_idf"]),
         )
-        low, high = real["near"].tolist()
-        self.prototypes = Prototypes(real["centres"], real["centre_counts"], (low, high))
+        self._network = RelevanceNetwork(real)
         self._clusters = arrays["centre_clusters"]
-        # The network and the tasks side by side share one product each way.
-        self._units = len(real["hidden_bias"])
-        self._given = np.concatenate([real["hidden"], real["task_weights"]], axis=1)
-        self._given_bias = np.concatenate([real["hidden_bias"], real["task_bias"]])
-        self._out = np.ascontiguousarray(np.concatenate([real["out"], real["task_departures"]]).T)
-        self._out_bias = real["out_bias"]
-        self._departures = np.ascontiguousarray(real["departures"].T)
-        self._prior = real["head_prior"]
         self._rows = arrays["head_rows"]
         self._scale = arrays["head_scale"].astype(np.int64)
-        self._shift = real["scale_shift"]
+        self._scales = len(arrays["scale_shift"])
         self._names: list[str] = arrays["head_names"].tolist()
         self._heads: dict[str, list[int]] = {}
         for head, model in enumerate(self._names):
             self._heads.setdefault(model_key(model), []).append(head)
-        self._fleets: dict[tuple[str, ...], list[_Option]] = {}
+        self._fleets: dict[tuple[str, ...], _Fleet] = {}
 
     @classmethod
     def load(cls, artifact: Artifact) -> RelevanceModel:
@@ -221,33 +87,19 @@ class RelevanceModel:
         """(mean quality in [0, 1] by model, its standard deviation, index of the prompt's cluster, trust in [0, 1] that
         the prompt is like the training data); NaN for unknown models. The deviation is of the mean, not of a single
         answer."""
+        known, options = self._fleet(tuple(models))
         vector = self.encoder.vector(features)
-        weights, near_by, trust, nearest = self.prototypes.nearness(vector)
-        cluster = int(self._clusters[nearest])
+        quality, off, nearest, trust = self._network.quality(vector, options)
         mean = np.full(len(models), np.nan)
         deviation = np.full(len(models), np.nan)
-        options = self._options(tuple(models))
         if options:
-            option = max(options, key=lambda each: near_by[each.scale])
-            near = np.maximum(near_by[option.scales], 1e-9)
-            first_score, units = len(self._given), self._units
-            found = vector[:first_score] @ self._given + self._given_bias
-            task = np.exp(found[units:] - found[units:].max())
-            task /= task.sum()
-            said = np.concatenate([np.maximum(found[:units], 0.0), vector[first_score:], task])
-            departure = option.out @ said + option.bias
-            departure += option.departures @ weights / near
-            departure *= trust * near / (near + HALF_EVIDENCE)
-            quality = 1.0 / (1.0 + np.exp(-(option.prior + departure + option.shifts)))
-            mean[option.places] = quality
-            deviation[option.places] = np.sqrt(quality * (1.0 - quality) / (trust * near + 2.0))
-        return mean, deviation, cluster, trust
+            mean[known], deviation[known] = quality, off
+        return mean, deviation, int(self._clusters[nearest]), trust
 
     def _heads_of(self, model: str) -> list[int]:
         return self._heads.get(model_key(model), [])
 
-    def _options(self, models: tuple[str, ...]) -> list[_Option]:
-        """The scales that know most of these models, each with a head for every model that any scale knows."""
+    def _fleet(self, models: tuple[str, ...]) -> _Fleet:
         found = self._fleets.get(models)
         if found is None:
             if len(self._fleets) >= _FLEETS:
@@ -255,32 +107,20 @@ class RelevanceModel:
             found = self._fleets[models] = self._work_out(models)
         return found
 
-    def _work_out(self, models: tuple[str, ...]) -> list[_Option]:
+    def _work_out(self, models: tuple[str, ...]) -> _Fleet:
         found = [self._heads_of(model) for model in models]
         known = [place for place, heads in enumerate(found) if heads]
         if not known:
-            return []
+            return known, []
         scales_of = [{int(self._scale[head]) for head in found[place]} for place in known]
-        by_scale = [sum(scale in there for there in scales_of) for scale in range(len(self._shift))]
+        by_scale = [sum(scale in there for there in scales_of) for scale in range(self._scales)]
         options = []
         for scale, covered in enumerate(by_scale):
             if covered < max(by_scale):
                 continue
-            heads = np.array([self._chosen(models[place], found[place], scale, by_scale) for place in known])
-            scales = self._scale[heads]
-            options.append(
-                _Option(
-                    scale,
-                    np.array(known),
-                    scales,
-                    self._out[heads],
-                    self._out_bias[heads],
-                    self._departures[heads] * self.prototypes.counts.T[scales],
-                    self._prior[heads],
-                    self._shift[scales] - self._shift[scale],
-                )
-            )
-        return options
+            heads = [self._chosen(models[place], found[place], scale, by_scale) for place in known]
+            options.append(self._network.heads(scale, np.array(heads)))
+        return known, options
 
     def _chosen(self, model: str, heads: list[int], scale: int, by_scale: list[int]) -> int:
         """One of a model's heads: on this scale, else on the scale that knows most of the fleet. Of several versions,

@@ -6,9 +6,10 @@ from collections import deque
 from math import exp
 
 from predictors.analytic.estimate import Estimate
-from predictors.analytic.log_errors import LogError
 from predictors.analytic.physical import GENERIC_PROFILE, TPOT_STRATA, TTFT_STRATA, PrefillRate, StepCosts
-from predictors.analytic.quantiles import P95, Distribution
+from predictors.kernels.interfaces import LogError
+from predictors.kernels.levels import P95
+from predictors.kernels.reference.quantiles import Distribution
 from predictors.learned.latency.history import InstanceHistory
 from predictors.online.calibration import GroupCalibration
 from predictors.online.coverage import Coverage

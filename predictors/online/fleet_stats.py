@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from predictors.analytic.physical import PrefillRate
+from predictors.kernels import LearnedLengths
 from predictors.learned.latency.history import InstanceHistory
 from predictors.learned.models import Models
 from predictors.online.calibration import GroupCalibration, Trust
 from predictors.online.candidate_stats import CandidateStats, PendingTtft
 from predictors.online.coverage import Coverage
-from predictors.online.model_lengths import LearnedLengths, Lengths
+from predictors.online.model_lengths import Lengths
 from router.core.state import Instance
 from router.core.types import Candidate
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import exp, log
 from typing import NamedTuple
 
-from predictors.analytic.length_table import LengthTable
+from predictors.kernels import LengthTable
 from predictors.online.model_lengths import Shares
 
 _MOST_LOGIT = 6.0

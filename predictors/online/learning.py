@@ -133,8 +133,9 @@ class Learning:
         stats.instance = instance
         pending = PendingTtft(request, stats, prediction, now)
         self.stats.attempts[request.id, candidate.instance] = pending
+        pending.void = not request.engine_streams  # its first token is never seen, so none is late
         stats.pending.append(pending)
-        if stats.history is not None:
+        if stats.history is not None and request.engine_streams:
             stats.history.waits(now)
         self._learn(pending, self._on_dispatch, now)
         self._learn_due(stats, now)
@@ -182,7 +183,7 @@ class Learning:
             stats.instance = instance
             if pending is not None:
                 pending.void = True
-                if stats.history is not None:
+                if stats.history is not None and request.engine_streams:
                     stats.history.stops_waiting(pending.dispatched_at)
         has_output = request.decodes and output_tokens >= 1
         event = EndEvent(
@@ -217,7 +218,7 @@ class Learning:
         if stats is None:
             return
         stats.instance = instance
-        if stats.history is not None and not decoding:
+        if stats.history is not None and not decoding and request.engine_streams:
             stats.history.stops_waiting(now - waited_s)
         self._learn(LossEvent(stats, pending, waited_s, decoding), self._on_loss, now)
         if pending is not None:

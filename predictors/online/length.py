@@ -1,6 +1,6 @@
 """The distribution of one model's output lengths, learned online.
 
-Lengths are counted in the bins of `predictors.analytic.length_table`. A model with few observations borrows from its
+Lengths are counted in the bins of `predictors.kernels.length_bins`. A model with few observations borrows from its
 family, and a family from the prior: each counts as `_BORROWED_WEIGHT` pseudo-observations. Old observations fade: all
 counts are halved at `_MAX_WEIGHT`.
 
@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from predictors.analytic.length_table import BINS, PRIOR_SHARES, LengthTable, bin_of, derived_of
+from predictors.kernels import LengthTable
+from predictors.kernels.length_bins import BINS, PRIOR_SHARES, bin_of
 
 _BORROWED_WEIGHT = 8.0
 _MAX_WEIGHT = 4096.0
 #: Derived tables may lag behind by this share of the observations, and by at most this number.
 _LAG, _MOST_LAG = 1 / 16, 128
+_PRIOR = np.array(PRIOR_SHARES)
 
 
 class LengthDistribution(LengthTable):
@@ -30,14 +32,13 @@ class LengthDistribution(LengthTable):
     __slots__ = ("_censored", "_counts", "_stale", "_weight", "observed", "parent")
 
     def __init__(self, parent: LengthDistribution | None = None) -> None:
+        super().__init__(_PRIOR if parent is None else parent.shares)
         self.parent = parent
         self.observed = 0  # number of answers so far
-        self.shares = PRIOR_SHARES
-        self._counts = [0.0] * BINS
+        self._counts = np.zeros(BINS)
         self._censored: dict[int, float] = {}  # not spread yet: 1 / P(Y > left edge), summed by bin
         self._weight = 0.0
         self._stale = 0
-        self._refresh()
 
     def observe(self, tokens: int, *, censored: bool = False) -> None:
         """Learn from an answer of `tokens`. `censored`: it stopped at its cap."""
@@ -48,10 +49,10 @@ class LengthDistribution(LengthTable):
         self.observed += 1
         if self._weight >= _MAX_WEIGHT:
             self._refresh()
-            self._counts = [count / 2 for count in self._counts]
+            self._counts /= 2
             self._weight /= 2
         self._weight += 1.0
-        above = 1.0 - self._below[at] if censored else 0.0
+        above = 1.0 - float(self.curve[0, at]) if censored else 0.0
         if above > 1e-9:
             self._censored[at] = self._censored.get(at, 0.0) + 1.0 / above
         else:
@@ -62,20 +63,15 @@ class LengthDistribution(LengthTable):
 
     def _spread_censored(self) -> None:
         """Spread the weight of capped answers over the bins above their caps, by the shares known so far."""
-        weight = 0.0
-        for at in range(min(self._censored), BINS):
-            weight += self._censored.get(at, 0.0)
-            self._counts[at] += self.shares[at] * weight
+        weights = np.zeros(BINS)
+        weights[list(self._censored)] = list(self._censored.values())
+        self._counts += self.shares * np.cumsum(weights)
         self._censored.clear()
 
     def _refresh(self) -> None:
         if self._censored:
             self._spread_censored()
-        borrowed = self.parent.shares if self.parent is not None else PRIOR_SHARES
+        borrowed = _PRIOR if self.parent is None else self.parent.shares
         scale = 1.0 / (self._weight + _BORROWED_WEIGHT)
-        shares = [
-            (count + _BORROWED_WEIGHT * share) * scale
-            for count, share in zip(self._counts, borrowed, strict=True)
-        ]
-        self.take(derived_of(np.array([shares]))[0])
+        self.take((self._counts + _BORROWED_WEIGHT * borrowed) * scale)
         self._stale = 0

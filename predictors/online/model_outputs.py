@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import nsmallest
+from math import log
 from typing import NamedTuple
 
 import numpy as np
 
-from predictors.analytic.log_errors import LogErrors
-from predictors.analytic.misses import p_miss, p_miss_without_decode
-from predictors.analytic.quantiles import TAUS, factors_of
-from predictors.learned.latency.features import target_rows
-from predictors.learned.memory import feature_rows
+from predictors.kernels import memory_rows, p_miss, served_quantiles, target_rows
+from predictors.kernels.interfaces import LogError
+from predictors.kernels.levels import TAUS
 from predictors.online.analytic_estimate import AnalyticEstimate
 from predictors.online.fleet_stats import FleetStats
-from predictors.online.offsets import calibrated
-from predictors.online.prediction import Quantiles
-from predictors.online.residuals import ResidualWindow
 from router.core.state import Instance
 from router.core.types import Request, Slo
 
@@ -35,7 +31,7 @@ class ModelOutputs(NamedTuple):
     """
 
     rows: dict[int, int]
-    quantiles: list[Quantiles]
+    quantiles: np.ndarray
     raw: np.ndarray
     factors: list[list[list[float]]]
     memory_ratios: list[float]
@@ -43,7 +39,7 @@ class ModelOutputs(NamedTuple):
     serves_tpot: list[bool]
 
 
-_NOTHING = ModelOutputs({}, [], np.empty((0, 2, len(TAUS))), [], [], [], [])
+_NO_ROWS = np.empty((0, 2, len(TAUS)))
 
 
 def model_outputs(
@@ -55,9 +51,9 @@ def model_outputs(
 ) -> ModelOutputs:
     """The outputs for each candidate's analytic estimate at its instance."""
     model, memory = fleet.models.latency, fleet.models.memory
-    if model is None or not request.decodes:
-        return _NOTHING
     serves_ttft, serves_tpot = [False] * len(estimates), [False] * len(estimates)
+    if model is None or not request.decodes:
+        return ModelOutputs({}, _NO_ROWS, _NO_ROWS, [], [], serves_ttft, serves_tpot)
     modelled: Sequence[int] = range(len(estimates))
     if len(estimates) > _MOST_MODELLED:
         ranks = [each.e2e_s for each in estimates]
@@ -65,16 +61,18 @@ def model_outputs(
         estimates, instances = [estimates[at] for at in modelled], [instances[at] for at in modelled]
     histories = [fleet.history(instance.name) for instance in instances]
     summaries = [history.summary(instance) for history, instance in zip(histories, instances, strict=True)]
-    rows = target_rows(summaries, [each.estimate for each in estimates], now)
-    raw = model.quantiles(np.array([history.encoding for history in histories]), rows)
     groups = [each.stats.group for each in estimates]
-    quantiles = calibrated(raw, np.array([(each.ttft.values, each.tpot.values) for each in groups]))
-    biases = [(each.estimate.ttft_bias, each.estimate.tpot_bias) for each in estimates]
-    quantiles += np.array(biases)[:, :, None]
+    rows = target_rows(summaries, [each.estimate for each in estimates], now)
+    raw = model.quantiles([history.state for history in histories], rows)
+    quantiles, factors = served_quantiles(
+        raw,
+        [(group.ttft.values, group.tpot.values) for group in groups],
+        [(each.estimate.ttft_bias, each.estimate.tpot_bias) for each in estimates],
+    )
     ratios = [each.memory_ratio for each in estimates]
     if memory is not None:
         reported = [instance.report.kv_usage for instance in instances]
-        ratios = memory.predict(feature_rows(ratios, reported, rows)).tolist()
+        ratios = memory.predict(memory_rows(ratios, reported, rows)).tolist()
     for at, each in zip(modelled, estimates, strict=True):
         stats = each.stats
         if stats.group.trust.believed:
@@ -83,9 +81,7 @@ def model_outputs(
                 stats.models_tpot(each.estimate),
             )
     places = {at: row for row, at in enumerate(modelled)}
-    return ModelOutputs(
-        places, quantiles.tolist(), raw, factors_of(quantiles).tolist(), ratios, serves_ttft, serves_tpot
-    )
+    return ModelOutputs(places, quantiles, raw, factors.tolist(), ratios, serves_ttft, serves_tpot)
 
 
 def misses(
@@ -94,18 +90,28 @@ def misses(
     """P(an SLO is missed) by candidate."""
     if not decodes:
         return [
-            p_miss_without_decode(slo, waited_s, each.estimate.ttft_s, each.ttft_errors) for each in estimates
+            _p_miss_without_decode(slo, waited_s, each.estimate.ttft_s, each.ttft_errors)
+            for each in estimates
         ]
-    windows: list[ResidualWindow | None] = [each.ttft_errors for each in estimates]
-    windows += [each.tpot_errors for each in estimates]
-    quantiles = []
-    for time, serves in enumerate((outputs.serves_ttft, outputs.serves_tpot)):
-        for at, row in outputs.rows.items():
-            if serves[at]:
-                windows[time * len(estimates) + at] = None
-                quantiles.append(outputs.quantiles[row][time])
-    errors = LogErrors(windows, np.array(quantiles).reshape(-1, len(TAUS)))
-    times_s = np.array([each.estimate[:2] for each in estimates]).T
-    missed = p_miss(slo, waited_s, times_s, errors, [each.answer for each in estimates])
-    found: list[float] = missed.tolist()
-    return found
+    windows = [
+        (None if of_ttft else each.ttft_errors, None if of_tpot else each.tpot_errors)
+        for each, of_ttft, of_tpot in zip(estimates, outputs.serves_ttft, outputs.serves_tpot, strict=True)
+    ]
+    return p_miss(
+        slo,
+        waited_s,
+        [each.estimate for each in estimates],
+        [each.answer for each in estimates],
+        windows,
+        outputs.quantiles,
+        [outputs.rows.get(at, 0) for at in range(len(estimates))],
+    )
+
+
+def _p_miss_without_decode(slo: Slo, waited_s: float, ttft_s: float, ttft_error: LogError) -> float:
+    """P(an SLO is missed) of a request that decodes nothing (embeddings)."""
+    targets = [target for target in (slo.ttft_s, slo.e2e_s) if target is not None]
+    if not targets:
+        return 0.0
+    left_s = min(targets) - waited_s
+    return ttft_error.exceed(log(left_s / ttft_s)) if left_s > 0.0 else 1.0

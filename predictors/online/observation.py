@@ -20,8 +20,8 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hi
 import numpy as np
 import orjson
 
-from predictors.analytic.length_table import BINS
-from predictors.analytic.quantiles import TAUS
+from predictors.kernels.length_bins import BINS
+from predictors.kernels.levels import TAUS
 
 VERSION = 2
 _MOST_TEXT = 300

@@ -13,15 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
-from predictors.analytic.quantiles import P50, TAUS
+from predictors.kernels.levels import TAUS
 
 #: The largest part of a spread that an offset moves by.
 STEP = 0.01
-#: Least spread that offsets are measured in (log seconds).
-_LEAST_SPREAD = 0.03
-_LOW, _HIGH = TAUS.index(0.1), TAUS.index(0.9)
 
 
 class Offsets:
@@ -38,15 +33,3 @@ class Offsets:
         values = self.values
         for at, tau in enumerate(TAUS):
             values[at] += STEP * (tau - (actual <= predicted[at]))
-
-
-def calibrated(predicted: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """(..., TAUS): the calibrated quantiles; they do not cross. The offset of a quantile is in units of its distance
-    from the median; that of the median is in units of half of the 80 % range."""
-    spreads = np.abs(predicted - predicted[..., P50, None])
-    spreads[..., P50] = 0.5 * (predicted[..., _HIGH] - predicted[..., _LOW])
-    np.maximum(spreads, _LEAST_SPREAD, out=spreads)
-    found: np.ndarray = predicted + offsets * spreads
-    np.maximum.accumulate(found[..., P50:], axis=-1, out=found[..., P50:])
-    np.minimum(found[..., _LOW], found[..., P50], out=found[..., _LOW])
-    return found

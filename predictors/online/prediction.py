@@ -13,7 +13,7 @@ from predictors.analytic.estimate import Estimate
 from predictors.online.tree_offsets import TreeForecast
 from router.core.types import Prediction
 
-#: Log errors of TTFT and of TPOT, each at `predictors.analytic.quantiles.TAUS`.
+#: Log errors of TTFT and of TPOT, each at `predictors.kernels.levels.TAUS`.
 Quantiles = list[list[float]]
 
 
@@ -31,17 +31,17 @@ class OnlinePrediction(Prediction):
     """
 
     __slots__ = (
-        "answer", "estimate", "made_at", "of_tpot", "of_ttft", "quantiles", "raw_quantiles", "raw_tpot_s", "trees",
-        "waited_s",
+        "_quantiles", "_raw", "_row", "answer", "estimate", "made_at", "of_tpot", "of_ttft", "raw_tpot_s", "trees", "waited_s",
     )  # fmt: skip
 
+    _quantiles: np.ndarray  # (rows, 2, TAUS): of all candidates of the request, as is `_raw`
+    _raw: np.ndarray
+    _row: int | None
     answer: AnswerLength | None
     estimate: Estimate
     made_at: float
     of_tpot: Sequence[float]
     of_ttft: Sequence[float]
-    quantiles: Quantiles | None
-    raw_quantiles: np.ndarray | None
     raw_tpot_s: float
     trees: TreeForecast | None  # set if the policy is `predicted_latency`
     waited_s: float  # since the request's arrival
@@ -61,8 +61,9 @@ class OnlinePrediction(Prediction):
         p_miss: float | None,
         memory_ratio: float,
         raw_tpot_s: float,
-        quantiles: Quantiles | None,
-        raw_quantiles: np.ndarray | None,
+        quantiles: np.ndarray,
+        raw: np.ndarray,
+        row: int | None,
         made_at: float,
     ) -> None:
         self.estimate = estimate
@@ -75,8 +76,9 @@ class OnlinePrediction(Prediction):
         self.p_miss = p_miss
         self.memory_ratio = memory_ratio
         self.raw_tpot_s = raw_tpot_s
-        self.quantiles = quantiles
-        self.raw_quantiles = raw_quantiles
+        self._quantiles = quantiles
+        self._raw = raw
+        self._row = row
         self.made_at = made_at
         self.trees = None
         ttft_s, tpot_s = estimate[:2]
@@ -88,6 +90,17 @@ class OnlinePrediction(Prediction):
         self.tpot_s = tpot_s * of_tpot[0]
         if answer.long_mean > 1.0:
             self.e2e_s_mean += tpot_s * of_tpot[2] * (answer.long_mean - 1.0)
+
+    @property
+    def quantiles(self) -> Quantiles | None:
+        if self._row is None:
+            return None
+        quantiles: Quantiles = self._quantiles[self._row].tolist()
+        return quantiles
+
+    @property
+    def raw_quantiles(self) -> np.ndarray | None:
+        return None if self._row is None else self._raw[self._row]
 
     @property
     def output_tokens_p50(self) -> float:

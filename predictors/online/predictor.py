@@ -21,12 +21,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from predictors.analytic.answer_length import AnswerLength, answer_length, output_cap
+from predictors.kernels import served_tables
 from predictors.learned.models import UNTRAINED, Models
 from predictors.online.analytic_estimate import AnalyticEstimate, analytic_estimate
 from predictors.online.calibration import Trust
 from predictors.online.forecast import PromptForecast
 from predictors.online.learning import Learning
-from predictors.online.model_lengths import served_tables
 from predictors.online.model_outputs import misses, model_outputs
 from predictors.online.prediction import OnlinePrediction
 from predictors.online.prompt_caches import PromptCaches
@@ -136,8 +136,9 @@ class OnlinePredictor:
                     missed[at],
                     memory_ratio if row is None else memory_ratios[row],
                     raw_tpot_s,
-                    None if row is None else quantiles[row],
-                    None if row is None else raw[row],
+                    quantiles,
+                    raw,
+                    row,
                     now,
                 )
             )

@@ -48,9 +48,7 @@ class ResidualWindow:
         "_noise_sd",
         "_pseudo",
         "_recent",
-        "_sorted",
         "_stale",
-        "_tail",
         "_window",
         "bias",
         "count",
@@ -61,6 +59,8 @@ class ResidualWindow:
         "p95",
         "p95_excess",
         "p95_factor",
+        "tail",
+        "values",
     )
 
     def __init__(self, prior_sd: float, noise_sd: float, memory: int = 64) -> None:
@@ -74,7 +74,7 @@ class ResidualWindow:
         self._bias_inertia = (noise_sd / prior_sd) ** 2
         self._recent: deque[float] = deque()
         self._pseudo = self._prior((prior_sd**2 + noise_sd**2) ** 0.5)
-        self._sorted = sorted(self._pseudo)
+        self.values = sorted(self._pseudo)
         self._stale = 0
         self._summarise()
 
@@ -92,10 +92,10 @@ class ResidualWindow:
             # While the bias is still being learned, its errors are not noise. The prior stands for the noise.
             self._summarise()
             return
-        values = self._sorted
+        values = self.values
         if count == _BIAS_KNOWN:
             self._pseudo = self._prior(self._noise_sd)
-            self._sorted = values = sorted(self._pseudo)
+            self.values = values = sorted(self._pseudo)
         recent = self._recent
         recent.append(innovation)
         insort(values, innovation)
@@ -123,8 +123,8 @@ class ResidualWindow:
         at = min(range(len(recent)), key=lambda index: abs(recent[index] - wanted))
         before = recent[at]
         recent[at] = before + by
-        del self._sorted[bisect_left(self._sorted, before)]
-        insort(self._sorted, before + by)
+        del self.values[bisect_left(self.values, before)]
+        insort(self.values, before + by)
         self._summarise()
 
     def quantile(self, probability: float) -> float:
@@ -133,7 +133,7 @@ class ResidualWindow:
 
     def quantiles(self, probabilities: Sequence[float]) -> list[float]:
         """The log residuals (bias included) not exceeded with these probabilities."""
-        values, bias = self._sorted, self.bias
+        values, bias = self.values, self.bias
         last = len(values) - 1
         found = []
         for probability in probabilities:
@@ -151,28 +151,28 @@ class ResidualWindow:
 
     def exceed(self, residual: float) -> float:
         """P(r > residual)."""
-        values = self._sorted
+        values = self.values
         innovation = residual - self.bias
         at = bisect_left(values, innovation)
         size = len(values)
         if at == 0:
-            return 1.0 - 1.0 / ((size + 1) * (1.0 + (values[0] - innovation) / self._tail) ** 2)
+            return 1.0 - 1.0 / ((size + 1) * (1.0 + (values[0] - innovation) / self.tail) ** 2)
         if at == size:
-            return 1.0 / ((size + 1) * (1.0 + (innovation - values[-1]) / self._tail) ** 2)
+            return 1.0 / ((size + 1) * (1.0 + (innovation - values[-1]) / self.tail) ** 2)
         low = values[at - 1]
         return 1.0 - (at + (innovation - low) / (values[at] - low)) / (size + 1)
 
     def least_factor(self) -> float:
         """The least actual / physical to be expected (the 1 % quantile, tail included)."""
-        values = self._sorted
-        return exp(self.bias + values[0] - (self._tail if len(values) < 2 * PRIOR_SIZE else 0.0))
+        values = self.values
+        return exp(self.bias + values[0] - (self.tail if len(values) < 2 * PRIOR_SIZE else 0.0))
 
     def _summarise(self) -> None:
         self._stale = 0
-        values = self._sorted
+        values = self.values
         size = len(values)
         spread = values[(size * 3) // 4] - values[size // 4]
-        self._tail = max(0.5 * spread, 0.02)
+        self.tail = max(0.5 * spread, 0.02)
         self.median, self.p95 = median, p95 = self.quantiles((0.5, 0.95))
         self.median_factor = exp(median)
         self.p95_factor = exp(p95)

@@ -12,7 +12,7 @@ from math import exp, log
 from typing import Annotated
 
 from predictors.analytic.physical import TPOT_STRATA, TTFT_STRATA
-from predictors.analytic.quantiles import P50, P95
+from predictors.kernels.levels import P50, P95
 from predictors.online.candidate_stats import CandidateStats, PendingTtft
 from predictors.online.learner import EndEvent, Learner
 from predictors.online.observation import CandidateKey, Log, Quantiles, Seconds, within

@@ -19,7 +19,7 @@ from dataclasses import asdict
 
 import numpy as np
 
-from predictors.analytic.quantiles import TAUS
+from predictors.kernels.levels import TAUS
 from predictors.learned.artifact import Artifact
 from predictors.learned.latency.features import LATENCY_FEATURES
 from predictors.training.dataset import Dataset, DatasetError

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from predictors.analytic.quantiles import TAUS
+from predictors.kernels.levels import TAUS
+from predictors.kernels.reference.latency_networks import CLIP
 from predictors.learned.latency.features import EVENT_FEATURES, TARGET_FEATURES
-from predictors.learned.latency.model import CLIP, HIDDEN, WIDTH
+from predictors.learned.latency.model import HIDDEN, WIDTH
 from predictors.training.replay import Episode
 
 #: Log residuals beyond this are cut: an error of a factor of 50 is as wrong as any larger one.

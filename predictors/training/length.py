@@ -16,22 +16,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from predictors.analytic.length_table import EDGES
-from predictors.learned.artifact import Artifact
-from predictors.learned.length_model import (
+from predictors.kernels.length_bins import EDGES
+from predictors.kernels.reference.length_network import (
     COMPONENTS,
     GRAMS,
-    LENGTH_FEATURES,
     MOST_DEVIATION,
     PATCH,
-    LengthModel,
+    LengthNetwork,
     Vocabulary,
     familiarity,
     grams_of,
     last_patches,
-    quantiles,
     shares_of,
 )
+from predictors.learned.artifact import Artifact
+from predictors.learned.length_model import LENGTH_FEATURES, quantiles
 from predictors.learned.names import model_key
 from predictors.training.dataset import Answer, Dataset, DatasetError, Prompt, fraction_of
 from predictors.training.length_factors import LEAST_PROMPTS_WITH, Factors, fit_factors
@@ -388,13 +387,13 @@ def _calibrated(
 
 def _mixtures(arrays: dict[str, np.ndarray], table: _Table) -> tuple[np.ndarray, np.ndarray]:
     """The arguments of `shares_of`, with a row for each answer."""
-    model = LengthModel("", arrays)
-    fleet = [(key, None) for key in table.models]
+    network = LengthNetwork(arrays)
+    fleet = network.fleet(arrays["model_table"], arrays["model_spread"])
     order = np.argsort(table.prompt, kind="stable")
     of_prompt = np.split(order, np.searchsorted(table.prompt[order], np.arange(1, len(table.prompts))))
     centre, out = np.zeros(len(order)), np.zeros((len(order), 3 * COMPONENTS))
     for prompt, answers in zip(table.prompts, of_prompt, strict=True):
-        centres, outs = model.mixtures(prompt.features, fleet)
+        centres, outs = network.mixtures(prompt.features, fleet)
         centre[answers], out[answers] = centres[table.model[answers]], outs[table.model[answers]]
     return centre, out
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-from predictors.learned.length_model import GRAMS, grams_of
+from predictors.kernels.reference.length_network import GRAMS, grams_of
 from predictors.training.dataset import fraction_of
 from router.core.types import PromptFeatures
 

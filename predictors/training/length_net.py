@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from predictors.learned.length_model import (
+from predictors.kernels.reference.length_network import (
     COMPONENTS,
     FREQUENT,
     LOG_SCALE_RANGE,

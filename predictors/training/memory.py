@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from predictors.kernels.reference.latency_networks import CLIP, LEAST_RATIO
 from predictors.learned.artifact import Artifact
-from predictors.learned.memory import CLIP, LEAST_RATIO, MEMORY_FEATURES, WIDTH, MemoryModel
+from predictors.learned.memory import MEMORY_FEATURES, WIDTH, MemoryModel
 from predictors.training.dataset import Dataset, DatasetError, fraction_of
 from predictors.training.memory_rows import MemoryRows, usable
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from predictors.kernels import memory_rows
 from predictors.learned.latency.features import TARGET_FEATURES
-from predictors.learned.memory import feature_rows
 from predictors.training.dataset import Attempt, Dataset, DatasetError, Run, State
 from predictors.training.replay import replay
 
@@ -60,7 +60,7 @@ def _rows(run: Run, attempts: Sequence[Attempt], states: Sequence[State], kv_kno
     )
     episode = replay(run, attempts, seen_states)
     reported = episode.targets[:, _KV_USAGE]
-    features = feature_rows(
+    features = memory_rows(
         episode.held.tolist(), reported.tolist() if kv_known else [None] * len(attempts), episode.targets
     )
     return MemoryRows(

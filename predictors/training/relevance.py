@@ -19,8 +19,10 @@ import scipy.sparse
 import torch
 from sklearn.cluster import KMeans
 
+from predictors.kernels.reference.prompt_encoder import Encoder
+from predictors.kernels.reference.relevance_network import HALF_EVIDENCE, Prototypes
 from predictors.learned.artifact import Artifact
-from predictors.learned.relevance import HALF_EVIDENCE, RELEVANCE_FEATURES, Encoder, Prototypes
+from predictors.learned.relevance import RELEVANCE_FEATURES
 from predictors.training.dataset import Dataset, fraction_of
 from predictors.training.relevance_experts import (
     Lexicon,

@@ -15,7 +15,8 @@ from sklearn.linear_model import Ridge
 from sklearn.utils.extmath import randomized_svd
 from torch import nn
 
-from predictors.learned.relevance import Encoder, Prototypes, grams
+from predictors.kernels.reference.prompt_encoder import Encoder, grams
+from predictors.kernels.reference.relevance_network import Prototypes
 from predictors.learned.text import COUNTS
 from predictors.training.dataset import DatasetError, Prompt
 from predictors.training.relevance_labels import Labels, priors

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from predictors.analytic.quantiles import TAUS
+from predictors.kernels.levels import TAUS
 from predictors.learned.latency.features import EVENT_FEATURES, TARGET_FEATURES
 from predictors.learned.latency.history import InstanceHistory
 from predictors.learned.latency.model import LatencyModel

@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.utils.extmath import randomized_svd
 from torch import nn
 
-from predictors.learned.relevance import grams
+from predictors.kernels.reference.prompt_encoder import grams
 from predictors.training.dataset import DatasetError, Prompt
 
 Arrays = dict[str, np.ndarray]
@@ -23,7 +23,7 @@ _LEAST_PROMPTS_OF_GRAM = 3
 
 
 def fit_encoder(prompts: tuple[Prompt, ...], seed: int) -> Arrays:
-    """Arrays of `predictors.learned.relevance.Encoder`: TF-IDF of words and pairs, cut to its main directions."""
+    """Arrays of `predictors.kernels.reference.prompt_encoder.Encoder`: TF-IDF of words and pairs, cut to its main directions."""
     found = [np.unique(grams(prompt.features), return_counts=True) for prompt in prompts]
     ids, seen = np.unique(np.concatenate([each for each, _ in found]), return_counts=True)
     enough = min(_LEAST_PROMPTS_OF_GRAM, max(len(prompts) // 100, 2))

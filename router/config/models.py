@@ -251,7 +251,11 @@ class DiscoveryConfig(Section):
 
 
 class FleetConfig(Section):
-    """The whole file. Creating one checks every part and the references between parts."""
+    """The whole file. Creating one checks every part and the references between parts.
+
+    `upstream_stream`: `always` has engines stream every answer that they can, so that its TTFT is known; `when_needed` asks
+    for an answer in one piece where nothing needs the stream (`router.core.streaming`).
+    """
 
     server: ServerConfig = ServerConfig()
     auth: AuthConfig = AuthConfig()
@@ -260,6 +264,7 @@ class FleetConfig(Section):
     defaults: DefaultsConfig = DefaultsConfig()
     limits: LimitsConfig = LimitsConfig()
     scheduling: SchedulingConfig = SchedulingConfig()
+    upstream_stream: Literal["always", "when_needed"] = "always"
     probes: ProbesConfig = ProbesConfig()
     models: Annotated[tuple[ModelConfig, ...], Field(min_length=1)]
     instances: tuple[InstanceConfig, ...] = ()

@@ -220,13 +220,16 @@ class CostConfig(Section):
 
 class SchedulingConfig(Section):
     """`confidence` is 1 - epsilon of the SLO-aware policies. `explore` is the share of requests that try another
-    candidate, which keeps predictions correct. `ttft_weight` is the weight of TTFT beside E2E in `latency`."""
+    candidate, which keeps predictions correct. `ttft_weight` is the weight of TTFT beside E2E in `latency`.
+    `streamed_share`: with `upstream_stream: when_needed`, the share of answers that is streamed though nothing needs it,
+    from which predictors learn TTFT and TPOT."""
 
     confidence: Annotated[Float, Field(gt=0, lt=1), Mark.AT_START] = 0.9
     hedge: HedgeConfig = HedgeConfig()
     explore: Share = 0.01
     cost: CostConfig = CostConfig()
     ttft_weight: Annotated[Share, Mark.AT_START] = 0.8
+    streamed_share: Share = 0.05
 
 
 class ProbesConfig(Section):

@@ -70,6 +70,14 @@ def first_token(state: RequestState, attempt: AttemptState, predictor: Predictor
     )
 
 
+def assume_first_token(attempt: AttemptState) -> None:
+    """The first token of an attempt that is not streamed was expected by now: it counts as decoding at its instance, whose
+    queue of prompts would seem longer than it is. Nothing is learned from it."""
+    if attempt.phase is AttemptPhase.PREFILL and not attempt.assumed_decoding:
+        attempt.assumed_decoding = True
+        attempt.instance.first_token(attempt.pending_tokens, attempt.expected_output_tokens)
+
+
 def succeed(
     state: RequestState, attempt: AttemptState, predictor: Predictor, tpot_s: float | None, now: float
 ) -> None:
@@ -162,7 +170,8 @@ def _release(
         attempt.number, attempt.candidate, attempt.cost_usd, attempt.prompt_tokens, attempt.output_tokens
     )
     instance = attempt.instance
-    instance.released(attempt.pending_tokens, attempt.expected_output_tokens, attempt.decoding)
+    decoding = attempt.decoding or attempt.assumed_decoding
+    instance.released(attempt.pending_tokens, attempt.expected_output_tokens, decoding)
     if attempt.promised_tpot_s is not None:
         promised = instance.promised_tpot_s
         del promised[bisect_left(promised, attempt.promised_tpot_s)]

@@ -1,7 +1,7 @@
 """Which candidates may serve a request, and the refusal if none may.
 
-Lasting conditions are checked before passing ones: engine capabilities, context length, quality, money, health, and then
-a free slot. The first check that no candidate passes gives the reason of the refusal.
+Permanent conditions are checked before temporary ones: engine capabilities, context length, quality, money, health, and
+then a free slot. The first check that no candidate passes gives the reason of the refusal.
 """
 
 from __future__ import annotations
@@ -210,14 +210,14 @@ def _refusal(
         )
     if known and not affordable and over_budget:
         return insufficient_quota(
-            "What the key's budgets, or those of the keys that made it, have left cannot pay the prompt and one "
+            "What the key's budgets, or those of the keys that made it, have left cannot pay for the prompt and one "
             "output token anywhere."
         )
     if known and not affordable:
         return Refusal(
             400,
             "budget_unattainable",
-            f"max_cost_usd of {request.max_cost_usd:g} cannot pay the prompt (at most "
+            f"max_cost_usd of {request.max_cost_usd:g} cannot pay for the prompt (at most "
             f"{request.prompt_tokens_bound} tokens) and one output token anywhere.",
             Outcome.REJECTED_BUDGET,
             param="routing.max_cost_usd",

@@ -254,7 +254,7 @@ Event = (
 class Dispatch(NamedTuple):
     """Send the request to a candidate. `bound` limits the length of its answer, `allowance` what it may cost for now
     (None: no budget bounds it). `hedge`: it is a second attempt beside a running one; when one of them gives its first
-    token, `Cancel` ends the other one."""
+    token, `Cancel` ends the other one. `streams`: the engine is to stream its answer; if not, no `FirstToken` comes."""
 
     request_id: str
     attempt: int
@@ -264,6 +264,7 @@ class Dispatch(NamedTuple):
     decision: Decision
     allowance: Allowance | None = None
     hedge: bool = False
+    streams: bool = True
 
 
 class Cancel(NamedTuple):

@@ -10,8 +10,8 @@ from router.core.state import Instance
 
 
 class Fleet:
-    """`instances` by name; `by_model` by model and then by instance name, in order of names. Replaced as a whole when
-    it changes."""
+    """All instances: `instances` by name, `by_model` by model and instance name. Both are in order of names. The object
+    is replaced as a whole when the fleet changes."""
 
     def __init__(self, instances: Iterable[Instance] = ()) -> None:
         self.instances: dict[str, Instance] = {instance.name: instance for instance in instances}

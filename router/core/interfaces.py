@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -214,9 +214,9 @@ class Call(NamedTuple):
 
     `api` is "chat", "completions" or "embeddings". `body` is the client's OpenAI-shaped body without `routing`; attempts
     share it, so it must not be changed. The backend sets model, stream, stream_options and the output limit itself.
-    `traceparent` is the attempt's trace context. `usage_each` requests the usage so far in every event, if the engine is
-    known to support that. `sent` is called when the request has been written to the engine. `cache_salt` separates the
-    prompt from other keys' prompts in the engine's prefix cache.
+    `streams`: the answer is to come as a stream, not in one piece. `traceparent` is the attempt's trace context.
+    `usage_each` requests the usage so far in every event, if the engine is known to support that. `cache_salt` separates
+    the prompt from other keys' prompts in the engine's prefix cache.
     """
 
     api: str
@@ -224,9 +224,9 @@ class Call(NamedTuple):
     candidate: Candidate
     request_id: str
     max_output_tokens: int | None = None
+    streams: bool = True
     usage_each: bool = False
     traceparent: str | None = None
-    sent: Callable[[], None] | None = None
     cache_salt: str | None = None
 
     @property
@@ -253,32 +253,39 @@ class Batch(NamedTuple):
     finish_reason: str | None = None
 
 
-#: Receives each batch of a stream; returns True to pause the stream until `Stream.resume`.
-Sink = Callable[[Batch], bool]
+class Sink(Protocol):
+    """Whoever follows a call. Its methods are called inside the transport's callbacks, without waiting for the next
+    iteration of the event loop (which would be a fifth of the cost of relaying a chunk). The last call is `ended` or
+    `failed`; none comes after `OpenCall.abort`."""
 
-
-class Stream(Protocol):
-    """A streaming answer whose 2xx status has arrived. Use either `pump` or `read`."""
-
-    async def pump(self, sink: Sink) -> None:
-        """Call `sink` with every batch as soon as it arrives, without waiting for the next event loop iteration (which
-        would be a fifth of the cost of relaying a chunk). Returns at a clean end. Raises what `read` raises, and any
-        exception of `sink`."""
+    def sent(self) -> None:
+        """The request has been written to the engine. (Again, if it had to be sent on another connection.)"""
         ...
+
+    def take(self, batch: Batch) -> bool:
+        """A batch has arrived. Returns True to pause the stream until `OpenCall.resume`."""
+        ...
+
+    def ended(self, answer: dict[str, Any] | None) -> None:
+        """A clean end: `[DONE]` or the engine's own end mark (None), or the whole answer, as an OpenAI object."""
+        ...
+
+    def failed(self, error: Exception) -> None:
+        """An UpstreamError if the engine refuses the request or reports an error, closes the connection early, or is
+        silent after its first byte for longer than the idle limit. Any other exception is a fault of the router, such as
+        one of the sink."""
+        ...
+
+
+class OpenCall(Protocol):
+    """A call under way."""
 
     def resume(self) -> None:
-        """Continue after `sink` paused the stream. The idle limit does not count the pause."""
-        ...
-
-    async def read(self) -> Batch | None:
-        """All events that have arrived, at least one; None at a clean end (`[DONE]` or the engine's own end mark). Raises
-        UpstreamError if the engine reports an error, closes the connection early, or is silent after its first byte for
-        longer than the idle limit."""
+        """Continue after `Sink.take` paused the stream. The idle limit does not count the pause."""
         ...
 
     def abort(self) -> None:
-        """Close the connection, so that the engine stops generating. Safe at any time: after the end, and while another
-        task waits in `read`, which then raises UpstreamError."""
+        """Close the connection, so that the engine stops generating. Safe at any time, also after the end."""
         ...
 
 
@@ -306,12 +313,9 @@ class Backend(Protocol):
         """The number of open calls."""
         ...
 
-    async def stream(self, call: Call) -> Stream:
-        """Send a generation request as a stream. Returns when the 2xx status arrives."""
-        ...
-
-    async def complete(self, call: Call) -> dict[str, Any]:
-        """Send a request without streaming (embeddings, `prompt_logprobs`, beam search). Returns the parsed JSON answer."""
+    def start(self, call: Call, sink: Sink) -> OpenCall:
+        """Send a request: a generation as a stream, or anything in one piece (embeddings, `prompt_logprobs`, beam search).
+        Calls no method of `sink` but `sent` before it returns. Raises UpstreamError for a request that cannot be sent."""
         ...
 
     async def count_tokens(self, call: Call) -> int | None:

@@ -153,7 +153,7 @@ class Placer:
         kept, risky = admission.keeping(options, self.settings.confidence)
         if not kept:
             return refusals.unattainable(
-                f"The hard SLO would be missed with probability {admission.least_miss(options):.2f} at best.",
+                f"No instance can meet the hard SLO now; the best misses it with probability {admission.least_miss(options):.2f}.",
                 max(refusals.until_met_s(request, options, now), self.drain_s()),
             )
         passed_over += risky

@@ -58,7 +58,8 @@ class AttemptState:
     """One attempt. Times are on the driver's clock in seconds.
 
     `number` counts the request's attempts from 1. `expected_output_tokens` and `promised_tpot_s` (its TPOT target, if
-    it can be met) are its part of the instance's work. The fields after `first_token_at` are set at its end:
+    it can be met) are its part of the instance's work. `assumed_decoding`: it is not streamed, and has counted there as
+    decoding since its first token was expected. The fields after `first_token_at` are set at its end:
     `output_tokens` and `prompt_tokens` are the engine's counts (None: it sent none), `billed` says whether the engine
     is paid for it.
     """
@@ -75,6 +76,7 @@ class AttemptState:
     expected_output_tokens: int
     promised_tpot_s: float | None = None
     phase: AttemptPhase = AttemptPhase.PREFILL
+    assumed_decoding: bool = False
     first_token_at: float | None = None
     ended_at: float | None = None
     ended_how: EndedHow | None = None

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Mapping
 from random import Random
 from typing import Any
 
-from router.core import attempts, health, hedging, refusals
+from router.core import attempts, health, hedging, refusals, streaming
 from router.core.deadlines import DeadlineHeap
 from router.core.deciding import Decided
 from router.core.errors import Refusal
@@ -94,8 +94,9 @@ class Scheduler:
     ) -> None:
         """`targets` has the targets of the policies (None: they are constant)."""
         self.policies = policies
+        self._rng = rng or Random()
         self._placer = Placer(
-            Fleet(instances), policies, predictor, settings or SchedulerSettings(), rng or Random()
+            Fleet(instances), policies, predictor, settings or SchedulerSettings(), self._rng
         )
         self._waiting = self._placer.waiting
         self._targets = targets
@@ -107,6 +108,8 @@ class Scheduler:
         )  # the latest time limit of all requests that were in `_awaiting` together
         self._deadlines = DeadlineHeap()  # hard SLOs
         self._hedges = DeadlineHeap()  # when an attempt, by its number, becomes late
+        self._unseen = DeadlineHeap()  # when the first token is expected of an attempt that is not streamed
+        self._unseen_at = math.inf  # the first of these
         self._arrivals = 0
         self._hedged = 0
         self._now = 0.0
@@ -202,12 +205,16 @@ class Scheduler:
         self._now = now
         out: list[Instruction] = []
         self._out = out
+        if now >= self._unseen_at:
+            self._assume_first_tokens(now)
         self._handlers[type(event)](event, now)
         return out
 
     def _arrived(self, event: Arrived, now: float) -> None:
         self._arrivals += 1
         request = event.request
+        if not request.client_streams:
+            request = streaming.as_sent(request, event.funding, self.settings, self._rng)
         state = RequestState(request, self._arrivals, RequestMoney(request, event.funding))
         # A returning instance has more slots as time passes, and there may be room for deferred requests. Requests that
         # already wait get these first.
@@ -447,6 +454,10 @@ class Scheduler:
             at = hedging.hedge_at(request, attempt.prediction)
             if at is not None:
                 self._hedges.add(at, request.id, attempt.number)
+        if not request.engine_streams and request.decodes and attempt.prediction.engine_ttft_s is not None:
+            at = now + attempt.prediction.engine_ttft_s
+            self._unseen.add(at, request.id, attempt.number)
+            self._unseen_at = min(self._unseen_at, at)
         if attempt.phase is AttemptPhase.PREFILL:
             self._send(state, attempt)
         self._request_money(state)
@@ -463,8 +474,17 @@ class Scheduler:
                 attempt.decision,
                 state.money.allowance(attempt.number),
                 attempt.hedge,
+                state.request.engine_streams,
             )
         )
+
+    def _assume_first_tokens(self, now: float) -> None:
+        """Attempts that are not streamed decode from when their first token is expected."""
+        for request_id, number in self._unseen.due(now):
+            attempt = self._find(request_id, number)[1]
+            if attempt is not None:
+                attempts.assume_first_token(attempt)
+        self._unseen_at = self._unseen.next_at(self._requests)
 
     def _hedge(self, state: RequestState, attempt: AttemptState, now: float) -> None:
         """Start a second attempt beside a late one, if it pays and the share of hedges is not used up. Its gain grows
@@ -622,6 +642,8 @@ class Scheduler:
         self._requests.pop(request.id, None)
         self._deadlines.sweep(self._requests)
         self._hedges.sweep(self._awaiting)
+        if not request.engine_streams:
+            self._unseen.sweep(self._requests)
         settlement = settle(state)
         learner = self._learners.get(request.policy)
         if learner is not None and state.placed is not None:

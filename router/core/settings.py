@@ -12,7 +12,8 @@ class SchedulerSettings:
     failures that eject an instance. `return_after`: consecutive successful probes after which it returns.
     `hedge_share`: the largest share of requests that get a second attempt beside a late first one (0: none).
     `hedge_worth`: the value of a met SLO for a hedge, in prices of an answer. `explore`: the share of decisions that
-    try another option.
+    try another option. `streams_when_needed`: answers that nobody needs as a stream are asked for in one piece, except a
+    `streamed_share` of them (`router.core.streaming`).
     """
 
     confidence: float = 0.9
@@ -23,3 +24,5 @@ class SchedulerSettings:
     hedge_share: float = 0.0
     hedge_worth: float = 3.0
     explore: float = 0.0
+    streams_when_needed: bool = False
+    streamed_share: float = 0.05

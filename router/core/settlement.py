@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from router.core.errors import Refusal
-from router.core.request_state import AttemptState, RequestState
+from router.core.request_state import AttemptState, RequestState, Verdict
 from router.core.types import EndedHow, Outcome, Request, Slo
 
 
@@ -89,12 +89,18 @@ def settle(state: RequestState) -> Settlement:
         ttft_s=ttft_s,
         tpot_s=tpot_s(ttft_s, e2e_s, output_tokens),
         queue_wait_s=e2e_s if not attempts else attempts[0].dispatched_at - request.arrived_at,
-        decoded=any(each.decoding for each in attempts),
+        decoded=any(each.decoding for each in attempts) or _answered_in_one_piece(request, verdict),
         cost_usd=money.spent_usd,
         overrun_usd=money.overrun_usd,
         reserved_usd=money.reserved_usd,
         used_tokens=prompt_tokens + output_tokens if worked else 0,
     )
+
+
+def _answered_in_one_piece(request: Request, verdict: Verdict) -> bool:
+    """Whether an answer with tokens came that was not streamed."""
+    answer = verdict.answer
+    return answer is not None and request.decodes and not answer.decoding and answer.output_tokens > 0
 
 
 def _unseen(attempt: AttemptState) -> bool:

@@ -1,6 +1,6 @@
-"""The hot endpoints: generation and embeddings, OpenAI's and Ollama's, as one raw ASGI application.
+"""The hot endpoints: generation and embeddings, OpenAI's and Ollama's.
 
-Everything else (models, routing, operations) is FastAPI's, to which unknown paths are handed on.
+The server calls `HotPaths` for them, without ASGI; everything else (models, routing, operations) is FastAPI's.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +24,8 @@ from router.gateway.codecs.openai.errors import openai_error
 from router.gateway.codecs.responses.codec import ResponsesCodec
 from router.gateway.codecs.responses.request import responses_to_chat
 from router.gateway.fleet.rules import Rules
-from router.gateway.http.request_body import ClientGone, is_small, read_body
-from router.gateway.http.responder import Responder
+from router.gateway.http.client_request import ClientRequest
+from router.gateway.http.request_body import ClientGone, is_small
 from router.gateway.intake.callers import RawHeaders, caller_terms
 from router.gateway.intake.request import build_request, routing_params
 from router.gateway.keys.accounts import Account
@@ -44,10 +43,6 @@ from router.store.entries import MAX_PROMPT_CHARS
 from router.store.records import RequestRecord
 
 logger = logging.getLogger("headway")
-
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
-App = Callable[[dict[str, Any], Receive, Any], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,55 +65,44 @@ ROUTES: dict[str, OpenAIRoute | OllamaRoute] = {
 }
 
 
-class Api:
-    """Raw ASGI in front of `other`."""
+class HotPaths:
+    """Serves the requests of one gateway on the hot paths."""
 
-    def __init__(self, gateway: Gateway, other: App) -> None:
+    def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._other = other
 
-    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] == "POST":
-            route = ROUTES.get(scope["path"])
-            if route is not None:
-                await self._serve(route, scope, receive, send)
-                return
-        elif scope["type"] == "http" and scope["path"] in ROUTES:
-            lines = b"content-type: application/json\r\nallow: POST\r\n"
+    async def __call__(self, client: ClientRequest) -> None:
+        """Serve one request, up to where the relay takes over. Nothing is waited for unless the body is still on its way or
+        large, limits are shared with other replicas, or a tokenizer counts the prompt."""
+        if client.method != b"POST":
             refusal = Refusal(405, "method_not_allowed", "Method Not Allowed", Outcome.REJECTED_INVALID)
-            body = refusal_body(refusal, "") if scope["path"].startswith("/api/") else openai_error(refusal)
-            Responder(send).respond(405, lines, b"" if scope["method"] == "HEAD" else body)
+            said = refusal_body(refusal, "") if client.path.startswith("/api/") else openai_error(refusal)
+            client.respond(405, b"content-type: application/json\r\nallow: POST\r\n", said)
             return
-        await self._other(scope, receive, send)
-
-    async def _serve(
-        self, route: OpenAIRoute | OllamaRoute, scope: dict[str, Any], receive: Receive, send: Send
-    ) -> None:
-        gateway = self._gateway
+        gateway, route = self._gateway, ROUTES[client.path]
         rules = gateway.rules
-        arrived_at = gateway.runner.clock()
         record = RequestRecord(
-            id=gateway.new_request_id(), received_at=time.time(), api=route.name, arrived_at=arrived_at
+            id=gateway.new_request_id(),
+            received_at=time.time(),
+            api=route.name,
+            arrived_at=gateway.runner.clock(),
         )
         current_request.set(record.id)
-        headers: dict[bytes, bytes] = dict(scope["headers"])
+        headers: dict[bytes, bytes] = dict(client.headers)
         codec: ApiCodec = (
             OpenAICodec(False) if isinstance(route, OpenAIRoute) else OllamaCodec(route.kind, "")
         )
-        responder = Responder(send)
         extra: list[tuple[bytes, bytes]] = []
         reservation: KeyReservation | None = None
-        connection, task = scope["state"]["connection"], asyncio.current_task()
-        assert task is not None  # noqa: S101 (ASGI applications run in tasks)
         if rules.config.store.when_full == "refuse" and gateway.store.full:
             refusal = unrecorded()
             record.outcome, record.error_code = refusal.outcome, refusal.code
             gateway.metrics.record(record)  # what room there is for rows is for those under way
-            respond_refusal(responder, codec, refusal, record.id, extra)
+            respond_refusal(client, codec, refusal, record.id, extra)
             return
         gateway.store.writer.arrived()
         try:
-            terms = self._authenticate(rules, scope["headers"], headers, record)
+            terms = self._authenticate(rules, client.headers, headers, record)
             if gateway.tracing is not None:  # whoever has no key is not let into anybody's trace
                 record.trace = gateway.tracing.begin(headers)
             if gateway.draining:
@@ -130,9 +114,8 @@ class Api:
                 except Refusal:
                     if not is_small(headers):
                         raise  # else it is read, so that record and answer tell what it asked for
-            data = await read_body(headers, receive, rules.config.limits.max_body_mb)
+            data = await client.body(headers.get(b"content-length"), rules.config.limits.max_body_mb)
             large = len(data) > bodies.SMALL_BYTES
-            connection.on_disconnect = task.cancel  # until the relay takes over
             body = await bodies.parse_large_json(data) if large else bodies.parse_json(data)
             del data
             asked = body.get("model")
@@ -158,7 +141,7 @@ class Api:
                     rules.routing_rules.names_for(terms).resolve(body["model"])
                     self._ended(record, reservation, Outcome.OK)
                     lines = b"content-type: application/json\r\nx-request-id: %b\r\n" % record.id.encode()
-                    responder.respond(200, lines, load_answer(route, translated))
+                    client.respond(200, lines, load_answer(route, translated))
                     return
             if large:  # what was translated and what follows need not be one turn of the event loop
                 await asyncio.sleep(0)
@@ -180,34 +163,36 @@ class Api:
             if record.slo_ttft_s or record.slo_tpot_s or record.slo_e2e_s:
                 record.slo_met = False
             self._ended(record, reservation, refusal.outcome, refusal.code)
-            respond_refusal(responder, codec, refusal, record.id, extra)
+            respond_refusal(client, codec, refusal, record.id, extra)
             return
-        except ClientGone:
-            self._ended(record, reservation, Outcome.CLIENT_CANCELLED)
-            return
-        except asyncio.CancelledError:
-            task.uncancel()
-            if responder.left:
+        except (ClientGone, asyncio.CancelledError):
+            if client.left:
                 self._ended(record, reservation, Outcome.CLIENT_CANCELLED)
+                client.gone()
             else:
                 self._ended(record, reservation, Outcome.BACKEND_ERROR, "shutdown")
-                respond_refusal(responder, codec, draining(), record.id, extra)
+                respond_refusal(client, codec, draining(), record.id, extra)
             return
-        except Exception:  # a fault of ours
-            self._ended(record, reservation, Outcome.BACKEND_ERROR, "internal_error")
-            logger.exception("request %s failed inside the gateway", record.id)
-            respond_refusal(responder, codec, internal_error(), record.id, extra)
+        except Exception:  # noqa: BLE001 (a fault of ours)
+            self._broken(client, codec, record, reservation, extra)
             return
-        if connection.transport.is_closing():  # gone while its prompt was counted: the hook would never fire
-            self._ended(record, reservation, Outcome.CLIENT_CANCELLED)
-            return
-        exchange = Exchange(api, body, codec, request, record, extra, reservation)
         try:
-            await Relay(gateway, exchange, responder).run(connection)
-        except Exception:  # a fault of ours before it was submitted
-            self._ended(record, reservation, Outcome.BACKEND_ERROR, "internal_error")
-            logger.exception("request %s failed inside the gateway", record.id)
-            respond_refusal(responder, codec, internal_error(), record.id, extra)
+            Relay(gateway, Exchange(api, body, codec, request, record, extra, reservation), client).start()
+        except Exception:  # noqa: BLE001 (a fault of ours before it was submitted)
+            self._broken(client, codec, record, reservation, extra)
+
+    def _broken(
+        self,
+        client: ClientRequest,
+        codec: ApiCodec,
+        record: RequestRecord,
+        reservation: KeyReservation | None,
+        extra: list[tuple[bytes, bytes]],
+    ) -> None:
+        """The gateway itself has failed, as the exception that is handled says."""
+        self._ended(record, reservation, Outcome.BACKEND_ERROR, "internal_error")
+        logger.exception("request %s failed inside the gateway", record.id)
+        respond_refusal(client, codec, internal_error(), record.id, extra)
 
     def _ended(
         self,

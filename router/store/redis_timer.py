@@ -43,7 +43,7 @@ class ExchangeTimer:
         self._bring(self._ended_at + _GATHER_S)
 
     def ended(self, *, changed: bool, replicas: int) -> None:
-        """An exchange has ended. `replicas` are live; `changed`: anything was sent or received."""
+        """An exchange has ended. `replicas` is the number of live replicas; `changed`: something was sent or received."""
         quiet_s = max(self._interval_s, _SINGLE_S if replicas < 2 else _QUIET_S)
         self._pause_s = self._interval_s if changed else min(2 * self._pause_s, quiet_s)
         self._ended_at = time.monotonic()

@@ -68,9 +68,13 @@ class Retention:
             if not await connection.scalar(text("SELECT pg_try_advisory_lock(:lock)"), {"lock": _LOCK}):
                 return 0
             try:
-                return await self.prune(now)
-            finally:
-                await connection.execute(text("SELECT pg_advisory_unlock(:lock)"), {"lock": _LOCK})
+                removed = await self.prune(now)
+            except BaseException:
+                # A server that hangs would not answer: the lock ends with its connection.
+                await connection.invalidate()
+                raise
+            await connection.execute(text("SELECT pg_advisory_unlock(:lock)"), {"lock": _LOCK})
+            return removed
 
     async def prune(self, now: float) -> int:
         """Remove requests that are too old at `now` (seconds since the epoch) or too many; returns their number."""

@@ -168,8 +168,8 @@ class State(Protocol):
         ...
 
     async def take(self, claim: Claim, now: float) -> Grant:
-        """Take everything, or nothing. A caller that is cancelled while it waits has taken nothing: a later grant is
-        returned."""
+        """Take everything, or nothing. If the caller is cancelled while it waits, nothing is taken: a grant that
+        arrives later is returned."""
         ...
 
     def give(self, bucket: Bucket, amount: float, now: float) -> None:

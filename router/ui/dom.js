@@ -27,7 +27,7 @@ export function say(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** The head of a view: its name, what it tells, and controls. */
+/** The head of a view: its name, a description, and controls. */
 export function head(title, about, ...controls) {
   return h("div", { class: "head" }, h("div", null, h("h1", { tabindex: -1 }, title), about && h("p", null, about)), controls);
 }

@@ -9,7 +9,7 @@ const COLUMNS = [{ name: "Candidate" }, { name: "Score", num: true, title: "Lowe
 
 const two = (form, middle, high, at) => (middle === null ? "—" : h("span", null, form(middle), high === null ? null : h("small", null, `${at} ${form(high)}`)));
 
-/** `candidates` as the API tells them. */
+/** `candidates` as the API returns them. */
 export function candidateTable(candidates, label = "Candidates") {
   const rows = [...candidates]
     .sort((one, other) => Number(other.chosen) - Number(one.chosen) || (one.score ?? Infinity) - (other.score ?? Infinity) || 0)

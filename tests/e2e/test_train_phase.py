@@ -17,7 +17,8 @@ import openai
 import pytest
 
 from benchmarks.evaluate.figures import pinball
-from predictors.analytic.length_table import PRIOR_SHARES, LengthTable
+from predictors.kernels import LengthTable
+from predictors.kernels.length_bins import PRIOR_SHARES
 from predictors.learned import artifact
 from predictors.learned.artifact import path_of
 from predictors.learned.length_model import LENGTH_FEATURES, LengthModel

@@ -21,7 +21,7 @@ import pytest
 import backends
 from router.core.errors import UpstreamError
 from tests.contract.backends import engine_suite as suite
-from tests.contract.backends.dialects import read_all
+from tests.contract.backends.dialects import read_all, stream
 from tests.contract.backends.engine_suite import (  # noqa: F401 (collected here)
     KEY,
     Served,
@@ -117,9 +117,9 @@ async def test_sigterm_in_mid_stream(engine: Engine) -> None:
     """The last test of the module: the engine is gone after it."""
     served = Served("vllm", engine.url, MODEL)
     backend = backends.create("vllm", url=engine.url, api_key=KEY, idle_timeout_s=3)
-    stream = await backend.stream(served.chat(bound=1500, ignore_eos=True))
-    assert await stream.read() is not None
+    reader = stream(backend, served.chat(bound=1500, ignore_eos=True))
+    assert await reader.read() is not None
     engine.process.send_signal(signal.SIGTERM)
     with pytest.raises(UpstreamError):
-        await asyncio.wait_for(read_all(stream), 60)
+        await asyncio.wait_for(read_all(reader), 60)
     await backend.aclose()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from predictors.analytic.estimate import Estimate
-from predictors.learned.latency.features import target_rows
+from predictors.kernels import target_rows
 from router.core.state import Instance
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ class _Recent:
 
 
 class InstanceHistory:
-    """The events of one instance. With a model, `encoding` is their summary for the model's head. Without a model the
-    rows are kept in `events`, for training.
+    """The events of one instance. With a model, `state` is the model's state after them. Without a model the rows
+    are kept in `events`, for training.
 
     Call a method after the instance's own counters include the event. `summary` reads the counters at its first call
     after an event. Events of this router and those received from other replicas count alike. The waiting times of
@@ -90,17 +90,17 @@ class InstanceHistory:
     """
 
     __slots__ = (
-        "_arrivals", "_cell", "_ended", "_event_at", "_first_8", "_first_32", "_hidden", "_model", "_step_s", "_summary", "_tpot",
-        "_tpot_error", "_ttft", "_ttft_error", "_waiting", "encoding", "events",
+        "_arrivals", "_ended", "_event_at", "_first_8", "_first_32", "_model", "_step_s", "_summary", "_tpot", "_tpot_error", "_ttft",
+        "_ttft_error", "_waiting", "events", "state",
     )  # fmt: skip
 
-    encoding: np.ndarray
+    state: np.ndarray
 
     def __init__(self, model: LatencyModel | None) -> None:
         self._model = model
         self.events: list[tuple[float, ...]] = []
         if model is not None:
-            self._hidden, self._cell, self.encoding = model.start()
+            self.state = model.start()
         self._step_s = 0.02
         self._event_at: float | None = None
         self._waiting: list[float] = []  # dispatch times of own attempts without a first token, in order
@@ -113,7 +113,7 @@ class InstanceHistory:
         self._ttft_error = _Recent()
         self._tpot = _Recent()
         self._tpot_error = _Recent()
-        self._summary: np.ndarray | None = None  # `summary`, until the next event
+        self._summary: tuple[float, ...] | None = None  # `summary`, until the next event
 
     # --- own attempts that wait for their first token ------------------------------------------------
     def waits(self, dispatched_at: float) -> None:
@@ -215,21 +215,21 @@ class InstanceHistory:
         if self._model is None:
             self.events.append(row)
         else:
-            self._hidden, self._cell, self.encoding = self._model.step(row, self._hidden, self._cell)
+            self._model.step(row, self.state)
 
     # --- targets ------------------------------------------------------------------------------------
     def target(self, instance: Instance, estimate: Estimate, now: float) -> tuple[float, ...]:
         """One row of `TARGET_FEATURES` for a request that may join the instance."""
         return tuple(target_rows([self.summary(instance)], [estimate], now)[0].tolist())
 
-    def summary(self, instance: Instance) -> np.ndarray:
+    def summary(self, instance: Instance) -> tuple[float, ...]:
         """The inputs from the instance's counters and its history. They stay the same until the next event."""
         summary = self._summary
         if summary is None:
             summary = self._summary = self._summarise(instance)
         return summary
 
-    def _summarise(self, instance: Instance) -> np.ndarray:
+    def _summarise(self, instance: Instance) -> tuple[float, ...]:
         report, waiting, ahead = instance.report, self._waiting, instance.awaiting_first_token + 1.0
         _, tpot_error_last, tpot_error_median, _, _ = self._tpot_error.values
         moments = (
@@ -242,24 +242,22 @@ class InstanceHistory:
             _since(self._ended),
             _since(self._arrivals),
         )
-        return np.array(
-            (
-                *(moment for moment, _ in moments),
-                *(weight for _, weight in moments),
-                ahead,
-                log1p(instance.in_flight),
-                log(ahead),
-                log1p(instance.context_tokens),
-                0.0 if report.running is None else log1p(report.running),
-                0.0 if report.waiting is None else log1p(report.waiting),
-                report.kv_usage or 0.0,
-                *self._ttft[False].values,
-                *self._ttft[True].values,
-                *self._tpot.values,
-                *self._ttft_error.values[1:],
-                tpot_error_median,
-                tpot_error_last,
-            )
+        return (
+            *(moment for moment, _ in moments),
+            *(weight for _, weight in moments),
+            ahead,
+            log1p(instance.in_flight),
+            log(ahead),
+            log1p(instance.context_tokens),
+            0.0 if report.running is None else log1p(report.running),
+            0.0 if report.waiting is None else log1p(report.waiting),
+            report.kv_usage or 0.0,
+            *self._ttft[False].values,
+            *self._ttft[True].values,
+            *self._tpot.values,
+            *self._ttft_error.values[1:],
+            tpot_error_median,
+            tpot_error_last,
         )
 
 

@@ -7,9 +7,9 @@ from math import isnan
 
 import numpy as np
 
+from predictors.kernels import Encoder
 from predictors.learned.artifact import Artifact, ArtifactError, sizes
 from predictors.learned.names import model_key
-from predictors.learned.relevance import Encoder
 from predictors.learned.text import COUNTS, HEAD_TOKENS, TAIL_TOKENS, TEXT_FEATURES
 from predictors.learned.text_only.estimators import (
     Clusters,

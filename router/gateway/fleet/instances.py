@@ -26,6 +26,8 @@ def scheduler_settings(config: FleetConfig) -> SchedulerSettings:
         return_after=config.probes.return_after,
         hedge_share=scheduling.hedge.max_share if scheduling.hedge.enabled else 0.0,
         explore=scheduling.explore,
+        streams_when_needed=config.upstream_stream == "when_needed",
+        streamed_share=scheduling.streamed_share,
     )
 
 

@@ -30,6 +30,7 @@ class TokenCounter:
         for model in request.models:
             tokenizer = self._fleet.tokenizers.get(model)
             if tokenizer is not None:
+                await asyncio.sleep(0)  # from here on a task is needed
                 self._set(request, model, *await tokenizer.count(api, body, facts))
                 return
         if request.longest_prompt_tokens is not None:
@@ -41,6 +42,7 @@ class TokenCounter:
         if engine is None:
             return
         backend, candidate = engine
+        await asyncio.sleep(0)  # from here on a task is needed
         try:
             async with asyncio.timeout(self._fleet.config.limits.connect_timeout_s):
                 count = await backend.count_tokens(Call(api, body, candidate, request.id))

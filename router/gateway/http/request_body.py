@@ -1,4 +1,4 @@
-"""Reads a request's body from its connection."""
+"""Limits of a request's body, and the body of one that is served through ASGI."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ async def read_body(headers: dict[bytes, bytes], receive: Receive, max_body_mb: 
     limit = int(max_body_mb * 1024 * 1024)
     length = headers.get(b"content-length")
     if length is not None and length.isdigit() and int(length) > limit:
-        raise _too_large(max_body_mb)
+        raise too_large(max_body_mb)
     message = await receive()
     if message["type"] == "http.disconnect":
         raise ClientGone
     first: bytes = message["body"]
     if not message["more_body"]:
         if len(first) > limit:
-            raise _too_large(max_body_mb)
+            raise too_large(max_body_mb)
         return first
     parts, size = [first], len(first)
     while message["more_body"]:
@@ -46,11 +46,12 @@ async def read_body(headers: dict[bytes, bytes], receive: Receive, max_body_mb: 
         parts.append(message["body"])
         size += len(message["body"])
         if size > limit:
-            raise _too_large(max_body_mb)
+            raise too_large(max_body_mb)
     return b"".join(parts)
 
 
-def _too_large(max_body_mb: float) -> Refusal:
+def too_large(max_body_mb: float) -> Refusal:
+    """The 413."""
     return Refusal(
         413, "request_too_large", f"The body is larger than {max_body_mb:g} MiB.", Outcome.REJECTED_INVALID
     )

@@ -1,9 +1,11 @@
 """The HTTP server: uvicorn with its httptools protocol, and bounds on what a connection may hold and for how long.
 
 uvicorn does not bound the size of a request's head, pipelined requests, the time in which a client sends or reads, or the
-number of connections. All are bounded here. A request also gets a hook that is called at once when its client leaves. To
-see this, the server always reads from a connection, except while a body arrives faster than it is consumed. A client that
-exceeds the bounds loses its connection.
+number of connections. All are bounded here. A client that exceeds the bounds loses its connection.
+
+Requests on the hot paths do not go through ASGI: their handler is called at the end of the read in which their head came
+(`router.gateway.http.client_request`). It hears at once when its client leaves. To see this, the server always reads from a
+connection, except while a body arrives faster than it is consumed.
 """
 
 from __future__ import annotations
@@ -12,11 +14,12 @@ import asyncio
 import logging
 import resource
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import Any
+from urllib.parse import unquote
 
 import httptools
 import uvicorn
@@ -26,6 +29,7 @@ from router.config import FleetConfig
 from router.core.errors import Refusal
 from router.core.types import Outcome
 from router.gateway.codecs.openai.errors import openai_error
+from router.gateway.http.client_request import ClientRequest, Handler
 
 logger = logging.getLogger("headway")
 
@@ -63,10 +67,10 @@ class _Refused(Exception):
 
 
 class GatewayProtocol(HttpToolsProtocol):
-    """uvicorn's protocol with limits and a disconnect hook (`scope["state"]["connection"]`)."""
+    """uvicorn's protocol with limits, and with the hot paths beside ASGI."""
 
-    on_disconnect: Callable[[], None] | None = None
-    _current: RequestResponseCycle | None = None  # the request that is answered now
+    _current: RequestResponseCycle | ClientRequest | None = None  # the request that is answered now
+    _came: ClientRequest | None = None  # its handler is called at the end of this read
     _in_head = False
     _upgraded = False  # the client now speaks another protocol, which is ignored
     _overhead = 0  # bytes of the incoming request, minus the framing that its body allows
@@ -93,19 +97,27 @@ class GatewayProtocol(HttpToolsProtocol):
         self._left()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if isinstance(self.cycle, ClientRequest):
+            self.cycle = None  # uvicorn would tell it in its own way
         super().connection_lost(exc)
         self._left()
 
     def _left(self) -> None:
-        """The client has left or was cut off: notify the request's task."""
+        """The client has left or was cut off: tell the requests."""
         waiting = [cycle for cycle, _ in self.pipeline]
         self.pipeline.clear()
         for cycle in (self._current, *waiting):
-            if cycle is not None and not cycle.response_complete:
+            if isinstance(cycle, ClientRequest):
+                cycle.leave()
+            elif cycle is not None and not cycle.response_complete:
                 cycle.disconnected = True
                 cycle.message_event.set()
-        hook, self.on_disconnect = self.on_disconnect, None
-        if hook is not None:
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        current = self._current
+        if isinstance(current, ClientRequest) and current.on_writable is not None:
+            hook, current.on_writable = current.on_writable, None
             hook()
 
     # --- receiving -----------------------------------------------------------------------------------
@@ -124,6 +136,12 @@ class GatewayProtocol(HttpToolsProtocol):
                 return
         if self._upgraded:
             return
+        self._feed(data)
+        came, self._came = self._came, None
+        if came is not None:
+            came.start()
+
+    def _feed(self, data: bytes) -> None:
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -144,9 +162,10 @@ class GatewayProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= MAX_AHEAD_REQUESTS:
             raise _Refused(400, "Too many requests were sent ahead.", "ahead")
-        super().on_message_begin()
+        self.url = b""
+        self.headers = []
+        self.expect_100_continue = False
         self._in_head = True
-        self.scope["state"]["connection"] = self
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._in_head:
@@ -163,17 +182,56 @@ class GatewayProtocol(HttpToolsProtocol):
         self._check_framing(version)
         if version == "1.0":
             self.expect_100_continue = False
+        # After these, what follows may be the body, a request or another protocol, and cannot be told apart.
+        unclear = self.expect_100_continue or self.parser.should_upgrade()
         try:
-            if self.url[:1] != b"/" and httptools.parse_url(self.url).path is None:
-                self.url += b"/"
-            super().on_headers_complete()
+            path = self._hot_path()
+            if path is None:
+                self._begin_asgi(unclear=unclear)
+            else:
+                self._begin_hot(path, version, unclear=unclear)
         except (httptools.HttpParserInvalidURLError, UnicodeDecodeError):
             raise _Refused(400, "The request's target is not valid.") from None
-        if self.expect_100_continue or self.parser.should_upgrade():
-            # What follows may be the body, a request or another protocol, and cannot be told apart.
-            self.cycle.keep_alive = False
         if self.pipeline:
             self.flow.resume_reading()
+
+    def _hot_path(self) -> str | None:
+        """The request's path, if it is a hot one."""
+        hot, url = self._server.hot_paths, self.url
+        path = hot.get(url)
+        if path is None and (b"?" in url or b"%" in url or url[:1] != b"/"):
+            found: bytes | None = httptools.parse_url(url).path
+            path = None if found is None else hot.get(unquote(found.decode("ascii")).encode())
+        return path
+
+    def _begin_hot(self, path: str, version: str, *, unclear: bool) -> None:
+        request = ClientRequest(
+            self,
+            self._server.handler,
+            self.parser.get_method(),
+            path,
+            self.headers,
+            http_1_0=version == "1.0",
+            keep_alive=version != "1.0" and not unclear and self.parser.should_keep_alive(),
+            expects_continue=self.expect_100_continue,
+        )
+        before: RequestResponseCycle | ClientRequest | None = self.cycle
+        self.cycle = request  # type: ignore[assignment]
+        if before is None or before.response_complete:
+            self._current = self._came = request
+        else:
+            self.pipeline.appendleft((request, self.app))  # type: ignore[arg-type]
+
+    def _begin_asgi(self, *, unclear: bool) -> None:
+        url, headers, expects_continue = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()  # makes the scope
+        self.url, self.expect_100_continue = url, expects_continue
+        self.headers.extend(headers)
+        if url[:1] != b"/" and httptools.parse_url(url).path is None:
+            self.url += b"/"
+        super().on_headers_complete()
+        if unclear:
+            self.cycle.keep_alive = False
 
     def _check_framing(self, version: str) -> None:
         """Refuse framing that a proxy could read differently. The parser has already refused two lengths, a length with
@@ -190,25 +248,41 @@ class GatewayProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         size = len(body)
         self._overhead -= size * (1 + MAX_OVERHEAD)
-        if self.cycle.response_complete:
+        cycle = self.cycle
+        if cycle.response_complete:
             self._dropped += size
             if self._dropped > MAX_DROPPED_BYTES:
                 raise _Refused(413, "The request goes on after its answer.")
             return
-        super().on_body(body)
+        if isinstance(cycle, ClientRequest):
+            cycle.body_came(body)
+        else:
+            super().on_body(body)
         if self.pipeline:  # nobody consumes it yet; MAX_AHEAD_BYTES bounds it
             self.flow.resume_reading()
 
     def on_message_complete(self) -> None:
         self._began_at = None
         self._received = self._overhead = self._dropped = 0
-        super().on_message_complete()
+        if isinstance(self.cycle, ClientRequest):
+            self.cycle.body_ended()
+        else:
+            super().on_message_complete()
         self.flow.resume_reading()  # so that we see the client leave
 
     # --- answering -----------------------------------------------------------------------------------
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._current = cycle
-        super()._start_asgi_task(cycle, app)
+        if isinstance(
+            cycle, ClientRequest
+        ):  # it came while another one was answered, which is still at its end
+            self.loop.call_soon(cycle.start)
+        else:
+            super()._start_asgi_task(cycle, app)
+
+    def common_lines(self) -> bytes:
+        """The header lines of every response."""
+        return self._server.common_lines()
 
     def on_response_complete(self) -> None:
         cycle, self._current = self._current, None
@@ -289,15 +363,25 @@ class GatewayProtocol(HttpToolsProtocol):
 class GatewayServer(uvicorn.Server):
     """uvicorn's server with a limit of connections. The caller handles signals.
 
-    `fleet` returns the current fleet file. `closed` counts the connections that the server closed, by reason: `full` (too
+    `fleet` returns the current fleet file. `hot_paths` maps each path that `handler` serves, as it stands in a request, to
+    its name; all else goes to the ASGI application. `closed` counts the connections that the server closed, by reason: `full` (too
     many), `crowded` (idle while there were many), `idle` (longer than keep-alive), `malformed`, `ahead` (too much was sent
     while a request was answered), `slow` (a request arrived too slowly), `stalled` (an answer was not read).
     """
 
-    def __init__(self, config: uvicorn.Config, fleet: Callable[[], FleetConfig]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        fleet: Callable[[], FleetConfig],
+        hot_paths: Iterable[str],
+        handler: Handler,
+    ) -> None:
         config.http = partial(GatewayProtocol, server=self)  # type: ignore[assignment]
         super().__init__(config)
         self._fleet = fleet
+        self.hot_paths: Mapping[bytes, str] = {path.encode(): path for path in hot_paths}
+        self.handler = handler
+        self._common: tuple[Any, bytes] = (None, b"")
         # Half of the files that this process may open: each request needs a second connection, to its engine.
         self._room = max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self.closed: Counter[str] = Counter(
@@ -313,6 +397,13 @@ class GatewayServer(uvicorn.Server):
     def connections(self) -> int:
         """The number of open connections."""
         return len(self.server_state.connections)
+
+    def common_lines(self) -> bytes:
+        """The header lines of every response. uvicorn makes a new list of them when the date changes."""
+        headers = self.server_state.default_headers
+        if self._common[0] is not headers:
+            self._common = headers, b"".join([b"%b: %b\r\n" % header for header in headers])
+        return self._common[1]
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -165,7 +165,7 @@ def _spent(account: Account, short: Budget, left_usd: float) -> str:
         return f"The budget of the key that made this key{when} is spent, or held by requests under way."
     whose = f"The key's budget of {_plain(short.limit_usd)} USD{when}"
     if left_usd > 0:
-        return f"{whose} has {_plain(left_usd)} USD left, which cannot pay this request."
+        return f"{whose} has {_plain(left_usd)} USD left, which cannot pay for this request."
     return f"{whose} is spent, or held by requests under way."
 
 

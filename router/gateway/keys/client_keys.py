@@ -164,7 +164,8 @@ class ClientKeys:
             logger.error("the database has lost its keys: those that it held are not answered any more")
 
     def _still_revoked(self, row: StoredKey) -> StoredKey:
-        """The row, revoked if it ever was: restoring an older table must not give a revoked key back."""
+        """The row, marked as revoked if it was ever revoked: an older, restored table must not make a revoked key valid
+        again."""
         if row.revoked_at is not None:
             self._revoked_at[row.sha256] = row.revoked_at
         elif row.sha256 in self._revoked_at:

@@ -14,7 +14,7 @@ from router.core.errors import Refusal
 from router.core.types import Prediction, Request
 from router.explain import PREDICTED
 from router.gateway.codecs.codec import ApiCodec
-from router.gateway.http.responder import Responder
+from router.gateway.http.client_request import ClientRequest
 from router.store.records import RequestRecord
 
 
@@ -64,7 +64,7 @@ def predicted_object(prediction: Prediction) -> dict[str, float | None]:
 
 
 def respond_refusal(
-    responder: Responder,
+    responder: ClientRequest,
     codec: ApiCodec,
     refusal: Refusal,
     request_id: str,

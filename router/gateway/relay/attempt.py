@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from router.core.errors import AnswerTooLarge, OutOfSockets, UpstreamError, UpstreamRejected
 from router.core.events import Allow, Dispatch, Failure, FailureKind
-from router.core.interfaces import Backend, Batch, Call, Stream
+from router.core.interfaces import Backend, Batch, Call, OpenCall
 from router.gateway.codecs.codec import ApiCodec
 from router.gateway.codecs.openai.assemble import Assembler
-from router.gateway.http.responder import Responder
+from router.gateway.http.client_request import ClientRequest
 from router.gateway.relay.exchange import Exchange
 from router.gateway.relay.metered import MeteredStream, tokens_of
 
@@ -59,21 +59,17 @@ class Listener(Protocol):
         ...
 
 
-class _Cut(Exception):
-    """The answer has reached what its money pays for."""
-
-
 class Attempt:
-    """What one `Dispatch` starts. Times are on the driver's clock in seconds.
+    """What one `Dispatch` starts; `router.core.interfaces.Sink`. Times are on the driver's clock in seconds.
 
-    `aborted` says that it was given up: whatever it still raises or returns is of no interest. `cut` says that its money
-    ended it, `sent` that the engine was given the request. `answer` is what it gave, if it was not streamed to the
-    client.
+    `aborted` says that it was given up, `cut` that its money ended it, `was_sent` that the engine was given the request.
+    `answer` is what it gave, if it was not streamed to the client.
     """
 
     __slots__ = (
         "_assembler",
-        "_catching_up",
+        "_behind",
+        "_call",
         "_codec",
         "_exchange",
         "_held",
@@ -82,8 +78,6 @@ class Attempt:
         "_metered",
         "_passing",
         "_responder",
-        "_stopped",
-        "_stream",
         "_taking",
         "_task",
         "aborted",
@@ -93,17 +87,17 @@ class Attempt:
         "finish_reason",
         "first_at",
         "itl_max_s",
-        "sent",
         "span_id",
         "tokens",
         "usage",
+        "was_sent",
     )
 
     def __init__(
         self,
         listener: Listener,
         exchange: Exchange,
-        responder: Responder,
+        responder: ClientRequest,
         dispatch: Dispatch,
         metered: MeteredStream | None,
     ) -> None:
@@ -112,14 +106,13 @@ class Attempt:
         self._responder = responder
         self._codec: ApiCodec = exchange.codec
         self._metered = metered
-        self._task: asyncio.Task[None] | None = None
-        self._stream: Stream | None = None
+        self._call: OpenCall | None = None
+        self._task: asyncio.Task[None] | None = None  # adjusts an answer that may be large
         self._assembler: Assembler | None = None
         self._held: list[bytes] = []  # what came before the first token
         self._passing = False  # the response has begun with it
         self._taking = False  # a batch is being taken
-        self._catching_up: asyncio.Future[None] | None = None
-        self._stopped: Exception | None = None  # what ended it while it was paused
+        self._behind = False  # the client reads more slowly than the engine writes
         self._last_at = 0.0
         self.dispatch = dispatch
         self.span_id: int | None = None
@@ -128,22 +121,25 @@ class Attempt:
         self.usage: Mapping[str, Any] | None = None
         self.finish_reason: str | None = None
         self.itl_max_s = 0.0
-        self.aborted = self.cut = self.sent = False
+        self.aborted = self.cut = self.was_sent = False
         self.answer: dict[str, Any] | None = None
 
     # --- its life ------------------------------------------------------------------------------------
     def start(self, find: Callable[[str], Backend], call: Call) -> None:
-        """Send the request and follow the answer, in a task of its own. `find` gives an instance's adapter, or raises
-        UpstreamError."""
-        self._task = asyncio.get_running_loop().create_task(self._run(find, call))
+        """Send the request. `find` gives an instance's adapter, or raises UpstreamError."""
+        if call.streams and not self._exchange.request.client_streams:
+            self._assembler = Assembler("chat" if call.api == "chat" else "completions")
+        try:
+            self._call = find(call.candidate.instance).start(call, self)
+        except Exception as error:  # noqa: BLE001 (a fault of ours ends the request)
+            self.failed(error)
 
     def abort(self) -> None:
-        """End it at once; nothing of it is passed on from here on, whatever its task still does."""
+        """End it at once; nothing of it is passed on from here on."""
         self.aborted = True
-        if self._stream is not None:
-            self._stream.abort()
-        elif self._task is not None and self._task is not asyncio.current_task():
-            self._task.cancel()  # it waits for the engine to begin
+        self._close()
+        if self._task is not None:
+            self._task.cancel()
 
     def allow(self, instruction: Allow) -> None:
         """It may cost more now, or it ends."""
@@ -151,40 +147,73 @@ class Attempt:
         if metered is None or self.aborted:
             return
         metered.meter.allow(instruction.allowance)
-        if not metered.waiting or self._taking or self._stream is None:
+        if not metered.waiting or self._taking:
             return  # `_take_metered` looks at it
         try:
-            paused = self._go_on(metered)
-        except Exception as error:  # noqa: BLE001 (raised again by `_follow`, whose task it belongs to)
-            self._stopped = error
-            self._stream.abort()
+            if not self._pass(metered, metered.go_on()):
+                self._resume()
+        except Exception as error:  # noqa: BLE001 (a fault of ours ends the request)
+            self.failed(error)
+
+    # --- what its engine says --------------------------------------------------------------------------
+    def sent(self) -> None:
+        """The engine was given the request."""
+        self.was_sent = True
+
+    def ended(self, answer: dict[str, Any] | None) -> None:
+        """It has given its whole answer: `answer`, or the stream until here."""
+        if self.aborted:
             return
-        if not paused:
-            self._resume()
-
-    async def _run(self, find: Callable[[str], Backend], call: Call) -> None:
+        self._close()
+        if answer is not None and self._codec.adjust is not None:
+            self._task = asyncio.get_running_loop().create_task(
+                self._adjusted(answer, self._codec.adjust(answer))
+            )
+            return
         try:
-            backend = find(call.candidate.instance)
-            if self._exchange.request.engine_streams:
-                await self._follow(backend, call)
-            else:
-                await self._wait(backend, call)
-        except UpstreamError as error:
-            if not self.aborted:
-                self._listener.failed(self, failure_of(error))
-        except Exception:
-            if not self.aborted:
-                logger.exception("request %s failed inside the gateway", self.dispatch.request_id)
-                self._listener.broken()
+            if answer is not None:
+                self._keep(answer)
+            elif self._assembler is not None:
+                self._assembled(self._assembler)
+        except Exception as error:  # noqa: BLE001 (of the engine's answer, or a fault of ours)
+            self.failed(error)
         else:
-            if not self.aborted:
-                self._listener.succeeded(self)
+            self._listener.succeeded(self)
 
-    async def _wait(self, backend: Backend, call: Call) -> None:
-        """Take an answer in one piece."""
-        answer = await backend.complete(call)
-        if self._codec.adjust is not None:
-            await self._codec.adjust(answer)
+    def failed(self, error: Exception) -> None:
+        """It has failed: by an UpstreamError, or by a fault of ours."""
+        if self.aborted:
+            return
+        self._close()
+        if isinstance(error, UpstreamError):
+            self._listener.failed(self, failure_of(error))
+            return
+        request_id = self.dispatch.request_id
+        logger.error(
+            "request %s failed inside the gateway",
+            request_id,
+            exc_info=error,
+            extra={"fields": {"request_id": request_id}},
+        )
+        self._listener.broken()
+
+    async def _adjusted(self, answer: dict[str, Any], adjusting: Awaitable[None]) -> None:
+        try:
+            await adjusting
+            self._keep(answer)
+        except Exception as error:  # noqa: BLE001 (the task's root)
+            self.failed(error)
+        else:
+            self._listener.succeeded(self)
+
+    def _close(self) -> None:
+        """Let go of the call, which knows this attempt: together they would be a cycle that only the collector finds."""
+        call, self._call = self._call, None
+        if call is not None:
+            call.abort()  # does nothing after a clean end
+
+    def _keep(self, answer: dict[str, Any]) -> None:
+        """Keep an answer that came in one piece."""
         usage, choices = answer.get("usage"), answer.get("choices")
         self.usage = usage if isinstance(usage, dict) else None
         reasons = [
@@ -199,40 +228,26 @@ class Attempt:
         answer["model"] = self.dispatch.candidate.model
         self.answer = answer
 
-    async def _follow(self, backend: Backend, call: Call) -> None:
-        """Stream it to its end, to the client or into an assembler."""
-        exchange = self._exchange
-        if not exchange.request.client_streams:
-            self._assembler = Assembler("chat" if exchange.api == "chat" else "completions")
-        stream = self._stream = await backend.stream(call)
-        try:
-            await stream.pump(self._take if self._metered is None else self._take_metered)
-        except _Cut:
-            self._cut_here()
-        except UpstreamError:
-            if self._stopped is None:
-                raise
-            if not isinstance(self._stopped, _Cut):
-                raise self._stopped from None
-            self._cut_here()
-        finally:
-            self._stream = None
-            stream.abort()  # does nothing after a clean end
-            if self._catching_up is not None:
-                self._catching_up.cancel()
-        if self._assembler is not None and not self.aborted:
-            if self.cut:
-                self._assembler.feed(exchange.length_event(self.dispatch.candidate.model))
-            self.answer = self._assembler.result()
-            self.answer["usage"] = self.usage_or_count()
-
-    def _cut_here(self) -> None:
-        self.cut = True
-        self.finish_reason = "length"
+    def _assembled(self, assembler: Assembler) -> None:
+        """Keep the answer that was put together."""
+        if self.cut:
+            assembler.feed(self._exchange.length_event(self.dispatch.candidate.model))
+        self.answer = assembler.result()
+        self.answer["usage"] = self.usage_or_count()
 
     # --- the stream ----------------------------------------------------------------------------------
+    def take(self, batch: Batch) -> bool:
+        """Pass one batch on in the moment it arrives; True if nothing more is to come now."""
+        if self._metered is None:
+            return self._take(batch)
+        self._taking = True
+        try:
+            return self._pass(self._metered, self._metered.take(batch))
+        finally:
+            self._taking = False
+
     def _take(self, batch: Batch) -> bool:
-        """Pass one batch on in the moment it arrives; True if the client is too slow to take more now."""
+        """Pass on what is paid for; True if the client is too slow to take more now."""
         data, tokens, usage, finish_reason = batch
         first = False
         if tokens:
@@ -262,54 +277,49 @@ class Attempt:
         if first:  # reported after it is on its way
             self._listener.first_token(self)
         if responder.paused:
-            if self._catching_up is None:
-                self._catching_up = asyncio.ensure_future(self._catch_up())
+            self._behind = True
+            responder.on_writable = self._caught_up
             return True
         return False
 
-    def _take_metered(self, batch: Batch) -> bool:
-        """The same as far as the money reaches."""
-        metered = self._metered
-        assert metered is not None  # noqa: S101 (it is the sink for nothing else)
-        self._taking = True
-        try:
-            return self._pass(metered, metered.take(batch))
-        finally:
-            self._taking = False
-
-    def _go_on(self, metered: MeteredStream) -> bool:
-        """Pass on what waited for money."""
-        return self._pass(metered, metered.go_on())
-
     def _pass(self, metered: MeteredStream, kept: Batch) -> bool:
+        """Pass on what of a batch is paid for; True if nothing more is to come now."""
         paused = self._take(kept) if kept.data or kept.usage is not None else False
         meter = metered.meter
         self.tokens, self.usage = meter.tokens, metered.usage
         if metered.stopped:
-            raise _Cut
+            self._cut_off()
+            return True
         if meter.report_usd is not None and not self.aborted:
             allowance, cost_usd, meter.report_usd = meter.allowance, meter.report_usd, None
             self._listener.metered(self, cost_usd)
-            if metered.waiting and meter.allowance is not allowance:
-                return self._go_on(metered)
+            if metered.waiting and meter.allowance is not allowance and not self.aborted:
+                return self._pass(metered, metered.go_on())
         return paused or metered.waiting
+
+    def _cut_off(self) -> None:
+        """The answer has reached what its money pays for: it ends here."""
+        if self.aborted:
+            return
+        self.cut = True
+        self.finish_reason = "length"
+        self.ended(None)
 
     def _resume(self) -> None:
         waiting = self._metered is not None and self._metered.waiting
-        if self._stream is not None and self._catching_up is None and not waiting:
-            self._stream.resume()
+        if self._call is not None and not self._behind and not waiting:
+            self._call.resume()
+
+    def _caught_up(self) -> None:
+        """The client has read what was written. The server cuts off one that does not read (`limits.client_stall_s`),
+        which ends the request."""
+        self._behind = False
+        self._resume()
 
     def begin(self, last: bytes) -> None:
         """Begin the response with what was held back, and `last`."""
         self._passing = True
         self._listener.begin_stream(self, self._codec.first(b"".join(self._held) + last))
-
-    async def _catch_up(self) -> None:
-        """Let the engine's stream go on when the client has read what was written. The server cuts off one that does
-        not read (`limits.client_stall_s`), which ends the request."""
-        await self._responder.drain()
-        self._catching_up = None
-        self._resume()
 
     # --- what it gave --------------------------------------------------------------------------------
     @property

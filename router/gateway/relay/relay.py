@@ -10,10 +10,8 @@ ends. The relay sends, aborts, answers and records:
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from router.core.errors import Refusal
 from router.core.events import (
@@ -37,7 +35,7 @@ from router.core.money.reservation import Funding
 from router.core.refusals import internal_error
 from router.core.settlement import Settlement
 from router.core.types import Candidate, EndedHow, Outcome
-from router.gateway.http.responder import Responder
+from router.gateway.http.client_request import ClientRequest
 from router.gateway.relay.answer import header_lines, headway_object, respond_refusal
 from router.gateway.relay.attempt import Attempt
 from router.gateway.relay.exchange import Exchange
@@ -86,34 +84,23 @@ class Services(Protocol):
 
 
 class Relay:
-    """One request's way through the gateway; `router.gateway.relay.runner.RequestHandle`. Used once:
-    `await Relay(...).run(connection)`."""
+    """One request's way through the gateway; `router.gateway.relay.runner.RequestHandle`. Used once: `start` brings it on
+    its way, and nothing waits for its end."""
 
-    def __init__(self, services: Services, exchange: Exchange, responder: Responder) -> None:
+    def __init__(self, services: Services, exchange: Exchange, responder: ClientRequest) -> None:
         self._services = services
         self._exchange = exchange
         self._responder = responder
         self._runner = services.runner
         self._request = exchange.request
         self._attempts: dict[int, Attempt] = {}  # by number
-        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ended_already = False
 
-    async def run(self, connection: Any) -> None:
-        """Relay to the end; `connection.on_disconnect` is set meanwhile."""
-        runner, request_id = self._runner, self._request.id
-        connection.on_disconnect = client_left = self._client_left
-        try:
-            runner.submit(self._request, self._funding(), self)
-            await self._done
-        except asyncio.CancelledError:  # the server is shutting down and has run out of patience
-            self._report(GivenUp(request_id, "shutdown"))
-            task = asyncio.current_task()
-            if task is not None:
-                task.uncancel()
-        finally:
-            if connection.on_disconnect == client_left:  # else the connection's next request has come already
-                connection.on_disconnect = None
-            self._attempts.clear()  # they know this relay: cycles that only the collector would find
+    def start(self) -> None:
+        """Submit the request. The hooks of its client are set until its end."""
+        self._responder.on_left = self._client_left
+        self._responder.on_shutdown = self._shut_down
+        self._runner.submit(self._request, self._funding(), self)
 
     def _funding(self) -> Funding | None:
         reservation = self._exchange.reservation
@@ -122,19 +109,30 @@ class Relay:
     def _client_left(self) -> None:
         self._report(Left(self._request.id))
 
+    def _shut_down(self) -> None:
+        """The server is shutting down and has run out of patience."""
+        self._report(GivenUp(self._request.id, "shutdown"))
+
+    def _end(self) -> None:
+        self._ended_already = True
+        self._responder.on_left = self._responder.on_shutdown = None
+        self._attempts.clear()  # they know this relay: cycles that only the collector would find
+
     def _report(self, event: RequestEvent, now: float | None = None) -> None:
         """Feed an event. A fault of ours in its handling ends the request."""
         try:
             self._runner.apply(event, now)
         except Exception:
-            logger.exception("request %s failed inside the gateway", self._request.id)
+            request_id = self._request.id
+            fields = {"request_id": request_id}
+            logger.exception("request %s failed inside the gateway", request_id, extra={"fields": fields})
             if type(event) is not GivenUp:
                 self._report(GivenUp(self._request.id, "internal_error"))
             self._fall()
 
     def _fall(self) -> None:
         """End the request although the scheduler could not."""
-        if self._done.done():
+        if self._ended_already:
             return
         self._runner.forget(self._request.id)
         for attempt in self._attempts.values():
@@ -142,14 +140,14 @@ class Relay:
         exchange, record = self._exchange, self._exchange.record
         record.outcome, record.error_code = Outcome.BACKEND_ERROR, "internal_error"
         record.e2e_s = self.clock() - self._request.arrived_at
-        if self._responder.started:
+        if self._responder.response_started:
             self._responder.abort()
         else:
             self._refuse(internal_error())
         self._services.finish(record)
         if exchange.reservation is not None:
             exchange.reservation.cancel()
-        self._done.set_result(None)
+        self._end()
 
     # --- instructions --------------------------------------------------------------------------------
     def dispatch(self, instruction: Dispatch) -> None:
@@ -157,7 +155,7 @@ class Relay:
         exchange, request = self._exchange, self._request
         bound, candidate = instruction.bound, instruction.candidate
         metered = None
-        if request.engine_streams and (bound.paid_tokens is not None or instruction.allowance is not None):
+        if instruction.streams and (bound.paid_tokens is not None or instruction.allowance is not None):
             meter = TokenMeter(request, candidate, bound, instruction.allowance)
             metered = MeteredStream(meter, request.choices, hide_usage=not exchange.wants_each_usage)
         attempt = Attempt(self, exchange, self._responder, instruction, metered)
@@ -172,9 +170,9 @@ class Relay:
             candidate,
             request.id,
             bound.max_tokens,
+            instruction.streams,
             metered is not None,
             traceparent,
-            partial(setattr, attempt, "sent", True),
             request.cache_salt,
         )
         attempt.start(self._services.fleet.backend, call)
@@ -207,7 +205,7 @@ class Relay:
             self._answer(settlement)
         except Exception:
             record.outcome, record.error_code = Outcome.BACKEND_ERROR, "internal_error"
-            if self._responder.started:
+            if self._responder.response_started:
                 self._responder.abort()
             else:
                 self._refuse(internal_error())
@@ -216,8 +214,7 @@ class Relay:
             self._services.finish(record)
             if reservation is not None:
                 reservation.close(settlement.reserved_usd, settlement.cost_usd, settlement.used_tokens)
-            if not self._done.done():
-                self._done.set_result(None)
+            self._end()
 
     # --- what happens to attempts --------------------------------------------------------------------
     def clock(self) -> float:
@@ -252,7 +249,7 @@ class Relay:
                 how,
                 attempt.output_tokens,
                 attempt.prompt_tokens,
-                attempt.sent,
+                attempt.was_sent,
                 attempt.finish_reason == "length",
                 attempt.cut_by_money,
                 failure,
@@ -269,7 +266,7 @@ class Relay:
         """Give the client the answer, the rest of it, or an error."""
         responder, codec = self._responder, self._exchange.codec
         if settlement.refusal is not None:
-            if responder.started:
+            if responder.response_started:
                 responder.end(codec.stream_error(settlement.refusal))
             else:
                 self._refuse(settlement.refusal)
@@ -284,7 +281,7 @@ class Relay:
             responder.respond(200, self._head(codec.body_type, attempt.dispatch), body)
             return
         last = self._exchange.length_event(attempt.dispatch.candidate.model) if attempt.cut else b""
-        if responder.started:
+        if responder.response_started:
             rest = codec.events(last)
         else:  # an answer may be without a single token: then nothing has been sent yet
             attempt.begin(last)

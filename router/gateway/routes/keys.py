@@ -223,7 +223,7 @@ async def _spend(
 
 
 async def _listed(gateway: Gateway, tenants: Sequence[Tenant]) -> Response:
-    """Keys as JSON. There may be thousands: the event loop runs in between."""
+    """Keys as JSON. There may be thousands, so the event loop runs in between."""
     listed = []
     for number, tenant in enumerate(tenants, 1):
         if gateway.rules.tenants.get(tenant.name) is not None:  # otherwise it vanished meanwhile

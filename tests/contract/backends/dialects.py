@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,8 @@ import orjson
 
 import backends
 from backends.sse_events import END, event, objects
-from router.core.interfaces import Backend, Batch, Call, Stream
+from router.core.errors import UpstreamError
+from router.core.interfaces import Backend, Batch, Call
 from router.core.types import Candidate
 
 CANDIDATE = Candidate("one", "fleet-model", "engine-model", context_tokens=4096)
@@ -107,11 +109,83 @@ _DIALECTS = {"vllm": OpenAIDialect, "ollama": OllamaDialect}
 DIALECTS = [_DIALECTS[kind.emulator](kind.name) for kind in backends.KINDS.values()]
 
 
-async def read_all(stream: Stream) -> list[Batch]:
+class Reader:
+    """A sink that takes one batch at a time: `read` gives the next one, None at a clean end, or raises the failure. While
+    nobody reads, the call is paused."""
+
+    def __init__(self, backend: Backend, call: Call) -> None:
+        self.answer: dict[str, Any] | None = None
+        self.was_sent = 0
+        self._batches: list[Batch] = []
+        self._end: Exception | bool = False
+        self._changed = asyncio.Event()
+        self._call = backend.start(call, self)
+
+    def sent(self) -> None:
+        self.was_sent += 1
+
+    def take(self, batch: Batch) -> bool:
+        assert not self._end
+        self._batches.append(batch)
+        self._changed.set()
+        return True
+
+    def ended(self, answer: dict[str, Any] | None) -> None:
+        assert not self._end
+        self.answer = answer
+        self._end = True
+        self._changed.set()
+
+    def failed(self, error: Exception) -> None:
+        assert not self._end
+        self._end = error
+        self._changed.set()
+
+    async def read(self) -> Batch | None:
+        if not self._batches and not self._end:
+            self._changed.clear()
+            self._call.resume()
+            await self._changed.wait()
+        if self._batches:
+            return self._batches.pop(0)
+        if isinstance(self._end, Exception):
+            raise self._end
+        return None
+
+    def abort(self) -> None:
+        """Give the call up; whoever reads gets an UpstreamError."""
+        self._call.abort()
+        if not self._end:
+            self.failed(UpstreamError("given up"))
+
+
+def stream(backend: Backend, call: Call) -> Reader:
+    """Start a call. Raises UpstreamError if it cannot be sent."""
+    return Reader(backend, call)
+
+
+async def read_all(reader: Reader) -> list[Batch]:
     batches = []
-    while (batch := await stream.read()) is not None:
+    while (batch := await reader.read()) is not None:
         batches.append(batch)
     return batches
+
+
+async def streamed(backend: Backend, call: Call) -> list[Batch]:
+    """The batches of a whole stream; cancelled, it gives the call up."""
+    reader = stream(backend, call)
+    try:
+        return await read_all(reader)
+    finally:
+        reader.abort()
+
+
+async def complete(backend: Backend, call: Call) -> dict[str, Any]:
+    """The answer in one piece."""
+    reader = stream(backend, call._replace(streams=False))
+    assert await read_all(reader) == []
+    assert reader.answer is not None
+    return reader.answer
 
 
 def answer_of(batches: list[Batch]) -> tuple[str, int, Any, str | None]:

@@ -17,7 +17,7 @@ from backends.sse_events import objects
 from router.core.errors import UpstreamError, UpstreamRejected
 from router.core.interfaces import Backend, Batch, Call
 from router.core.types import Candidate
-from tests.contract.backends.dialects import answer_of, read_all
+from tests.contract.backends.dialects import answer_of, complete, read_all, stream
 
 KEY = "an-engine-key"
 PROMPT = "The quick brown fox jumps over the lazy dog."
@@ -51,7 +51,7 @@ class Served:
 
 
 async def streamed(backend: Backend, call: Call) -> tuple[str, int, Any, str | None]:
-    return answer_of(await read_all(await backend.stream(call)))
+    return answer_of(await read_all(stream(backend, call)))
 
 
 @pytest.mark.parametrize("api", ["chat", "completions"])
@@ -69,7 +69,7 @@ async def test_a_streamed_answer(served: Served, api: str) -> None:
 
 async def test_events_are_openai_s(served: Served) -> None:
     backend = served.backend()
-    batches = await read_all(await backend.stream(served.chat(max_tokens=4)))
+    batches = await read_all(stream(backend, served.chat(max_tokens=4)))
     payloads = events_of(batches)
     assert {payload["object"] for payload in payloads} == {"chat.completion.chunk"}
     assert len({payload["id"] for payload in payloads}) == 1
@@ -92,7 +92,9 @@ async def test_many_at_once(served: Served) -> None:
 
 async def test_a_whole_answer(served: Served) -> None:
     backend = served.backend()
-    answer = await backend.complete(served.chat(bound=5, stream=True, stream_options={"include_usage": True}))
+    answer = await complete(
+        backend, served.chat(bound=5, stream=True, stream_options={"include_usage": True})
+    )
     assert answer["object"] == "chat.completion"
     assert answer["model"] == "fleet-model"
     assert answer["choices"][0]["message"]["content"]
@@ -122,13 +124,13 @@ async def test_a_prompt_over_the_context_is_refused(served: Served) -> None:
 
 async def test_an_aborted_stream_frees_the_engine(served: Served) -> None:
     backend = served.backend()
-    streams = [await backend.stream(served.chat(bound=1500)) for _ in range(3)]
-    for stream in streams:
-        while (batch := await stream.read()) is not None and not batch.tokens:
+    readers = [stream(backend, served.chat(bound=1500)) for _ in range(3)]
+    for reader in readers:
+        while (batch := await reader.read()) is not None and not batch.tokens:
             pass
-        stream.abort()
+        reader.abort()
         with pytest.raises(UpstreamError):
-            await stream.read()
+            await reader.read()
     async with asyncio.timeout(20):
         while (await backend.load()).running:  # noqa: ASYNC110 (the engine's own count, polled)
             await asyncio.sleep(0.1)
@@ -168,7 +170,7 @@ async def test_prompt_tokens(served: Served) -> None:
 async def check_a_wrong_key(served: Served) -> None:
     backend = served.backend(api_key="wrong")
     with pytest.raises(UpstreamError) as failed:
-        await backend.stream(served.chat())
+        await read_all(stream(backend, served.chat()))
     assert failed.value.status == 401
     assert not isinstance(failed.value, UpstreamRejected)
     await backend.aclose()
@@ -177,12 +179,12 @@ async def check_a_wrong_key(served: Served) -> None:
 async def check_a_bad_field(served: Served) -> None:
     backend = served.backend()
     with pytest.raises(UpstreamRejected) as refused:
-        await backend.stream(served.chat("a secret prompt", temperature=-3))
+        await read_all(stream(backend, served.chat("a secret prompt", temperature=-3)))
     assert refused.value.status == 400
     assert "temperature" in str(refused.value)
     body = {"messages": "a secret prompt"}
     with pytest.raises(UpstreamRejected) as refused:
-        await backend.stream(Call("chat", body, served.candidate, "req-1"))
+        await read_all(stream(backend, Call("chat", body, served.candidate, "req-1")))
     assert "secret" not in str(refused.value)
     await backend.aclose()
 
@@ -190,7 +192,7 @@ async def check_a_bad_field(served: Served) -> None:
 async def check_usage_on_every_chunk(served: Served) -> None:
     backend = served.backend()
     call = served.chat(bound=5, stream_options={"continuous_usage_stats": True})
-    batches = await read_all(await backend.stream(call))
+    batches = await read_all(stream(backend, call))
     counts = [p["usage"]["completion_tokens"] for p in events_of(batches) if p.get("usage")]
     assert counts == sorted(counts)
     assert len(counts) >= 2
@@ -200,7 +202,7 @@ async def check_usage_on_every_chunk(served: Served) -> None:
 
 async def check_two_choices(served: Served) -> None:
     backend = served.backend()
-    batches = await read_all(await backend.stream(served.chat(bound=4, n=2)))
+    batches = await read_all(stream(backend, served.chat(bound=4, n=2)))
     payloads = events_of(batches)
     assert {payload["choices"][0]["index"] for payload in payloads} == {0, 1}
     usage = [batch.usage for batch in batches if batch.usage][-1]

@@ -11,18 +11,26 @@ import pytest
 import trustme
 
 from router.core.errors import UpstreamError, UpstreamRejected, UpstreamTimeout
-from router.core.interfaces import Stream
-from tests.contract.backends.dialects import Dialect, answer_of, chat, read_all
+from tests.contract.backends.dialects import (
+    Dialect,
+    Reader,
+    answer_of,
+    chat,
+    complete,
+    read_all,
+    stream,
+    streamed,
+)
 from tests.contract.backends.fakes import Exchange, FakeEngine
 
 USAGE_OF_2 = {"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}
 
 
-async def texts_then_error(stream: Stream) -> tuple[list[int], UpstreamError]:
+async def texts_then_error(reader: Reader) -> tuple[list[int], UpstreamError]:
     """Token counts of the batches before the stream failed, and the failure."""
     counts: list[int] = []
     try:
-        while (batch := await stream.read()) is not None:
+        while (batch := await reader.read()) is not None:
             counts.append(batch.tokens)
     except UpstreamError as error:
         return counts, error
@@ -36,11 +44,11 @@ async def test_an_answer_and_the_next_on_the_same_connection(dialect: Dialect) -
     async with FakeEngine(script) as engine:
         backend = dialect.create(engine.url, api_key="operator-key", headers={"X-Extra": "1"})
         for _ in range(3):
-            stream = await backend.stream(chat())
-            batches = await read_all(stream)
+            reader = stream(backend, chat())
+            batches = await read_all(reader)
             assert answer_of(batches) == ('ab"\n', 2, USAGE_OF_2, "stop")
-            assert await stream.read() is None
-            stream.abort()  # after the end: must not touch the connection, which may be in use again
+            assert await reader.read() is None
+            reader.abort()  # after the end: must not touch the connection, which may be in use again
         await backend.aclose()
     assert engine.connections == 1
     seen = engine.requests[0]
@@ -58,7 +66,7 @@ async def test_everything_in_one_packet(dialect: Dialect) -> None:
 
     async with FakeEngine(script) as engine:
         backend = dialect.create(engine.url)
-        batches = await read_all(await backend.stream(chat()))
+        batches = await streamed(backend, chat())
         await backend.aclose()
     assert answer_of(batches) == ("ab", 2, USAGE_OF_2, "stop")
 
@@ -74,9 +82,9 @@ async def test_byte_by_byte(dialect: Dialect) -> None:
 
     async with FakeEngine(script) as engine:
         backend = dialect.create(engine.url)
-        assert answer_of(await read_all(await backend.stream(chat()))) == ("éb", 2, USAGE_OF_2, "stop")
+        assert answer_of(await streamed(backend, chat())) == ("éb", 2, USAGE_OF_2, "stop")
         await asyncio.sleep(0.05)  # the end of the body follows the end mark
-        assert answer_of(await read_all(await backend.stream(chat())))[0] == "éb"
+        assert answer_of(await streamed(backend, chat()))[0] == "éb"
         await backend.aclose()
     assert engine.connections == 1
 
@@ -91,7 +99,7 @@ async def test_a_body_that_ends_with_the_connection(dialect: Dialect) -> None:
     async with FakeEngine(script) as engine:
         backend = dialect.create(engine.url)
         for _ in range(2):
-            assert answer_of(await read_all(await backend.stream(chat())))[0] == "ab"
+            assert answer_of(await streamed(backend, chat()))[0] == "ab"
         await backend.aclose()
     assert engine.connections == 2
 
@@ -103,9 +111,9 @@ async def test_a_failed_attempt_by_status(dialect: Dialect, status: int) -> None
 
     async with FakeEngine(script) as engine:
         backend = dialect.create(engine.url)
-        for call in (backend.stream, backend.complete):
+        for call in (streamed, complete):
             with pytest.raises(UpstreamError) as failed:
-                await call(chat())
+                await call(backend, chat())
             assert failed.value.status == status
             assert not isinstance(failed.value, UpstreamRejected)
             assert "secret" not in str(failed.value)
@@ -121,7 +129,7 @@ async def test_a_refused_request(dialect: Dialect, status: int) -> None:
     async with FakeEngine(script) as engine:
         backend = dialect.create(engine.url)
         with pytest.raises(UpstreamRejected) as refused:
-            await backend.stream(chat())
+            await streamed(backend, chat())
         await backend.aclose()
     assert (refused.value.status, refused.value.code) == (status, "context_length_exceeded")
     assert str(refused.value) == "This model's maximum context length is 9"
@@ -137,9 +145,9 @@ async def test_odd_error_bodies(dialect: Dialect, body: bytes) -> None:
     async with FakeEngine(script) as engine:
         backend = dialect.create(engine.url)
         with pytest.raises(UpstreamRejected):
-            await backend.stream(chat())
+            await streamed(backend, chat())
         with pytest.raises(UpstreamError) as failed:
-            await backend.stream(chat())
+            await streamed(backend, chat())
         await backend.aclose()
     assert failed.value.status == 401
 
@@ -152,12 +160,12 @@ async def test_an_error_in_a_200_stream(dialect: Dialect) -> None:
     async with FakeEngine(script) as engine:
         backend = dialect.create(engine.url)
         for expected in ([], [1]):
-            stream = await backend.stream(chat())
-            counts, error = await texts_then_error(stream)
+            reader = stream(backend, chat())
+            counts, error = await texts_then_error(reader)
             assert counts == expected
             assert "secret" not in str(error)
             with pytest.raises(UpstreamError):  # it stays failed
-                await stream.read()
+                await reader.read()
         await backend.aclose()
 
 
@@ -177,7 +185,7 @@ async def test_a_stream_without_its_end_mark(dialect: Dialect, how: str) -> None
 
     async with FakeEngine(script) as engine:
         backend = dialect.create(engine.url)
-        counts, error = await texts_then_error(await backend.stream(chat()))
+        counts, error = await texts_then_error(stream(backend, chat()))
         await backend.aclose()
     assert counts == [1]
     assert not isinstance(error, UpstreamTimeout)
@@ -191,7 +199,7 @@ async def test_silence_after_the_first_token_is_a_timeout(dialect: Dialect) -> N
 
     async with FakeEngine(script) as engine:
         backend = dialect.create(engine.url, idle_timeout_s=0.2)
-        counts, error = await texts_then_error(await backend.stream(chat()))
+        counts, error = await texts_then_error(stream(backend, chat()))
         assert counts == [1]
         assert isinstance(error, UpstreamTimeout)
         await asyncio.wait_for(engine.disconnects.wait(), 5)
@@ -208,7 +216,7 @@ async def test_a_long_wait_for_the_first_token_is_not_silence(dialect: Dialect) 
 
     async with FakeEngine(script) as engine:
         backend = dialect.create(engine.url, idle_timeout_s=0.1)
-        assert answer_of(await read_all(await backend.stream(chat())))[0] == "a"
+        assert answer_of(await streamed(backend, chat()))[0] == "a"
         await backend.aclose()
 
 
@@ -218,10 +226,10 @@ async def test_a_slow_reader_is_not_the_engine_s_silence(dialect: Dialect) -> No
 
     async with FakeEngine(script) as engine:
         backend = dialect.create(engine.url, idle_timeout_s=0.1)
-        stream = await backend.stream(chat())
-        batches = [await stream.read()]
+        reader = stream(backend, chat())
+        batches = [await reader.read()]
         await asyncio.sleep(0.4)
-        batches += await read_all(stream)
+        batches += await read_all(reader)
         assert answer_of([batch for batch in batches if batch])[0] == "ab"
         await backend.aclose()
 
@@ -236,7 +244,7 @@ async def test_a_connection_closed_just_when_it_is_reused(dialect: Dialect) -> N
     async with FakeEngine(script) as engine:
         backend = dialect.create(engine.url)
         for _ in range(2):
-            assert answer_of(await read_all(await backend.stream(chat())))[0] == "a"
+            assert answer_of(await streamed(backend, chat()))[0] == "a"
         await backend.aclose()
     assert [seen.number for seen in engine.requests] == [0, 1, 2]
     assert engine.connections == 2
@@ -249,7 +257,7 @@ async def test_a_fresh_connection_that_dies_is_not_tried_again(dialect: Dialect)
     async with FakeEngine(script) as engine:
         backend = dialect.create(engine.url)
         with pytest.raises(UpstreamError):
-            await backend.stream(chat())
+            await streamed(backend, chat())
         await backend.aclose()
     assert len(engine.requests) == 1
 
@@ -264,9 +272,9 @@ async def test_a_reused_connection_that_dies_in_its_answer_is_not_tried_again(di
 
     async with FakeEngine(script) as engine:
         backend = dialect.create(engine.url)
-        await read_all(await backend.stream(chat()))
+        await streamed(backend, chat())
         with pytest.raises(UpstreamError):
-            await backend.stream(chat())
+            await streamed(backend, chat())
         await backend.aclose()
     assert len(engine.requests) == 2
 
@@ -279,9 +287,9 @@ async def test_a_connection_closed_while_idle_is_replaced(dialect: Dialect) -> N
 
     async with FakeEngine(script) as engine:
         backend = dialect.create(engine.url)
-        await read_all(await backend.stream(chat()))
+        await streamed(backend, chat())
         await asyncio.sleep(0.05)
-        assert answer_of(await read_all(await backend.stream(chat())))[0] == "a"
+        assert answer_of(await streamed(backend, chat()))[0] == "a"
         await backend.aclose()
     assert len(engine.requests) == 2
 
@@ -294,16 +302,16 @@ async def test_abort_while_another_task_reads(dialect: Dialect) -> None:
 
     async with FakeEngine(script) as engine:
         backend = dialect.create(engine.url)
-        stream = await backend.stream(chat())
-        assert await stream.read() is not None
-        reading = asyncio.create_task(stream.read())
+        reader = stream(backend, chat())
+        assert await reader.read() is not None
+        reading = asyncio.create_task(reader.read())
         await asyncio.sleep(0.01)
-        stream.abort()
+        reader.abort()
         with pytest.raises(UpstreamError):
             await reading
         with pytest.raises(UpstreamError):
-            await stream.read()
-        stream.abort()
+            await reader.read()
+        reader.abort()
         await asyncio.wait_for(engine.disconnects.wait(), 5)
         await backend.aclose()
 
@@ -316,7 +324,7 @@ async def test_cancelling_the_caller_stops_the_engine(dialect: Dialect, after_he
         await asyncio.sleep(30)
 
     async def whole() -> None:
-        await read_all(await backend.stream(chat()))
+        await streamed(backend, chat())
 
     async with FakeEngine(script) as engine:
         backend = dialect.create(engine.url)
@@ -347,10 +355,10 @@ async def test_an_unread_stream_holds_the_engine_back(dialect: Dialect) -> None:
 
     async with FakeEngine(script) as engine:
         backend = dialect.create(engine.url)
-        stream = await backend.stream(chat())
+        reader = stream(backend, chat())
         await asyncio.sleep(0.3)
         assert written < pieces * 0.8
-        assert sum(batch.tokens for batch in await read_all(stream)) == pieces + 1
+        assert sum(batch.tokens for batch in await read_all(reader)) == pieces + 1
         await backend.aclose()
 
 
@@ -369,10 +377,10 @@ async def test_a_giant_event_and_a_giant_head_fail(dialect: Dialect) -> None:
     async with FakeEngine(script) as engine:
         backend = dialect.create(engine.url)
         with pytest.raises(UpstreamError, match="too large"):
-            await read_all(await backend.stream(chat()))
+            await streamed(backend, chat())
         for _ in range(2):
             with pytest.raises(UpstreamError, match="too large"):
-                await backend.stream(chat())
+                await streamed(backend, chat())
         await backend.aclose()
 
 
@@ -384,7 +392,7 @@ async def test_an_answer_that_is_not_http(dialect: Dialect) -> None:
     async with FakeEngine(script) as engine:
         backend = dialect.create(engine.url)
         with pytest.raises(UpstreamError, match="not valid HTTP"):
-            await backend.stream(chat())
+            await streamed(backend, chat())
         await backend.aclose()
 
 
@@ -395,7 +403,7 @@ async def test_an_interim_answer_is_skipped(dialect: Dialect) -> None:
 
     async with FakeEngine(script) as engine:
         backend = dialect.create(engine.url)
-        assert answer_of(await read_all(await backend.stream(chat())))[0] == "a"
+        assert answer_of(await streamed(backend, chat()))[0] == "a"
         await backend.aclose()
 
 
@@ -404,7 +412,7 @@ async def test_nobody_listens(dialect: Dialect) -> None:
         url = engine.url
     backend = dialect.create(url)
     with pytest.raises(UpstreamError, match="cannot connect"):
-        await backend.stream(chat())
+        await streamed(backend, chat())
     assert not await backend.probe()
     with pytest.raises(UpstreamError):
         await backend.load()
@@ -415,7 +423,7 @@ async def test_a_handshake_that_never_ends_is_a_timeout(dialect: Dialect) -> Non
     async with FakeEngine(lambda exchange: asyncio.sleep(30)) as engine:  # plain TCP, so TLS gets no answer
         backend = dialect.create(engine.url.replace("http:", "https:"), connect_timeout_s=0.1)
         with pytest.raises(UpstreamTimeout):
-            await backend.stream(chat())
+            await streamed(backend, chat())
         await backend.aclose()
 
 
@@ -434,12 +442,12 @@ async def test_over_tls(dialect: Dialect, tmp_path: Path) -> None:
     async with FakeEngine(script, tls=context) as engine:
         backend = dialect.create(engine.url, ca_file=str(tmp_path / "ours"))
         for _ in range(2):
-            assert answer_of(await read_all(await backend.stream(chat())))[0] == "ab"
+            assert answer_of(await streamed(backend, chat()))[0] == "ab"
         assert await backend.probe()
         await backend.aclose()
         stray = dialect.create(engine.url, ca_file=str(tmp_path / "other"))
         with pytest.raises(UpstreamError, match="cannot connect"):
-            await stray.stream(chat())
+            await streamed(stray, chat())
         assert not await stray.probe()
         await stray.aclose()
 

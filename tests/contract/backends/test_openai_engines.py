@@ -11,7 +11,7 @@ import backends
 from router.core.errors import UpstreamError, UpstreamRejected
 from router.core.interfaces import Call
 from router.core.types import LoadReport
-from tests.contract.backends.dialects import CANDIDATE, chat
+from tests.contract.backends.dialects import CANDIDATE, chat, complete, stream, streamed
 from tests.contract.backends.fakes import Exchange, FakeEngine
 
 
@@ -27,7 +27,7 @@ async def test_embeddings_pass_through() -> None:
 
     async with FakeEngine(script) as engine:
         backend = backends.create("vllm", url=engine.url + "/v1")
-        answer = await backend.complete(embeddings(dimensions=3))
+        answer = await complete(backend, embeddings(dimensions=3))
         await backend.aclose()
     assert answer == {"object": "list", "model": "fleet-model", "data": [], "usage": {}}
 
@@ -41,10 +41,10 @@ async def test_a_200_that_is_no_answer(kind: str, body: bytes) -> None:
     async with FakeEngine(script) as engine:
         backend = backends.create(kind, url=engine.url)
         with pytest.raises(UpstreamError) as failed:
-            await backend.complete(embeddings())
+            await complete(backend, embeddings())
         assert "secret" not in str(failed.value)
         with pytest.raises(UpstreamError):
-            await (await backend.stream(chat())).read()
+            await stream(backend, chat()).read()
         await backend.aclose()
 
 
@@ -126,7 +126,7 @@ async def test_ollama_s_context_and_keep_alive_are_the_same_in_every_request() -
         )
         for call in (chat(), Call("completions", {"prompt": "x"}, small, "r"), embeddings()):
             with pytest.raises(UpstreamRejected, match="does not support tools"):
-                await (backend.complete if call.api == "embeddings" else backend.stream)(call)
+                await streamed(backend, call)
         await backend.aclose()
     assert [seen.json["options"]["num_ctx"] for seen in engine.requests] == [4096] * 3
     assert [seen.json["keep_alive"] for seen in engine.requests] == [-1] * 3
@@ -155,7 +155,7 @@ async def test_a_refusal_that_quotes_our_own_headers_shows_no_secret(kind: str, 
     async with FakeEngine(script) as engine:
         backend = backends.create(kind, url=engine.url, api_key="sk-0123456789", headers=headers)
         with pytest.raises(UpstreamError) as caught:
-            await backend.stream(chat())
+            await streamed(backend, chat())
         await backend.aclose()
     assert engine.requests[0].headers["authorization"] == "Bearer sk-0123456789"
     for secret in ("sk-0123456789", "a-token-of-ours", "and-another"):

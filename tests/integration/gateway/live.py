@@ -21,7 +21,7 @@ from backends.emulator.instance import EmulatedInstance
 from router.config import FleetConfig, loads
 from router.core.state import Instance
 from router.gateway.app import create_app
-from router.gateway.endpoints import Api
+from router.gateway.endpoints import ROUTES, HotPaths
 from router.gateway.http.server import GatewayServer, server_config
 from router.gateway.service import Gateway
 from router.serve import listen
@@ -250,8 +250,8 @@ async def live(
         )
         listener = listen("127.0.0.1", 0)
         stack.callback(listener.close)
-        app = Api(gateway, WhenAsked(gateway))
-        server = GatewayServer(server_config(app, "127.0.0.1", 0, grace_s=1.0), lambda: gateway.config)
+        settings = server_config(WhenAsked(gateway), "127.0.0.1", 0, grace_s=1.0)
+        server = GatewayServer(settings, lambda: gateway.config, ROUTES, HotPaths(gateway))
         started = asyncio.create_task(server.serve(sockets=[listener]))
 
         async def stop() -> None:

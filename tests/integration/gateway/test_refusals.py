@@ -34,15 +34,8 @@ async def refused(
     [
         ({"routing": {"policy": "fastest"}}, "routing.policy"),
         ({"routing": {"slo": {"ttft_ms": -1}}}, "routing.slo.ttft_ms"),
-        ({"routing": {"slo": {"ttft_s": 1}}}, "routing.slo.ttft_s"),
-        ({"routing": {"max_cost_usd": "1"}}, "routing.max_cost_usd"),
-        ({"routing": {"min_quality": 2}}, "routing.min_quality"),
         ({"routing": {"models": ["nobody"]}}, "routing.models"),
-        ({"routing": {"priority": 1.5}}, "routing.priority"),
-        ({"routing": {"speed": 1}}, "routing.speed"),
-        ({"routing": "fast"}, "routing"),
         ({"headers": {"x-headway-policy": "fastest"}}, "x-headway-policy"),
-        ({"headers": {"x-headway-ttft-ms": "nan"}}, "x-headway-ttft-ms"),
         ({"headers": {"x-headway-models": "nobody"}}, "x-headway-models"),
         ({"headers": {"x-llm-d-slo-tpot-ms": "soon"}}, "x-llm-d-slo-tpot-ms"),
         ({"model": "llama-3.1-8b:fastest"}, "model"),
@@ -65,8 +58,16 @@ async def test_bad_parameters_and_bad_bodies_are_400s_that_name_the_field(shared
     await refused(shared, 400, "invalid_request", "rejected_invalid", param, **body)
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"7", b'"x"', b"null", b'{"model": }', b"\xff\xfe{}"])
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/api/chat"])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        *(
+            ("/v1/chat/completions", body)
+            for body in (b"", b"{", b"[]", b"7", b'"x"', b"null", b'{"model": }', b"\xff\xfe{}")
+        ),
+        *((path, b"[]") for path in ("/v1/completions", "/v1/embeddings", "/api/chat")),
+    ],
+)
 async def test_what_is_no_json_object_is_a_400_with_a_row(shared, path, body):
     async with shared.http.post(shared.url + path, data=body) as response:
         answer = await response.json()

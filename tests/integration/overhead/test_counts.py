@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from benchmarks.overhead.counts import FILE, PARTS, python
+from predictors import kernels
 
 #: The share by which a count may be higher. What a gateway has learned depends on real times, and what is allocated also on
 #: what the interpreter's free lists hold; the other counts are the same in every run.
@@ -20,6 +21,7 @@ COMMITTED: dict[str, Any] = orjson.loads(FILE.read_bytes())
 
 
 @pytest.mark.skipif(COMMITTED["python"] != python(), reason=f"the counts are those of {COMMITTED['python']}")
+@pytest.mark.skipif(kernels.WHY_NOT_NATIVE is not None, reason="the counts are those of the compiled kernels")
 @pytest.mark.parametrize("part", PARTS)
 def test_no_count_has_risen(part: str) -> None:
     command = [sys.executable, "-m", "benchmarks.overhead.counts", part]

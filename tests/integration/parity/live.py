@@ -37,21 +37,30 @@ class LiveEngine:
     def busy(self) -> int:
         return len(self._streams)
 
-    async def stream(self, call: Call) -> LiveStream:
-        await asyncio.sleep(0)  # a connection takes a turn of the loop, whether it is made or refused
-        if self._engine.down:
-            raise UpstreamError("the connection was refused", unreachable=True)
-        request, lengths, _, prefix_hashes = self._truths[call.request_id]
+    def start(self, call: Call, sink: Sink) -> LiveStream:
+        request, lengths, _, _ = self._truths[call.request_id]
         full = lengths[call.candidate.model]
         wanted = full if call.max_output_tokens is None else min(full, call.max_output_tokens)
-        stream = LiveStream(self, call, "length" if wanted < full else "stop", request.arrived_at)
+        reason = "length" if wanted < full else "stop"
+        stream = LiveStream(self, call, sink, reason, wanted, request.arrived_at)
+        self._loop.call_soon(
+            stream.open
+        )  # a connection takes a turn of the loop, whether it is made or refused
+        return stream
+
+    def submit(self, stream: LiveStream) -> None:
+        """Send a call. Raises UpstreamError."""
+        if self._engine.down:
+            raise UpstreamError("the connection was refused", unreachable=True)
+        call = stream.call
+        request, _, _, prefix_hashes = self._truths[call.request_id]
         self.hand_out()
         try:
             stream.prompt_tokens = self._engine.submit(
                 stream.id,
                 call.candidate.model,
                 request.prompt_tokens,
-                wanted,
+                stream.wanted,
                 prefix_hashes,
                 self._loop.time(),
             )
@@ -62,9 +71,6 @@ class LiveEngine:
         finally:
             self._arm()
         self._streams[stream.id] = stream
-        if call.sent is not None:
-            call.sent()
-        return stream
 
     def abort(self, stream: LiveStream) -> None:
         if self._streams.get(stream.id) is stream:
@@ -125,50 +131,65 @@ class LiveEngine:
 
 
 class LiveStream:
-    """`router.core.interfaces.Stream` over one sequence of a live engine."""
+    """`router.core.interfaces.OpenCall` over one sequence of a live engine."""
 
-    def __init__(self, engine: LiveEngine, call: Call, reason: str, arrived_at: float) -> None:
+    def __init__(
+        self, engine: LiveEngine, call: Call, sink: Sink, reason: str, wanted: int, arrived_at: float
+    ) -> None:
         self.id = f"{call.request_id} {call.candidate.model}"
+        self.call = call
+        self.wanted = wanted
         self.arrived_at = arrived_at
         self.prompt_tokens = 0
         self._engine = engine
+        self._sink = sink
         self._reason = reason
         self._tokens = 0
-        self._sink: Sink | None = None
-        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ended = False
 
-    async def pump(self, sink: Sink) -> None:
-        self._sink = sink
+    def open(self) -> None:
+        """Send it."""
+        if self._ended:
+            return
         try:
-            await self._ended
-        finally:
-            self.abort()
+            self._engine.submit(self)
+        except UpstreamError as error:
+            self.fail(error)
+        else:
+            self._sink.sent()
+
+    def resume(self) -> None:
+        raise AssertionError("it never pauses")
 
     def abort(self) -> None:
+        self._ended = True
         self._engine.abort(self)
-        self.fail(UpstreamError("given up"))  # for another task that may pump
 
     def take(self, new_tokens: int, *, ended: bool) -> None:
-        """Pass on what a step gave. The relay's task hears of an end one turn of the loop later."""
-        if self._ended.done():
+        """Pass on what a step gave. An answer's end mark comes a turn of the loop later."""
+        if self._ended:
             return
-        assert self._sink is not None
         self._tokens += new_tokens
         batch = Batch((TOKEN % b"a ") * new_tokens, new_tokens)
         if ended:
             usage = {"prompt_tokens": self.prompt_tokens, "completion_tokens": self._tokens}
             batch = batch._replace(data=batch.data + END, usage=usage, finish_reason=self._reason)
-        try:
-            assert not self._sink(batch)
-        except Exception as error:  # noqa: BLE001 (raised again by `pump`)
-            self._ended.set_exception(error)
-        else:
-            if ended:
-                self._ended.set_result(None)
+        assert not self._sink.take(batch)
+        if ended:
+            asyncio.get_running_loop().call_soon(self._end)
+
+    def _end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._sink.ended(None)
 
     def fail(self, error: UpstreamError) -> None:
-        if not self._ended.done():
-            self._ended.set_exception(error)
+        asyncio.get_running_loop().call_soon(self._fail, error)
+
+    def _fail(self, error: UpstreamError) -> None:
+        if not self._ended:
+            self._ended = True
+            self._sink.failed(error)
 
 
 def live_run(
@@ -208,7 +229,7 @@ async def _run(
         loop.call_at(at, lambda request=request: under_way.append(start(runner, engines, request)))
     await asyncio.sleep(arrivals[-1].request.arrived_at - loop.time())
     await asyncio.sleep(0)  # the last arrival's timer comes first
-    await asyncio.gather(*(each.task for each in under_way))
+    await asyncio.gather(*(each.finished.wait() for each in under_way))
     await monitor.stop()
     runner.stop()
     trace.add_records(each.record for each in under_way)

@@ -21,7 +21,7 @@ import uvloop
 import policies
 from router.config import loads
 from router.gateway.app import create_app
-from router.gateway.endpoints import Api
+from router.gateway.endpoints import ROUTES, HotPaths
 from router.gateway.http.server import GatewayServer, server_config
 from router.gateway.telemetry.stalls import StallWatch
 from router.process import keep_freed_memory
@@ -46,8 +46,8 @@ async def main(path: Path) -> None:
     keep_freed_memory()
     async with open_gateway(config, environment={}, seed=0) as gateway:
         listener = listen("127.0.0.1", 0)
-        app = Api(gateway, create_app(gateway))
-        server = GatewayServer(server_config(app, "127.0.0.1", 0, grace_s=1.0), lambda: gateway.config)
+        settings = server_config(create_app(gateway), "127.0.0.1", 0, grace_s=1.0)
+        server = GatewayServer(settings, lambda: gateway.config, ROUTES, HotPaths(gateway))
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         reader = asyncio.StreamReader()
         pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

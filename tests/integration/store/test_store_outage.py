@@ -191,6 +191,31 @@ async def test_a_server_that_stopped_answering_does_not_hold_up_the_end(
     await everything_is_there(postgres_url, {f"req_{number:08d}" for number in range(50)})
 
 
+async def test_a_server_that_stopped_answering_does_not_hold_up_the_end_of_pruning(
+    postgres: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = parse_url(postgres_url)
+    engine = create_engine(url)
+    retention = Retention(url, engine, retain_days=1, max_mb=None)
+    begun = asyncio.Event()
+
+    async def prune(now: float) -> int:
+        begun.set()
+        return await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(retention, "prune", prune)
+    pruning = asyncio.create_task(retention.prune_alone(0.0))
+    await begun.wait()
+    await asyncio.to_thread(postgres.pause)
+    try:
+        pruning.cancel()
+        async with asyncio.timeout(30):
+            await asyncio.wait({pruning})
+    finally:
+        await asyncio.to_thread(postgres.resume)
+    await engine.dispose()
+
+
 async def test_a_server_that_starts_later_is_waited_for(
     postgres: PostgresServer, postgres_url: str, tmp_path: Path
 ) -> None:

@@ -41,7 +41,7 @@ def test_stream_options_are_kept() -> None:
 
 @pytest.mark.parametrize(("wished", "known"), [(True, True), (True, False), (False, True)])
 def test_usage_in_each_event_where_the_engine_knows_it(wished: bool, known: bool) -> None:
-    call = Call("chat", {"messages": []}, CANDIDATE, "r", None, wished)
+    call = Call("chat", {"messages": []}, CANDIDATE, "r", usage_each=wished)
     options = generation_body(call, "max_tokens", counts_each=known)["stream_options"]
     assert options == {"include_usage": True} | ({"continuous_usage_stats": True} if wished and known else {})
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+from typing import Any
 
 import pytest
 
-from backends.http1 import Origin, request_head
+from backends import json_calls
+from backends.http1 import Connection, Origin, request_head
+from backends.json_calls import json_answer
 from backends.pool import Pool
+from backends.post import Post
 from router.core.errors import OutOfSockets, UpstreamError
 from tests.contract.backends.fakes import Exchange, FakeEngine
 
 
 async def hello(exchange: Exchange) -> None:
-    await exchange.answer(200, b"hello " + exchange.body)
+    await exchange.answer(200, b'{"hello": %b}' % exchange.body)
 
 
 def pool_for(engine: FakeEngine, idle_connection_s: float = 2.0, drain_s: float = 2.0) -> tuple[Pool, bytes]:
@@ -23,15 +27,38 @@ def pool_for(engine: FakeEngine, idle_connection_s: float = 2.0, drain_s: float 
     return Pool(origin, idle_connection_s=idle_connection_s, drain_s=drain_s), request_head(origin, "/x", {})
 
 
-async def ask(pool: Pool, head: bytes, body: bytes = b"") -> bytes:
-    return await (await pool.post(head, "r", body)).read_all()
+async def ask(pool: Pool, head: bytes, body: Any = None) -> Any:
+    """The engine's answer, an object."""
+    return await json_answer(pool, head, "r", body)
+
+
+class Opened(Post):
+    """A POST whose answer the test reads by itself."""
+
+    def __init__(self, pool: Pool, head: bytes) -> None:
+        super().__init__(pool, head, "r", {})
+        self.connection: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
+
+    def _opened(self, connection: Connection) -> None:
+        connection.listener = None
+        self.connection.set_result(connection)
+
+    def _failed(self, error: Exception) -> None:
+        self.connection.set_exception(error)
+
+
+async def post(pool: Pool, head: bytes) -> Connection:
+    """The connection on which the head of an answer has come."""
+    opened = Opened(pool, head)
+    opened.start()
+    return await opened.connection
 
 
 async def test_the_freshest_idle_connection_is_used() -> None:
     async with FakeEngine(hello) as engine:
         pool, head = pool_for(engine)
-        answers = await asyncio.gather(*(ask(pool, head, b"%d" % i) for i in range(5)))
-        assert answers == [b"hello %d" % i for i in range(5)]
+        answers = await asyncio.gather(*(ask(pool, head, i) for i in range(5)))
+        assert answers == [{"hello": i} for i in range(5)]
         assert (engine.connections, pool.idle_connections, pool.busy_connections) == (5, 5, 0)
         for _ in range(4):
             await ask(pool, head)
@@ -47,7 +74,7 @@ async def test_idle_connections_are_closed_by_the_sweep() -> None:
         assert pool.idle_connections == 1
         await asyncio.wait_for(engine.disconnects.wait(), 5)
         assert pool.idle_connections == 0
-        assert await ask(pool, head) == b"hello "  # the sweep starts again with the next connection
+        assert await ask(pool, head) == {"hello": None}  # the sweep starts again with the next connection
         engine.disconnects.clear()
         await asyncio.wait_for(engine.disconnects.wait(), 5)
         await pool.aclose()
@@ -61,10 +88,10 @@ async def test_bytes_nobody_asked_for_close_the_connection() -> None:
 
     async with FakeEngine(twice) as engine:
         pool, head = pool_for(engine)
-        assert await ask(pool, head) == b"hello "
+        assert await ask(pool, head) == {"hello": None}
         await asyncio.sleep(0.1)
         assert pool.idle_connections == 0
-        assert await ask(pool, head) == b"hello "
+        assert await ask(pool, head) == {"hello": None}
         await pool.aclose()
 
 
@@ -76,7 +103,7 @@ async def test_a_released_answer_that_goes_on_is_dropped() -> None:
 
     async with FakeEngine(endless) as engine:
         pool, head = pool_for(engine)
-        connection = await pool.post(head, "r", b"")
+        connection = await post(pool, head)
         connection.release()
         await asyncio.wait_for(engine.disconnects.wait(), 5)
         assert (pool.idle_connections, pool.busy_connections) == (0, 0)
@@ -91,7 +118,7 @@ async def test_a_released_answer_that_falls_silent_is_dropped() -> None:
 
     async with FakeEngine(unended) as engine:
         pool, head = pool_for(engine, idle_connection_s=0.2, drain_s=0.1)
-        (await pool.post(head, "r", b"")).release()
+        (await post(pool, head)).release()
         await asyncio.wait_for(engine.disconnects.wait(), 5)
         assert (pool.idle_connections, pool.busy_connections) == (0, 0)
         await pool.aclose()
@@ -100,7 +127,7 @@ async def test_a_released_answer_that_falls_silent_is_dropped() -> None:
 async def test_an_answer_that_ends_after_the_pool_closed() -> None:
     async with FakeEngine(hello) as engine:
         pool, head = pool_for(engine)
-        connection = await pool.post(head, "r", b"")
+        connection = await post(pool, head)
         await pool.aclose()
         connection.release()
         assert pool.idle_connections == 0
@@ -108,25 +135,24 @@ async def test_an_answer_that_ends_after_the_pool_closed() -> None:
 
 async def test_a_second_answer_to_one_request_is_never_taken_for_the_next() -> None:
     async def doubled(exchange: Exchange) -> None:
-        body = b"%d" % exchange.number
-        answer = b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n" + body
+        body = b'{"n":%d}' % exchange.number
+        answer = b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n" + body
         await exchange.raw(answer + (answer if exchange.number == 0 else b""))
 
     async with FakeEngine(doubled) as engine:
         pool, head = pool_for(engine)
-        connection = await pool.post(head, "r", b"")
         with pytest.raises(UpstreamError, match="not valid HTTP"):
-            await connection.read_all()
-        assert await ask(pool, head) == b"1"
+            await ask(pool, head)
+        assert await ask(pool, head) == {"n": 1}
         await pool.aclose()
 
 
-async def test_a_body_over_the_limit_fails() -> None:
+async def test_a_body_over_the_limit_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     async with FakeEngine(hello) as engine:
         pool, head = pool_for(engine)
-        connection = await pool.post(head, "r", b"x" * 200_000)
+        monkeypatch.setattr(json_calls, "MAX_BODY_BYTES", 100_000)
         with pytest.raises(UpstreamError, match="too large"):
-            await connection.read_all(limit_bytes=100_000)
+            await ask(pool, head, "x" * 200_000)
         await pool.aclose()
 
 
@@ -142,7 +168,7 @@ async def test_closing_fails_readers_and_refuses_new_work() -> None:
         with pytest.raises(UpstreamError):
             await asking
         with pytest.raises(UpstreamError, match="closed"):
-            await pool.post(head, "r", b"")
+            await post(pool, head)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +212,7 @@ async def test_a_gateway_without_files_blames_no_engine() -> None:
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         assert not failed.value.unreachable
-        assert await ask(pool, head) == b"hello "
+        assert await ask(pool, head) == {"hello": None}
         await pool.aclose()
 
 

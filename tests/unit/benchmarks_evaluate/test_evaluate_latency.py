@@ -6,7 +6,7 @@ import pytest
 from benchmarks.evaluate import latency_baselines, times
 from benchmarks.evaluate.latency import CALIBRATED, LSTM, Judged, _covered, evaluate
 from benchmarks.evaluate.latency_baselines import LINEAR, TREES, fit_linear, fit_trees
-from predictors.analytic.quantiles import TAUS
+from predictors.kernels.levels import TAUS
 from predictors.learned.artifact import Artifact
 from predictors.training.dataset import Dataset, DatasetError
 from predictors.training.latency import train

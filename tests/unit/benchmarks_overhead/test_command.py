@@ -80,7 +80,7 @@ def test_a_gateway_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pyt
     [
         (["--scenarios", "json,speed"], "'speed' is none of idle, hold, json"),
         (["--targets", "haproxy"], "is none of direct, nginx, headway"),
-        (["--passes", "0"], "must be at least 1"),
+        (["--passes", "0"], "must be a whole number of at least 1"),
         (["--passes", "two"], "--passes"),
         (["--duration", "-1"], "must be above 0"),
         (["--rate", "nan"], "must be above 0"),

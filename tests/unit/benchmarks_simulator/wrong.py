@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from predictors.analytic.quantiles import TAUS
+from predictors.kernels.levels import TAUS
 from predictors.learned.latency.model import LatencyModel
 from predictors.learned.models import UNTRAINED, Models
 from predictors.online.prediction import OnlinePrediction
@@ -152,8 +152,8 @@ class MistakenLatency:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
-    def quantiles(self, encodings: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        told = self._model.quantiles(encodings, targets)
+    def quantiles(self, states: Sequence[np.ndarray], rows: np.ndarray) -> np.ndarray:
+        told = self._model.quantiles(states, rows)
         medians = told[:, :, MEDIAN, None]
         bent: np.ndarray = medians + (told - medians) * self._narrow + self._by
         return bent

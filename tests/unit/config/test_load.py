@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from backends import KINDS
 from router.config import ConfigError, load, loads
 
 POLICIES = ["latency", "price", "round_robin"]
@@ -84,7 +85,7 @@ MISTAKES = [
     ("name: qwen\n", "name: llama\n", 20, "models[1].name", "another model is named 'llama'"),
     ("name: qwen\n", "name: 'q wen'\n", 20, "models[1].name", "must match pattern"),
     ("name: qwen\n", "name: 3\n", 20, "models[1].name", "must be text"),
-    ("kind: vllm", "kind: vlm", 23, "instances[0].kind", "'vllm', 'ollama', 'openai' or 'emulated'"),
+    ("kind: vllm", "kind: vlm", 23, "instances[0].kind", ", ".join(map(repr, KINDS)) + " or 'emulated'"),
     (
         "    api_key_env: A100_KEY",
         "    settings: {keep_alive: 5m}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -28,69 +28,74 @@ Step = tuple[float, bytes | UpstreamError]
 
 
 class Engine:
-    """A backend and its streams: each follows the script to its end. `calls` are those that were sent, `aborted` counts
-    streams that were given up."""
+    """A backend: each call follows the script to its end. `calls` are those that were sent, `aborted` counts those that were
+    given up. `opens` says after how many seconds a request is sent (None: never)."""
 
     kind = "vllm"
     busy = 0
 
-    def __init__(self, *steps: Step, opens: Callable[[], Awaitable[None]] | None = None) -> None:
+    def __init__(self, *steps: Step, opens: float | None = 0.0) -> None:
         self.steps = steps
         self.calls: list[Call] = []
         self.aborted = 0
-        self._opens = opens
+        self.opens = opens
 
-    async def stream(self, call: Call) -> EngineStream:
-        self.calls.append(call)
-        if self._opens is not None:
-            await self._opens()
-        if call.sent is not None:
-            call.sent()
-        return EngineStream(self)
+    def start(self, call: Call, sink: Sink) -> ScriptedCall:
+        return ScriptedCall(self, call, sink)
 
 
-class EngineStream:
-    def __init__(self, engine: Engine) -> None:
+class ScriptedCall:
+    def __init__(self, engine: Engine, call: Call, sink: Sink) -> None:
         self._engine = engine
-        self._given_up = asyncio.Event()
-        self._goes_on = asyncio.Event()
+        self._call = call
+        self._sink = sink
+        self._steps = iter(engine.steps)
         self._ended = False
+        self._paused = False
+        self._timer: asyncio.TimerHandle | None = None
+        if engine.opens is not None:
+            self._later(engine.opens, self._open)
 
-    async def pump(self, sink: Sink) -> None:
-        for after_s, what in self._engine.steps:
-            await self._wait(after_s)
-            if isinstance(what, UpstreamError):
+    def _later(self, seconds: float, then: Callable[[], None]) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, then)
+
+    def _open(self) -> None:
+        self._engine.calls.append(self._call)
+        self._sink.sent()
+        self._next()
+
+    def _next(self) -> None:
+        after_s, what = next(self._steps, (0.0, None))
+        if after_s:
+            self._later(after_s, lambda: self._step(what))
+        else:
+            self._step(what)
+
+    def _step(self, what: bytes | UpstreamError | None) -> None:
+        if isinstance(what, UpstreamError):
+            self._ended = True
+            self._sink.failed(what)
+        elif what is None:
+            self._sink.take(Batch(END, 0, None, "stop"))
+            if not self._ended:
                 self._ended = True
-                raise what
-            self._goes_on.clear()
-            if sink(Batch(TOKEN % what, 1)):
-                await self._wait_for(self._goes_on)
-        sink(Batch(END, 0, None, "stop"))
-        self._ended = True
-
-    async def _wait(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._given_up.wait()
-        except TimeoutError:
-            return
-        raise UpstreamError("given up")
-
-    async def _wait_for(self, event: asyncio.Event) -> None:
-        waiting = [asyncio.ensure_future(each.wait()) for each in (event, self._given_up)]
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        for each in waiting:
-            each.cancel()
-        if self._given_up.is_set():
-            raise UpstreamError("given up")
+                self._sink.ended(None)
+        else:
+            self._paused = self._sink.take(Batch(TOKEN % what, 1))
+            if not self._paused and not self._ended:
+                self._next()
 
     def resume(self) -> None:
-        self._goes_on.set()
+        if self._paused:
+            self._paused = False
+            self._next()
 
     def abort(self) -> None:
-        if not self._ended and not self._given_up.is_set():
+        if not self._ended:
+            self._ended = True
             self._engine.aborted += 1
-        self._given_up.set()
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 class Client:
@@ -102,13 +107,15 @@ class Client:
         self.status: int | None = None
         self.written = b""
         self.ended = self.left = self.broken = False
+        self.on_left: Callable[[], None] | None = None
+        self.on_shutdown: Callable[[], None] | None = None
 
     @property
-    def started(self) -> bool:
+    def response_started(self) -> bool:
         return self.status is not None
 
     def begin(self, status: int, headers: bytes, data: bytes) -> None:
-        assert not self.started
+        assert not self.response_started
         self.status = status
         self.written += data
 
@@ -162,10 +169,19 @@ class Relayed:
     """One request on its way. `records` are those that were finished: one, at the end."""
 
     runner: Runner
-    task: asyncio.Task[None]
     client: Client
-    connection: Any
+    finished: asyncio.Event
     records: list[RequestRecord] = field(default_factory=list)
+
+    def leave(self) -> None:
+        """Its client leaves."""
+        assert self.client.on_left is not None
+        self.client.on_left()
+
+    def shut_down(self) -> None:
+        """The server has no patience left."""
+        assert self.client.on_shutdown is not None
+        self.client.on_shutdown()
 
     @property
     def record(self) -> RequestRecord:
@@ -182,19 +198,23 @@ def start(
 ) -> Relayed:
     """Bring a request in."""
     records: list[RequestRecord] = []
+    finished = asyncio.Event()
+
+    def finish(record: RequestRecord) -> None:
+        records.append(record)
+        finished.set()
+
     services: Any = SimpleNamespace(
         runner=runner,
         fleet=SimpleNamespace(backend=engines.__getitem__, candidate_headers=lambda candidate: b""),
         artifacts=SimpleNamespace(name=""),
-        finish=records.append,
+        finish=finish,
     )
     record = RequestRecord(id=request.id, received_at=0.0, api="chat", arrived_at=request.arrived_at)
     exchange = Exchange("chat", {}, OpenAICodec(False), request, record, [], reservation)  # type: ignore[arg-type]
     client = Client()
-    connection = SimpleNamespace(on_disconnect=None)
-    relay = Relay(services, exchange, client)  # type: ignore[arg-type]
-    task = asyncio.ensure_future(relay.run(connection))
-    return Relayed(runner, task, client, connection, records)
+    Relay(services, exchange, client).start()  # type: ignore[arg-type]
+    return Relayed(runner, client, finished, records)
 
 
 def relayed(
@@ -212,7 +232,7 @@ def relayed(
         found = start(runner, engines, request, reservation=reservation)
         for at, what in later:
             loop.call_at(at, what, found)
-        await found.task
+        await found.finished.wait()
         runner.stop()
         await asyncio.sleep(10.0)  # nothing comes after it
         return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -63,9 +62,9 @@ def test_an_answer_is_passed_on_as_it_comes_and_recorded() -> None:
 @pytest.mark.parametrize("at_s", [0.2, 1.0])
 def test_a_client_that_leaves_ends_the_work(at_s: float) -> None:
     s, engine = scheduler("a"), Engine(*saying(b"one", b"two", after_s=0.5))
-    found = relayed(s, {"a": engine}, request(), (at_s, lambda found: found.connection.on_disconnect()))
+    found = relayed(s, {"a": engine}, request(), (at_s, lambda found: found.leave()))
     assert (found.record.outcome, found.record.e2e_s) == (Outcome.CLIENT_CANCELLED, at_s)
-    assert (engine.aborted, found.client.left, found.connection.on_disconnect) == (1, True, None)
+    assert (engine.aborted, found.client.left, found.client.on_left) == (1, True, None)
     assert found.record.cost_usd == pytest.approx(PRICE.cost_usd(100, int(at_s >= 0.5)))
     assert idle(s)
 
@@ -73,7 +72,7 @@ def test_a_client_that_leaves_ends_the_work(at_s: float) -> None:
 @pytest.mark.parametrize(("at_s", "status"), [(0.2, 503), (1.0, 200)])
 def test_a_shutdown_ends_a_request_with_an_error(at_s: float, status: int) -> None:
     s, engine = scheduler("a"), Engine(*saying(b"one", b"two", after_s=0.5))
-    found = relayed(s, {"a": engine}, request(), (at_s, lambda found: found.task.cancel()))
+    found = relayed(s, {"a": engine}, request(), (at_s, lambda found: found.shut_down()))
     assert (found.record.outcome, found.record.error_code) == (Outcome.BACKEND_ERROR, "shutdown")
     assert (found.client.status, engine.aborted) == (status, 1)
     assert b"shutting down" in found.client.written
@@ -147,22 +146,18 @@ def test_the_first_token_decides_between_two(first_s: float, winner: str, loser:
 
 
 def test_a_loser_that_waits_for_its_engine_is_given_up_at_once() -> None:
-    """Its engine has not answered yet: there is no stream to abort, and nothing was sent that is to be paid."""
-
-    async def never() -> None:
-        await asyncio.Event().wait()
-
+    """There is no connection to its engine yet, so nothing was sent that is to be paid."""
     s = hedging("a", "b")
-    engines = {"a": Engine(*saying(b"a"), opens=never), "b": Engine(*saying(b"b"))}
+    engines = {"a": Engine(*saying(b"a"), opens=None), "b": Engine(*saying(b"b"))}
     found = relayed(s, engines, request(**HEDGED))
     assert (found.record.instance, found.client.words()) == ("b", [b"b"])
     assert found.record.attempt_records[0].cost_usd == 0.0
     assert idle(s)
 
 
-def test_an_attempt_that_is_given_up_before_its_first_step_calls_nobody() -> None:
-    s, engine = scheduler("a"), Engine(*saying(b"a"))
-    found = relayed(s, {"a": engine}, request(), (0.0, lambda found: found.connection.on_disconnect()))
+def test_an_attempt_that_is_given_up_before_it_is_sent_calls_nobody() -> None:
+    s, engine = scheduler("a"), Engine(*saying(b"a"), opens=1.0)
+    found = relayed(s, {"a": engine}, request(), (0.5, lambda found: found.leave()))
     assert (found.record.outcome, found.record.cost_usd) == (Outcome.CLIENT_CANCELLED, 0.0)
     assert engine.calls == []
 
@@ -238,7 +233,7 @@ class Broken(Fixed):
 def test_a_fault_in_the_scheduler_ends_its_request_and_frees_its_slot(when: str) -> None:
     s = scheduler("a", predictor=Broken(when))
     engine = Engine(*saying(b"a", b"b"))
-    leaves = [(0.5, lambda found: found.connection.on_disconnect())] if when == "loss" else []
+    leaves = [(0.5, lambda found: found.leave())] if when == "loss" else []
     found = relayed(s, {"a": engine}, request(), *leaves)
     assert (found.record.outcome, found.record.error_code) == (Outcome.BACKEND_ERROR, "internal_error")
     assert all(each.in_flight == 0 for each in s.instances.values())
@@ -262,7 +257,7 @@ def test_a_fault_in_the_relay_itself_ends_the_request(monkeypatch: pytest.Monkey
 
 def test_a_fault_while_an_engine_is_read_ends_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
     s, engine = scheduler("a"), Engine(*saying(b"a", b"b"))
-    monkeypatch.setattr(Engine, "stream", lambda *_: 1 / 0)
+    monkeypatch.setattr(Engine, "start", lambda *_: 1 / 0)
     found = relayed(s, {"a": engine}, request())
     assert (found.record.outcome, found.record.error_code) == (Outcome.BACKEND_ERROR, "internal_error")
     assert (found.client.status, idle(s)) == (500, True)

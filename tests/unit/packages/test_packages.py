@@ -1,6 +1,7 @@
 """The five packages have plain names: they must be ours, all five in the wheel, and nothing else with them."""
 
 import importlib
+import os
 import re
 import shutil
 import subprocess
@@ -21,17 +22,23 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy so that no build product of the checkout gets into it."""
-    folder = tmp_path_factory.mktemp("wheel")
+    """The wheel, built without a compiler."""
+    return _built(tmp_path_factory.mktemp("wheel"), {"CC": "false"})
+
+
+def _built(folder: Path, environment: dict[str, str]) -> Path:
+    """A wheel, built from a copy so that no build product of the checkout gets into it."""
     source = folder / "source"
     source.mkdir()
     for name in (*PACKAGES, "tests"):
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copytree(
+            ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.so", "*.c")
+        )
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-index", "--no-deps"]
     command += ["--no-build-isolation", "--disable-pip-version-check", "-w", str(folder), str(source)]
-    subprocess.run(command, check=True, capture_output=True, timeout=110)
+    subprocess.run(command, check=True, capture_output=True, timeout=110, env={**os.environ, **environment})
     return next(folder.glob("*.whl"))
 
 
@@ -74,6 +81,32 @@ def test_the_five_packages_import_from_the_wheel(wheel: Path) -> None:
         [sys.executable, "-I", "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.stdout.strip(), done.stderr) == (str([True] * len(PACKAGES)), "")
+
+
+def test_without_a_compiler_the_kernels_are_numpys(wheel: Path) -> None:
+    assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
+    assert _kernels(wheel).startswith("predictions use NumPy, which is slower: they are not compiled")
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_with_a_compiler_the_wheel_has_the_kernels(tmp_path: Path) -> None:
+    unpacked = tmp_path / "unpacked"
+    zipfile.ZipFile(_built(tmp_path, {})).extractall(unpacked)
+    assert _kernels(unpacked) == "predictions use the compiled kernels"
+
+
+def _kernels(place: Path) -> str:
+    program = f"import sys; sys.path.insert(0, {str(place)!r}); from predictors import kernels; print(kernels.description())"
+    return subprocess.check_output([sys.executable, "-I", "-c", program], text=True, timeout=60).strip()
+
+
+def test_what_builds_the_project_is_pinned() -> None:
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["requires"]
+    names = {_normal(re.split(r"[<>=!~; ]", requirement)[0]) for requirement in build}
+    assert names == {"cython", "setuptools"}
+    assert names <= set(_pins("runtime"))
+    assert names <= set(_pins("dev"))
 
 
 @pytest.mark.parametrize("name", ["runtime", "dev"])

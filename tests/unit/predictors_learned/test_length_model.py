@@ -5,19 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from predictors.analytic.length_table import BINS, PRIOR_SHARES
-from predictors.learned.artifact import Artifact, ArtifactError
-from predictors.learned.length_model import (
+from predictors.kernels.length_bins import BINS, PRIOR_SHARES
+from predictors.kernels.reference.length_network import (
     COMPONENTS,
     FREQUENT,
-    LENGTH_FEATURES,
     PATCH,
-    LengthModel,
     Vocabulary,
     grams_of,
-    quantiles,
     shares_of,
 )
+from predictors.learned.artifact import Artifact, ArtifactError
+from predictors.learned.length_model import LENGTH_FEATURES, LengthModel, quantiles
 from predictors.learned.text import COUNTS, prompt_features
 
 TEXT = "Write a short poem about the sea, please."

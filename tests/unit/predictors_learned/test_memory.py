@@ -7,9 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from predictors.kernels import memory_rows
+from predictors.kernels.reference.latency_networks import LEAST_RATIO
 from predictors.learned.artifact import Artifact, ArtifactError
 from predictors.learned.latency.features import TARGET_FEATURES
-from predictors.learned.memory import LEAST_RATIO, MEMORY_FEATURES, SHAPES, MemoryModel, feature_rows
+from predictors.learned.memory import MEMORY_FEATURES, SHAPES, MemoryModel
 
 
 def artifact(**changed: np.ndarray) -> Artifact:
@@ -25,14 +27,14 @@ def targets(count: int) -> np.ndarray:
 def test_a_model_that_learned_nothing_is_the_closed_form() -> None:
     held = [0.0, 0.1, 0.5, 0.9, 1.0]
     predicted = MemoryModel.load(artifact()).predict(
-        feature_rows(held, [None, 0.3, 0.3, None, 0.0], targets(5))
+        memory_rows(held, [None, 0.3, 0.3, None, 0.0], targets(5))
     )
     np.testing.assert_allclose(predicted, np.clip(held, LEAST_RATIO, 1 - LEAST_RATIO), atol=1e-6)
 
 
 def test_rows_say_what_engines_tell_and_what_they_do_not() -> None:
     given = targets(2)
-    rows = feature_rows([0.25, 0.25], [0.75, None], given)
+    rows = memory_rows([0.25, 0.25], [0.75, None], given)
     assert rows.shape == (2, len(MEMORY_FEATURES))
     columns = dict(zip(MEMORY_FEATURES[:3], rows[:, :3].T.tolist(), strict=True))
     assert columns["closed_form"] == pytest.approx([-np.log(3)] * 2)
@@ -43,11 +45,11 @@ def test_rows_say_what_engines_tell_and_what_they_do_not() -> None:
 
 def test_a_correction_is_in_logits() -> None:
     model = MemoryModel.load(artifact(bias=np.array([np.log(3.0)])))
-    assert model.predict(feature_rows([0.5], [0.5], targets(1)))[0] == pytest.approx(0.75)
+    assert model.predict(memory_rows([0.5], [0.5], targets(1)))[0] == pytest.approx(0.75)
     skip = np.zeros(len(MEMORY_FEATURES))
     skip[2] = 1.0
     reported, not_reported = MemoryModel.load(artifact(skip=skip)).predict(
-        feature_rows([0.5] * 2, [0.1, None], targets(2))
+        memory_rows([0.5] * 2, [0.1, None], targets(2))
     )
     assert reported == pytest.approx(1 / (1 + np.exp(-1.0)))
     assert not_reported == pytest.approx(0.5)
@@ -59,7 +61,7 @@ def test_nothing_makes_it_leave_the_unit_interval() -> None:
         **{name: rng.normal(scale=100.0, size=shape) for name, shape in SHAPES.items() if name != "scale"}
     )
     predicted = MemoryModel.load(wild).predict(
-        feature_rows([0.0, 0.5, 1.0, 0.2], [1.0, None, 0.0, 7.0], 1e6 * targets(4))
+        memory_rows([0.0, 0.5, 1.0, 0.2], [1.0, None, 0.0, 7.0], 1e6 * targets(4))
     )
     assert np.isfinite(predicted).all()
     assert ((predicted >= 0.0) & (predicted <= 1.0)).all()

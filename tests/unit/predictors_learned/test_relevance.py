@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from predictors.kernels.reference.prompt_encoder import count_features, grams
 from predictors.learned.artifact import Artifact, ArtifactError
-from predictors.learned.relevance import RELEVANCE_FEATURES, RelevanceModel, count_features, grams
+from predictors.learned.relevance import RELEVANCE_FEATURES, RelevanceModel
 from predictors.learned.text import COUNTS, prompt_features
 
 SUMS = "how many apples are left after Tom sold three"

@@ -6,7 +6,7 @@ from statistics import mean, quantiles
 
 import pytest
 
-from predictors.analytic.length_table import PRIOR_LOG_MEDIAN, PRIOR_SHARES
+from predictors.kernels.length_bins import PRIOR_LOG_MEDIAN, PRIOR_SHARES
 from predictors.online.length import LengthDistribution
 from predictors.online.model_lengths import Lengths
 

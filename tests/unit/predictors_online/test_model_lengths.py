@@ -8,9 +8,10 @@ from random import Random
 import numpy as np
 import pytest
 
-from predictors.analytic.length_table import BINS, EDGES, bin_of
+from predictors.kernels import LearnedLengths
+from predictors.kernels.length_bins import BINS, EDGES, bin_of
 from predictors.online.length import LengthDistribution
-from predictors.online.model_lengths import LearnedLengths, Lengths
+from predictors.online.model_lengths import Lengths
 
 MIDDLES = np.array([(a + b) / 2 for a, b in pairwise(EDGES)])
 

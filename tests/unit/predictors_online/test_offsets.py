@@ -6,8 +6,9 @@ import random
 import numpy as np
 import pytest
 
-from predictors.analytic.quantiles import TAUS, Distribution, factors_of
-from predictors.online.offsets import Offsets, calibrated
+from predictors.kernels.levels import TAUS
+from predictors.kernels.reference.quantiles import Distribution, calibrated, factors_of
+from predictors.online.offsets import Offsets
 
 TOLD = [-0.2, 0.0, 0.2, 0.26, 0.4]
 

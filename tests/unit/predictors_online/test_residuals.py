@@ -71,7 +71,7 @@ def test_window_is_bounded_and_the_prior_leaves_it() -> None:
     window = ResidualWindow(prior_sd=0.35, noise_sd=0.5, memory=16)
     for _ in range(1000):
         window.observe(0.0)
-    assert len(window._sorted) == 64
+    assert len(window.values) == 64
     assert not window._pseudo
     assert window.exceed(0.3) < 0.01
     few = learned(0.0, 0.1, 10)

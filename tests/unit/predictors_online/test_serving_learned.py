@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from predictors.analytic.length_table import BINS, bin_of
+from predictors.kernels.length_bins import BINS, bin_of
 from predictors.learned.latency.model import SHAPES, LatencyModel
 from predictors.learned.models import Models
 from predictors.learned.text import prompt_features
@@ -204,6 +204,28 @@ def test_attempts_that_are_overdue_count_before_they_end() -> None:
         assert value(covered["ttft_within_p50"]) < 0.65
         late = predictor.predict(replace(REQUEST, arrived_at=9000.0), of, instance, 9000.0)
         assert value(late.ttft_s_p95) > 3 * PROFILE.prefill_s(500)
+
+
+def test_an_answer_in_one_piece_is_never_overdue() -> None:
+    """Its first token is not seen, so nothing tells whether that was late."""
+    for lost in (False, True):
+        predictor = predictor_with(latency=latency_model())
+        instance = an_instance()
+        of = instance.candidates["m"]
+        expected = value(predictor.predict(REQUEST, of, instance, 100.0).ttft_s_p50)
+        for number in range(20):
+            at_s = 100.0 + 10.0 * number
+            request = replace(REQUEST, id=str(number), arrived_at=at_s, engine_streams=False)
+            prediction = predictor.predict(request, of, instance, at_s)
+            predictor.observe_dispatch(request, of, instance, prediction, at_s)
+            predictor.observe_report(instance, at_s + 8.0)
+            if lost:
+                predictor.observe_loss(request, of, instance, prediction, 8.0, False, at_s + 8.0)
+            else:
+                predictor.observe_end(request, of, instance, prediction, 30, 500, None, at_s + 8.0)
+        assert predictor.coverage().get("i", {}).get("observed", 0) == 0
+        after = predictor.predict(replace(REQUEST, arrived_at=1000.0), of, instance, 1000.0)
+        assert value(after.ttft_s_p50) == pytest.approx(expected, rel=0.01)
 
 
 def test_what_was_taken_for_overdue_is_corrected_when_it_comes() -> None:

@@ -300,6 +300,6 @@ def test_messages_hold_no_text_of_a_prompt() -> None:
     message = teacher.sharing.drain_outgoing(1.0, 2)
     assert message is not None
     assert b"swordfish" not in message
-    assert {each[0] for each in orjson.loads(message)["observations"]} == {
+    assert {each[0] for each in orjson.loads(message)["observations"]} >= {
         "AttemptSent", "FirstTokenCame", "TtftError", "AnswerEnded", "AnswerCounted", "TpotError", "AnswerJudged",
     }  # fmt: skip

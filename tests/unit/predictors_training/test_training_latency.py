@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from predictors.analytic.quantiles import TAUS
+from predictors.kernels.levels import TAUS
 from predictors.learned.artifact import to_bytes
 from predictors.learned.latency.features import LATENCY_FEATURES
 from predictors.learned.latency.model import LatencyModel

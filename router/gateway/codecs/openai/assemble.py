@@ -71,7 +71,7 @@ class Assembler:
         self._sink: list[str] = []
 
     def feed(self, data: bytes) -> None:
-        """Add events. Cheap: they are merged in blocks, and in `result`."""
+        """Add bytes of events. They are parsed later: when many have come, and in `result`. Raises AnswerTooLarge."""
         self._parts.append(data)
         self._pending_bytes += len(data)
         self._bytes += len(data)

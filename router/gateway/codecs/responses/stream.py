@@ -114,7 +114,7 @@ class ResponsesStream:
         self._finish_reason: str | None = None
 
     def start(self, data: bytes) -> bytes:
-        """The first events, with those for the engine's first events."""
+        """The events `response.created` and `response.in_progress`, then those for the engine's first events, `data`."""
         self._sequence = 2
         rest = self.feed(data)
         after, self._sequence = self._sequence, 0

@@ -1,26 +1,23 @@
-"""Distributions of log errors that are given by a few quantiles."""
+"""Distributions of log errors that are given by a few quantiles (`predictors.kernels.levels.TAUS`)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import NormalDist
 
 import numpy as np
 
-from predictors.analytic.normal import beyond, scores
-
-#: The quantiles of a log error that the latency model predicts.
-TAUS = (0.1, 0.5, 0.9, 0.95, 0.99)
-#: The positions of the median and of the 95 % quantile in TAUS.
-P50, P95 = TAUS.index(0.5), TAUS.index(0.95)
+from predictors.kernels.levels import P10, P50, P90, P95, SCORES, TAUS
+from predictors.kernels.reference.normal import beyond, scores
 
 #: Log factors are cut here: for an engine a million times slower than expected there is no better estimate.
-_MOST_LOG = 14.0
-#: Normal scores of TAUS.
-_SCORES = np.array([NormalDist().inv_cdf(tau) for tau in TAUS])
+MOST_LOG = 14.0
+_SCORES = np.array(SCORES)
 _SCORE_WIDTHS = np.diff(_SCORES)
 #: Keeps the quantiles of a distribution apart.
-_APART = 1e-6 * np.arange(len(TAUS))
+APART = 1e-6
+_APART = APART * np.arange(len(TAUS))
+#: Least spread that offsets are measured in (log seconds).
+LEAST_SPREAD = 0.03
 
 
 class Distributions:
@@ -56,7 +53,7 @@ class Distributions:
 
 
 class Distribution:
-    """One of `Distributions`, as a `predictors.analytic.log_errors.LogError`."""
+    """One of `Distributions`, as a `predictors.kernels.interfaces.LogError`."""
 
     __slots__ = ("_of",)
 
@@ -79,6 +76,32 @@ def factors_of(quantiles: np.ndarray) -> np.ndarray:
     found[..., 0], found[..., 1] = quantiles[..., P50], quantiles[..., P95]
     deviation = np.minimum((found[..., 1] - found[..., 0]) / _SCORES[P95], 1.0)
     found[..., 2] = found[..., 0] + 0.5 * deviation * deviation
-    np.minimum(found, _MOST_LOG, out=found)
+    np.minimum(found, MOST_LOG, out=found)
     factors: np.ndarray = np.exp(found)
     return factors
+
+
+def calibrated(predicted: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """(..., TAUS): the model's quantiles with their offsets (`predictors.online.offsets`); they do not cross. The offset
+    of a quantile is in units of its distance from the median; that of the median is in units of half of the 80 % range."""
+    spreads = np.abs(predicted - predicted[..., P50, None])
+    spreads[..., P50] = 0.5 * (predicted[..., P90] - predicted[..., P10])
+    np.maximum(spreads, LEAST_SPREAD, out=spreads)
+    found: np.ndarray = predicted + offsets * spreads
+    np.maximum.accumulate(found[..., P50:], axis=-1, out=found[..., P50:])
+    np.minimum(found[..., P10], found[..., P50], out=found[..., P10])
+    return found
+
+
+def served_quantiles(
+    raw: np.ndarray, offsets: Sequence[tuple[list[float], list[float]]], biases: Sequence[tuple[float, float]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """(N, 2, TAUS) quantiles of the log errors of TTFT and TPOT as they serve, and (N, 2, 3) the factors that they stand
+    for (`factors_of`), of N candidates. `raw` (N, 2, TAUS) are the latency model's, `offsets` those of the candidate's
+    kind, `biases` what corrects its physical estimates."""
+    if not len(raw) == len(offsets) == len(biases):
+        raise ValueError("columns of different lengths")
+    if not len(raw):
+        return np.empty((0, 2, len(TAUS))), np.empty((0, 2, 3))
+    quantiles = calibrated(raw, np.array(offsets)) + np.array(biases)[:, :, None]
+    return quantiles, factors_of(quantiles)

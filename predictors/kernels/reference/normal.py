@@ -33,21 +33,21 @@ _OF_FAR = (
      5.99832_20655_58879_37690e-1, 1.0),
 )  # fmt: skip
 #: (8, 2, 1) each.
-_MIDDLE, _TAIL, _FAR = (np.array(each).T[:, :, None] for each in (_OF_MIDDLE, _OF_TAIL, _OF_FAR))
+MIDDLE, TAIL, FAR = (np.array(each).T[:, :, None] for each in (_OF_MIDDLE, _OF_TAIL, _OF_FAR))
 _ROOT_HALF = sqrt(0.5)
 
 
 def scores(shares: np.ndarray) -> np.ndarray:
     """Normal scores of shares in (0, 1): `statistics.NormalDist().inv_cdf` of each."""
     from_middle = shares - 0.5
-    found: np.ndarray = from_middle * _ratio(_MIDDLE, 0.180625 - from_middle * from_middle)
+    found: np.ndarray = from_middle * _ratio(MIDDLE, 0.180625 - from_middle * from_middle)
     outside = np.abs(from_middle) > 0.425
     if outside.any():
         outer = from_middle[outside]
         depth = np.sqrt(-np.log(np.minimum(shares[outside], 0.5 - outer)))
-        outer_scores, far = _ratio(_TAIL, depth - 1.6), depth > 5.0
+        outer_scores, far = _ratio(TAIL, depth - 1.6), depth > 5.0
         if far.any():
-            outer_scores[far] = _ratio(_FAR, depth[far] - 5.0)
+            outer_scores[far] = _ratio(FAR, depth[far] - 5.0)
         found[outside] = np.copysign(outer_scores, outer)
     return found
 

@@ -8,9 +8,9 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from predictors.analytic.log_errors import LogErrors
-from predictors.analytic.normal import beyond, scores
-from predictors.analytic.quantiles import Distribution
+from predictors.kernels.reference.misses import LogErrors
+from predictors.kernels.reference.normal import beyond, scores
+from predictors.kernels.reference.quantiles import Distribution
 from predictors.online.residuals import ResidualWindow
 from predictors.online.sessions import SessionIndex
 

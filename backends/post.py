@@ -1,0 +1,197 @@
+"""One POST to an engine and its answer, without a task: each step is taken in the callback in which it became possible.
+
+    idle connection, else connect -> send -> head -> body -> given back | closed
+
+A reused connection that dies before the first byte of its answer (the engine's keep-alive ran out just then) is replaced
+once by a fresh one. An answer whose status is not 2xx is read and becomes the engine's error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from backends.engine_errors import from_response
+from backends.http1 import Connection, ConnectionLost
+from backends.pool import Pool
+from router.core.errors import AnswerTooLarge, UpstreamError, UpstreamRejected
+from router.core.raw_json import dumps
+
+MAX_ERROR_BYTES = 256 * 1024
+#: The event loop runs between encoding and writing a larger body.
+_LARGE_BYTES = 1024 * 1024
+#: A shorter text is no secret but a word, such as "Bearer".
+_SECRET_BYTES = 8
+
+
+class Post:
+    """One POST. A subclass says what becomes of it: `_sent`, `_opened` and `_failed`; the last is called once at most, and
+    never after `abort`. `_later` is what it waits for beside its connection."""
+
+    __slots__ = (
+        "_body",
+        "_connection",
+        "_head",
+        "_later",
+        "_parts",
+        "_pool",
+        "_request_id",
+        "_reused",
+        "_size",
+    )
+
+    def __init__(self, pool: Pool, head: bytes, request_id: str, body: Any) -> None:
+        """`head` is made with `request_head`. Raises UpstreamRejected for a body that JSON cannot hold."""
+        try:
+            self._body = dumps(body)
+        except TypeError as error:
+            raise UpstreamRejected("the request cannot be written as JSON (nested too deeply?)") from error
+        self._pool = pool
+        self._head = head
+        self._request_id = request_id
+        self._connection: Connection | None = None
+        self._later: asyncio.Task[Any] | asyncio.Handle | None = None
+        self._reused = False
+        self._parts: list[bytes] = []  # of a body that is read as a whole
+        self._size = 0
+
+    def start(self) -> None:
+        """Send it. Raises UpstreamError if the pool is closed; whatever else goes wrong comes later."""
+        if len(self._body) > _LARGE_BYTES:
+            self._later = asyncio.get_running_loop().call_soon(self._start_large)
+        else:
+            self._start()
+
+    def abort(self) -> None:
+        """End it and close its connection. Safe at any time, also after the end."""
+        later, self._later = self._later, None
+        if later is not None:
+            later.cancel()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.listener = None
+            connection.abort()
+
+    # --- what a subclass does --------------------------------------------------------------------------
+    def _sent(self) -> None:
+        """It is on its way."""
+
+    def _opened(self, connection: Connection) -> None:
+        """The head of a 2xx answer is here: the subclass listens to the connection from now on."""
+        raise NotImplementedError
+
+    def _failed(self, error: Exception) -> None:
+        """It has ended with this error."""
+        raise NotImplementedError
+
+    # --- sending ---------------------------------------------------------------------------------------
+    def _start(self) -> None:
+        connection = self._pool.take_idle()
+        if connection is None:
+            self._connect()
+        else:
+            self._reused = True
+            self._send(connection)
+
+    def _start_large(self) -> None:
+        self._later = None
+        try:
+            self._start()
+        except UpstreamError as error:
+            self._failed(error)
+
+    def _connect(self) -> None:
+        self._later = connecting = asyncio.get_running_loop().create_task(self._pool.connect())
+        connecting.add_done_callback(self._connected)
+
+    def _connected(self, connecting: asyncio.Task[Connection]) -> None:
+        error = UpstreamError("cancelled") if connecting.cancelled() else connecting.exception()
+        if self._later is not connecting:  # aborted meanwhile
+            if error is None:
+                connecting.result().abort()
+            return
+        self._later = None
+        if error is None:
+            self._send(connecting.result())
+        else:
+            self._failed(error if isinstance(error, Exception) else UpstreamError(type(error).__name__))
+
+    def _send(self, connection: Connection) -> None:
+        self._connection = connection
+        body = self._body
+        head = b"%b%b\r\ncontent-length: %d\r\n\r\n" % (
+            self._head,
+            self._request_id.encode("ascii"),
+            len(body),
+        )
+        connection.listener = self._head_came
+        connection.send(head, body)
+        if connection.error is None:
+            self._sent()
+        else:
+            self._lost(connection, connection.error)
+
+    def _head_came(self) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        if not connection.head_complete:
+            if connection.error is not None:
+                self._lost(connection, connection.error)
+        elif 200 <= connection.status < 300:
+            self._opened(connection)
+        else:
+            connection.watched = True  # the idle limit holds from here on
+            connection.listener = self._error_came
+            self._error_came()
+
+    def _lost(self, connection: Connection, error: UpstreamError) -> None:
+        """The connection failed before the answer's head was here."""
+        self.abort()
+        if self._reused and isinstance(error, ConnectionLost) and not connection.answering:
+            self._reused = False
+            self._connect()
+        else:
+            self._failed(error)
+
+    def _error_came(self) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        try:
+            said = self._whole(connection, MAX_ERROR_BYTES)
+        except AnswerTooLarge:
+            said = b""
+        except UpstreamError as error:
+            self._failed(error)
+            return
+        if said is not None:
+            for secret in _secrets(
+                self._head
+            ):  # a refusal may quote the request's head, and is passed on to the client
+                said = said.replace(secret, b"***")
+            self._failed(from_response(connection.status, said))
+
+    def _whole(self, connection: Connection, limit_bytes: int) -> bytes | None:
+        """The body once all of it is here. Raises UpstreamError; the connection is given back or closed by then."""
+        try:
+            while data := connection.take():
+                self._parts.append(data)
+                self._size += len(data)
+                if self._size > limit_bytes:
+                    raise AnswerTooLarge("the engine's answer is too large")
+        except UpstreamError:
+            self.abort()
+            raise
+        if data is None:
+            return None
+        self._connection = None
+        connection.release()
+        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+
+
+def _secrets(head: bytes) -> list[bytes]:
+    """The operator's secrets in the constant part of a request's head (`request_head`: the first five lines are our
+    own)."""
+    words = [word for line in head.split(b"\r\n")[5:-1] for word in line.partition(b":")[2].split()]
+    return sorted((word for word in words if len(word) >= _SECRET_BYTES), key=len, reverse=True)

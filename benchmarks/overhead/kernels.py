@@ -1,0 +1,223 @@
+"""`python -m benchmarks.overhead.kernels`: microseconds of each kernel of the predictors, in NumPy and compiled, with the
+shipped models. `--onnx` adds ONNX Runtime for two of them, if `onnx` and `onnxruntime` are installed (Headway does not need
+them).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from timeit import Timer
+from typing import Any
+
+import numpy as np
+
+from predictors import kernels
+from predictors.analytic.answer_length import answer_length
+from predictors.kernels.length_bins import PRIOR_SHARES
+from predictors.kernels.reference import (
+    latency_networks,
+    length_network,
+    lengths,
+    misses,
+    prompt_encoder,
+    quantiles,
+    relevance_network,
+)
+from predictors.learned.artifact import SHIPPED, load, path_of
+from predictors.learned.models import KINDS
+from predictors.learned.text import prompt_features
+from predictors.online.residuals import ResidualWindow
+from router.core.types import Slo
+
+_REPEATS = 25
+_LEAST_S = 0.02
+_TEXT = "please write a short story about the sea and explain how a mutex works with an example in c "
+_ESTIMATE = (0.2, 0.01, 0, 0, 0.1, 0.0, 9, 9, 200.0, 0.0, 180.0, 0.0, 0.009)
+
+#: The names of `predictors.kernels`, by module in which NumPy's are.
+_REFERENCE = {
+    "Encoder": prompt_encoder,
+    "LatencyNetwork": latency_networks,
+    "LearnedLengths": lengths,
+    "LengthNetwork": length_network,
+    "LengthTable": lengths,
+    "MemoryNetwork": latency_networks,
+    "RelevanceNetwork": relevance_network,
+    "memory_rows": latency_networks,
+    "p_miss": misses,
+    "served_quantiles": quantiles,
+    "served_tables": lengths,
+    "target_rows": latency_networks,
+}
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--onnx", action="store_true", help="measure ONNX Runtime too")
+    args = parser.parse_args()
+    print(kernels.description())
+    numpy = dict(steps(lambda name: getattr(_REFERENCE[name], name)))
+    compiled = {}
+    if kernels.WHY_NOT_NATIVE is None:
+        compiled = dict(steps(lambda name: getattr(kernels, name)))
+    print(f"{'microseconds, least of ' + str(_REPEATS):56} {'NumPy':>8} {'compiled':>8}")
+    for name, step in numpy.items():
+        ours = f"{least_us(compiled[name]):8.1f}" if name in compiled else f"{'-':>8}"
+        print(f"{name:56} {least_us(step):8.1f} {ours}")
+    if args.onnx:
+        for name, step in onnx_steps():
+            print(f"{name:56} {least_us(step):8.1f}")
+
+
+def least_us(step: Callable[[], object]) -> float:
+    """Microseconds of one call."""
+    timer = Timer(step)
+    step()
+    number = max(1, round(_LEAST_S / max(timer.timeit(1), 1e-7)))
+    return min(timer.repeat(_REPEATS, number)) / number * 1e6
+
+
+def weights_of(kind: str) -> dict[str, np.ndarray]:
+    """The arrays of a shipped artifact."""
+    arrays = load(path_of(SHIPPED, kind), kind, KINDS[kind].feature_names()).arrays
+    return {
+        name: array.astype(np.float32) if array.dtype.kind == "f" else array for name, array in arrays.items()
+    }
+
+
+def steps(of: Callable[[str], Any]) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Each kernel's name and a call of it. `of` gives a name of `predictors.kernels`."""
+    weights = weights_of("length")
+    length, table = of("LengthNetwork")(weights), weights["model_table"]
+    fleet = length.fleet(table[:1], weights["model_spread"][:1])
+    for text, count in ((_TEXT * 2)[:170], 30), (_TEXT * 20, 192):
+        prompt = prompt_features(text)
+        yield f"length, {count} words", lambda prompt=prompt: length.shares(prompt, fleet)  # type: ignore[misc]
+    shares, usual = length.shares(prompt, fleet), of("LengthTable")(PRIOR_SHARES)
+    learned = of("LearnedLengths")()
+    yield "length learning, one answer", lambda: learned.observe(shares[0], usual, 200, False)
+    yield "served length tables, one model", lambda: of("served_tables")([learned], shares, [usual])
+
+    weights = weights_of("relevance")
+    encoder = of("Encoder")(
+        weights["gram_ids"].astype(np.int64), weights["gram_idf"], weights["gram_table"], weights["gram_step"],
+        weights["lexicon"], weights["lexicon_step"], float(weights["unknown_idf"]),
+    )  # fmt: skip
+    experts = of("RelevanceNetwork")(weights)
+    heads = [experts.heads(0, np.array([0]))]
+    yield "relevance, 192 words, one model", lambda: experts.quality(encoder.vector(prompt), heads)
+
+    latency, memory = of("LatencyNetwork")(weights_of("latency")), of("MemoryNetwork")(weights_of("memory"))
+    state, event = latency.start(), tuple(np.linspace(-1.0, 1.0, 18).tolist())
+    yield "LSTM step, one event", lambda: latency.step(event, state)
+    for count in (1, 16, 64):
+        yield f"latency and memory, {count} candidates", _candidates(of, latency, memory, count)
+    answer = answer_length(usual, 512, 1, usual)
+    window = ResidualWindow(0.35, 0.5)
+    for at in range(200):
+        window.observe((at * 37 % 101 - 50) / 100.0)
+    none = np.empty((0, 2, 5))
+    for count in (1, 16):
+        given = [_ESTIMATE] * count, [answer] * count, [(window, window)] * count
+        rows = [0] * count
+        yield (
+            f"P(miss) of three targets, {count} candidates",
+            lambda given=given, rows=rows: of("p_miss")(Slo(1.0, 0.05, 20.0), 0.0, *given, none, rows),  # type: ignore[misc]
+        )
+
+
+def _candidates(of: Callable[[str], Any], latency: Any, memory: Any, count: int) -> Callable[[], object]:
+    states, summaries, estimates = [latency.start()] * count, [(0.5,) * 44] * count, [_ESTIMATE] * count
+    offsets, biases = [([0.0] * 5, [0.0] * 5)] * count, [(0.1, 0.0)] * count
+    held, reported = [0.2] * count, [0.3] * count
+
+    def run() -> None:
+        rows = of("target_rows")(summaries, estimates, 10.0)
+        of("served_quantiles")(latency.quantiles(states, rows), offsets, biases)
+        memory.predict(of("memory_rows")(held, reported, rows))
+
+    return run
+
+
+def onnx_steps() -> Iterator[tuple[str, Callable[[], object]]]:
+    """The LSTM step and the dense part of the length network as ONNX graphs, on one thread."""
+    import onnx
+    import onnxruntime
+    from onnx import TensorProto, helper, numpy_helper
+
+    def session(
+        nodes: list[Any], weights: dict[str, np.ndarray], inputs: dict[str, int], outputs: list[str]
+    ) -> Any:
+        graph = helper.make_graph(
+            nodes,
+            "kernel",
+            [
+                helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, size])
+                for name, size in inputs.items()
+            ],
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, None]) for name in outputs],
+            [numpy_helper.from_array(np.asarray(array, np.float32), name) for name, array in weights.items()],
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+        onnx.checker.check_model(model)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        return onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+
+    node = helper.make_node
+    net = latency_networks.LatencyNetwork(weights_of("latency"))
+    hidden = len(net.by_hidden)
+    step = session(
+        [
+            node("Sub", ["row", "mean"], ["centred"]), node("Mul", ["centred", "by"], ["scaled"]),
+            node("Clip", ["scaled", "low", "high"], ["event"]),
+            node("Gemm", ["event", "by_event", "bias"], ["given"]), node("MatMul", ["state", "by_hidden"], ["kept"]),
+            node("Add", ["given", "kept"], ["sums"]), node("Tanh", ["sums"], ["gates"]),
+            node("Split", ["gates"], ["i", "f", "g", "o"], axis=1),
+            *(part for name in "ifo" for part in (
+                node("Mul", [name, "half"], [name + "h"]), node("Add", [name + "h", "half"], [name + "s"]))),
+            node("Mul", ["fs", "cell"], ["fc"]), node("Mul", ["is", "g"], ["ig"]), node("Add", ["fc", "ig"], ["new_cell"]),
+            node("Tanh", ["new_cell"], ["shown"]), node("Mul", ["os", "shown"], ["new_state"]),
+            node("Gemm", ["new_state", "join", "join_bias"], ["encoding"]),
+        ],
+        {
+            "mean": net.event_mean, "by": net.event_by, "low": np.array(-4.0), "high": np.array(4.0),
+            "by_event": net.by_event, "by_hidden": net.by_hidden, "bias": net.gate_bias, "half": np.array(0.5),
+            "join": net.join_encoding, "join_bias": net.join_bias,
+        },
+        {"row": len(net.event_mean), "state": hidden, "cell": hidden},
+        ["new_state", "new_cell", "encoding"],
+    )  # fmt: skip
+    given = {
+        "row": np.zeros((1, len(net.event_mean)), np.float32),
+        "state": np.zeros((1, hidden), np.float32),
+        "cell": np.zeros((1, hidden), np.float32),
+    }
+    yield "ONNX Runtime: LSTM step, one event", lambda: step.run(None, given)
+    weights = weights_of("length")
+    dense = session(
+        [
+            node("Gemm", ["inputs", "dense", "dense_bias"], ["first"]), node("Sigmoid", ["first"], ["gate"]),
+            node("Mul", ["first", "gate"], ["second"]), node("Concat", ["words", "second"], ["joined"], axis=1),
+            node("Gemm", ["joined", "trunk", "trunk_bias"], ["third"]), node("Sigmoid", ["third"], ["gate3"]),
+            node("Mul", ["third", "gate3"], ["prompt"]), node("Gemm", ["prompt", "mix", "mix_bias"], ["fourth"]),
+            node("Sigmoid", ["fourth"], ["gate4"]), node("Mul", ["fourth", "gate4"], ["mixed"]),
+            node("Gemm", ["mixed", "out", "out_bias"], ["found"]),
+        ],
+        {
+            "dense": weights["dense_weight"], "dense_bias": weights["dense_bias"], "trunk": weights["trunk_weight"],
+            "trunk_bias": weights["trunk_bias"], "mix": weights["mix_prompt"], "mix_bias": weights["mix_bias"],
+            "out": weights["out_weight"], "out_bias": weights["out_bias"],
+        },
+        {"inputs": len(weights["input_mean"]), "words": 2 * len(weights["lstm_state"])},
+        ["found"],
+    )  # fmt: skip
+    sizes = {"inputs": len(weights["input_mean"]), "words": 2 * len(weights["lstm_state"])}
+    words = {name: np.zeros((1, size), np.float32) for name, size in sizes.items()}
+    yield "ONNX Runtime: length network without words and LSTM", lambda: dense.run(None, words)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The kernels in Cython. `predictors.kernels` chooses between them and NumPy's."""

@@ -1,0 +1,469 @@
+# cython: language_level=3, boundscheck=True, wraparound=False, initializedcheck=True, cdivision=True
+"""The distributions of `predictors.kernels.reference`, compiled. See there for what each computes."""
+
+import numpy as np
+
+from predictors.kernels import levels
+from predictors.kernels.length_bins import BINS as _BINS, EDGES as _EDGES
+from predictors.kernels.reference import lengths, normal, quantiles as reference_quantiles
+
+from libc.math cimport erfc, exp, fabs, log, pow, sqrt, INFINITY
+
+from predictors.kernels.native.arithmetic cimport item, within
+
+cdef extern from *:
+    """
+    #ifndef HEADWAY_SOURCE
+    #define HEADWAY_SOURCE ""
+    #endif
+    """
+    const char *HEADWAY_SOURCE
+
+#: What this module was compiled from (`predictors.kernels.digest`).
+SOURCE = HEADWAY_SOURCE.decode()
+
+cdef const double[::1] EDGES = np.array(_EDGES)
+cdef Py_ssize_t BINS = _BINS
+#: Rows of a table: shares, P(Y <= left edge), density, E[Y; Y <= left edge].
+cdef enum:
+    SHARES, BELOW, DENSITY, BELOW_MEAN, ROWS
+
+
+cdef Py_ssize_t edge_of(const double[:] edges, double value) except -2:
+    """The last edge that is not above the value; -1 below the first one, and for NaN as for infinity the last one."""
+    cdef Py_ssize_t low = 0, high = edges.shape[0], middle
+    while low < high:
+        middle = (low + high) >> 1
+        if value < edges[middle]:
+            high = middle
+        else:
+            low = middle + 1
+    return low - 1
+
+
+cdef class LengthTable:
+    cdef double[:, ::1] _of  # (ROWS, BINS + 1)
+    cdef readonly double mean, p50, p90, p95
+
+    def __init__(self, shares):
+        self.take(shares)
+
+    def take(self, shares):
+        cdef double[:, ::1] rows = np.empty((ROWS, BINS + 1))
+        cdef const double[::1] given = np.ascontiguousarray(shares, np.float64)
+        if given.shape[0] != BINS:
+            raise ValueError("shares of other bins")
+        rows[SHARES, :BINS] = given
+        self._take(rows)
+
+    cdef int _take(self, double[:, ::1] rows) except -1:
+        """Become the distribution whose shares are filled in."""
+        cdef double below = 0.0, below_mean = 0.0
+        cdef Py_ssize_t i
+        for i in range(BINS):
+            rows[BELOW, i], rows[BELOW_MEAN, i] = below, below_mean
+            below += rows[SHARES, i]
+            below_mean += rows[SHARES, i] * ((EDGES[i + 1] + EDGES[i]) / 2.0)
+            rows[DENSITY, i] = rows[SHARES, i] * (1.0 / (EDGES[i + 1] - EDGES[i]))
+        rows[SHARES, BINS] = rows[DENSITY, BINS] = 0.0
+        rows[BELOW, BINS], rows[BELOW_MEAN, BINS] = below, below_mean
+        self._of = rows
+        self.mean = below_mean
+        self.p50, self.p90, self.p95 = self.quantile(0.5), self.quantile(0.9), self.quantile(0.95)
+        return 0
+
+    @property
+    def shares(self):
+        return np.asarray(self._of)[SHARES, :BINS]
+
+    @property
+    def curve(self):
+        return np.asarray(self._of)[BELOW:DENSITY + 1]
+
+    cpdef double below(self, double tokens) except? -1.0:
+        cdef Py_ssize_t at
+        if tokens <= 0.5:
+            return 0.0
+        at = edge_of(EDGES, tokens)
+        if at >= BINS:
+            return 1.0
+        return self._of[BELOW, at] + (tokens - EDGES[at]) * self._of[DENSITY, at]
+
+    cpdef double mean_below(self, double cap_tokens) except? -1.0:
+        cdef Py_ssize_t at = edge_of(EDGES, cap_tokens)
+        cdef double inside
+        if at >= BINS:
+            return self.mean
+        if at < 0:
+            return cap_tokens
+        inside = (cap_tokens - EDGES[at]) * self._of[DENSITY, at]
+        return (
+            self._of[BELOW_MEAN, at] + inside * (EDGES[at] + cap_tokens) / 2
+            + (1.0 - self._of[BELOW, at] - inside) * cap_tokens
+        )
+
+    cpdef double quantile(self, double probability) except? -1.0:
+        cdef Py_ssize_t at = min(max(edge_of(self._of[BELOW], probability), 0), BINS - 1)
+        cdef double density = self._of[DENSITY, at]
+        if density <= 0.0:
+            return EDGES[at]
+        return min(EDGES[at] + (probability - self._of[BELOW, at]) / density, EDGES[at + 1])
+
+
+cdef class LearnedLengths:
+    cdef double[::1] _seen, _expected, _scaled, _corrected, _work
+    cdef double[::1] _ratio
+    cdef double _weight
+    cdef long _observed
+    cdef readonly double evidence, log_scale
+
+    def __init__(self):
+        self._seen, self._expected = np.zeros(BINS), np.zeros(BINS)
+        self._scaled, self._corrected, self._work = np.zeros(BINS), np.zeros(BINS), np.zeros(BINS)
+        self._ratio = np.ones(BINS)
+        self._weight = self.evidence = self.log_scale = 0.0
+        self._observed = 0
+
+    @property
+    def ratio(self):
+        return np.asarray(self._ratio)
+
+    @property
+    def weight(self):
+        return 1.0 / (1.0 + exp(-(PRIOR_LOG_ODDS + self.evidence)))
+
+    def table(self, predicted, LengthTable online):
+        return served_tables([self], np.asarray(predicted)[None], [online])[0]
+
+    def observe(self, const double[:] predicted, LengthTable online, tokens, bint censored):
+        cdef Py_ssize_t at = min(max(edge_of(EDGES, tokens), 0), BINS - 1), i
+        cdef double ours = 0.0, theirs = 0.0, above = 0.0, prior, rate, error
+        self._correct(predicted)
+        if censored:
+            for i in range(at, BINS):
+                ours += self._corrected[i]
+                theirs += online._of[SHARES, i]
+            above = max(ours, 1e-12)
+        else:
+            ours, theirs = self._corrected[at], online._of[SHARES, at]
+        self.evidence = within(
+            EVIDENCE_MEMORY * self.evidence + log(max(ours, 1e-9) / max(theirs, 1e-9)), -MOST_EVIDENCE, MOST_EVIDENCE
+        )
+        if self._weight >= MAX_WEIGHT:
+            for i in range(BINS):
+                self._seen[i] *= 0.5
+                self._expected[i] *= 0.5
+            self._weight *= 0.5
+        self._weight += 1.0
+        for i in range(BINS):
+            self._expected[i] += self._scaled[i]
+            if censored and i >= at:
+                self._seen[i] += self._corrected[i] / above
+        if not censored:
+            self._seen[at] += 1.0
+        prior = INERTIA / self._weight
+        self._smooth(self._seen, prior, self._ratio)
+        self._smooth(self._expected, prior, self._work)
+        for i in range(BINS):
+            self._ratio[i] /= max(self._work[i], 1e-12)
+        self._observed += 1
+        rate = 1.0 / (min(self._observed, SCALE_MEMORY) + INERTIA)
+        error = log(max(<double>tokens, 1.0) / median_of(self._scaled))
+        self.log_scale += rate * (max(error, 0.0) if censored else error)
+
+    cdef int _smooth(self, const double[::1] counts, double prior, double[::1] into) except -1:
+        """Each bin with three neighbours on either side, weighed, and with the prior of what is expected."""
+        cdef Py_ssize_t i, by
+        cdef double count, weight
+        into[:] = 0.0
+        for i in range(BINS):
+            count = (counts[i] + prior * self._expected[i]) / 16.0
+            for by in range(max(-3, -i), min(4, BINS - i)):
+                weight = 4 - (by if by > 0 else -by)
+                into[i + by] += weight * count
+        return 0
+
+    cdef int _correct(self, const double[:] predicted) except -1:
+        """Fill `_scaled`, the prediction stretched by the scale, and `_corrected`, that by how often lengths came here."""
+        cdef Py_ssize_t i, from_bin = 0
+        cdef double total = 0.0, by, edge, below = 0.0, moved, before = 0.0
+        if predicted.shape[0] != BINS:
+            raise ValueError("shares of other bins")
+        if fabs(self.log_scale) < LEAST_LOG_SCALE:
+            self._scaled[:] = predicted
+        else:
+            by = exp(-self.log_scale)
+            for i in range(1, BINS + 1):
+                # `below` is P(Y <= EDGES[from_bin]); linear between edges
+                edge = EDGES[i] * by
+                while from_bin < BINS and EDGES[from_bin + 1] <= edge:
+                    below += predicted[from_bin]
+                    from_bin += 1
+                if i == BINS:
+                    while from_bin < BINS:
+                        below += predicted[from_bin]
+                        from_bin += 1
+                if from_bin == BINS:
+                    moved = below
+                elif edge <= EDGES[from_bin]:
+                    moved = below
+                else:
+                    moved = below + (edge - EDGES[from_bin]) * predicted[from_bin] / (EDGES[from_bin + 1] - EDGES[from_bin])
+                self._scaled[i - 1] = moved - before + LEAST_SHARE
+                before = moved
+        for i in range(BINS):
+            self._corrected[i] = self._scaled[i] * self._ratio[i]
+            total += self._corrected[i]
+        for i in range(BINS):
+            self._corrected[i] /= total
+        return 0
+
+
+cdef double PRIOR_LOG_ODDS = lengths.PRIOR_LOG_ODDS, EVIDENCE_MEMORY = lengths.EVIDENCE_MEMORY
+cdef double MOST_EVIDENCE = lengths.MOST_EVIDENCE, MAX_WEIGHT = lengths.MAX_WEIGHT, INERTIA = lengths.INERTIA
+cdef double LEAST_LOG_SCALE = lengths.LEAST_LOG_SCALE, LEAST_SHARE = lengths.LEAST_SHARE
+cdef long SCALE_MEMORY = lengths.SCALE_MEMORY
+
+
+cdef double median_of(const double[::1] shares) except? -1.0:
+    cdef double half = 0.0, below = 0.0
+    cdef Py_ssize_t i
+    for i in range(BINS):
+        half += shares[i]
+    half *= 0.5
+    i = 0
+    while i < BINS and below + shares[i] < half:
+        below += shares[i]
+        i += 1
+    return max(1.0, 0.5 * (EDGES[min(i, BINS)] + EDGES[min(i + 1, BINS)]))
+
+
+def served_tables(learned, const double[:, :] predicted, online):
+    cdef Py_ssize_t size = predicted.shape[0], n, i
+    cdef LearnedLengths each
+    cdef LengthTable usual, table
+    cdef double weight
+    cdef double[:, :, ::1] rows
+    if len(learned) != size or len(online) != size:
+        raise ValueError("columns of different lengths")
+    rows = np.empty((size, ROWS, BINS + 1))
+    tables = []
+    for n in range(size):
+        each, usual = learned[n], online[n]
+        weight = each.weight
+        each._correct(predicted[n])
+        for i in range(BINS):
+            rows[n, SHARES, i] = weight * each._corrected[i] + (1.0 - weight) * usual._of[SHARES, i]
+        table = LengthTable.__new__(LengthTable)
+        table._take(rows[n])
+        tables.append(table)
+    return tables
+
+
+# --- log errors ----------------------------------------------------------------------------------------
+cdef const double[:, :, ::1] NORMAL = np.ascontiguousarray(
+    np.stack([each[:, :, 0] for each in (normal.MIDDLE, normal.TAIL, normal.FAR)])
+)
+cdef const double[::1] SCORES = np.array(levels.SCORES)  # normal scores of the quantiles
+cdef Py_ssize_t TAUS = len(levels.SCORES)
+cdef Py_ssize_t P10 = levels.P10, P50 = levels.P50, P90 = levels.P90, P95 = levels.P95
+cdef double LEAST_SPREAD = reference_quantiles.LEAST_SPREAD, MOST_LOG = reference_quantiles.MOST_LOG, APART = reference_quantiles.APART
+cdef double ROOT_HALF = sqrt(0.5)
+
+
+def served_quantiles(const float[:, :, :] raw, offsets, biases):
+    """See `reference.served_quantiles`."""
+    cdef Py_ssize_t size = raw.shape[0], n, time, i
+    cdef double median, spread, deviation, p50, p95
+    cdef list offset
+    if len(offsets) != size or len(biases) != size or (size and (raw.shape[1] != 2 or raw.shape[2] != TAUS)):
+        raise ValueError("columns of different lengths")
+    served, factors = np.empty((size, 2, TAUS)), np.empty((size, 2, 3))
+    cdef double[:, :, ::1] found = served
+    cdef double[:, :, ::1] factor = factors
+    for n in range(size):
+        for time in range(2):
+            offset = offsets[n][time]
+            median = raw[n, time, P50]
+            for i in range(TAUS):
+                spread = fabs(raw[n, time, i] - <float>median)
+                if i == P50:
+                    spread = 0.5 * (raw[n, time, P90] - raw[n, time, P10])
+                spread = LEAST_SPREAD if spread < LEAST_SPREAD else spread
+                found[n, time, i] = raw[n, time, i] + <double>offset[i] * spread
+                if i > P50 and found[n, time, i] < found[n, time, i - 1]:
+                    found[n, time, i] = found[n, time, i - 1]
+            if found[n, time, P50] < found[n, time, P10]:
+                found[n, time, P10] = found[n, time, P50]
+            for i in range(TAUS):
+                found[n, time, i] += <double>biases[n][time]
+            p50, p95 = found[n, time, P50], found[n, time, P95]
+            deviation = (p95 - p50) / SCORES[P95]
+            deviation = 1.0 if deviation > 1.0 else deviation
+            factor[n, time, 0] = exp(at_most(p50, MOST_LOG))
+            factor[n, time, 1] = exp(at_most(p95, MOST_LOG))
+            factor[n, time, 2] = exp(at_most(p50 + 0.5 * deviation * deviation, MOST_LOG))
+    return served, factors
+
+
+cdef double at_most(double value, double bound) noexcept:
+    return bound if value > bound else value
+
+
+cdef double ratio_of(Py_ssize_t part, double x) except? -1e300:
+    """Numerator / denominator of one part of the inverse normal distribution."""
+    cdef double above = NORMAL[part, 0, 0], below = NORMAL[part, 0, 1]
+    cdef Py_ssize_t i
+    for i in range(1, NORMAL.shape[1]):
+        above = above * x + NORMAL[part, i, 0]
+        below = below * x + NORMAL[part, i, 1]
+    return above / below
+
+
+cdef double score_of(double share) except? -1e300:
+    """The normal score of a share in (0, 1)."""
+    cdef double from_middle = share - 0.5, depth, score
+    if not fabs(from_middle) > 0.425:
+        return from_middle * ratio_of(0, 0.180625 - from_middle * from_middle)
+    depth = sqrt(-log(min(share, 0.5 - from_middle)))
+    score = ratio_of(1, depth - 1.6) if depth <= 5.0 else ratio_of(2, depth - 5.0)
+    return score if from_middle >= 0.0 else -score
+
+
+cdef class Errors:
+    """One distribution of log errors: a window of observed ones, or the latency model's quantiles."""
+
+    cdef list _values
+    cdef double _bias, _tail
+    cdef const double[:] _quantiles
+
+    cdef int read(self, window, const double[:] quantiles) except -1:
+        self._values = None
+        if window is None:
+            self._quantiles = quantiles
+            if quantiles.shape[0] != TAUS:
+                raise ValueError("other quantiles")
+        else:
+            self._values, self._bias, self._tail = window.values, window.bias, window.tail
+            if not self._values:
+                raise ValueError("an empty window")
+        return 0
+
+    cdef double _at(self, Py_ssize_t i) except? -1e300:
+        """A quantile, kept apart from the one before: equal ones would make a step, which has no inverse."""
+        return self._quantiles[i] + APART * i
+
+    cdef double exceed(self, double residual) except? -1.0:
+        """P(log error > residual)."""
+        cdef Py_ssize_t size, low = 0, high, middle
+        cdef double innovation, below, value, width
+        if self._values is None:
+            for middle in range(1, TAUS - 1):
+                low += self._at(middle) < residual
+            value = self._at(low)
+            width = self._at(low + 1) - value
+            return 0.5 * erfc(ROOT_HALF * (SCORES[low] + (residual - value) * (SCORES[low + 1] - SCORES[low]) / width))
+        innovation = residual - self._bias
+        size = high = len(self._values)
+        while low < high:
+            middle = (low + high) >> 1
+            if <double>self._values[middle] < innovation:
+                low = middle + 1
+            else:
+                high = middle
+        if low == 0:
+            return 1.0 - 1.0 / ((size + 1) * square(1.0 + (<double>self._values[0] - innovation) / self._tail))
+        below = self._values[low - 1]
+        if low == size:
+            return 1.0 / ((size + 1) * square(1.0 + (innovation - below) / self._tail))
+        return 1.0 - (low + (innovation - below) / (<double>self._values[low] - below)) / (size + 1)
+
+    cdef double quantile(self, double share) except? -1e300:
+        """The log error not exceeded with this probability."""
+        cdef Py_ssize_t low, last
+        cdef double score, value, at
+        if self._values is None:
+            score = score_of(min(max(share, 1e-15), 1.0 - 1e-15))
+            low = 0
+            for last in range(1, TAUS - 1):
+                low += SCORES[last] < score
+            value = self._at(low)
+            return value + (score - SCORES[low]) * (self._at(low + 1) - value) / (SCORES[low + 1] - SCORES[low])
+        last = len(self._values) - 1
+        at = share * (last + 2) - 1
+        if not at > 0.0:
+            return self._bias + <double>self._values[0]
+        low = <Py_ssize_t>min(at, <double>last)
+        if low >= last:
+            return self._bias + <double>self._values[last]
+        value = self._values[low]
+        return self._bias + (value + (at - low) * (<double>self._values[low + 1] - value))
+
+
+cdef double square(double x) noexcept:
+    return x * x
+
+
+# --- P(an SLO is missed) ---------------------------------------------------------------------------------
+def p_miss(slo, double waited_s, estimates, answers, windows, const double[:, :, :] quantiles, rows):
+    """See `reference.p_miss`."""
+    cdef Py_ssize_t size = len(estimates), n, i, j, row
+    cdef double ttft_left_s = INFINITY, e2e_left_s = INFINITY, ttft_s, tpot_s, met_ttft, met_tpot, met, ended, decode_s
+    cdef bint has_tpot = slo.tpot_s is not None, has_e2e = slo.e2e_s is not None
+    cdef double tpot_target_s = slo.tpot_s if has_tpot else INFINITY, left_s
+    cdef Errors of_ttft = Errors.__new__(Errors), of_tpot = Errors.__new__(Errors)
+    cdef double[3] ttft_points, tpot_points
+    cdef LengthTable table
+    cdef double cap, choices
+    if slo.ttft_s is not None:
+        ttft_left_s = <double>slo.ttft_s - waited_s
+    if has_e2e:
+        e2e_left_s = <double>slo.e2e_s - waited_s
+    if len(answers) != size or len(windows) != size or len(rows) != size:
+        raise ValueError("columns of different lengths")
+    if ttft_left_s <= 0.0 or e2e_left_s <= 0.0:
+        return [1.0] * size
+    found = []
+    for n in range(size):
+        estimate, answer, row = estimates[n], answers[n], rows[n]
+        ttft_s, tpot_s = item(estimate, 0), item(estimate, 1)
+        table = answer[0]
+        cap = INFINITY if answer[1] is None else <double>answer[1]
+        choices = answer[2]
+        window_of_ttft, window_of_tpot = windows[n]
+        of_ttft.read(window_of_ttft, quantiles[row, 0] if window_of_ttft is None else None)
+        of_tpot.read(window_of_tpot, quantiles[row, 1] if window_of_tpot is None else None)
+        met_ttft = met_tpot = 1.0
+        if slo.ttft_s is not None or has_tpot:
+            met_ttft = 1.0 - of_ttft.exceed(log(ttft_left_s / ttft_s))
+            left_s = tpot_target_s if cap > 1.0 else INFINITY
+            met_tpot = 1.0 - of_tpot.exceed(log(left_s / tpot_s))
+        met = met_ttft * met_tpot
+        if has_e2e:
+            for i in range(3):
+                ttft_points[i] = e2e_left_s - ttft_s * exp(of_ttft.quantile(met_ttft * (2 * i + 1) / 6.0))
+                tpot_points[i] = tpot_s * exp(of_tpot.quantile(met_tpot * (2 * i + 1) / 6.0))
+            ended = 0.0
+            for i in range(3):
+                decode_s = ttft_points[i]
+                if decode_s > 0.0:
+                    for j in range(3):
+                        ended += ended_by(table, 1.0 + decode_s / tpot_points[j], cap, choices)
+            met *= ended / 9.0
+        found.append(at_least(1.0 - met, 0.0))
+    return found
+
+
+cdef double at_least(double value, double bound) noexcept:
+    return bound if value < bound else value
+
+
+cdef double ended_by(LengthTable table, double tokens, double cap, double choices) except? -1.0:
+    """P(the longest of all choices has ended after so many tokens)."""
+    cdef double share
+    cdef Py_ssize_t at
+    if tokens >= cap:
+        return 1.0
+    at = edge_of(EDGES, tokens)
+    share = table._of[BELOW, at] + (tokens - EDGES[at]) * table._of[DENSITY, at]
+    return pow(share, choices) if choices > 1.0 else share

@@ -1,0 +1,638 @@
+# cython: language_level=3, boundscheck=True, wraparound=False, initializedcheck=True, cdivision=True
+"""The networks of `predictors.kernels.reference`, compiled. See there for what each computes.
+
+Weights and work space are memory views that are made once, since a view costs as much as a small product. A call holds the
+interpreter's lock from its beginning to its end, so that threads may share a network.
+"""
+
+import numpy as np
+
+from predictors.kernels.reference import latency_networks as reference_latency
+from predictors.kernels.reference import length_network as reference_length
+from predictors.kernels.reference import prompt_encoder as reference_encoder
+from predictors.kernels.reference import relevance_network as reference_relevance
+
+from libc.math cimport exp, expf, fabs, fabsf, log, log1p, log1pf, log2, logf, rint, sqrt, sqrtf
+
+from predictors.kernels.native.arithmetic cimport add_product, add_row, add_times, item, relu_all, silu_all, tanh_all, tanh_of, within
+
+cdef extern from *:
+    """
+    #ifndef HEADWAY_SOURCE
+    #define HEADWAY_SOURCE ""
+    #endif
+    """
+    const char *HEADWAY_SOURCE
+
+#: What this module was compiled from (`predictors.kernels.digest`).
+SOURCE = HEADWAY_SOURCE.decode()
+
+
+cdef object floats(object array):
+    return np.ascontiguousarray(array, np.float32)
+
+
+cdef float[::1] zeros(Py_ssize_t size):
+    return np.zeros(max(size, 1), np.float32)[:size]
+
+
+cdef class LatencyNetwork:
+    cdef const float[::1] _event_mean, _event_by, _gate_bias, _join_bias, _target_mean, _target_by, _middle_bias, _last_bias
+    cdef const float[:, ::1] _by_event, _by_hidden, _join, _by_target, _middle, _last, _widths
+    cdef float[::1] _event, _gates, _row, _first, _second, _out
+    cdef Py_ssize_t _hidden, _width
+    cdef float _clip
+
+    def __init__(self, arrays):
+        weights = reference_latency.LatencyNetwork(arrays)
+        self._event_mean, self._event_by = floats(weights.event_mean), floats(weights.event_by)
+        self._by_event, self._by_hidden = floats(weights.by_event), floats(weights.by_hidden)
+        self._gate_bias = floats(weights.gate_bias)
+        self._join, self._join_bias = floats(weights.join_encoding), floats(weights.join_bias)
+        self._target_mean, self._target_by = floats(weights.target_mean), floats(weights.target_by)
+        self._by_target = floats(weights.by_target)
+        self._middle, self._middle_bias = floats(weights.middle), floats(weights.middle_bias)
+        self._last, self._last_bias = floats(weights.last), floats(weights.last_bias)
+        self._widths, self._clip = floats(weights.widths), reference_latency.CLIP
+        self._hidden, self._width = self._by_hidden.shape[0], self._join.shape[1]
+        self._event, self._gates = zeros(self._by_event.shape[0]), zeros(4 * self._hidden)
+        self._row, self._first = zeros(self._by_target.shape[0]), zeros(self._by_target.shape[1])
+        self._second, self._out = zeros(self._width), zeros(self._last.shape[1])
+
+    def start(self):
+        state = np.zeros(2 * self._hidden + self._width, np.float32)
+        state[2 * self._hidden:] = self._join_bias
+        return state
+
+    def step(self, tuple row, float[::1] state):
+        cdef Py_ssize_t hidden = self._hidden, i
+        cdef float[::1] event = self._event, gates = self._gates
+        if len(row) != event.shape[0] or state.shape[0] != 2 * hidden + self._width:
+            raise ValueError("a row or a state of another size")
+        for i in range(event.shape[0]):
+            event[i] = within((<float>row[i] - self._event_mean[i]) * self._event_by[i], -self._clip, self._clip)
+        gates[:] = self._gate_bias
+        add_product(event, self._by_event, gates)
+        add_product(state[:hidden], self._by_hidden, gates)
+        tanh_all(gates)
+        cdef float opened, kept, shown
+        for i in range(hidden):
+            opened = 0.5 * gates[i] + 0.5
+            kept = 0.5 * gates[hidden + i] + 0.5
+            shown = 0.5 * gates[3 * hidden + i] + 0.5
+            state[hidden + i] = kept * state[hidden + i] + opened * gates[2 * hidden + i]
+            state[i] = shown * tanh_of(state[hidden + i])
+        state[2 * hidden:] = self._join_bias
+        add_product(state[:hidden], self._join, state[2 * hidden:])
+
+    def quantiles(self, states, const double[:, :] rows):
+        cdef Py_ssize_t size = rows.shape[0], width = self._width, taus = self._widths.shape[1], n, i, time
+        cdef float[::1] row = self._row, first = self._first, second = self._second, out = self._out
+        cdef const float[::1] state
+        found = np.empty((size, 2, taus), np.float32)
+        cdef float[:, :, ::1] quantiles = found
+        cdef float median, above
+        if len(states) != size or rows.shape[1] != row.shape[0]:
+            raise ValueError("states and rows that do not fit")
+        for n in range(size):
+            state = states[n]
+            if state.shape[0] != 2 * self._hidden + width:
+                raise ValueError("a state of another size")
+            for i in range(row.shape[0]):
+                row[i] = within((<float>rows[n, i] - self._target_mean[i]) * self._target_by[i], -self._clip, self._clip)
+            first[:width] = state[2 * self._hidden:]
+            first[width:] = self._last_bias
+            add_product(row, self._by_target, first)
+            relu_all(first[:width])
+            second[:] = self._middle_bias
+            add_product(first[:width], self._middle, second)
+            relu_all(second)
+            out[:] = first[width:]
+            add_product(second, self._last, out)
+            for time in range(2):
+                median = out[time * taus]
+                quantiles[n, time, 1] = median
+                quantiles[n, time, 0] = median - softplus(out[time * taus + 1]) * self._widths[time, 0]
+                above = 0.0
+                for i in range(2, taus):
+                    above += softplus(out[time * taus + i])
+                    quantiles[n, time, i] = median + above * self._widths[time, i]
+        return found
+
+
+cdef float softplus(float x) noexcept:
+    return (x if x > 0.0 else 0.0) + log1pf(expf(-fabsf(x))) if x == x else x
+
+
+cdef class MemoryNetwork:
+    cdef const float[::1] _mean, _by, _bias, _last
+    cdef const float[:, ::1] _first
+    cdef float[::1] _normal, _hidden
+    cdef float _clip
+
+    def __init__(self, arrays):
+        weights = reference_latency.MemoryNetwork(arrays)
+        self._mean, self._by = floats(weights.mean), floats(weights.by)
+        self._first, self._bias, self._last = floats(weights.first), floats(weights.first_bias), floats(weights.last)
+        self._clip = reference_latency.CLIP
+        self._normal, self._hidden = zeros(len(weights.mean)), zeros(len(weights.first_bias))
+
+    def predict(self, const float[:, :] rows):
+        cdef Py_ssize_t size = rows.shape[0], last = self._last.shape[0], n, i
+        cdef float[::1] normal = self._normal, hidden = self._hidden
+        cdef float logit
+        if rows.shape[1] != normal.shape[0]:
+            raise ValueError("rows of another size")
+        found = np.empty(size, np.float32)
+        cdef float[::1] ratios = found
+        for n in range(size):
+            for i in range(normal.shape[0]):
+                normal[i] = within((rows[n, i] - self._mean[i]) * self._by[i], -self._clip, self._clip)
+            hidden[:] = self._bias
+            add_product(normal, self._first, hidden)
+            relu_all(hidden[:last])
+            logit = 0.0
+            for i in range(last):
+                logit += hidden[i] * self._last[i]
+            logit += hidden[last]
+            logit += rows[n, 0]
+            ratios[n] = 0.5 * tanh_of(0.5 * logit) + 0.5
+        return found
+
+
+def memory_rows(held, kv_usage, target_rows):
+    """See `latency_networks.memory_rows`."""
+    cdef const double[:, :] targets = np.asarray(target_rows, np.float64)
+    cdef Py_ssize_t size = targets.shape[0], n, i
+    cdef double least = reference_latency.LEAST_RATIO
+    if len(held) != size or len(kv_usage) != size:
+        raise ValueError("columns of different lengths")
+    found = np.empty((size, 3 + targets.shape[1]), np.float32)
+    cdef float[:, ::1] rows = found
+    for n in range(size):
+        usage = kv_usage[n]
+        known = usage is not None and usage == usage
+        rows[n, 0] = logit_of(held[n], least)
+        rows[n, 1] = logit_of(usage, least) if known else rows[n, 0]
+        rows[n, 2] = known
+        for i in range(targets.shape[1]):
+            rows[n, 3 + i] = targets[n, i]
+    return found
+
+
+cdef float logit_of(double ratio, double least) noexcept:
+    ratio = within(ratio, least, 1.0 - least)
+    return log(ratio / (1.0 - ratio))
+
+
+cdef class LengthFleet:
+    """What does not depend on the prompt, for M models."""
+
+    cdef const float[::1] _level
+    cdef const float[:, ::1] _tilt, _mix
+    cdef const double[::1] _spread
+
+    def __init__(self, fleet):
+        self._level, self._tilt, self._mix = floats(fleet.level), floats(fleet.tilt), floats(fleet.mix)
+        self._spread = np.ascontiguousarray(fleet.spread[:, 0], np.float64)
+        if not self._tilt.shape[0] == self._mix.shape[0] == self._spread.shape[0] == self._level.shape[0]:
+            raise ValueError("columns of different lengths")
+
+
+cdef class LengthNetwork:
+    cdef object _weights
+    cdef const int[::1] _gram_rows, _word_rows
+    cdef const float[:, ::1] _gram_table, _step_input, _step_state, _dense, _trunk, _skip, _mix, _last
+    cdef const float[:, :, ::1] _patches  # (PATCH, words, patch): the share of a word at a place in its patch
+    cdef const float[::1] _patch_bias, _step_bias, _dense_bias, _trunk_bias, _skip_bias, _last_bias
+    cdef const double[::1] _mean, _by, _prior, _log_edges
+    cdef double _strange, _familiar, _wide_share, _wide_scale
+    cdef (double, double) _medians, _log_scales
+    cdef double _most
+    cdef Py_ssize_t _components, _frequent
+    cdef unsigned int _pair_mask, _words
+    cdef unsigned int _tick
+    cdef unsigned int[::1] _seen
+    cdef int[::1] _counted
+    cdef float[::1] _factors, _inputs, _patch, _gates, _state, _joined, _prompt, _mixed, _out
+    cdef double[::1] _weight_of, _middle_of, _scale_of
+
+    def __init__(self, arrays):
+        weights = self._weights = reference_length.LengthNetwork(arrays)
+        of = weights.of
+        self._gram_rows, self._word_rows = weights.vocabulary.gram_rows, weights.vocabulary.word_rows
+        self._gram_table = floats(of["gram_table"])
+        places = reference_length.PATCH
+        words, width = of["word_table"].shape
+        by_place = of["patch_weight"].reshape(places, width, -1)
+        self._patches = floats(np.einsum("wf,pfo->pwo", of["word_table"], by_place))
+        self._patch_bias = floats(of["patch_bias"])
+        self._step_input, self._step_state = floats(weights.step_input), floats(weights.step_state)
+        self._step_bias = floats(weights.step_bias)
+        self._dense, self._dense_bias = floats(of["dense_weight"]), floats(of["dense_bias"])
+        self._trunk, self._trunk_bias = floats(of["trunk_weight"]), floats(of["trunk_bias"])
+        self._skip, self._skip_bias = floats(of["skip_weight"]), floats(of["skip_bias"])
+        self._mix, self._last, self._last_bias = floats(of["mix_prompt"]), floats(of["out_weight"]), floats(of["out_bias"])
+        self._mean, self._by = of["input_mean"].astype(np.float64), of["input_scale"].astype(np.float64)
+        self._strange, self._familiar = weights.strange, weights.familiar
+        self._prior, self._log_edges = reference_length.PRIOR, reference_length.LOG_EDGES
+        self._wide_share, self._wide_scale, self._most = reference_length.WIDE_SHARE, reference_length.WIDE_SCALE, reference_length.MOST_DEVIATION
+        self._medians, self._log_scales = reference_length.LOG_MEDIAN_RANGE, reference_length.LOG_SCALE_RANGE
+        self._components, self._frequent = reference_length.COMPONENTS, reference_length.FREQUENT
+        self._words, self._pair_mask = reference_length.WORDS, reference_length.PAIRS - 1
+        self._tick, self._seen = 0, np.zeros(len(of["gram_table"]), np.uint32)
+        self._counted = np.zeros(self._frequent + 1, np.int32)
+        self._factors, self._inputs = zeros(self._gram_table.shape[1]), zeros(len(of["input_mean"]))
+        self._patch, self._gates = zeros(self._patch_bias.shape[0]), zeros(self._step_state.shape[1])
+        self._state = zeros(2 * self._step_state.shape[0])
+        self._joined, self._prompt = zeros(self._trunk.shape[0]), zeros(self._trunk.shape[1])
+        self._mixed, self._out = zeros(self._mix.shape[1]), zeros(self._last.shape[1])
+        size = self._components + 1
+        self._weight_of, self._middle_of, self._scale_of = np.zeros(size), np.zeros(size), np.zeros(size)
+
+    def fleet(self, table, spread):
+        return LengthFleet(self._weights.fleet(table, spread))
+
+    def shares(self, features, LengthFleet fleet):
+        cdef Py_ssize_t size = fleet._level.shape[0], bins = self._prior.shape[0], n, i
+        cdef double familiar = self._read(features), weight
+        found = np.empty((size, bins))
+        cdef double[:, ::1] shares = found
+        for n in range(size):
+            self._share(fleet, n, shares[n])
+        if familiar < self._familiar:
+            weight = min(1.0, (self._familiar - familiar) / max(self._familiar - self._strange, 1e-6))
+            for n in range(size):
+                for i in range(bins):
+                    shares[n, i] = (1.0 - weight) * shares[n, i] + weight * self._prior[i]
+        return found
+
+    cdef double _read(self, features) except -1.0:
+        """Fill `_prompt` from a prompt's features. The prompt's familiarity."""
+        cdef tuple head = features[0], tail = features[1], counts = features[2]
+        cdef Py_ssize_t i, factors = self._factors.shape[0] - 1, first_factor, hidden = self._step_state.shape[0]
+        cdef double familiar = self._add_grams(head, tail)
+        cdef float total = self._factors[factors]
+        if len(counts) + self._frequent + factors != self._inputs.shape[0]:
+            raise ValueError("counts of another number")
+        if self._any_known:
+            for i in range(factors):
+                self._factors[i] /= sqrtf(total)
+        self._counted[:] = 0
+        self._joined[:] = 0.0
+        self._run(head, self._joined[:hidden])
+        if len(tail):
+            self._run(tail, self._joined[hidden: 2 * hidden])
+        first_factor = len(counts) + self._frequent
+        for i in range(len(counts)):
+            self._put(i, log1p(<double>counts[i]))
+        for i in range(self._frequent):
+            self._put(len(counts) + i, log1p(self._counted[i + 1]) if self._counted[i + 1] else 0.0)
+        for i in range(factors):
+            self._put(first_factor + i, self._factors[i])
+        self._joined[2 * hidden:] = self._dense_bias
+        add_product(self._inputs, self._dense, self._joined[2 * hidden:])
+        silu_all(self._joined[2 * hidden:])
+        self._prompt[:] = self._trunk_bias
+        add_product(self._joined, self._trunk, self._prompt)
+        silu_all(self._prompt)
+        add_row(self._skip_bias, self._prompt)
+        add_product(self._inputs[first_factor:], self._skip, self._prompt)
+        return familiar
+
+    cdef int _put(self, Py_ssize_t at, double value) except -1:
+        self._inputs[at] = within((value - self._mean[at]) * self._by[at], -self._most, self._most)
+        return 0
+
+    cdef bint _any_known
+
+    cdef double _add_grams(self, tuple head, tuple tail) except -1.0:
+        """Sum the rows of the known words and pairs, each once. The share of the pairs that are known (of a single word)."""
+        cdef Py_ssize_t ahead = len(head), size = ahead + len(tail), at, known_words = 0, known_pairs = 0
+        cdef unsigned int word, before = 0
+        self._factors[:] = 0.0
+        self._any_known = False
+        self._tick += 1
+        if self._tick == 0:  # after 2 ** 32 prompts
+            self._seen[:] = 0
+            self._tick = 1
+        for at in range(size):
+            word = <unsigned int>(head[at] if at < ahead else tail[at - ahead])
+            if word >= self._words:
+                raise IndexError("a word beyond the vocabulary")
+            known_words += self._add_gram(word)
+            if at:
+                known_pairs += self._add_gram(self._words + ((before * 40503 + word * 9973) & self._pair_mask))
+            before = word
+        if size > 1:
+            return known_pairs / <double>(size - 1)
+        return known_words
+
+    cdef int _add_gram(self, Py_ssize_t gram) except -1:
+        cdef int row = self._gram_rows[gram]
+        if row <= 0:
+            return 0
+        if self._seen[row] != self._tick:
+            self._seen[row] = self._tick
+            self._any_known = True
+            add_row(self._gram_table[row], self._factors)
+        return 1
+
+    cdef int _run(self, tuple words, float[::1] into) except -1:
+        """The LSTM over the patches of words. Counts frequent words."""
+        cdef Py_ssize_t size = len(words), places = self._patches.shape[0], hidden = self._step_state.shape[0], at, place, i
+        cdef float[::1] gates = self._gates, patch = self._patch, state = self._state[:hidden], cell = self._state[hidden:]
+        cdef float opened, kept, shown
+        cdef unsigned int word
+        cdef int row
+        self._state[:] = 0.0
+        for at in range(0, max(size, 1), places):
+            patch[:] = self._patch_bias
+            for place in range(places):
+                row = 0
+                if at + place < size:
+                    word = <unsigned int>words[at + place]
+                    row = self._word_rows[word]
+                    if row <= self._frequent:
+                        self._counted[row] += 1
+                add_row(self._patches[place, row], patch)
+            silu_all(patch)
+            gates[:] = self._step_bias
+            add_product(patch, self._step_input, gates)
+            add_product(state, self._step_state, gates)
+            tanh_all(gates)
+            for i in range(hidden):
+                opened = 0.5 * gates[i] + 0.5
+                kept = 0.5 * gates[hidden + i] + 0.5
+                shown = 0.5 * gates[3 * hidden + i] + 0.5
+                cell[i] = kept * cell[i] + opened * gates[2 * hidden + i]
+                state[i] = shown * tanh_of(cell[i])
+        into[:] = state
+        return 0
+
+    cdef int _share(self, LengthFleet fleet, Py_ssize_t n, double[::1] shares) except -1:
+        """The mixture of one model, and its shares of the bins."""
+        cdef Py_ssize_t parts = self._components, edges = self._log_edges.shape[0], i, part
+        cdef double centre = fleet._level[n], spread = fleet._spread[n], most, total = 0.0, mean = 0.0, below, before = 0.0
+        for i in range(self._prompt.shape[0]):
+            centre += fleet._tilt[n, i] * self._prompt[i]
+        self._mixed[:] = fleet._mix[n]
+        add_product(self._prompt, self._mix, self._mixed)
+        silu_all(self._mixed)
+        self._out[:] = self._last_bias
+        add_product(self._mixed, self._last, self._out)
+        most = self._out[0]
+        for part in range(1, parts):
+            most = max(most, self._out[part])
+        for part in range(parts):
+            self._weight_of[part] = exp(self._out[part] - most)
+            total += self._weight_of[part]
+        for part in range(parts):
+            self._weight_of[part] /= total
+            self._middle_of[part] = centre + self._out[parts + part]
+            mean += self._weight_of[part] * self._middle_of[part]
+        for part in range(parts):
+            self._middle_of[part] = mean + spread * (self._middle_of[part] - mean)
+            self._weight_of[part] *= 1.0 - self._wide_share
+            self._scale_of[part] = spread * exp(within(self._out[2 * parts + part], self._log_scales[0], self._log_scales[1]))
+        self._middle_of[parts], self._weight_of[parts] = mean, self._wide_share
+        self._scale_of[parts] = spread * self._wide_scale
+        for part in range(parts + 1):
+            self._middle_of[part] = within(self._middle_of[part], self._medians[0], self._medians[1])
+        total = 0.0
+        for i in range(1, edges):
+            below = 1.0
+            if i < edges - 1:
+                below = 0.0
+                for part in range(parts + 1):
+                    below += self._weight_of[part] / (1.0 + exp((self._middle_of[part] - self._log_edges[i]) / self._scale_of[part]))
+            shares[i - 1] = max(below - before, 1e-12)
+            total += shares[i - 1]
+            before = below
+        for i in range(edges - 1):
+            shares[i] /= total
+        return 0
+
+
+def target_rows(summaries, estimates, double now):
+    """See `latency_networks.target_rows`."""
+    cdef Py_ssize_t size = len(estimates), n, i, own, other
+    cdef object seen, known
+    cdef double log_ttft, log_tpot, log_step, ttft, by_ttft, cached, ahead, step_s, first, ended, arrival, gap_s
+    cdef double[:, ::1] rows
+    if len(summaries) != size:
+        raise ValueError("as many summaries as estimates")
+    found = np.empty((size, 47))
+    rows = found
+    for n in range(size):
+        seen, known = summaries[n], estimates[n]
+        if len(seen) != 44 or len(known) != 13:
+            raise ValueError("a summary or an estimate of another size")
+        step_s = item(known, 12)
+        log_ttft, log_tpot, log_step = log(item(known, 0)), log(item(known, 1)), log(step_s)
+        ttft = log_ttft + item(known, 4)
+        by_ttft = exp(-ttft)
+        cached = item(known, 9) / (item(known, 8) + 1.0)
+        ahead = item(seen, 16)
+        first = ended = arrival = 0.0
+        rows[n, 0], rows[n, 1] = log_ttft - log_step, log_tpot - log_step
+        rows[n, 2], rows[n, 4] = item(known, 4), item(known, 5)
+        rows[n, 3], rows[n, 5] = log1p(item(known, 6)), log1p(item(known, 7))
+        rows[n, 6], rows[n, 7] = item(known, 2) == 1.0, item(known, 2) == 2.0
+        rows[n, 8], rows[n, 9] = item(known, 3) == 1.0, item(known, 3) == 2.0
+        rows[n, 10] = 0.25 * rint(4.0 * log2(item(known, 8) + 1.0))
+        rows[n, 12] = 0.25 * rint(4.0 * log2(item(known, 10) + 1.0))
+        rows[n, 11] = cached
+        rows[n, 13], rows[n, 14], rows[n, 15] = item(seen, 17), item(seen, 18), log1p(item(known, 11))
+        for i in range(4):
+            rows[n, 16 + i] = item(seen, 19 + i)
+        for i in range(8):
+            gap_s = now - item(seen, i)
+            gap_s = (0.0 if gap_s < 0.0 else gap_s) * item(seen, 8 + i)
+            if i < 4:
+                rows[n, 20 + i] = log1p(gap_s * by_ttft)
+            elif i < 7:
+                rows[n, 20 + i] = log1p(gap_s * (ahead * by_ttft))
+            else:
+                rows[n, 20 + i] = log1p(gap_s / step_s)
+            if i == 5:
+                first = gap_s
+            elif i == 6:
+                ended = gap_s
+            elif i == 7:
+                arrival = gap_s
+        rows[n, 28] = log(arrival) - log(first) if arrival > LEAST_GAP_S and first > LEAST_GAP_S else 0.0
+        rows[n, 29] = log(first) - log(ended) if first > LEAST_GAP_S and ended > LEAST_GAP_S else 0.0
+        own, other = (28, 23) if cached > 0.5 else (23, 28)
+        rows[n, 30] = item(seen, own)
+        for i in range(4):
+            rows[n, 31 + i] = (item(seen, own + 1 + i) - ttft) * item(seen, own)
+        rows[n, 35] = (item(seen, other + 2) - ttft) * item(seen, other)
+        for i in range(4):
+            rows[n, 36 + i] = item(seen, 38 + i)
+        rows[n, 40] = item(seen, 33)
+        for i in range(4):
+            rows[n, 41 + i] = (item(seen, 34 + i) - log_tpot - item(known, 5)) * item(seen, 33)
+        rows[n, 45], rows[n, 46] = item(seen, 42), item(seen, 43)
+    return found
+
+
+cdef double LEAST_GAP_S = reference_latency.LEAST_GAP_S
+
+
+cdef class Encoder:
+    cdef const int[::1] _rows
+    cdef const float[::1] _idf
+    cdef const float[:, ::1] _adds
+    cdef int _unknown
+    cdef long long _words, _pairs
+    cdef Py_ssize_t _size
+
+    def __init__(self, ids, idf, table, step, lexicon, lexicon_step, unknown_idf):
+        weights = reference_encoder.Encoder(ids, idf, table, step, lexicon, lexicon_step, unknown_idf)
+        self._rows, self._idf, self._adds = weights.rows, weights.known_idf, floats(weights.adds)
+        self._unknown, self._size = weights.unknown, table.shape[1]
+        self._words, self._pairs = reference_encoder.WORDS, reference_encoder.PAIRS
+
+    def vector(self, features):
+        cdef tuple head = features[0], tail = features[1], counts = features[2]
+        cdef Py_ssize_t ahead = len(head), words = ahead + len(tail), size = self._size, scores = self._adds.shape[1] - size
+        cdef Py_ssize_t grams = max(2 * words - 1, 0), first_score = size + len(counts) + 1, i
+        cdef long long before = 0, word, gram
+        cdef double of_all = 0.0, of_known = 0.0, length = 0.0, by
+        cdef float weight
+        cdef int row, times = 0
+        cdef long long[::1] ids
+        found = np.empty(grams, np.int64)
+        ids = found
+        for i in range(words):
+            word = head[i] if i < ahead else tail[i - ahead]
+            ids[i] = word
+            if i:
+                gram = (word * 2654435761 + before * 40503 + 12345) % self._pairs
+                ids[words + i - 1] = self._words + gram
+            before = word
+        found.sort()
+        vector = np.zeros(first_score + scores, np.float32)
+        cdef float[::1] out = vector, added = zeros(size + scores)
+        for i in range(len(counts)):
+            out[size + i] = count_feature(counts, i)
+        for i in range(grams):
+            times += 1
+            if i + 1 < grams and ids[i + 1] == ids[i]:
+                continue
+            row = self._rows[ids[i]]
+            weight = (1.0 + logf(times)) * self._idf[row]
+            times = 0
+            of_all += weight * weight
+            if row != self._unknown:
+                of_known += weight * weight
+                add_times(weight, self._adds[row], added)
+        if of_known > 0.0:
+            for i in range(size):
+                length += added[i] * added[i]
+            length = sqrt(length)
+            if length > 0.0:
+                for i in range(size):
+                    out[i] = added[i] / length
+                out[first_score - 1] = min(length / sqrt(of_all), 1.0)
+            by = sqrt(of_known)
+            for i in range(scores):
+                out[first_score + i] = added[size + i] / by
+        return vector
+
+
+cdef double count_feature(tuple counts, Py_ssize_t at) except? -1.0:
+    """See `prompt_encoder.count_features`."""
+    cdef double count = counts[at]
+    if at < 3:
+        return log(max(count, 1.0))
+    if at < 7:
+        return count / (min(max(<double>counts[0], 1.0), 3072.0) / 10.0)
+    return min(count, 5.0)
+
+
+cdef class RelevanceHeads:
+    cdef readonly Py_ssize_t scale
+    cdef const long long[::1] _scales
+    cdef const float[:, ::1] _out, _departures  # (said, M), (prototypes, M)
+    cdef const float[::1] _bias, _prior, _shifts
+
+    def __init__(self, heads):
+        self.scale, self._scales = heads.scale, heads.scales
+        self._out, self._departures = floats(heads.out.T), floats(heads.departures.T)
+        self._bias, self._prior, self._shifts = floats(heads.bias), floats(heads.prior), floats(heads.shifts)
+
+
+cdef class RelevanceNetwork:
+    cdef object _weights
+    cdef const float[:, ::1] _centres, _counts, _given
+    cdef const float[::1] _given_bias
+    cdef float[::1] _likeness, _near_by, _found, _said
+    cdef double _low, _high, _sharpness, _half_evidence
+    cdef Py_ssize_t _units, _size
+
+    def __init__(self, arrays):
+        weights = self._weights = reference_relevance.RelevanceNetwork(arrays)
+        self._centres = floats(weights.prototypes.centres.T)
+        self._counts = floats(weights.prototypes.counts)
+        self._low, self._high = weights.prototypes.near
+        self._given, self._given_bias, self._units = floats(weights.given), floats(weights.given_bias), weights.units
+        self._size = self._centres.shape[0]
+        self._likeness, self._near_by = zeros(self._centres.shape[1]), zeros(self._counts.shape[1])
+        self._found = zeros(self._given.shape[1])
+        self._said = zeros(arrays["out"].shape[0] + arrays["task_departures"].shape[0])
+        self._sharpness, self._half_evidence = reference_relevance.SHARPNESS, reference_relevance.HALF_EVIDENCE
+
+    def heads(self, scale, heads):
+        return RelevanceHeads(self._weights.heads(scale, heads))
+
+    def quality(self, const float[::1] vector, list options):
+        cdef Py_ssize_t nearest = 0, first_score = self._given.shape[0], units = self._units, i, scores, tasks, size
+        cdef float[::1] likeness = self._likeness, found = self._found, said = self._said, departure, shown
+        cdef double trust, near, total = 0.0, quality
+        cdef float most, sharpness = self._sharpness
+        cdef RelevanceHeads option = None, each
+        likeness[:] = 0.0
+        add_product(vector[:self._size], self._centres, likeness)
+        for i in range(likeness.shape[0]):
+            if likeness[i] > likeness[nearest]:
+                nearest = i
+        most = likeness[nearest]
+        trust = within((most * <double>vector[first_score - 1] - self._low) / (self._high - self._low), 0.0, 1.0)
+        if not options:
+            return np.empty(0), np.empty(0), nearest, trust
+        for i in range(likeness.shape[0]):
+            likeness[i] = expf(sharpness * (likeness[i] - most))
+        self._near_by[:] = 0.0
+        add_product(likeness, self._counts, self._near_by)
+        for each in options:
+            if option is None or self._near_by[each.scale] > self._near_by[option.scale]:
+                option = each
+        found[:] = self._given_bias
+        add_product(vector[:first_score], self._given, found)
+        scores, tasks = vector.shape[0] - first_score, found.shape[0] - units
+        said[:units] = found[:units]
+        relu_all(said[:units])
+        said[units:units + scores] = vector[first_score:]
+        most = found[units]
+        for i in range(units, found.shape[0]):
+            most = max(most, found[i])
+        for i in range(tasks):
+            said[units + scores + i] = expf(found[units + i] - most)
+            total += said[units + scores + i]
+        for i in range(tasks):
+            said[units + scores + i] /= total
+        size = option._bias.shape[0]
+        departure, shown = zeros(size), zeros(size)
+        departure[:] = option._bias
+        add_product(said, option._out, departure)
+        add_product(likeness, option._departures, shown)
+        means, deviations = np.empty(size), np.empty(size)
+        cdef double[::1] mean = means, deviation = deviations
+        for i in range(size):
+            near = max(<double>self._near_by[option._scales[i]], 1e-9)
+            quality = (departure[i] + shown[i] / near) * (trust * near / (near + self._half_evidence))
+            quality = 1.0 / (1.0 + exp(-(option._prior[i] + quality + option._shifts[i])))
+            mean[i], deviation[i] = quality, sqrt(quality * (1.0 - quality) / (trust * near + 2.0))
+        return means, deviations, nearest, trust

@@ -1,0 +1,272 @@
+"""One request on a hot path, and the response to it, without ASGI.
+
+ASGI takes a task, a scope and some messages for each request, and checks each header with a regular expression. Here the
+server calls the request's handler as soon as its head and what came with it are here. If nothing has to be waited for, the
+handler is through when that call returns; only what must wait goes on in a task. The head of the response and its first
+bytes leave in one write, and each further write is one chunk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import copy_context
+from types import coroutine
+from typing import Any, Protocol
+
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from router.gateway.http.request_body import ClientGone, too_large
+
+logger = logging.getLogger("headway")
+
+Handler = Callable[["ClientRequest"], Coroutine[Any, Any, None]]
+
+
+class ClientConnection(Protocol):
+    """The connection of a request. `tasks` is what the server waits for at its end, or cancels."""
+
+    transport: asyncio.Transport
+    flow: FlowControl
+    loop: asyncio.AbstractEventLoop
+    tasks: set[Any]
+
+    def common_lines(self) -> bytes:
+        """The header lines of every response."""
+        ...
+
+    def on_response_complete(self) -> None:
+        """The response is written: the next request may be served."""
+        ...
+
+
+class ClientRequest:
+    """One request. `headers` are as they came, names in lower case; `on_left` is called when the client leaves, `on_shutdown`
+    when the server has no patience left, `on_writable` once, when the client has read what was written.
+
+    `more_body`, `response_started`, `response_complete` and `keep_alive` are named as uvicorn names them: the connection
+    reads them of its requests of both kinds.
+    """
+
+    __slots__ = (
+        "_chunked",
+        "_connection",
+        "_continue",
+        "_handler",
+        "_limit",
+        "_parts",
+        "_size",
+        "_waiter",
+        "_write",
+        "headers",
+        "keep_alive",
+        "left",
+        "method",
+        "more_body",
+        "on_left",
+        "on_shutdown",
+        "on_writable",
+        "path",
+        "response_complete",
+        "response_started",
+    )
+
+    def __init__(
+        self,
+        connection: ClientConnection,
+        handler: Handler,
+        method: bytes,
+        path: str,
+        headers: list[tuple[bytes, bytes]],
+        *,
+        http_1_0: bool,
+        keep_alive: bool,
+        expects_continue: bool,
+    ) -> None:
+        self._connection = connection
+        self._handler = handler
+        self._write = connection.transport.write
+        self._chunked = not http_1_0
+        self._continue = expects_continue
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._limit: float = HIGH_WATER_LIMIT  # bytes that may wait to be read
+        self._waiter: asyncio.Future[None] | None = None
+        self.method = method
+        self.path = path
+        self.headers = headers
+        self.keep_alive = keep_alive
+        self.more_body = True
+        self.left = self.response_started = self.response_complete = False
+        self.on_left: Callable[[], object] | None = None
+        self.on_shutdown: Callable[[], object] | None = None
+        self.on_writable: Callable[[], None] | None = None
+
+    # --- its life --------------------------------------------------------------------------------------
+    def start(self) -> None:
+        """Call the handler; what of it has to wait goes on in a task, which leaving and a shutdown cancel."""
+        self._connection.tasks.add(self)  # uvicorn waits for these and cancels them
+        handling = self._handler(self)
+        context = copy_context()
+        try:
+            waits_for = context.run(handling.send, None)
+        except StopIteration:
+            return
+        except Exception:
+            logger.exception("a request failed inside the gateway")
+            self.abort()
+            return
+        task = self._connection.loop.create_task(_rest(handling, waits_for), context=context)
+        self.on_left = self.on_shutdown = task.cancel
+        task.add_done_callback(self._handled)
+
+    def _handled(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        logger.error("a request failed inside the gateway", exc_info=error)
+        self.abort()
+
+    def cancel(self, msg: object = None) -> None:
+        """The server shuts down and waits no longer."""
+        del msg
+        self._connection.loop.call_soon(self._shut_down)
+
+    def _shut_down(self) -> None:
+        if self.on_shutdown is not None:
+            self.on_shutdown()
+
+    def leave(self) -> None:
+        """The client has left, or was cut off."""
+        if self.left or self.response_complete:
+            return
+        self.left = True
+        self._wake()
+        hook, self.on_left = self.on_left, None
+        if hook is not None:
+            hook()
+
+    # --- its body --------------------------------------------------------------------------------------
+    def body_came(self, data: bytes) -> None:
+        """A part of its body."""
+        self._parts.append(data)
+        self._size += len(data)
+        if self._size > self._limit:
+            if self._waiter is None:
+                self._connection.flow.pause_reading()
+            self._wake()
+
+    def body_ended(self) -> None:
+        """Its body is complete."""
+        self.more_body = False
+        self._wake()
+
+    async def body(self, length: bytes | None, max_body_mb: float) -> bytes:
+        """The complete body; `length` is the announced one. Raises the 413 as soon as the limit is exceeded, and
+        ClientGone."""
+        self._limit = limit = int(max_body_mb * 1024 * 1024)
+        if length is not None and length.isdigit() and int(length) > limit:
+            raise too_large(max_body_mb)
+        connection = self._connection
+        if self._continue and not connection.transport.is_closing():
+            self._continue = False
+            self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if self.more_body:
+            connection.flow.resume_reading()
+        while self.more_body and not self.left and self._size <= limit:
+            self._waiter = waiter = connection.loop.create_future()
+            try:
+                await waiter
+            finally:
+                self._waiter = None
+        if self.left:
+            raise ClientGone
+        if self._size > limit:
+            raise too_large(max_body_mb)
+        parts, self._parts = self._parts, []
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # --- its response ----------------------------------------------------------------------------------
+    @property
+    def paused(self) -> bool:
+        """Whether the client reads more slowly than we write; `on_writable` says when it has caught up."""
+        return self._connection.flow.write_paused and not self.left
+
+    def respond(self, status: int, headers: bytes, body: bytes) -> None:
+        """The complete response in one write. `headers` are complete lines that the router made itself."""
+        head = self._head(status, headers)
+        if not self.left:
+            self._write(
+                b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), b"" if self.method == b"HEAD" else body)
+            )
+        self._end()
+
+    def begin(self, status: int, headers: bytes, data: bytes) -> None:
+        """Begin a stream with its head and first bytes."""
+        head = self._head(status, headers)
+        if self.left:
+            return
+        if not self._chunked:
+            self._write(head + b"\r\n" + data)
+        elif data:
+            self._write(b"%btransfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n" % (head, len(data), data))
+        else:
+            self._write(head + b"transfer-encoding: chunked\r\n\r\n")
+
+    def write(self, data: bytes) -> None:
+        """Continue a stream; `data` is not empty."""
+        if not self.left:
+            self._write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+
+    def end(self, data: bytes) -> None:
+        """End a stream with its last bytes (not empty)."""
+        if not self.left:
+            self._write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if self._chunked else data)
+        self._end()
+
+    def gone(self) -> None:
+        """Stop writing: the client has left."""
+        self.left = True
+        self._connection.tasks.discard(self)
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self.gone()
+        self._connection.transport.abort()
+
+    def _head(self, status: int, headers: bytes) -> bytes:
+        self.response_started = True
+        self._continue = False
+        if not self._chunked:
+            self.keep_alive = False
+        closing = b"" if self.keep_alive else b"connection: close\r\n"
+        return b"%b%b%b%b" % (STATUS_LINE[status], self._connection.common_lines(), headers, closing)
+
+    def _end(self) -> None:
+        self.response_complete = True
+        connection = self._connection
+        connection.tasks.discard(self)
+        if not self.keep_alive:
+            connection.transport.close()
+        connection.on_response_complete()
+
+
+@coroutine
+def _rest(handling: Coroutine[Any, Any, None], waits_for: Any) -> Generator[Any, Any, None]:
+    """A coroutine from where its first step left it: `waits_for` is what that step yielded."""
+    while True:
+        try:
+            yield waits_for
+        except BaseException as error:  # noqa: BLE001 (a cancellation, or what the future failed with)
+            thrown: BaseException | None = error
+        else:
+            thrown = None
+        try:
+            waits_for = handling.send(None) if thrown is None else handling.throw(thrown)
+        except StopIteration:
+            return

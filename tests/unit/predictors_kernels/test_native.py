@@ -1,0 +1,325 @@
+"""Each compiled kernel gives what its NumPy form gives, whatever comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf, nan
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from predictors import kernels
+from predictors.kernels.length_bins import BINS, PRIOR_SHARES
+from predictors.kernels.reference import (
+    latency_networks,
+    length_network,
+    lengths,
+    misses,
+    prompt_encoder,
+    quantiles,
+    relevance_network,
+)
+from predictors.learned.artifact import SHIPPED, load, path_of
+from predictors.learned.models import KINDS
+from predictors.learned.text import COUNTS
+from predictors.online.residuals import ResidualWindow
+from router.core.types import PromptFeatures, Slo
+from tests.unit.predictors_learned.test_length_model import made_artifact
+
+if kernels.WHY_NOT_NATIVE is not None:
+    pytest.skip(kernels.description(), allow_module_level=True)
+
+from predictors.kernels.native import distributions, networks
+
+SUMMARY, ESTIMATE = 44, 13
+HUGE = 1e30
+numbers = st.floats(-50.0, 50.0) | st.sampled_from([0.0, -0.0, 1e-300, HUGE, -HUGE])
+odd_numbers = numbers | st.sampled_from([nan, inf, -inf])
+words = st.integers(0, 65535) | st.integers(0, 40)
+features = st.builds(
+    PromptFeatures,
+    st.lists(words, max_size=140).map(tuple),
+    st.lists(words, max_size=70).map(tuple),
+    st.tuples(*[st.integers(0, 3000) | st.just(10**9)] * len(COUNTS)),
+)
+
+
+def close(found: Any, wanted: Any, within: float = 1e-6) -> None:
+    np.testing.assert_allclose(found, wanted, rtol=within, atol=within, equal_nan=True)
+
+
+def shipped(kind: str) -> dict[str, np.ndarray]:
+    return dict(load(path_of(SHIPPED, kind), kind, KINDS[kind].feature_names()).arrays)
+
+
+def drawn(data: st.DataObject, count: int, size: int, of: st.SearchStrategy[float] = numbers) -> np.ndarray:
+    return data.draw(arrays(float, (count, size), elements=of))
+
+
+# --- networks ------------------------------------------------------------------------------------------
+LATENCY = shipped("latency")
+
+
+@given(st.data())
+def test_the_lstm_of_events(data: st.DataObject) -> None:
+    found, wanted = networks.LatencyNetwork(LATENCY), latency_networks.LatencyNetwork(LATENCY)
+    ours, theirs = found.start(), wanted.start()
+    assert (ours == theirs).all()
+    for row in drawn(data, data.draw(st.integers(0, 6)), len(LATENCY["event_mean"]), odd_numbers):
+        found.step(tuple(row.tolist()), ours)
+        wanted.step(tuple(row.tolist()), theirs)
+    close(ours, theirs, 3e-6)
+
+
+@given(st.data(), st.integers(0, 20))
+def test_the_head_of_all_candidates(data: st.DataObject, count: int) -> None:
+    found, wanted = networks.LatencyNetwork(LATENCY), latency_networks.LatencyNetwork(LATENCY)
+    rng = np.random.default_rng(count)
+    states = list(rng.normal(size=(count, len(wanted.start()))).astype(np.float32))
+    rows = drawn(data, count, latency_networks.TARGETS, odd_numbers)
+    with np.errstate(invalid="ignore"):
+        close(found.quantiles(states, rows), wanted.quantiles(states, rows), 1e-5)
+
+
+MEMORY = shipped("memory")
+
+
+@given(st.data(), st.integers(0, 20))
+def test_the_memory_network(data: st.DataObject, count: int) -> None:
+    held = data.draw(st.lists(st.floats(-1.0, 2.0), min_size=count, max_size=count))
+    usage = data.draw(st.lists(st.none() | st.floats(-1.0, 2.0), min_size=count, max_size=count))
+    targets = drawn(data, count, latency_networks.TARGETS)
+    rows = networks.memory_rows(held, usage, targets)
+    close(rows, latency_networks.memory_rows(held, usage, targets))
+    close(networks.MemoryNetwork(MEMORY).predict(rows), latency_networks.MemoryNetwork(MEMORY).predict(rows))
+
+
+@st.composite
+def estimates(draw: Callable[[Any], Any]) -> tuple[float, ...]:
+    times = st.floats(1e-6, 1e5)
+    return (
+        draw(times), draw(times), draw(st.integers(0, 2)), draw(st.integers(0, 2)), draw(st.floats(-20.0, 20.0)),
+        draw(st.floats(-20.0, 20.0)), draw(st.integers(0, 10**6)), draw(st.integers(0, 10**6)),
+        *(draw(st.floats(0.0, 1e6)) for _ in range(4)), draw(times),
+    )  # fmt: skip
+
+
+@given(st.data(), st.integers(0, 12), st.floats(0.0, 1e6))
+def test_the_rows_of_all_candidates(data: st.DataObject, count: int, now: float) -> None:
+    known = data.draw(st.lists(estimates(), min_size=count, max_size=count))
+    seen = [tuple(row) for row in drawn(data, count, SUMMARY, st.floats(0.0, 1e6)).tolist()]
+    found, wanted = networks.target_rows(seen, known, now), latency_networks.target_rows(seen, known, now)
+    # Coarse sizes are rounded, so that a tie may fall to either side.
+    coarse = [10, 12]
+    close(np.delete(found, coarse, axis=1), np.delete(wanted, coarse, axis=1))
+    close(found[:, coarse], wanted[:, coarse], 0.25)
+
+
+def small(familiar: float) -> dict[str, np.ndarray]:
+    return dict(made_artifact(familiar).arrays)
+
+
+@pytest.mark.parametrize(
+    "weights", [shipped("length"), small(0.0), small(0.8)], ids=["shipped", "made", "strange"]
+)
+@given(prompt=features, models=st.integers(0, 5))
+def test_the_length_network(weights: dict[str, np.ndarray], prompt: PromptFeatures, models: int) -> None:
+    found, wanted = _length_networks(weights)
+    rng = np.random.default_rng(models)
+    table = rng.normal(size=(models, weights["model_table"].shape[1])).astype(np.float32)
+    spread = rng.uniform(0.5, 2.0, models).astype(np.float32)
+    close(
+        found.shares(prompt, found.fleet(table, spread)), wanted.shares(prompt, wanted.fleet(table, spread))
+    )
+
+
+_MADE: dict[int, tuple[Any, length_network.LengthNetwork]] = {}
+
+
+def _length_networks(weights: dict[str, np.ndarray]) -> tuple[Any, length_network.LengthNetwork]:
+    if id(weights) not in _MADE:
+        _MADE[id(weights)] = networks.LengthNetwork(weights), length_network.LengthNetwork(weights)
+    return _MADE[id(weights)]
+
+
+@pytest.mark.parametrize("word", [-1, 65536, 2**31])
+def test_a_word_beyond_the_vocabulary_is_an_error(word: int) -> None:
+    network = _length_networks(LENGTH)[0]
+    fleet = network.fleet(LENGTH["model_table"], LENGTH["model_spread"])
+    with pytest.raises((IndexError, OverflowError)):
+        network.shares(PromptFeatures((1, word), (), (1,) * len(COUNTS)), fleet)
+
+
+LENGTH = shipped("length")
+RELEVANCE = {
+    name: array.astype(np.float32) if array.dtype.kind == "f" else array
+    for name, array in shipped("relevance").items()
+}
+ENCODER = (
+    RELEVANCE["gram_ids"].astype(np.int64), RELEVANCE["gram_idf"], RELEVANCE["gram_table"], RELEVANCE["gram_step"],
+    RELEVANCE["lexicon"], RELEVANCE["lexicon_step"], float(RELEVANCE["unknown_idf"]),
+)  # fmt: skip
+ENCODERS = networks.Encoder(*ENCODER), prompt_encoder.Encoder(*ENCODER)
+EXPERTS = networks.RelevanceNetwork(RELEVANCE), relevance_network.RelevanceNetwork(RELEVANCE)
+
+
+@given(features, st.lists(st.integers(0, len(RELEVANCE["head_prior"]) - 1), max_size=6), st.integers(0, 2))
+def test_the_relevance_model(prompt: PromptFeatures, heads: list[int], scales: int) -> None:
+    vectors = [encoder.vector(prompt) for encoder in ENCODERS]
+    close(*vectors)
+    scales = min(scales, len(RELEVANCE["scale_shift"])) if heads else 0
+    found, wanted = (
+        network.quality(vectors[1], [network.heads(scale, np.array(heads)) for scale in range(scales)])
+        for network in EXPERTS
+    )
+    close(found[0], wanted[0], 3e-6)
+    close(found[1], wanted[1], 3e-6)
+    assert found[2] == wanted[2]
+    assert found[3] == pytest.approx(wanted[3], abs=1e-5)
+
+
+# --- distributions -------------------------------------------------------------------------------------
+all_shares = arrays(float, BINS, elements=st.floats(0.0, 1.0) | st.just(1e-12)).map(
+    lambda values: (values + 1e-9) / (values.sum() + BINS * 1e-9)
+)
+tokens = st.floats(-10.0, 1e6) | st.sampled_from([0.0, 0.5, 1.0, 8.5, 1e12, inf])
+
+
+@given(all_shares, st.lists(tokens, max_size=5), st.lists(st.floats(-0.5, 1.5), max_size=5))
+def test_length_tables(shares: np.ndarray, at: list[float], probabilities: list[float]) -> None:
+    found, wanted = distributions.LengthTable(shares), lengths.LengthTable(shares)
+    assert (found.mean, found.p50, found.p90, found.p95) == (wanted.mean, wanted.p50, wanted.p90, wanted.p95)
+    assert (found.curve == wanted.curve).all()
+    assert (found.shares == wanted.shares).all()
+    assert [found.below(each) for each in at] == [wanted.below(each) for each in at]
+    assert [found.mean_below(each) for each in at] == [wanted.mean_below(each) for each in at]
+    assert [found.quantile(each) for each in probabilities] == [
+        wanted.quantile(each) for each in probabilities
+    ]
+
+
+answers = st.tuples(all_shares, st.integers(0, 300_000), st.booleans())
+
+
+@given(st.lists(answers, max_size=12), all_shares, all_shares)
+def test_the_correction_of_learned_lengths(
+    seen: list[tuple[np.ndarray, int, bool]], predicted: np.ndarray, usual: np.ndarray
+) -> None:
+    ours, theirs = distributions.LearnedLengths(), lengths.LearnedLengths()
+    for shares, count, censored in seen:
+        ours.observe(shares, distributions.LengthTable(usual), count, censored)
+        theirs.observe(shares, lengths.LengthTable(usual), count, censored)
+    close(
+        [ours.evidence, ours.log_scale, ours.weight], [theirs.evidence, theirs.log_scale, theirs.weight], 1e-9
+    )
+    close(ours.ratio, theirs.ratio)
+    (found,) = distributions.served_tables([ours], predicted[None], [distributions.LengthTable(usual)])
+    (wanted,) = lengths.served_tables([theirs], predicted[None], [lengths.LengthTable(usual)])
+    close(found.curve, wanted.curve)
+    close([found.p50, found.p90, found.mean], [wanted.p50, wanted.p90, wanted.mean])
+    assert distributions.served_tables([], np.empty((0, BINS)), []) == []
+
+
+@given(st.data(), st.integers(0, 8))
+def test_served_quantiles(data: st.DataObject, count: int) -> None:
+    raw = drawn(data, 2 * count, 5, st.floats(-30.0, 30.0)).reshape(count, 2, 5).astype(np.float32)
+    offsets = [
+        tuple(each.tolist()) for each in drawn(data, 2 * count, 5, st.floats(-9.0, 9.0)).reshape(-1, 2, 5)
+    ]
+    offsets = [([*map(float, ttft)], [*map(float, tpot)]) for ttft, tpot in offsets]
+    biases = [tuple(each) for each in drawn(data, count, 2, st.floats(-9.0, 9.0)).tolist()]
+    found, wanted = (module.served_quantiles(raw, offsets, biases) for module in (distributions, quantiles))
+    close(found[0], wanted[0], 1e-6)
+    close(found[1], wanted[1], 1e-5)
+
+
+def window(residuals: list[float]) -> ResidualWindow:
+    found = ResidualWindow(0.35, 0.5)
+    for residual in residuals:
+        found.observe(residual)
+    return found
+
+
+log_errors = st.floats(-5.0, 5.0)
+windows = st.none() | st.lists(log_errors, max_size=40).map(window)
+targets = st.none() | st.floats(1e-6, 1e4) | st.sampled_from([0.0])
+slos = st.builds(Slo, targets, targets, targets)
+
+
+@st.composite
+def candidates(draw: Callable[[Any], Any], choices: int) -> tuple[Any, ...]:
+    times = st.floats(1e-5, 1e3)
+    return (
+        (draw(times), draw(times)), draw(all_shares), draw(st.none() | st.integers(1, 10_000)), choices,
+        (draw(windows), draw(windows)),
+        sorted(draw(st.lists(log_errors, min_size=5, max_size=5))), sorted(draw(st.lists(log_errors, min_size=5, max_size=5))),
+    )  # fmt: skip
+
+
+@given(st.data(), slos, st.floats(0.0, 10.0), st.integers(0, 6), st.sampled_from([1, 1, 2, 5]))
+def test_p_miss(data: st.DataObject, slo: Slo, waited_s: float, count: int, choices: int) -> None:
+    drawn_ = data.draw(st.lists(candidates(choices), min_size=count, max_size=count))
+    times = [each[0] for each in drawn_]
+    both = [each[4] for each in drawn_]
+    modelled = np.array([each[5:7] for each in drawn_], float).reshape(count, 2, 5)
+
+    def missed(module: Any, table: Any) -> list[float]:
+        of = [kernels_answer(table(shares), cap, number) for _, shares, cap, number, *_ in drawn_]
+        found: list[float] = module.p_miss(slo, waited_s, times, of, both, modelled, list(range(count)))
+        return found
+
+    close(missed(distributions, distributions.LengthTable), missed(misses, lengths.LengthTable))
+
+
+def kernels_answer(table: Any, cap: int | None, choices: int) -> Any:
+    from predictors.analytic.answer_length import answer_length
+
+    return answer_length(table, cap, choices, table)
+
+
+# --- what does not fit ---------------------------------------------------------------------------------
+def test_columns_of_different_lengths_are_refused() -> None:
+    network = networks.LatencyNetwork(LATENCY)
+    table = distributions.LengthTable(PRIOR_SHARES)
+    rows = np.zeros((2, latency_networks.TARGETS))
+    calls: list[Callable[[], object]] = [
+        lambda: network.step((0.0,), network.start()),
+        lambda: network.step((0.0,) * len(LATENCY["event_mean"]), np.zeros(3, np.float32)),
+        lambda: network.quantiles([network.start()], rows),
+        lambda: network.quantiles([np.zeros(5, np.float32)] * 2, rows),
+        lambda: network.quantiles([network.start()] * 2, rows[:, 1:]),
+        lambda: networks.memory_rows([0.1], [None, None], rows),
+        lambda: networks.MemoryNetwork(MEMORY).predict(np.zeros((1, 3), np.float32)),
+        lambda: networks.target_rows([], [(1.0,) * ESTIMATE], 0.0),
+        lambda: networks.target_rows([(0.0,) * SUMMARY], [(1.0,)], 0.0),
+        lambda: networks.target_rows([(0.0,)], [(1.0,) * ESTIMATE], 0.0),
+        lambda: distributions.LengthTable([1.0]),
+        lambda: distributions.LearnedLengths().observe(np.ones(3), table, 5, False),
+        lambda: distributions.served_tables([distributions.LearnedLengths()], np.ones((1, 3)), [table]),
+        lambda: distributions.served_tables([], np.ones((1, BINS)), [table]),
+        lambda: distributions.served_quantiles(np.zeros((1, 2, 4), np.float32), [([0.0], [0.0])], [(0.0, 0.0)]),
+        lambda: distributions.served_quantiles(np.zeros((1, 2, 5), np.float32), [], []),
+        lambda: distributions.p_miss(Slo(1.0), 0.0, [(1.0, 1.0)], [], [], np.zeros((0, 2, 5)), []),
+        lambda: distributions.p_miss(
+            Slo(1.0), 0.0, [(1.0, 1.0)], [(table, None, 1)], [(None, None)], np.zeros((0, 2, 5)), [0]
+        ),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises((ValueError, IndexError)):
+            call()
+
+
+def test_the_tanh_of_the_compiled_networks_is_tanh() -> None:
+    """A network of one unit shows it: its memory ratio is a sigmoid."""
+    weights = {name: np.zeros_like(array) for name, array in MEMORY.items()} | {
+        "scale": np.ones_like(MEMORY["scale"])
+    }
+    network = networks.MemoryNetwork(weights)
+    logits = np.linspace(-40.0, 40.0, 4001, dtype=np.float32)
+    rows = np.zeros((len(logits), len(MEMORY["mean"])), np.float32)
+    rows[:, 0] = logits
+    close(network.predict(rows), 1.0 / (1.0 + np.exp(-logits.astype(float))), 4e-7)
