@@ -34,6 +34,7 @@ BUSY_TIMEOUT_MS = 2000
 CONNECT_TIMEOUT_S = 10
 #: How long an answer may take: a server or network may vanish without an error.
 COMMAND_TIMEOUT_S = 60.0
+_CLOSE_TIMEOUT_S = 1.0
 # Several processes that open a new file at once take turns.
 _LOCKED_WAIT_S = 30.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.6
@@ -105,6 +106,16 @@ def create_engine(url: URL, command_timeout_s: float | None = COMMAND_TIMEOUT_S)
     if url.get_backend_name() == "sqlite":
         event.listen(engine.sync_engine, "connect", _set_pragmas)
     return engine
+
+
+async def dispose(engine: AsyncEngine) -> None:
+    """Close an engine's idle connections. One to a server that does not answer is given up after a second."""
+    while True:
+        try:
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                return await engine.dispose()
+        except TimeoutError:
+            continue  # asyncpg has aborted that connection; the others are still to be closed
 
 
 def sqlite_pragmas() -> list[str]:

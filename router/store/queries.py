@@ -23,6 +23,7 @@ from router.store.database import (
     StoreError,
     connect,
     create_engine,
+    dispose,
     driver_errors,
     is_bad_value,
     parse_url,
@@ -223,7 +224,7 @@ class Store:
             # Otherwise the file stays, and the next start counts the lost rows.
             self._counts.close(remove=accounted)
             self._writer = self._counts = None
-        await self._engine.dispose()
+        await dispose(self._engine)
         if self._temporary is not None:
             self._temporary.cleanup()
 
