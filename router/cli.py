@@ -114,7 +114,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         extra = EXTRAS.get((error.name or "").partition(".")[0])
         if extra is None:
             raise
-        return _refuse(f"{chosen} needs {error.name}: pip install '.[{extra}]' in Headway's checkout")
+        return _refuse(
+            f"{chosen} needs {error.name}: make dev, or pip install '.[{extra}]', in Headway's checkout"
+        )
     except OSError as error:
         return _refuse(_described(error))
     except ValueError as error:

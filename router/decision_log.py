@@ -117,7 +117,7 @@ def read(path: Path, file: TextIO, instances: Mapping[str, Instance]) -> tuple[H
 
 
 def compared(instructions: Sequence[Instruction]) -> str:
-    """Instructions in the form of the log."""
+    """Instructions as JSON, as the log has them."""
     return _line(list(map(_instruction, instructions)))
 
 

@@ -134,7 +134,7 @@ def test_interrupt_is_quiet(command: str, capsys: pytest.CaptureFixture[str]) ->
         ("raise TimeoutError", "headway: TimeoutError\n"),
         (
             "raise ModuleNotFoundError('no', name='matplotlib.pyplot')",
-            "headway: probe needs matplotlib.pyplot: pip install '.[bench]' in Headway's checkout\n",
+            "headway: probe needs matplotlib.pyplot: make dev, or pip install '.[bench]', in Headway's checkout\n",
         ),
     ],
 )
