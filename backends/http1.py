@@ -233,6 +233,7 @@ class Connection(asyncio.Protocol):
                 self.error = ConnectionLost("the engine closed the connection before its answer ended")
         self._pool.forget(self)
         self._wake()
+        del self._parser  # it knows this connection: a cycle that only the collector would find
 
     # --- httptools callbacks
     def on_message_begin(self) -> None:

@@ -122,7 +122,12 @@ class OpenAIBackend:
         opened: StreamedCall | JsonCall
         if streams:
             opened = StreamedCall(
-                self.pool, head, value, body, SseScanner(model, choices=_choices(body)), sink
+                self.pool,
+                head,
+                value,
+                body,
+                SseScanner(model, choices=_choices(body), collector=call.collector),
+                sink,
             )
         else:
             read = partial(_renamed, model)

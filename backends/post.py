@@ -9,6 +9,7 @@ once by a fresh one. An answer whose status is not 2xx is read and becomes the e
 from __future__ import annotations
 
 import asyncio
+from contextvars import Context
 from typing import Any
 
 from backends.engine_errors import from_response
@@ -101,7 +102,9 @@ class Post:
             self._failed(error)
 
     def _connect(self) -> None:
-        self._later = connecting = asyncio.get_running_loop().create_task(self._pool.connect())
+        # The connection's callbacks run in this context for all requests that it will serve, not only for this one.
+        connecting = asyncio.get_running_loop().create_task(self._pool.connect(), context=Context())
+        self._later = connecting
         connecting.add_done_callback(self._connected)
 
     def _connected(self, connecting: asyncio.Task[Connection]) -> None:

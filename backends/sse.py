@@ -26,12 +26,13 @@ import orjson
 from backends.engine_errors import from_event
 from backends.engine_numbers import finish_reason as finish_reason_of
 from backends.engine_numbers import sound_usage, token_count
-from backends.sse_events import DONE, carries_token, data_of, object_of
+from backends.sse_events import DONE, carries_token, data_of, event_template, object_of
 from router.core.errors import AnswerTooLarge, UpstreamError
-from router.core.interfaces import Batch
+from router.core.interfaces import Batch, Collector
 
 MAX_EVENT_BYTES = 1024 * 1024
 QUOTE = ord('"')
+_ONE = Batch(b"", 1)
 
 _NULL_FINISH = re.compile(rb'"finish_reason":( ?)null')
 _STRING = rb'[^"\\]*+(?:\\.[^"\\]*+)*+'  # possessive: it takes each byte once
@@ -42,6 +43,8 @@ _MODEL = re.compile(rb'"model"\s*+:\s*+"' + _STRING + rb'"')
 class SseScanner:
     """Scans one answer. `model` is the fleet's name of the model, `choices` the request's `n`.
 
+    With a `collector` the events go to it, and the batches have no data.
+
     After a `feed`, `done` says that the end mark came and `failure` holds an error that the engine
     reported after the events already returned; nothing that follows either is looked at.
     """
@@ -50,11 +53,13 @@ class SseScanner:
         "_after",
         "_before",
         "_choices",
+        "_collector",
         "_constant_bytes",
         "_cut",
         "_early_bytes",
         "_edge",
         "_empty",
+        "_field",
         "_held",
         "_held_bytes",
         "_max_event_bytes",
@@ -71,12 +76,21 @@ class SseScanner:
         "started",
     )
 
-    def __init__(self, model: str, *, choices: int = 1, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+    def __init__(
+        self,
+        model: str,
+        *,
+        choices: int = 1,
+        collector: Collector | None = None,
+        max_event_bytes: int = MAX_EVENT_BYTES,
+    ) -> None:
         self.done = False
         self.failure: UpstreamError | None = None
         self.started = False  # the first token was seen
         self._model = model
         self._choices = choices
+        self._collector = collector
+        self._field = ""  # of the learned event's text
         self._cut = False  # a choice ended at its bound; that tells more than how others ended
         self._max_event_bytes = max_event_bytes
         self._held: list[bytes] = []  # the bytes of an event that is not whole yet
@@ -111,6 +125,12 @@ class SseScanner:
             and data.find(b"\n", len(before), -len(self._after)) < 0
             and data[len(before)] != QUOTE
         ):
+            if self._collector is not None:
+                text = data[len(before) : -len(self._after)]
+                if QUOTE in text:
+                    return self._scan(data)
+                self._collector.take_texts(self._field, text)
+                return _ONE
             if self._rename is not None:
                 data = data.replace(self._rename, self._renamed)
             return Batch(data, 1)
@@ -173,12 +193,13 @@ class SseScanner:
         usage: Mapping[str, Any] | None = None
         finish_reason: str | None = None
         failure, self.failure = self.failure, None
-        while at < stop:
+        while at < stop - 1:  # a single line end may be left of blank lines
             if self._before is not None and data.startswith(self._before, at):
                 count, end = self._run(data, self._before, at, stop)
                 if count:
-                    run = data[at : end - 2]
-                    out.append(run if self._rename is None else run.replace(self._rename, self._renamed))
+                    if self._collector is None:
+                        run = data[at : end - 2]
+                        out.append(run if self._rename is None else run.replace(self._rename, self._renamed))
                     tokens += count
                     at = end
                     continue
@@ -215,7 +236,11 @@ class SseScanner:
                         if isinstance(reason, str):
                             self._cut |= reason == "length"
                             finish_reason = "length" if self._cut else finish_reason_of(reason)
-            out.append(self._renamed_event(event, payload))
+            if self._collector is None:
+                out.append(self._renamed_event(event, payload))
+            else:
+                self._learn_text(event, payload)
+                self._collector.take_event(payload, len(event))
             if not self.started:  # all of it is held back until the first token
                 self._early_bytes += len(event)
                 if self._early_bytes > self._max_event_bytes:
@@ -223,14 +248,17 @@ class SseScanner:
                     break
             if is_token:
                 tokens += 1
-                self._learn(event)
+                if self._collector is None:
+                    self._learn(event)
                 self.started = True
         if self.failure is None and not self.done:
             self.failure = failure
         if out:
             out.append(b"")
             return Batch(b"\n\n".join(out), tokens, usage, finish_reason)
-        return Batch(b"", 0, usage, None) if usage is not None else None
+        if self._collector is not None and tokens:
+            return Batch(b"", tokens, usage, finish_reason)
+        return Batch(b"", 0, usage, finish_reason) if usage is not None or finish_reason is not None else None
 
     def _run(self, data: bytes, before: bytes, at: int, stop: int) -> tuple[int, int]:
         """How many events from `at` on are the learned one but for their text, and where they end: the bulk of an answer
@@ -239,14 +267,18 @@ class SseScanner:
         seam_bytes, find, startswith = len(seam), data.find, data.startswith
         start = at + len(before)
         quote = find(b'"', start, stop)
-        count = 0
+        texts: list[bytes] = []
         while quote > start and startswith(seam, quote) and find(b"\n", start, quote) < 0:
-            count += 1
+            texts.append(data[start:quote])
             start = quote + seam_bytes
             quote = find(b'"', start, stop)
+        end = start - len(before)
         if quote > start and startswith(after, quote) and find(b"\n", start, quote) < 0:
-            return count + 1, quote + len(after)
-        return count, start - len(before)
+            texts.append(data[start:quote])
+            end = quote + len(after)
+        if self._collector is not None and texts:
+            self._collector.take_texts(self._field, b"".join(texts))
+        return len(texts), end
 
     def _learn(self, event: bytes) -> None:
         """How the engine spaces its JSON, from an event with a token. Several choices may share one event,
@@ -266,6 +298,22 @@ class SseScanner:
             self._after = event[text.end(1) :] + b"\n\n"
             self._seam = self._after + self._before
             self._constant_bytes = len(self._before) + len(self._after)
+
+    def _learn_text(self, event: bytes, payload: dict[str, Any]) -> None:
+        """How the events are written that follow this one and differ from it in one string only, for a collector."""
+        self._before = None
+        choices = payload.get("choices")
+        if self._choices != 1 or not isinstance(choices, list) or len(choices) != 1:
+            return
+        choice = choices[0]
+        if not isinstance(choice, dict) or not carries_token(choice) or b"\n" in event:
+            return
+        texts = choice if payload.get("object") == "text_completion" else choice.get("delta")
+        if isinstance(texts, dict):
+            template = event_template(event + b"\n\n", choice, texts)
+            if template is not None:
+                self._field, self._before, self._after, self._seam = template
+                self._constant_bytes = len(self._before) + len(self._after)
 
     def _renamed_event(self, event: bytes, payload: dict[str, Any]) -> bytes:
         name = payload.get("model")

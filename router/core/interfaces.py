@@ -209,12 +209,26 @@ class TextEstimator(Protocol):
 
 
 # --- backends -----------------------------------------------------------------------------------------
+class Collector(Protocol):
+    """Puts an answer together from the events of its stream as the adapter parsed them, so that none is parsed twice."""
+
+    def take_event(self, chunk: dict[str, Any], size: int) -> None:
+        """Take one event of OpenAI's, which the collector may change. `size`: its bytes."""
+        ...
+
+    def take_texts(self, field: str, escaped: bytes) -> None:
+        """Take further events that differ from the last one in one string only, the choice's or its delta's `field`:
+        their strings in JSON's escapes, one after the other."""
+        ...
+
+
 class Call(NamedTuple):
     """One attempt for a backend to send.
 
     `api` is "chat", "completions" or "embeddings". `body` is the client's OpenAI-shaped body without `routing`; attempts
     share it, so it must not be changed. The backend sets model, stream, stream_options and the output limit itself.
     `streams`: the answer is to come as a stream, not in one piece. `traceparent` is the attempt's trace context.
+    `collector` takes the events of the stream, if the adapter parses any; its batches then have no data.
     `usage_each` requests the usage so far in every event, if the engine is known to support that. `cache_salt` separates
     the prompt from other keys' prompts in the engine's prefix cache.
     """
@@ -228,6 +242,7 @@ class Call(NamedTuple):
     usage_each: bool = False
     traceparent: str | None = None
     cache_salt: str | None = None
+    collector: Collector | None = None
 
     @property
     def request_id_value(self) -> str:

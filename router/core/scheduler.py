@@ -95,9 +95,8 @@ class Scheduler:
         """`targets` has the targets of the policies (None: they are constant)."""
         self.policies = policies
         self._rng = rng or Random()
-        self._placer = Placer(
-            Fleet(instances), policies, predictor, settings or SchedulerSettings(), self._rng
-        )
+        self.settings = settings or SchedulerSettings()
+        self._placer = Placer(Fleet(instances), policies, predictor, self.settings, self._rng)
         self._waiting = self._placer.waiting
         self._targets = targets
         self._learners = {name: each for name, each in policies.items() if isinstance(each, Learner)}
@@ -146,10 +145,6 @@ class Scheduler:
     @predictor.setter
     def predictor(self, predictor: Predictor) -> None:
         self._placer.predictor = predictor
-
-    @property
-    def settings(self) -> SchedulerSettings:
-        return self._placer.settings
 
     @property
     def fleet(self) -> Fleet:
@@ -341,7 +336,7 @@ class Scheduler:
         self._placer.fleet = Fleet(event.instances)
         for name in before.keys() - self.instances.keys():
             self.predictor.forget(name)
-        self._placer.settings = event.settings
+        self.settings = self._placer.settings = event.settings
         if self._waiting:
             self._serve_queue(now)
 

@@ -159,6 +159,8 @@ class HotPaths:
             record.prompt_tokens = request.prompt_tokens
             if large:
                 await asyncio.sleep(0)
+            if client.left:
+                raise ClientGone
         except Refusal as refusal:
             if record.slo_ttft_s or record.slo_tpot_s or record.slo_e2e_s:
                 record.slo_met = False

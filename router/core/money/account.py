@@ -75,9 +75,9 @@ class RequestMoney:
     def too_expensive(self, candidate: Candidate) -> str | None:
         """Why the money does not pay the prompt and one token of each choice at this candidate; None if it does."""
         request = self._request
-        left_of_cap_usd, left_of_budgets_usd = self._left_of_cap_usd(), self._left_of_budgets_usd()
-        if left_of_cap_usd is None and left_of_budgets_usd is None:
+        if request.max_cost_usd is None and self.reservation is None:
             return None
+        left_of_cap_usd, left_of_budgets_usd = self._left_of_cap_usd(), self._left_of_budgets_usd()
         prompt_tokens = request.bound_tokens(candidate.model)
         least = request.choices if request.decodes else 0
         for left_usd, why in ((left_of_cap_usd, OVER_CAP), (left_of_budgets_usd, OVER_BUDGET)):
@@ -90,6 +90,8 @@ class RequestMoney:
     def output_bound(self, candidate: Candidate) -> OutputBound:
         """The bound on the length of this candidate's answer."""
         request = self._request
+        if request.max_cost_usd is None and self.reservation is None:
+            return OutputBound(request.max_tokens if request.decodes else None)
         left_of_cap_usd, left_of_budgets_usd = self._left_of_cap_usd(), self._left_of_budgets_usd()
         if not request.decodes:
             return OutputBound(left_usd=left_of_cap_usd)

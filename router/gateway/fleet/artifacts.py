@@ -27,11 +27,15 @@ class Artifacts:
         self._runner = runner
         self._feedback = feedback
         self._read = read
+        self._named: tuple[Models | None, str] = (None, "")
 
     @property
     def name(self) -> str:
         """The artifacts in use, as records name them."""
-        return self._predictor.name
+        models = self._predictor.models
+        if self._named[0] is not models:  # to put a name together costs more than a request should pay
+            self._named = models, self._predictor.name
+        return self._named[1]
 
     async def load(self, config: FleetConfig) -> Models:
         """The artifacts of a fleet file, read in a thread. Raises ConfigError."""

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import copy_context
+from functools import partial
 from types import coroutine
 from typing import Any, Protocol
 
@@ -118,8 +119,11 @@ class ClientRequest:
             logger.exception("a request failed inside the gateway")
             self.abort()
             return
-        task = self._connection.loop.create_task(_rest(handling, waits_for), context=context)
-        self.on_left = self.on_shutdown = task.cancel
+        loop = self._connection.loop
+        task = loop.create_task(_go_on(handling, waits_for), context=context)
+        # Later, so that the task has begun: cancelled before its first step, it would not tell the handler.
+        self.on_left = partial(loop.call_soon, task.cancel)
+        self.on_shutdown = task.cancel
         task.add_done_callback(self._handled)
 
     def _handled(self, task: asyncio.Task[None]) -> None:
@@ -232,6 +236,7 @@ class ClientRequest:
     def gone(self) -> None:
         """Stop writing: the client has left."""
         self.left = True
+        self._parts = []
         self._connection.tasks.discard(self)
 
     def abort(self) -> None:
@@ -249,11 +254,17 @@ class ClientRequest:
 
     def _end(self) -> None:
         self.response_complete = True
+        self._parts = []  # of a body that nobody asked for; the connection keeps its last request
         connection = self._connection
         connection.tasks.discard(self)
         if not self.keep_alive:
             connection.transport.close()
         connection.on_response_complete()
+
+
+async def _go_on(handling: Coroutine[Any, Any, None], waits_for: Any) -> None:
+    """`_rest` for a task (since Python 3.12 it takes no generator)."""
+    await _rest(handling, waits_for)
 
 
 @coroutine

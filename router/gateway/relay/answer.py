@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from math import ceil
+from operator import attrgetter
 from typing import Any
 
 import orjson
@@ -17,9 +18,13 @@ from router.gateway.codecs.codec import ApiCodec
 from router.gateway.http.client_request import ClientRequest
 from router.store.records import RequestRecord
 
+_predicted: Callable[[Prediction], tuple[float | None, ...]] = attrgetter(*PREDICTED)
 
-def header_lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+
+def header_lines(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
     """Headers as they go over the wire."""
+    if not headers:
+        return b""
     return b"".join([b"%b: %b\r\n" % header for header in headers])
 
 
@@ -60,7 +65,7 @@ def headway_object(record: RequestRecord, prediction: Prediction) -> dict[str, A
 
 def predicted_object(prediction: Prediction) -> dict[str, float | None]:
     """The `predicted` member of an answer."""
-    return {name: getattr(prediction, name) for name in PREDICTED}
+    return dict(zip(PREDICTED, _predicted(prediction), strict=True))
 
 
 def respond_refusal(

@@ -129,6 +129,8 @@ class Attempt:
         """Send the request. `find` gives an instance's adapter, or raises UpstreamError."""
         if call.streams and not self._exchange.request.client_streams:
             self._assembler = Assembler("chat" if call.api == "chat" else "completions")
+            if self._metered is None:  # else each event is counted first
+                call = call._replace(collector=self._assembler)
         try:
             self._call = find(call.candidate.instance).start(call, self)
         except Exception as error:  # noqa: BLE001 (a fault of ours ends the request)
@@ -233,6 +235,7 @@ class Attempt:
         if self.cut:
             assembler.feed(self._exchange.length_event(self.dispatch.candidate.model))
         self.answer = assembler.result()
+        self.answer["model"] = self.dispatch.candidate.model
         self.answer["usage"] = self.usage_or_count()
 
     # --- the stream ----------------------------------------------------------------------------------
@@ -257,7 +260,8 @@ class Attempt:
                 self.first_at = now
                 first = True
             else:
-                self.itl_max_s = max(self.itl_max_s, now - self._last_at)
+                gap_s = now - self._last_at
+                self.itl_max_s = max(self.itl_max_s, gap_s)
             self._last_at = now
         if usage is not None:
             self.usage = usage
@@ -265,7 +269,8 @@ class Attempt:
             self.finish_reason = finish_reason
         responder = self._responder
         if self._assembler is not None:
-            self._assembler.feed(data)
+            if data:
+                self._assembler.feed(data)
         elif self._passing:
             out = self._codec.events(data)
             if out:

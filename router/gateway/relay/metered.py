@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import orjson
 
 from backends.engine_numbers import counted, sound_usage
+from backends.sse_events import chunk_of
 from router.core.interfaces import Batch
 from router.core.money.meter import TokenMeter, Verdict
-from router.gateway.codecs.openai.events import chunk_of
 from router.request.prompt import BYTES_PER_TOKEN
 
 #: The longest tokens of vocabularies in use are runs of this many spaces or dashes.

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import random
 import socket
+import weakref
+from collections.abc import Coroutine
 from contextlib import asynccontextmanager
 
 import pytest
@@ -177,6 +180,87 @@ async def test_who_leaves_the_queue_frees_its_place(tmp_path):
         await gw.until(lambda: scheduler.queue_depth == 0, within_s=1.0)
         first.close()
         await gw.until(lambda: scheduler.live == 0, within_s=1.0)
+
+
+async def test_who_leaves_in_mid_upload_leaves_no_body_behind(tmp_path):
+    """Nothing of a request outlives its connection; the collector runs too rarely to wait for it."""
+    async with live(tmp_path, vllm("a")) as gw:
+        client = await opened(gw, post(PADDING)[:-1])
+        await gw.until(lambda: [each for each in gw.server.server_state.connections if each.cycle])
+        (connection,) = gw.server.server_state.connections
+        known = weakref.ref(connection)
+        del connection
+        gc.disable()
+        try:
+            client.close()
+            await rows_until(gw, lambda found: found)
+            await gw.until(lambda: known() is None)
+        finally:
+            gc.enable()
+
+
+async def test_the_body_of_a_refused_request_is_let_go(closed):
+    client = await opened(closed, post(b" " * 20_000))
+    assert statuses(await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 4096), 5)) == [401]
+    await closed.until(lambda: closed.server_connections() == 1)
+    (connection,) = closed.server.server_state.connections
+    assert connection.cycle._parts == []
+    client.close()
+
+
+async def test_who_leaves_in_the_turn_of_its_arrival_frees_its_slot(tmp_path, monkeypatch):
+    """The task of a request whose body is on its way has not begun yet."""
+    async with live(tmp_path, vllm("a"), auth={"keys": [key("sesame", max_concurrency=1)]}) as gw:
+        received = http_server.GatewayProtocol.data_received
+
+        def received_with_the_end(connection, data):
+            received(connection, data)
+            connection.eof_received()
+            connection.transport.close()
+
+        monkeypatch.setattr(http_server.GatewayProtocol, "data_received", received_with_the_end)
+        client = await opened(gw, post(PADDING, b"authorization: Bearer sesame")[:150])
+        (row,) = await rows_until(gw, lambda found: found)
+        assert row["outcome"] == "client_cancelled"
+        monkeypatch.undo()
+        client.close()
+        assert (await gw.chat(model="small", headers=bearer("sesame")))[0] == 200
+
+
+async def test_who_leaves_when_its_count_is_there_asks_nothing_of_an_engine(tmp_path, monkeypatch):
+    """It leaves between the end of what its request waits for and the step of its task."""
+    async with live(tmp_path, vllm("a")) as gw:
+
+        async def count_and_leave(*arguments):
+            await asyncio.sleep(0)
+            (connection,) = gw.server.server_state.connections
+            connection.eof_received()
+
+        monkeypatch.setattr(gw.gateway.tokens, "count", count_and_leave)
+        client = await opened(gw, post(json.dumps(CHAT).encode()))
+        (row,) = await rows_until(gw, lambda found: found)
+        assert (row["outcome"], row["attempts"] or 0) == ("client_cancelled", 0)
+        client.close()
+
+
+async def test_a_request_that_waits_goes_on_in_a_coroutine(slow):
+    """Since Python 3.12 a task takes nothing else."""
+    loop, tasks = asyncio.get_running_loop(), []
+
+    def task(loop, work, **settings):
+        tasks.append(work)
+        return asyncio.Task(work, loop=loop, **settings)
+
+    loop.set_task_factory(task)
+    try:
+        client = await opened(slow, post(PADDING)[:150])
+        await asyncio.sleep(0.05)
+        client.close()
+        await slow.until(lambda: slow.server_connections() <= 1)
+    finally:
+        loop.set_task_factory(None)
+    assert tasks
+    assert all(isinstance(work, Coroutine) for work in tasks)
 
 
 async def test_who_leaves_in_mid_upload_to_the_control_plane_leaves_no_traceback(closed, caplog):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import resource
 from typing import Any
@@ -15,6 +16,7 @@ from backends.json_calls import json_answer
 from backends.pool import Pool
 from backends.post import Post
 from router.core.errors import OutOfSockets, UpstreamError
+from router.logs import current_request
 from tests.contract.backends.fakes import Exchange, FakeEngine
 
 
@@ -121,6 +123,41 @@ async def test_a_released_answer_that_falls_silent_is_dropped() -> None:
         (await post(pool, head)).release()
         await asyncio.wait_for(engine.disconnects.wait(), 5)
         assert (pool.idle_connections, pool.busy_connections) == (0, 0)
+        await pool.aclose()
+
+
+async def test_a_closed_connection_is_let_go_at_once() -> None:
+    """The collector runs too rarely to wait for it."""
+    async with FakeEngine(hello) as engine:
+        pool, head = pool_for(engine, idle_connection_s=0.1)
+        gc.collect()
+        gc.disable()
+        try:
+            await ask(pool, head)
+            await asyncio.wait_for(engine.disconnects.wait(), 5)
+            await asyncio.sleep(0)
+            assert not [each for each in gc.get_objects() if isinstance(each, Connection)]
+        finally:
+            gc.enable()
+        await pool.aclose()
+
+
+async def test_a_connection_belongs_to_no_request_s_log() -> None:
+    """It outlives the request that made it, and what it reports may be of another one."""
+    async with FakeEngine(hello) as engine:
+        pool, head = pool_for(engine)
+        seen: list[str | None] = []
+
+        class Heard(Opened):
+            def _opened(self, connection: Connection) -> None:
+                seen.append(current_request.get())
+                super()._opened(connection)
+
+        current_request.set("the first")
+        opened = Heard(pool, head)
+        opened.start()
+        (await opened.connection).abort()
+        assert seen == [None]
         await pool.aclose()
 
 

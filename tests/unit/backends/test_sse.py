@@ -76,6 +76,15 @@ def test_ordinary_stream() -> None:
     assert result.error is None
 
 
+@pytest.mark.parametrize("blank", [b"\n", b"\n\n", b"\n\n\n", b"\r\n", b"\n\r\n\n"])
+def test_blank_lines_between_events_say_nothing(blank: bytes) -> None:
+    """An odd number of line ends too, wherever the read ends."""
+    stream = text("a") + blank + text("a") + text("b") + blank + text("c") + blank
+    for cut in range(len(stream) + 1):
+        result = Result([text("a"), stream[:cut], stream[cut:], DONE])
+        assert (result.tokens, result.error, result.scanner.done) == (5, None, True)
+
+
 def test_the_role_chunk_is_no_token() -> None:
     scanner = SseScanner("fleet")
     batch = scanner.feed(ROLE)

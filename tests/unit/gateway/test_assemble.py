@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from openai.types import Completion
 from openai.types.chat import ChatCompletion
 
+from backends.sse import SseScanner
 from router.core.errors import UpstreamError
 from router.gateway.codecs.openai.assemble import Assembler
 
@@ -33,11 +34,24 @@ def text_chunk(text: str, finish_reason: str | None = None, index: int = 0, **mo
     return sse({**TEXT_HEAD, "choices": [choice | more]})
 
 
+def collected(*reads: bytes, api: Any = "chat") -> dict[str, Any]:
+    """The same answer, from the events as an adapter has parsed them."""
+    assembler = Assembler(api)
+    scanner = SseScanner("llama", collector=assembler)
+    for read in reads:
+        batch = scanner.feed(read)
+        assert batch is None or batch.data == b""
+    assert scanner.failure is None
+    return assembler.result()
+
+
 def assembled(*events: bytes, api: Any = "chat") -> dict[str, Any]:
     assembler = Assembler(api)
     for event in events:
         assembler.feed(event)
     result = assembler.result()
+    for reads in (events, (b"".join(events),)):
+        assert collected(*reads, api=api) == result
     usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
     # Whatever was put together, the SDK's own types must take it as it went over the wire.
     wire = json.loads(orjson.dumps(result | {"usage": usage}))
@@ -375,10 +389,12 @@ def test_the_result_is_that_of_plain_merging_however_the_stream_is_cut(
 ) -> None:
     raw = b"".join(chunk(delta, index=index) for index, delta in events)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=6)))
+    reads = [raw[start:end] for start, end in zip([0, *cuts], [*cuts, len(raw)], strict=True)]
     assembler = Assembler("chat")
-    for start, end in zip([0, *cuts], [*cuts, len(raw)], strict=True):
-        assembler.feed(raw[start:end])
+    for read in reads:
+        assembler.feed(read)
     answer = assembler.result()
+    assert collected(*reads) == answer
 
     for choice in answer["choices"]:
         deltas = [delta for index, delta in events if index == choice["index"]]

@@ -11,8 +11,8 @@ from typing import Any, Literal
 import orjson
 
 from backends.engine_numbers import finish_reason
+from backends.sse_events import EventTemplate, chunk_of, event_template
 from router.core.errors import AnswerTooLarge, UpstreamError
-from router.gateway.codecs.openai.events import EventTemplate, chunk_of, event_template
 
 Api = Literal["chat", "completions"]
 
@@ -45,7 +45,8 @@ def _object(value: Any) -> dict[str, Any]:
 class Assembler:
     """Collects the events of one stream.
 
-    `feed` takes server-sent events in OpenAI's shape (`Batch.data`). `result` returns the `chat.completion` or
+    `feed` takes server-sent events in OpenAI's shape (`Batch.data`); as a `router.core.interfaces.Collector` it takes those
+    that an adapter has parsed. `result` returns the `chat.completion` or
     `text_completion` object; the caller adds `usage`. Raises UpstreamError for an event that is not JSON or is an error.
     """
 
@@ -53,11 +54,13 @@ class Assembler:
         "_bytes",
         "_chat",
         "_choices",
+        "_escaped",
         "_parts",
         "_pending_bytes",
         "_sink",
         "_template",
         "_text_bytes",
+        "_texts",
         "_top",
     )
 
@@ -69,6 +72,8 @@ class Assembler:
         self._choices: dict[int, _Choice] = {}
         self._template: EventTemplate | None = None
         self._sink: list[str] = []
+        self._escaped: list[bytes] = []  # strings that belong there, in JSON's escapes
+        self._texts: dict[str, list[str]] = {}  # of the choice that the last event was about
 
     def feed(self, data: bytes) -> None:
         """Add bytes of events. They are parsed later: when many have come, and in `result`. Raises AnswerTooLarge."""
@@ -82,6 +87,7 @@ class Assembler:
 
     def result(self) -> dict[str, Any]:
         """The answer so far."""
+        self._flush()
         self._fold(last=True)
         top = self._top
         answer: dict[str, Any] = {
@@ -123,18 +129,50 @@ class Assembler:
             at = stop
 
     def _add_text(self, escaped: bytes) -> None:
-        self._text_bytes += len(escaped)
-        if self._text_bytes > MAX_TEXT_BYTES:
-            raise UpstreamError("the engine's answer is too large")
+        self._count(len(escaped))
         self._sink.append(_decoded(escaped))
 
     def _event(self, event: bytes) -> None:
-        self._text_bytes += len(event) // 2
-        if self._text_bytes > MAX_TEXT_BYTES:
-            raise UpstreamError("the engine's answer is too large")
+        self._count(len(event) // 2)
+        self._template = None
         chunk = chunk_of(event)
         if chunk is None:
             return
+        part = self._merge(chunk)
+        if part is not None:
+            self._template = event_template(
+                event, part, _object(part.get("delta") or {}) if self._chat else part
+            )
+            if self._template is not None:
+                self._sink = self._texts.setdefault(self._template.field, [])
+
+    def take_event(self, chunk: dict[str, Any], size: int) -> None:
+        """Add an event that is parsed already."""
+        self._flush()
+        self._count(size // 2)
+        self._merge(chunk)
+
+    def take_texts(self, field: str, escaped: bytes) -> None:
+        """Add further events that differ from the last one in this string only."""
+        if not self._escaped:
+            self._sink = self._texts.setdefault(field, [])
+        self._count(len(escaped))
+        self._escaped.append(escaped)
+
+    def _flush(self) -> None:
+        """Decode the strings since the last event together: a character may be split between two of them."""
+        if self._escaped:
+            escaped = b"".join(self._escaped)
+            self._escaped.clear()
+            self._sink.append(_decoded(escaped))
+
+    def _count(self, size: int) -> None:
+        self._text_bytes += size
+        if self._text_bytes > MAX_TEXT_BYTES:
+            raise UpstreamError("the engine's answer is too large")
+
+    def _merge(self, chunk: dict[str, Any]) -> dict[str, Any] | None:
+        """Merge an event; its choice, if it has only one."""
         choices = chunk.pop("choices", None) or []
         chunk.pop("usage", None)
         top = self._top
@@ -144,7 +182,6 @@ class Assembler:
             for name, value in chunk.items():
                 if value is not None and (name not in _FIRST_KEPT or name not in top):
                     top[name] = value
-        self._template = None
         if not isinstance(choices, list):
             raise UpstreamError("the engine sent an event of an unknown shape")
         for one in choices:
@@ -156,11 +193,9 @@ class Assembler:
             if choice is None:
                 choice = self._choices[index] = _Choice(index)
             texts = _object(part.get("delta") or {}) if self._chat else part
-            if len(choices) == 1:
-                self._template = event_template(event, part, texts)
-                if self._template is not None:
-                    self._sink = choice.texts.setdefault(self._template.field, [])
+            self._texts = choice.texts
             choice.take(part, texts, self._chat)
+        return part if len(choices) == 1 else None
 
 
 class _Choice:
