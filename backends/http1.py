@@ -173,7 +173,6 @@ class Connection(asyncio.Protocol):
             self._drop()  # bytes that nobody asked for: out of step
             return
         self.silent_sweeps = 0
-        unread = len(self._chunks)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
@@ -184,7 +183,7 @@ class Connection(asyncio.Protocol):
             if self.head_bytes > MAX_HEAD_BYTES:
                 self._fail(UpstreamError("the engine's response head is too large"))
             return
-        if len(self._chunks) > unread:
+        if self._chunks:
             self.head_bytes = 0
             self._unread += len(data)
         elif not self._complete:  # framing alone: the head of a chunk, or trailers without end

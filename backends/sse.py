@@ -33,6 +33,7 @@ from router.core.interfaces import Batch, Collector
 MAX_EVENT_BYTES = 1024 * 1024
 QUOTE = ord('"')
 _ONE = Batch(b"", 1)
+_new = tuple.__new__  # makes a named tuple in one call
 
 _NULL_FINISH = re.compile(rb'"finish_reason":( ?)null')
 _STRING = rb'[^"\\]*+(?:\\.[^"\\]*+)*+'  # possessive: it takes each byte once
@@ -70,6 +71,8 @@ class SseScanner:
         "_rename",
         "_renamed",
         "_seam",
+        "_text_at",
+        "_text_end",
         "_usage",
         "done",
         "failure",
@@ -102,6 +105,8 @@ class SseScanner:
         self._after = b""  # and from the text's closing quote on, with the blank line
         self._seam = b""  # between two of its kind
         self._constant_bytes = 0
+        self._text_at = 0  # where the text of such an event begins
+        self._text_end = 0  # and where it ends, from the event's end
         self._null_finish: bytes | None = None
         self._empty = b""
         self._null_text = b""
@@ -122,18 +127,18 @@ class SseScanner:
             and data.startswith(before)
             and data.endswith(self._after)
             and len(data) > self._constant_bytes
-            and data.find(b"\n", len(before), -len(self._after)) < 0
-            and data[len(before)] != QUOTE
+            and data.find(b"\n", self._text_at, self._text_end) < 0
+            and data[self._text_at] != QUOTE
         ):
             if self._collector is not None:
-                text = data[len(before) : -len(self._after)]
+                text = data[self._text_at : self._text_end]
                 if QUOTE in text:
                     return self._scan(data)
                 self._collector.take_texts(self._field, text)
                 return _ONE
             if self._rename is not None:
                 data = data.replace(self._rename, self._renamed)
-            return Batch(data, 1)
+            return _new(Batch, (data, 1, None, None))
         mark = self._null_finish
         if mark is not None and data.endswith(b"\n\n"):
             count = data.count(b"\n\n")
@@ -207,7 +212,7 @@ class SseScanner:
             event, at = data[at:end], end + 2
             if not event:
                 continue  # an engine may send 100000 blank lines in a read
-            text = data_of(event)
+            text = event[6:] if event.startswith(b"data: {") and b"\n" not in event else data_of(event)
             if text is None:
                 continue  # a comment that keeps the connection alive, or blank lines
             if text == DONE:
@@ -222,7 +227,7 @@ class SseScanner:
                 self.failure = from_event(payload, started=self.started)
                 break
             choices = payload.get("choices")
-            counts = _usage_of(payload)
+            counts = _usage_of(payload) if "usage" in payload or "timings" in payload else None
             if counts is not None:
                 usage = counts
                 if choices == []:
@@ -268,16 +273,21 @@ class SseScanner:
         start = at + len(before)
         quote = find(b'"', start, stop)
         texts: list[bytes] = []
-        while quote > start and startswith(seam, quote) and find(b"\n", start, quote) < 0:
+        while quote > start and startswith(seam, quote):
             texts.append(data[start:quote])
             start = quote + seam_bytes
             quote = find(b'"', start, stop)
         end = start - len(before)
-        if quote > start and startswith(after, quote) and find(b"\n", start, quote) < 0:
+        if quote > start and startswith(after, quote):
             texts.append(data[start:quote])
             end = quote + len(after)
+        joined = b"".join(texts)
+        if b"\n" in joined:  # a line of its own, and no JSON: it is looked at by itself
+            del texts[next(place for place, text in enumerate(texts) if b"\n" in text) :]
+            joined = b"".join(texts)
+            end = at + len(joined) + len(texts) * self._constant_bytes
         if self._collector is not None and texts:
-            self._collector.take_texts(self._field, b"".join(texts))
+            self._collector.take_texts(self._field, joined)
         return len(texts), end
 
     def _learn(self, event: bytes) -> None:
@@ -297,7 +307,11 @@ class SseScanner:
             self._before = event[: text.start(1)]
             self._after = event[text.end(1) :] + b"\n\n"
             self._seam = self._after + self._before
-            self._constant_bytes = len(self._before) + len(self._after)
+            self._measure(self._before)
+
+    def _measure(self, before: bytes) -> None:
+        self._text_at, self._text_end = len(before), -len(self._after)
+        self._constant_bytes = self._text_at - self._text_end
 
     def _learn_text(self, event: bytes, payload: dict[str, Any]) -> None:
         """How the events are written that follow this one and differ from it in one string only, for a collector."""
@@ -313,7 +327,7 @@ class SseScanner:
             template = event_template(event + b"\n\n", choice, texts)
             if template is not None:
                 self._field, self._before, self._after, self._seam = template
-                self._constant_bytes = len(self._before) + len(self._after)
+                self._measure(self._before)
 
     def _renamed_event(self, event: bytes, payload: dict[str, Any]) -> bytes:
         name = payload.get("model")

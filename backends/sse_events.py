@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from backends.bounded_json import TooComplex, loads_event
+from backends.bounded_json import SMALL_BYTES, TooComplex, loads_event
 from router.core.errors import AnswerTooLarge, UpstreamError
 
 #: The data of the event that ends a stream, and that event.
@@ -54,7 +54,7 @@ def data_of(event: bytes) -> bytes | None:
 def object_of(data: bytes) -> dict[str, Any]:
     """The JSON object of an event's data. Raises UpstreamError, and AnswerTooLarge for an object with too many parts."""
     try:
-        payload = loads_event(data)
+        payload = orjson.loads(data) if len(data) <= SMALL_BYTES else loads_event(data)
     except TooComplex:
         raise AnswerTooLarge("the engine sent an event of too many parts") from None
     except ValueError:

@@ -70,6 +70,7 @@ class ClientRequest:
         "on_shutdown",
         "on_writable",
         "path",
+        "paused",
         "response_complete",
         "response_started",
     )
@@ -101,6 +102,8 @@ class ClientRequest:
         self.keep_alive = keep_alive
         self.more_body = True
         self.left = self.response_started = self.response_complete = False
+        #: Whether the client reads more slowly than we write; `on_writable` says when it has caught up.
+        self.paused = connection.flow.write_paused
         self.on_left: Callable[[], object] | None = None
         self.on_shutdown: Callable[[], object] | None = None
         self.on_writable: Callable[[], None] | None = None
@@ -151,6 +154,13 @@ class ClientRequest:
         if hook is not None:
             hook()
 
+    def caught_up(self) -> None:
+        """The client has read most of what was written."""
+        self.paused = False
+        hook, self.on_writable = self.on_writable, None
+        if hook is not None:
+            hook()
+
     # --- its body --------------------------------------------------------------------------------------
     def body_came(self, data: bytes) -> None:
         """A part of its body."""
@@ -196,11 +206,6 @@ class ClientRequest:
             self._waiter.set_result(None)
 
     # --- its response ----------------------------------------------------------------------------------
-    @property
-    def paused(self) -> bool:
-        """Whether the client reads more slowly than we write; `on_writable` says when it has caught up."""
-        return self._connection.flow.write_paused and not self.left
-
     def respond(self, status: int, headers: bytes, body: bytes) -> None:
         """The complete response in one write. `headers` are complete lines that the router made itself."""
         head = self._head(status, headers)

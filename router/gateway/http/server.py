@@ -114,12 +114,15 @@ class GatewayProtocol(HttpToolsProtocol):
                 cycle.disconnected = True
                 cycle.message_event.set()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if isinstance(self._current, ClientRequest):
+            self._current.paused = True
+
     def resume_writing(self) -> None:
         super().resume_writing()
-        current = self._current
-        if isinstance(current, ClientRequest) and current.on_writable is not None:
-            hook, current.on_writable = current.on_writable, None
-            hook()
+        if isinstance(self._current, ClientRequest):
+            self._current.caught_up()
 
     # --- receiving -----------------------------------------------------------------------------------
     def data_received(self, data: bytes) -> None:

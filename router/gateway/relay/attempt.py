@@ -30,8 +30,9 @@ logger = logging.getLogger("headway")
 class Listener(Protocol):
     """Who follows an attempt."""
 
-    def clock(self) -> float:
-        """Seconds; the clock of all times here."""
+    @property
+    def clock(self) -> Callable[[], float]:
+        """Gives seconds; the clock of all times here."""
         ...
 
     def begin_stream(self, attempt: Attempt, data: bytes) -> None:
@@ -70,6 +71,7 @@ class Attempt:
         "_assembler",
         "_behind",
         "_call",
+        "_clock",
         "_codec",
         "_exchange",
         "_held",
@@ -102,6 +104,7 @@ class Attempt:
         metered: MeteredStream | None,
     ) -> None:
         self._listener = listener
+        self._clock = listener.clock
         self._exchange = exchange
         self._responder = responder
         self._codec: ApiCodec = exchange.codec
@@ -254,7 +257,7 @@ class Attempt:
         data, tokens, usage, finish_reason = batch
         first = False
         if tokens:
-            now = self._listener.clock()
+            now = self._clock()
             self.tokens += tokens
             if self.first_at is None:
                 self.first_at = now

@@ -11,6 +11,7 @@ ends. The relay sends, aborts, answers and records:
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 from router.core.errors import Refusal
@@ -217,9 +218,10 @@ class Relay:
             self._end()
 
     # --- what happens to attempts --------------------------------------------------------------------
-    def clock(self) -> float:
-        """Seconds on the runner's clock."""
-        return self._runner.clock()
+    @property
+    def clock(self) -> Callable[[], float]:
+        """The runner's clock, in seconds."""
+        return self._runner.clock
 
     def first_token(self, attempt: Attempt) -> None:
         """Report it, as of the moment it came."""
