@@ -160,7 +160,9 @@ class Writer:
     @property
     def full(self) -> bool:
         """Whether no more records can be kept: the spool (without one: the buffer) is full."""
-        return len(self._buffer) >= self._max_pending or (self._spool is not None and self._spool.full)
+        if len(self._buffer) >= self._max_pending:
+            return True
+        return self.pending > 0 and self._spool is not None and self._spool.full
 
     @property
     def away(self) -> bool:
@@ -262,9 +264,12 @@ class Writer:
                 return
             self._spooled = True
             self._recent.extend(self._committing)
-        if self._buffer and spool.append(self._buffer):
-            self._recent.extend(self._buffer)
-            self._buffer = []
+        for _ in range(_MAX_BATCH // _SPOOL_BATCH):
+            part = self._buffer[:_SPOOL_BATCH]
+            if not part or not spool.append(part):
+                return
+            self._recent.extend(part)
+            del self._buffer[:_SPOOL_BATCH]
 
     # --- the committer ------------------------------------------------------------------------------
     async def _commit_all(self) -> None:
