@@ -22,4 +22,4 @@ def extension(name: str) -> Extension:
     )
 
 
-setup(ext_modules=[extension("networks"), extension("distributions")])
+setup(ext_modules=[extension(name) for name in ("distributions", "estimates", "networks")])

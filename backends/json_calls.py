@@ -95,6 +95,8 @@ class JsonCall(Post):
         except ODD_SHAPES as error:
             failed("engine-answer", error)
             self._sink.failed(UpstreamError("the engine's answer has an unknown shape"))
+        except Exception as error:  # noqa: BLE001 (the root of a callback)
+            self._sink.failed(error)
         else:
             self._sink.ended(answer)
 

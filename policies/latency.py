@@ -49,8 +49,8 @@ class LeastLatency:
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
         times_s = [
-            expected_s(option, self.ttft_weight) + (1.0 - self.ttft_weight) * added_s(request, option)
-            for option in options
+            expected_s(option, self.ttft_weight) + (1.0 - self.ttft_weight) * added
+            for option, added in zip(options, added_s(request, options), strict=True)
         ]
         misses = [p_miss(option) for option in options]
         every = range(len(options))
@@ -106,16 +106,25 @@ def expected_s(option: Option, ttft_weight: float) -> float:
     return (1.0 - ttft_weight) * prediction.e2e_s_mean + ttft_weight * prediction.ttft_s_p50
 
 
-def added_s(request: Request, option: Option) -> float:
-    """Expected seconds that the request adds to the E2E of all sequences at the option's instance, in total."""
-    instance, prediction = option.instance, option.prediction
-    profile = instance.profiles.get(option.candidate.model)
-    if profile is None or prediction is None:
-        return 0.0
-    tokens = prediction.output_tokens_mean or 0.0
-    step_s = profile.per_seq_s + (request.prompt_tokens + tokens / 2) * profile.per_kv_token_s
-    prefill_s = profile.prefill_s(max(1, request.prompt_tokens))
-    return instance.running * (prefill_s + _SHARED_STEPS * tokens * step_s) / instance.speed
+def added_s(request: Request, options: Sequence[Option]) -> list[float]:
+    """By option: expected seconds that the request adds to the E2E of all sequences at its instance, in total."""
+    to_each_s: dict[tuple[int, float], float] = {}  # by profile and answer: many instances share them
+    found = []
+    for option in options:
+        instance, prediction = option.instance, option.prediction
+        profile = instance.profiles.get(option.candidate.model)
+        if profile is None or prediction is None:
+            found.append(0.0)
+            continue
+        tokens = prediction.output_tokens_mean or 0.0
+        key = id(profile), tokens
+        added = to_each_s.get(key)
+        if added is None:
+            step_s = profile.per_seq_s + (request.prompt_tokens + tokens / 2) * profile.per_kv_token_s
+            prefill_s = profile.prefill_s(max(1, request.prompt_tokens))
+            added = to_each_s[key] = prefill_s + _SHARED_STEPS * tokens * step_s
+        found.append(instance.running * added / instance.speed)
+    return found
 
 
 def least_busy(options: Sequence[Option], among: Sequence[int]) -> int:

@@ -64,7 +64,10 @@ class BestFit:
         self._guard = CalibrationGuard(epsilon, max_level=2)
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
-        times_s = [expected_s(option, 0.0) + added_s(request, option) for option in options]
+        times_s = [
+            expected_s(option, 0.0) + added
+            for option, added in zip(options, added_s(request, options), strict=True)
+        ]
         if request.slo is None:
             return self._without_slo(options, times_s)
         misses = [p_miss(option) for option in options]
@@ -108,9 +111,8 @@ class BestFit:
         misses: Sequence[float],
         times_s: Sequence[float],
     ) -> Choice:
-        hourly = all(options[at].instance.usd_per_hour is not None for at in meeting)
         broken = {at: promises_broken(options[at]) for at in meeting}
-        kinds = {at: _occupancy(options[at], hourly) for at in meeting}
+        kinds = dict(zip(meeting, _occupancies([options[at] for at in meeting]), strict=True))
         least_broken: dict[tuple[float, float], int] = {}  # by kind of instance
         for at, kind in kinds.items():
             least_broken[kind] = min(broken[at], least_broken.get(kind, broken[at]))
@@ -189,17 +191,29 @@ def _has_room(option: Option, broken: int) -> bool:
     return not broken and not instance.awaiting_first_token and (usage is None or usage < _LOST_KV_USAGE)
 
 
-def _occupancy(option: Option, hourly: bool) -> tuple[float, float]:
-    """How expensive it is to occupy an option: its price in USD (rounded to three digits: predictions are no more
+def _occupancies(options: Sequence[Option]) -> list[tuple[float, float]]:
+    """How expensive it is to occupy each option: its price in USD (rounded to three digits: predictions are no more
     precise), then its speed (step time in seconds, negated)."""
-    instance, prediction = option.instance, option.prediction
-    cost_usd = instance.usd_per_hour if hourly else (prediction.cost_usd if prediction else None)
-    profile = instance.profiles.get(option.candidate.model)
-    if profile is not None:
-        step_s = profile.step_s(0, 1, 0.0) / instance.speed
-    else:
-        step_s = (prediction.tpot_s if prediction else None) or 0.0
-    return (0.0 if cost_usd is None else float(f"{cost_usd:.3g}")), -step_s
+    hourly = all(option.instance.usd_per_hour is not None for option in options)
+    prices: dict[float | None, float] = {None: 0.0}
+    steps_s: dict[tuple[int, float], float] = {}  # by profile and speed: many instances share them
+    found = []
+    for option in options:
+        instance, prediction = option.instance, option.prediction
+        cost_usd = instance.usd_per_hour if hourly else (prediction.cost_usd if prediction else None)
+        price = prices.get(cost_usd)
+        if price is None:
+            price = prices[cost_usd] = float(f"{cost_usd:.3g}")
+        profile = instance.profiles.get(option.candidate.model)
+        if profile is None:
+            found.append((price, -((prediction.tpot_s if prediction else None) or 0.0)))
+            continue
+        key = id(profile), instance.speed
+        step_s = steps_s.get(key)
+        if step_s is None:
+            step_s = steps_s[key] = profile.step_s(0, 1, 0.0) / instance.speed
+        found.append((price, -step_s))
+    return found
 
 
 def _why_not_best(miss: float, occupancy: tuple[float, ...] | None, taken: tuple[float, ...]) -> str:

@@ -24,7 +24,7 @@ import policies
 from backends.engine import profiles
 from backends.sse import SseScanner
 from benchmarks.overhead import wire
-from predictors.learned.models import UNTRAINED, Models
+from predictors.learned.models import UNTRAINED, Models, load_models
 from predictors.learned.text import prompt_features
 from predictors.online.predictor import OnlinePredictor
 from router.core.events import Arrived, Dispatch, Ended, FirstToken
@@ -80,6 +80,14 @@ def steps() -> Iterator[tuple[str, Callable[[], object], int]]:
             yield f"schedule a request to its end: {policy}, {candidates} candidates", bench.life, 1
     bench = SchedulerBench("latency", 8, SLO)
     yield "schedule a request to its end: latency, 8 candidates, SLO", bench.life, 1
+    models = load_models()
+    for candidates in (16, 256, 4096):
+        trained = SchedulerBench("slo", candidates, SLO, models)
+        yield (
+            f"schedule a request to its end: slo, {candidates} candidates, SLO, shipped models",
+            trained.life,
+            1,
+        )
     yield "predict one candidate, no SLO", SchedulerBench("latency", 8).predict, 1
     yield "predict one candidate, TTFT, TPOT and E2E targets", bench.predict, 1
     yield "scan a stream's chunk, one event a read", scan(events=1), 1000

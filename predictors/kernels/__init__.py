@@ -12,6 +12,7 @@ import os
 from hashlib import sha256
 from pathlib import Path
 
+from predictors.kernels.reference.estimates import AnalyticEstimate, Estimate, analytic_estimates
 from predictors.kernels.reference.latency_networks import (
     LatencyNetwork,
     MemoryNetwork,
@@ -32,11 +33,11 @@ def _why_not_native() -> str | None:
     if os.environ.get(VARIABLE) == "numpy":
         return f"{VARIABLE} is numpy"
     try:
-        from predictors.kernels.native import distributions, networks
+        from predictors.kernels.native import distributions, estimates, networks
     except ImportError as error:
         return f"they are not compiled ({error})"
     folder = Path(__file__).parent / "native"
-    for module in (distributions, networks):
+    for module in (distributions, estimates, networks):
         sources = [folder / "arithmetic.pxd", folder / f"{module.__name__.rpartition('.')[2]}.pyx"]
         # An installed package has no sources.
         if all(path.is_file() for path in sources) and digest(sources) != module.SOURCE:
@@ -60,6 +61,7 @@ if WHY_NOT_NATIVE is None:
         served_quantiles,
         served_tables,
     )
+    from predictors.kernels.native.estimates import analytic_estimates  # type: ignore[no-redef]
     from predictors.kernels.native.networks import (  # type: ignore[no-redef]
         Encoder,
         LatencyNetwork,
@@ -73,8 +75,9 @@ if WHY_NOT_NATIVE is None:
     )
 
 __all__ = [
-    "VARIABLE", "WHY_NOT_NATIVE", "Encoder", "LatencyNetwork", "LearnedLengths", "LengthFleet", "LengthNetwork", "LengthTable", "MemoryNetwork", "RelevanceHeads", "RelevanceNetwork",
-    "memory_rows", "p_miss", "served_quantiles", "served_tables", "target_rows",
+    "VARIABLE", "WHY_NOT_NATIVE", "AnalyticEstimate", "Encoder", "Estimate", "LatencyNetwork", "LearnedLengths", "LengthFleet",
+    "LengthNetwork", "LengthTable", "MemoryNetwork", "RelevanceHeads", "RelevanceNetwork", "analytic_estimates", "memory_rows",
+    "p_miss", "served_quantiles", "served_tables", "target_rows",
 ]  # fmt: skip
 
 

@@ -26,6 +26,9 @@ class ErrorWindow(LogError, Protocol):
     values: list[float]
     bias: float
     tail: float
+    median: float
+    count: int
+    factors: tuple[float, float, float]
 
     def quantiles(self, probabilities: Sequence[float]) -> list[float]:
         """The log errors not exceeded with these probabilities."""
@@ -49,3 +52,75 @@ class Answer(Protocol):
     def cap(self) -> int | None: ...
     @property
     def choices(self) -> int: ...
+
+
+class CappedLength(Protocol):
+    """The length of an answer under a cap (`predictors.analytic.answer_length.AnswerLength`)."""
+
+    @property
+    def mean(self) -> float: ...
+    @property
+    def long_mean(self) -> float: ...
+    @property
+    def usual_mean(self) -> float: ...
+    @property
+    def usual_capped(self) -> float: ...
+
+
+class StepConstants(Protocol):
+    """The constants of an engine's steps, in wall seconds (`predictors.analytic.physical.StepCosts`)."""
+
+    overhead_s: float
+    floor_s: float
+    token_s: float
+    extra_s: float
+    seq_s: float
+    kv_token_s: float
+    pair_s: float
+    load_s: float
+    kv_capacity_tokens: int
+    batched_tokens: int
+    seats: int
+
+
+class PromptLengths(Protocol):
+    """What is known of a model's prompts (`predictors.online.model_lengths.ModelLengths`)."""
+
+    prompt_ratio: float
+    mean_prompt_tokens: float
+
+
+class Rate(Protocol):
+    """A rate of prefills (`predictors.analytic.physical.PrefillRate`)."""
+
+    def tokens_per_s(self, now: float) -> float: ...
+
+
+class Windows(Protocol):
+    """The window to read, by stratum of load (`predictors.online.residuals.StratifiedResiduals`)."""
+
+    @property
+    def windows(self) -> Sequence[ErrorWindow]: ...
+
+
+class Shrinks(Protocol):
+    """How far an estimate is drawn towards its mean (`predictors.online.residuals.Shrinkage`)."""
+
+    def shrunk(self, estimate_s: float) -> float: ...
+
+
+class CandidateErrors(Protocol):
+    """What is kept of a candidate (`predictors.online.candidate_stats.CandidateStats`)."""
+
+    @property
+    def costs(self) -> StepConstants: ...
+    @property
+    def lengths(self) -> PromptLengths: ...
+    @property
+    def prefills(self) -> Rate: ...
+    @property
+    def ttft(self) -> Windows: ...
+    @property
+    def tpot(self) -> Windows: ...
+    @property
+    def shrinkage(self) -> Shrinks: ...

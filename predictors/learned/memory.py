@@ -2,7 +2,7 @@
 
     memory ratio = sigmoid(logit(closed form) + correction)
 
-The closed form (`predictors.analytic.physical.estimate`) is what the known requests hold and will hold, over the
+The closed form (`predictors.kernels.reference.estimates.physical_estimate`) is what the known requests hold and will hold, over the
 capacity. The correction is a small network over what the latency model sees of the instance and the request: more
 requests will come, answers will be longer than the mean, engines keep more than they need.
 """

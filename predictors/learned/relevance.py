@@ -90,6 +90,8 @@ class RelevanceModel:
         known, options = self._fleet(tuple(models))
         vector = self.encoder.vector(features)
         quality, off, nearest, trust = self._network.quality(vector, options)
+        if len(known) == len(models):
+            return quality, off, int(self._clusters[nearest]), trust
         mean = np.full(len(models), np.nan)
         deviation = np.full(len(models), np.nan)
         if options:

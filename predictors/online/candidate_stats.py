@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import deque
 from math import exp
 
-from predictors.analytic.estimate import Estimate
 from predictors.analytic.physical import GENERIC_PROFILE, TPOT_STRATA, TTFT_STRATA, PrefillRate, StepCosts
 from predictors.kernels.interfaces import LogError
 from predictors.kernels.levels import P95
+from predictors.kernels.reference.estimates import Estimate
 from predictors.kernels.reference.quantiles import Distribution
 from predictors.learned.latency.history import InstanceHistory
 from predictors.online.calibration import GroupCalibration

@@ -11,7 +11,7 @@ from predictors.online.observation import CandidateKey, Count, Log, Seconds, Tok
 
 @dataclass(slots=True)
 class AttemptSent:
-    """An attempt was sent with this estimate (`predictors.analytic.estimate.Estimate`)."""
+    """An attempt was sent with this estimate (`predictors.kernels.reference.estimates.Estimate`)."""
 
     candidate: CandidateKey
     ttft_s: Seconds

@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from predictors.kernels import memory_rows, p_miss, served_quantiles, target_rows
+from predictors.analytic.answer_length import AnswerLength
+from predictors.kernels import AnalyticEstimate, memory_rows, p_miss, served_quantiles, target_rows
 from predictors.kernels.interfaces import LogError
 from predictors.kernels.levels import TAUS
-from predictors.online.analytic_estimate import AnalyticEstimate
-from predictors.online.fleet_stats import FleetStats
+from predictors.learned.models import Models
+from predictors.online.candidate_stats import CandidateStats
 from router.core.state import Instance
 from router.core.types import Request, Slo
 
@@ -43,14 +44,15 @@ _NO_ROWS = np.empty((0, 2, len(TAUS)))
 
 
 def model_outputs(
-    fleet: FleetStats,
+    models: Models,
     request: Request,
+    stats: Sequence[CandidateStats],
     estimates: Sequence[AnalyticEstimate],
     instances: Sequence[Instance],
     now: float,
 ) -> ModelOutputs:
     """The outputs for each candidate's analytic estimate at its instance."""
-    model, memory = fleet.models.latency, fleet.models.memory
+    model, memory = models.latency, models.memory
     serves_ttft, serves_tpot = [False] * len(estimates), [False] * len(estimates)
     if model is None or not request.decodes:
         return ModelOutputs({}, _NO_ROWS, _NO_ROWS, [], [], serves_ttft, serves_tpot)
@@ -59,9 +61,12 @@ def model_outputs(
         ranks = [each.e2e_s for each in estimates]
         modelled = sorted(nsmallest(_MOST_MODELLED, modelled, key=ranks.__getitem__))
         estimates, instances = [estimates[at] for at in modelled], [instances[at] for at in modelled]
-    histories = [fleet.history(instance.name) for instance in instances]
+        stats = [stats[at] for at in modelled]
+    histories = [
+        each.history for each in stats if each.history is not None
+    ]  # with a latency model there is one
     summaries = [history.summary(instance) for history, instance in zip(histories, instances, strict=True)]
-    groups = [each.stats.group for each in estimates]
+    groups = [each.group for each in stats]
     rows = target_rows(summaries, [each.estimate for each in estimates], now)
     raw = model.quantiles([history.state for history in histories], rows)
     quantiles, factors = served_quantiles(
@@ -73,19 +78,20 @@ def model_outputs(
     if memory is not None:
         reported = [instance.report.kv_usage for instance in instances]
         ratios = memory.predict(memory_rows(ratios, reported, rows)).tolist()
-    for at, each in zip(modelled, estimates, strict=True):
-        stats = each.stats
-        if stats.group.trust.believed:
-            serves_ttft[at], serves_tpot[at] = (
-                stats.models_ttft(each.estimate),
-                stats.models_tpot(each.estimate),
-            )
+    for at, of, each in zip(modelled, stats, estimates, strict=True):
+        if of.group.trust.believed:
+            serves_ttft[at], serves_tpot[at] = of.models_ttft(each.estimate), of.models_tpot(each.estimate)
     places = {at: row for row, at in enumerate(modelled)}
     return ModelOutputs(places, quantiles, raw, factors.tolist(), ratios, serves_ttft, serves_tpot)
 
 
 def misses(
-    slo: Slo, decodes: bool, waited_s: float, estimates: Sequence[AnalyticEstimate], outputs: ModelOutputs
+    slo: Slo,
+    decodes: bool,
+    waited_s: float,
+    estimates: Sequence[AnalyticEstimate],
+    answers: Sequence[AnswerLength],
+    outputs: ModelOutputs,
 ) -> list[float]:
     """P(an SLO is missed) by candidate."""
     if not decodes:
@@ -101,7 +107,7 @@ def misses(
         slo,
         waited_s,
         [each.estimate for each in estimates],
-        [each.answer for each in estimates],
+        answers,
         windows,
         outputs.quantiles,
         [outputs.rows.get(at, 0) for at in range(len(estimates))],

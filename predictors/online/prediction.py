@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from predictors.analytic.answer_length import AnswerLength
-from predictors.analytic.estimate import Estimate
+from predictors.kernels.reference.estimates import Estimate
 from predictors.online.tree_offsets import TreeForecast
 from router.core.types import Prediction
 

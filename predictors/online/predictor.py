@@ -12,8 +12,8 @@ Each of them falls back to what needs no training.
 `p_miss` is 1 - P(all targets met). An E2E target is summed over a few equally likely values of TTFT and TPOT, each
 conditioned on meeting its own target, and the length's distribution function. So the three targets are judged jointly.
 
-One candidate is a decision over one; there is no second way. What branches (the analytic estimate) runs candidate by
-candidate, which for up to some 40 of them costs less than arrays would. Networks and `misses` take all candidates at once.
+One candidate is a decision over one; there is no second way. All arithmetic takes all candidates at once
+(`predictors.kernels`).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from predictors.analytic.answer_length import AnswerLength, answer_length, output_cap
-from predictors.kernels import served_tables
+from predictors.kernels import analytic_estimates, served_tables
 from predictors.learned.models import UNTRAINED, Models
-from predictors.online.analytic_estimate import AnalyticEstimate, analytic_estimate
 from predictors.online.calibration import Trust
+from predictors.online.candidate_stats import CandidateStats
 from predictors.online.forecast import PromptForecast
 from predictors.online.learning import Learning
 from predictors.online.model_outputs import misses, model_outputs
@@ -106,20 +106,25 @@ class OnlinePredictor:
     ) -> list[OnlinePrediction]:
         """One for each candidate at its instance."""
         forecast = self._forecast(request, candidates)
-        estimates = self._estimates(request, candidates, instances, now, forecast)
-        outputs = model_outputs(self.stats, request, estimates, instances, now)
+        stats = list(map(self.stats.of, candidates, instances))
+        answers = _answers(request, candidates, stats, forecast)
+        cached = [0.0] * len(stats)
+        if request.prefix or request.session is not None:
+            cached = [self.cached_tokens(request, instance.name) for instance in instances]
+        estimates = analytic_estimates(
+            stats, candidates, instances, request.prompt_tokens, cached, answers, now
+        )
+        outputs = model_outputs(self.stats.models, request, stats, estimates, instances, now)
         waited_s = max(now - request.arrived_at, 0.0)
         missed: Sequence[float | None] = [None] * len(estimates)
         if request.slo is not None:
-            missed = misses(request.slo, request.decodes, waited_s, estimates, outputs)
+            missed = misses(request.slo, request.decodes, waited_s, estimates, answers, outputs)
         quality_of, decodes = self._qualities.of, request.decodes
         rows, quantiles, raw, factors, memory_ratios, serves_ttft, serves_tpot = outputs
         row: int | None
         predictions = []
-        for at, (_, estimate, raw_tpot_s, memory_ratio, answer, ttft_errors, tpot_errors) in enumerate(
-            estimates
-        ):
-            row = rows.get(at)
+        for at, (estimate, raw_tpot_s, memory_ratio, _, ttft_errors, tpot_errors) in enumerate(estimates):
+            row, answer = rows.get(at), answers[at]
             price = candidates[at].price
             cost_usd = estimate.prompt_tokens * price.input_usd_per_mtok * 1e-6
             if decodes:
@@ -167,33 +172,6 @@ class OnlinePredictor:
         self._qualities.predict(forecast, features, list(fresh))
         return forecast
 
-    def _estimates(
-        self,
-        request: Request,
-        candidates: Sequence[Candidate],
-        instances: Sequence[Instance],
-        now: float,
-        forecast: PromptForecast | None,
-    ) -> list[AnalyticEstimate]:
-        answers: dict[
-            tuple[str, int | None], AnswerLength
-        ] = {}  # by model and context: many instances share them
-        may_be_cached = bool(request.prefix) or request.session is not None
-        stats_of = self.stats.of
-        found = []
-        for candidate, instance in zip(candidates, instances, strict=True):
-            stats = stats_of(candidate, instance)
-            key = candidate.model, candidate.context_tokens
-            answer = answers.get(key)
-            if answer is None:
-                usual = stats.lengths.output
-                table = usual if forecast is None else forecast.tables[candidate.model]
-                cap = output_cap(request, candidate)
-                answer = answers[key] = answer_length(table, cap, request.choices, usual)
-            cached_tokens = self.cached_tokens(request, instance.name) if may_be_cached else 0.0
-            found.append(analytic_estimate(stats, request, candidate, instance, cached_tokens, answer, now))
-        return found
-
     # --- beside the protocol ---------------------------------------------------------------------
     def cached_tokens(self, request: Request, instance: str) -> float:
         """Prompt tokens, in the router's estimate, that are probably in the instance's prefix cache."""
@@ -214,3 +192,23 @@ class OnlinePredictor:
     def feedback_counts(self) -> dict[str, int]:
         """By model: the number of judgements that correct its quality."""
         return self._qualities.counts()
+
+
+def _answers(
+    request: Request,
+    candidates: Sequence[Candidate],
+    stats: Sequence[CandidateStats],
+    forecast: PromptForecast | None,
+) -> list[AnswerLength]:
+    """The answer's length at each candidate."""
+    known: dict[tuple[str, int | None], AnswerLength] = {}  # by model and context: many instances share them
+    answers = []
+    for candidate, of in zip(candidates, stats, strict=True):
+        key = candidate.model, candidate.context_tokens
+        answer = known.get(key)
+        if answer is None:
+            usual = of.lengths.output
+            table = usual if forecast is None else forecast.tables[candidate.model]
+            answer = known[key] = answer_length(table, output_cap(request, candidate), request.choices, usual)
+        answers.append(answer)
+    return answers

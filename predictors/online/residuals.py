@@ -225,7 +225,7 @@ class Shrinkage:
     beyond two standard deviations of the observed ones are not moved, because a new overload must be visible.
     """
 
-    __slots__ = ("_count", "_covariance", "_mean", "_mean_actual", "_reach", "_variance", "slope")
+    __slots__ = ("_count", "_covariance", "_mean_actual", "_variance", "mean", "reach", "slope")
 
     _MEMORY = 512
     #: The weight of the prior slope, as log variance of the estimate (0.1 squared).
@@ -234,32 +234,32 @@ class Shrinkage:
     def __init__(self) -> None:
         self.slope = 1.0
         self._count = 0
-        self._mean = 0.0  # of ln(estimate)
+        self.mean = 0.0  # of ln(estimate)
         self._mean_actual = 0.0
         self._variance = 0.0
         self._covariance = 0.0
-        self._reach = 0.0  # two standard deviations
+        self.reach = 0.0  # two standard deviations
 
     def observe(self, estimate_s: float, actual_s: float) -> None:
         """An answer took `actual_s`. Its estimate before shrinking was `estimate_s`."""
         self._count += 1
         rate = 1.0 / (self._count if self._count < self._MEMORY else self._MEMORY)
-        by = log(estimate_s) - self._mean
+        by = log(estimate_s) - self.mean
         by_actual = log(actual_s) - self._mean_actual
-        self._mean += rate * by
+        self.mean += rate * by
         self._mean_actual += rate * by_actual
         self._variance = variance = (1.0 - rate) * (self._variance + rate * by * by)
         self._covariance = covariance = (1.0 - rate) * (self._covariance + rate * by * by_actual)
         slope = (covariance + self._PRIOR_VARIANCE) / (variance + self._PRIOR_VARIANCE)
         self.slope = 0.0 if slope < 0.0 else (1.0 if slope > 1.0 else slope)
-        self._reach = 2.0 * sqrt(variance)
+        self.reach = 2.0 * sqrt(variance)
 
     def shrunk(self, estimate_s: float) -> float:
         """The estimate, moved towards the mean estimate."""
         if self.slope >= 1.0:
             return estimate_s
-        within = log(estimate_s) - self._mean
-        reach = self._reach
+        within = log(estimate_s) - self.mean
+        reach = self.reach
         if within > reach:
             within = reach
         elif within < -reach:

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import numpy as np
 
-from predictors.analytic.physical import is_unloaded
+from predictors.kernels.reference.estimates import is_unloaded
 from predictors.learned.models import Models
 from predictors.learned.trees import tree_row
 from predictors.online.candidate_stats import CandidateStats, PendingTtft

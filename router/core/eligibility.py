@@ -85,6 +85,7 @@ def eligible(
     unmet: set[Need] = set()
     able = not needs
     fits = good = affordable = False
+    bounded = money.is_bounded
     over_budget = False  # some candidate is too expensive only for the key's budgets
     # By the best estimate: an upper bound would refuse prompts that fit. The engine has the last word.
     need_tokens = (request.longest_prompt_tokens or request.prompt_tokens) + (1 if request.decodes else 0)
@@ -111,7 +112,7 @@ def eligible(
                 out.append((candidate, f"quality below {request.min_quality:g}"))
                 continue
             good = True
-            too_expensive = money.too_expensive(candidate)
+            too_expensive = money.too_expensive(candidate) if bounded else None
             if too_expensive is not None:
                 over_budget |= too_expensive is OVER_BUDGET
                 out.append((candidate, too_expensive))

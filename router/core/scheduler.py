@@ -440,10 +440,10 @@ class Scheduler:
     def _dispatch(self, state: RequestState, decided: Decided, now: float, *, hedge: bool = False) -> None:
         """Start an attempt at the chosen candidate; it may have to wait for money first."""
         request = state.request
-        attempt = attempts.start(state, decided, self.settings.confidence, self.predictor, now, hedge=hedge)
         if state.phase is RequestPhase.QUEUED:
             state.charged_tokens = self._waiting.remove(state, served=True)
         self._register(state)
+        attempt = attempts.start(state, decided, self.settings.confidence, self.predictor, now, hedge=hedge)
         self.policies[request.policy].placed(request, decided.options, decided.choice)
         if self.settings.hedge_share and not hedge:
             at = hedging.hedge_at(request, attempt.prediction)

@@ -205,9 +205,9 @@ class HotPaths:
         """A request has ended before it was submitted."""
         record.outcome, record.error_code = outcome, code
         record.e2e_s = self._gateway.runner.clock() - (record.arrived_at or 0.0)
-        self._gateway.finish(record)
         if reservation is not None:
             reservation.cancel()
+        self._gateway.finish(record)
 
     def _authenticate(
         self, rules: Rules, raw: RawHeaders, headers: dict[bytes, bytes], record: RequestRecord

@@ -31,7 +31,7 @@ def target_rows(
 ) -> np.ndarray:
     """(N, TARGETS): a row of `predictors.learned.latency.features.TARGET_FEATURES` for each of N instances that a request
     may join, from the summary of its history (`predictors.learned.latency.history.InstanceHistory.summary`) and the
-    request's estimate there (`predictors.analytic.estimate.Estimate`)."""
+    request's estimate there (`predictors.kernels.reference.estimates.Estimate`)."""
     if len(summaries) != len(estimates):
         raise ValueError("as many summaries as estimates")
     if not estimates:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from predictors.analytic.estimate import Estimate
 from predictors.kernels import target_rows
+from predictors.kernels.reference.estimates import Estimate
 from router.core.state import Instance
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Prompt(Protocol):
 
 
 class ExpectedTtft(Prompt, Protocol):
-    """An estimate of TTFT in seconds with the log factor that corrects it (`predictors.analytic.estimate.Estimate`)."""
+    """An estimate of TTFT in seconds with the log factor that corrects it (`predictors.kernels.reference.estimates.Estimate`)."""
 
     @property
     def ttft_s(self) -> float: ...

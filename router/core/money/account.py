@@ -72,6 +72,11 @@ class RequestMoney:
         ] = {}  # attempts that wait for money; whether more was requested since then
 
     # --- before an attempt ---------------------------------------------------------------------------
+    @property
+    def is_bounded(self) -> bool:
+        """Whether a cap or a budget bounds what the request may cost."""
+        return self._left_of_cap_usd() is not None or self._left_of_budgets_usd() is not None
+
     def too_expensive(self, candidate: Candidate) -> str | None:
         """Why the money does not pay the prompt and one token of each choice at this candidate; None if it does."""
         request = self._request

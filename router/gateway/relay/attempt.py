@@ -284,7 +284,7 @@ class Attempt:
                 self.begin(b"")
         if first:  # reported after it is on its way
             self._listener.first_token(self)
-        if responder.paused:
+        if self._passing and responder.paused:
             self._behind = True
             responder.on_writable = self._caught_up
             return True

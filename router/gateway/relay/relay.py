@@ -145,10 +145,10 @@ class Relay:
             self._responder.abort()
         else:
             self._refuse(internal_error())
-        self._services.finish(record)
         if exchange.reservation is not None:
             exchange.reservation.cancel()
         self._end()
+        self._services.finish(record)
 
     # --- instructions --------------------------------------------------------------------------------
     def dispatch(self, instruction: Dispatch) -> None:
@@ -212,10 +212,10 @@ class Relay:
                 self._refuse(internal_error())
             raise
         finally:
-            self._services.finish(record)
             if reservation is not None:
                 reservation.close(settlement.reserved_usd, settlement.cost_usd, settlement.used_tokens)
             self._end()
+            self._services.finish(record)
 
     # --- what happens to attempts --------------------------------------------------------------------
     @property

@@ -243,6 +243,24 @@ async def test_who_leaves_when_its_count_is_there_asks_nothing_of_an_engine(tmp_
         client.close()
 
 
+async def test_a_fault_while_a_request_is_counted_frees_its_slot(tmp_path, monkeypatch):
+    async with live(tmp_path, vllm("a"), auth={"keys": [key("sesame", max_concurrency=1)]}) as gw:
+        count, faults = gw.gateway.metrics.record, []
+
+        def fault(record):
+            if len(faults) < 2:
+                faults.append(record.outcome)
+                raise RuntimeError("broken")
+            count(record)
+
+        monkeypatch.setattr(gw.gateway.metrics, "record", fault)
+        headers = b"authorization: Bearer sesame", b"connection: close"
+        for body in (CHAT, CHAT | {"model": "nothing"}, CHAT):
+            answer = await gw.raw(post(json.dumps(body).encode(), *headers))
+        assert faults == ["ok", "rejected_invalid"]
+        assert statuses(answer) == [200]
+
+
 async def test_a_request_that_waits_goes_on_in_a_coroutine(slow):
     """Since Python 3.12 a task takes nothing else."""
     loop, tasks = asyncio.get_running_loop(), []

@@ -193,6 +193,18 @@ async def test_a_body_over_the_limit_fails(monkeypatch: pytest.MonkeyPatch) -> N
         await pool.aclose()
 
 
+async def test_a_fault_while_an_answer_is_read_ends_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fault(data: bytes) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(json_calls.bounded_json, "loads", fault)
+    async with FakeEngine(hello) as engine:
+        pool, head = pool_for(engine)
+        with pytest.raises(MemoryError):
+            await asyncio.wait_for(ask(pool, head), 5)
+        await pool.aclose()
+
+
 async def test_closing_fails_readers_and_refuses_new_work() -> None:
     async def silent(exchange: Exchange) -> None:
         await asyncio.sleep(30)

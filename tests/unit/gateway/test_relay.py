@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from router.core.errors import AnswerTooLarge, OutOfSockets, UpstreamError, UpstreamRejected
-from router.core.events import FailureKind
+from router.core.events import FailureKind, Tick
 from router.core.money.reservation import Funding
 from router.core.scheduler import Scheduler
 from router.core.types import EndedHow, Outcome, Price, Slo
@@ -15,7 +15,7 @@ from router.gateway.relay.attempt import failure_of
 from tests.unit.core.test_hedging import Hopeful
 from tests.unit.core.worlds import Fixed, instance, request
 from tests.unit.core.worlds import scheduler as driven
-from tests.unit.gateway.relays import Engine, Purse, relayed, saying
+from tests.unit.gateway.relays import Client, Engine, Purse, Relayed, relayed, saying
 
 PRICE = Price(1.0, 2.0)
 USD = 1e-6
@@ -219,6 +219,9 @@ class Broken(Fixed):
             self.when = ""
             raise RuntimeError("broken")
 
+    def observe_dispatch(self, *args: Any) -> None:
+        self._fail("dispatch")
+
     def observe_ttft(self, *args: Any) -> None:
         self._fail("ttft")
 
@@ -245,6 +248,33 @@ def test_a_fault_at_the_arrival_frees_the_slot() -> None:
     found = relayed(s, {"a": Engine(*saying(b"a"))}, request())
     assert (found.record.outcome, found.record.error_code) == (Outcome.BACKEND_ERROR, "internal_error")
     assert (found.client.status, idle(s)) == (500, True)
+
+
+@pytest.mark.parametrize("queued", [False, True])
+def test_a_fault_of_the_predictor_at_a_dispatch_frees_the_slot(queued: bool) -> None:
+    predictor = Broken("" if queued else "dispatch")
+    s, engine = scheduler("a", predictor=predictor), Engine(*saying(b"a"))
+    later: list[tuple[float, Any]] = []
+    if queued:
+        s.instances["a"].dispatched(0)  # another request has the slot
+        later = [(0.5, lambda _: setattr(predictor, "when", "dispatch")), (1.0, lambda found: free(s, found))]
+    found = relayed(s, {"a": engine}, request(), *later)
+    assert (found.record.outcome, found.record.error_code) == (Outcome.BACKEND_ERROR, "internal_error")
+    assert (found.client.status, idle(s), engine.calls) == (500, True, [])
+
+
+def free(s: Scheduler, found: Relayed) -> None:
+    """The other request has ended."""
+    s.instances["a"].released(0, 0, False)
+    found.runner.apply(Tick())
+
+
+def test_the_client_of_a_whole_answer_pauses_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has not read yet is the answer to an earlier request on its connection."""
+    monkeypatch.setattr(Client, "paused", True)
+    s = scheduler("a")
+    found = relayed(s, {"a": Engine(*saying(b"a", b"b"))}, request(client_streams=False))
+    assert (found.record.outcome, found.client.status, idle(s)) == (Outcome.OK, 200, True)
 
 
 def test_a_fault_in_the_relay_itself_ends_the_request(monkeypatch: pytest.MonkeyPatch) -> None:

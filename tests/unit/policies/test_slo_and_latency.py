@@ -120,12 +120,12 @@ def test_slo_accepts_less_risk_while_all_find_an_option_and_more_when_some_do_no
 def test_latency_counts_the_delay_that_a_request_adds_to_others() -> None:
     crowded = option("crowded", e2e=1.0, running=40, profile=PROFILE)
     quiet = option("quiet", e2e=1.2, running=1, profile=PROFILE)
-    assert added_s(request(), crowded) == pytest.approx(40 * added_s(request(), quiet))
+    assert added_s(request(), [crowded])[0] == pytest.approx(40 * added_s(request(), [quiet])[0])
     # 1,000 prompt tokens at 1e-4 s each, and half of 100 steps that each read 1,050 more tokens
-    assert added_s(request(), quiet) == pytest.approx(PROFILE.prefill_s(1000) + 50 * 1050e-8)
+    assert added_s(request(), [quiet])[0] == pytest.approx(PROFILE.prefill_s(1000) + 50 * 1050e-8)
     assert chosen(LeastLatency(0.1), [crowded, quiet]) == "quiet"
     crowded.instance.profiles.clear()
-    assert added_s(request(), crowded) == 0.0
+    assert added_s(request(), [crowded])[0] == 0.0
 
 
 # --- distrusted predictions ----------------------------------------------------------------------------

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from predictors.analytic.physical import GENERIC_PROFILE, PrefillRate, StepCosts, estimate, is_unloaded
+from predictors.analytic.physical import GENERIC_PROFILE, PrefillRate, StepCosts
+from predictors.kernels.reference.estimates import is_unloaded, physical_estimate
 from router.core.profile import EngineProfile
 from router.core.state import Instance
 from router.core.types import LoadReport
@@ -39,7 +40,7 @@ def estimated(
     rate: float = 0.0,
 ) -> tuple[float, float, int, int, float, float]:
     costs = StepCosts(profile, at.fixed_slots, speed)
-    return estimate(costs, at, prompt, cached, at.pending_prefill_tokens, 200.0, 200.0, 500.0, rate)
+    return physical_estimate(costs, at, prompt, cached, at.pending_prefill_tokens, 200.0, 200.0, 500.0, rate)
 
 
 def test_idle_instance_takes_its_own_prefill_and_lone_steps() -> None:

@@ -12,8 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from backends.engine.profiles import names, profile
 from predictors import kernels
+from predictors.analytic.answer_length import answer_length
 from predictors.kernels.length_bins import BINS, PRIOR_SHARES
+from predictors.kernels.reference import estimates as estimates_in_python
 from predictors.kernels.reference import (
     latency_networks,
     length_network,
@@ -24,16 +27,19 @@ from predictors.kernels.reference import (
     relevance_network,
 )
 from predictors.learned.artifact import SHIPPED, load, path_of
-from predictors.learned.models import KINDS
+from predictors.learned.models import KINDS, UNTRAINED
 from predictors.learned.text import COUNTS
+from predictors.online.candidate_stats import CandidateStats
+from predictors.online.fleet_stats import FleetStats
 from predictors.online.residuals import ResidualWindow
-from router.core.types import PromptFeatures, Slo
+from router.core.state import Instance
+from router.core.types import Candidate, LoadReport, PromptFeatures, Slo
 from tests.unit.predictors_learned.test_length_model import made_artifact
 
 if kernels.WHY_NOT_NATIVE is not None:
     pytest.skip(kernels.description(), allow_module_level=True)
 
-from predictors.kernels.native import distributions, networks
+from predictors.kernels.native import distributions, estimates, networks
 
 SUMMARY, ESTIMATE = 44, 13
 HUGE = 1e30
@@ -99,7 +105,7 @@ def test_the_memory_network(data: st.DataObject, count: int) -> None:
 
 
 @st.composite
-def estimates(draw: Callable[[Any], Any]) -> tuple[float, ...]:
+def known_estimates(draw: Callable[[Any], Any]) -> tuple[float, ...]:
     times = st.floats(1e-6, 1e5)
     return (
         draw(times), draw(times), draw(st.integers(0, 2)), draw(st.integers(0, 2)), draw(st.floats(-20.0, 20.0)),
@@ -110,7 +116,7 @@ def estimates(draw: Callable[[Any], Any]) -> tuple[float, ...]:
 
 @given(st.data(), st.integers(0, 12), st.floats(0.0, 1e6))
 def test_the_rows_of_all_candidates(data: st.DataObject, count: int, now: float) -> None:
-    known = data.draw(st.lists(estimates(), min_size=count, max_size=count))
+    known = data.draw(st.lists(known_estimates(), min_size=count, max_size=count))
     seen = [tuple(row) for row in drawn(data, count, SUMMARY, st.floats(0.0, 1e6)).tolist()]
     found, wanted = networks.target_rows(seen, known, now), latency_networks.target_rows(seen, known, now)
     # Coarse sizes are rounded, so that a tie may fall to either side.
@@ -183,8 +189,11 @@ def test_the_relevance_model(prompt: PromptFeatures, heads: list[int], scales: i
 
 
 # --- distributions -------------------------------------------------------------------------------------
-all_shares = arrays(float, BINS, elements=st.floats(0.0, 1.0) | st.just(1e-12)).map(
-    lambda values: (values + 1e-9) / (values.sum() + BINS * 1e-9)
+#: Even, usual and lumpy distributions; the last have shares of 0.
+all_shares = st.builds(
+    lambda seed, evenness: np.random.default_rng(seed).dirichlet(np.full(BINS, evenness)),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([100.0, 1.0, 0.003]),
 )
 tokens = st.floats(-10.0, 1e6) | st.sampled_from([0.0, 0.5, 1.0, 8.5, 1e12, inf])
 
@@ -276,9 +285,72 @@ def test_p_miss(data: st.DataObject, slo: Slo, waited_s: float, count: int, choi
 
 
 def kernels_answer(table: Any, cap: int | None, choices: int) -> Any:
-    from predictors.analytic.answer_length import answer_length
-
     return answer_length(table, cap, choices, table)
+
+
+# --- the analytic estimate -----------------------------------------------------------------------------
+@st.composite
+def loaded_instances(draw: Callable[[Any], Any]) -> tuple[CandidateStats, Candidate, Instance]:
+    counts, unknown = st.integers(0, 60), st.none()
+    instance = Instance(
+        "i", "ollama", {}, speed=draw(st.sampled_from([1.0, 8.0])), fixed_slots=draw(st.booleans())
+    )
+    candidate = Candidate("i", "m", "m")
+    instance.in_flight = draw(counts)
+    instance.awaiting_first_token = draw(st.integers(0, instance.in_flight))
+    instance.pending_prefill_tokens = draw(st.integers(0, 10**6)) if instance.awaiting_first_token else 0
+    instance.context_tokens = draw(st.integers(-100, 10**6))
+    instance.dispatched_since_report, instance.ended_since_report = draw(counts), draw(counts)
+    instance.report = LoadReport(
+        running=draw(unknown | counts),
+        waiting=draw(unknown | counts),
+        kv_usage=draw(unknown | st.floats(0.0, 1.0)),
+        kv_capacity_tokens=draw(unknown | st.integers(0, 10**6)),
+        loaded_models=draw(
+            unknown | st.sampled_from([frozenset(), frozenset({"m"}), frozenset({"m:latest"})])
+        ),
+    )
+    if draw(st.booleans()):
+        instance.profiles["m"] = profile(draw(st.sampled_from(PROFILES)))
+    stats = FleetStats(UNTRAINED).of(candidate, instance)
+    stats.lengths.prompt_ratio = draw(st.floats(0.1, 10.0))
+    stats.lengths.mean_prompt_tokens = draw(st.floats(1.0, 1e5))
+    stats.prefills.add(draw(st.floats(0.0, 1e6)), draw(st.floats(0.0, 20.0)))
+    for residuals in (stats.ttft, stats.tpot):
+        for stratum, residual in draw(st.lists(st.tuples(st.integers(0, 2), log_errors), max_size=40)):
+            residuals.observe(stratum, residual)
+    for estimate_s, actual_s in draw(
+        st.lists(st.tuples(st.floats(1e-3, 1.0), st.floats(1e-3, 1.0)), max_size=5)
+    ):
+        stats.shrinkage.observe(estimate_s, actual_s)
+    return stats, candidate, instance
+
+
+PROFILES = sorted(names())[:12]
+
+
+@given(
+    st.lists(loaded_instances(), max_size=4),
+    st.integers(0, 300_000),
+    st.floats(0.0, 1.0),
+    st.integers(1, 5000) | st.none(),
+)
+def test_the_analytic_estimates(
+    at: list[tuple[CandidateStats, Candidate, Instance]], tokens: int, cached: float, cap: int | None
+) -> None:
+    table = lengths.LengthTable(PRIOR_SHARES)
+    answers = [answer_length(table, cap, 1, table)] * len(at)
+    columns = [[each[column] for each in at] for column in range(3)]
+    found, wanted = (
+        kernel(*columns, tokens, [cached * tokens] * len(at), answers, 30.0)
+        for kernel in (estimates.analytic_estimates, estimates_in_python.analytic_estimates)
+    )
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert type(ours) is type(theirs)
+        assert type(ours.estimate) is type(theirs.estimate)
+        assert ours[4:] == theirs[4:]
+        assert list(map(type, ours.estimate)) == list(map(type, theirs.estimate))
+        close([*ours.estimate, *ours[1:4]], [*theirs.estimate, *theirs[1:4]], 1e-9)
 
 
 # --- what does not fit ---------------------------------------------------------------------------------

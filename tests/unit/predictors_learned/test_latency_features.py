@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from predictors.analytic.estimate import Estimate
+from predictors.kernels.reference.estimates import Estimate
 from predictors.learned.latency.features import EVENT_FEATURES, LATENCY_FEATURES, TARGET_FEATURES
 from predictors.learned.latency.history import InstanceHistory
 from router.core.state import Instance

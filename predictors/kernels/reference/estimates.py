@@ -1,0 +1,269 @@
+"""The analytic estimate of TTFT and TPOT: from an instance's queue and its engine profile, with its online correction.
+
+TTFT from the dispatch on, for continuous batching with chunked prefill (Sarathi-Serve, arXiv 2403.02310):
+
+    load of the model (Ollama, when it is not in memory)
+    + wait for a seat, when all sequences or nearly all KV memory are taken
+    + the rest of the present step (half of a step)
+    + steps over the prompts ahead and the request's own prompt, interleaved with the decoding batch
+
+TPOT: one step over the batch that will be decoding, with the request in it, stretched by the prefills that
+fall in between. Those prefills belong to requests that have not come yet, so their rate is taken from the recent past
+(`PrefillRate`): with prefill work arriving at w seconds a second, tpot = step / (1 - w).
+
+Ollama runs llama.cpp, which batches continuously too, over `slots` sequences. All times are wall seconds: profile
+seconds / speed.
+"""
+
+# A branch costs half of a call of max() or min(), and this runs for each candidate of each request.
+# ruff: noqa: PLR1730
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp
+from typing import NamedTuple
+
+from predictors.kernels.interfaces import CandidateErrors, CappedLength, ErrorWindow, StepConstants
+from router.core.state import Instance
+from router.core.types import Candidate
+
+#: The largest share of time that prefills of other requests are expected to take from a decoding sequence.
+MOST_PREFILL_SHARE = 0.9
+#: The constants of an engine's steps (`predictors.analytic.physical.StepCosts`).
+CONSTANTS = (
+    "overhead_s", "floor_s", "token_s", "extra_s", "seq_s", "kv_token_s", "pair_s", "load_s", "kv_capacity_tokens",
+    "batched_tokens", "seats",
+)  # fmt: skip
+
+
+class Estimate(NamedTuple):
+    """The analytic estimate of TTFT and TPOT in seconds, and its online correction.
+
+    The corrected estimate is `ttft_s * exp(ttft_bias)` and `tpot_s * exp(tpot_bias)`. Each bias is the median log error
+    of `*_count` observations under a load of the same stratum. Tokens are as the engine would count them. `step_s` is
+    one decoding step of the engine at its present load.
+    """
+
+    ttft_s: float
+    tpot_s: float
+    ttft_stratum: int
+    tpot_stratum: int
+    ttft_bias: float
+    tpot_bias: float
+    ttft_count: int
+    tpot_count: int
+    prompt_tokens: float
+    cached_tokens: float
+    output_tokens: float
+    pending_tokens: float
+    step_s: float
+
+
+class AnalyticEstimate(NamedTuple):
+    """`ttft_errors` and `tpot_errors` are the windows of the estimate's own log errors under the present load. `e2e_s` is
+    the corrected E2E, by which candidates are ranked before the latency model predicts. `raw_tpot_s` is TPOT before
+    shrinking, `memory_ratio` the closed form of `predictors.learned.memory`."""
+
+    estimate: Estimate
+    raw_tpot_s: float
+    memory_ratio: float
+    e2e_s: float
+    ttft_errors: ErrorWindow
+    tpot_errors: ErrorWindow
+
+
+def analytic_estimates(
+    stats: Sequence[CandidateErrors],
+    candidates: Sequence[Candidate],
+    instances: Sequence[Instance],
+    request_tokens: float,
+    cached: Sequence[float],
+    answers: Sequence[CappedLength],
+    now: float,
+) -> list[AnalyticEstimate]:
+    """One for each candidate. `request_tokens` are those of the prompt and `cached` those of it that need no prefill there,
+    both in the router's estimate."""
+    return [
+        _analytic_estimate(*each, request_tokens, now)
+        for each in zip(stats, candidates, instances, cached, answers, strict=True)
+    ]
+
+
+def _analytic_estimate(
+    stats: CandidateErrors,
+    candidate: Candidate,
+    instance: Instance,
+    cached_tokens: float,
+    answer: CappedLength,
+    request_tokens: float,
+    now: float,
+) -> AnalyticEstimate:
+    costs, lengths = stats.costs, stats.lengths
+    ratio = lengths.prompt_ratio
+    prompt_tokens = request_tokens * ratio
+    cached_tokens *= ratio
+    pending_tokens = instance.pending_prefill_tokens * ratio
+    ttft_s, raw_tpot_s, ttft_stratum, tpot_stratum, step_s, memory_ratio = physical_estimate(
+        costs,
+        instance,
+        prompt_tokens,
+        cached_tokens,
+        pending_tokens,
+        answer.mean,
+        answer.usual_mean,
+        lengths.mean_prompt_tokens,
+        stats.prefills.tokens_per_s(now),
+    )
+    if is_unloaded(instance, candidate.upstream_model):
+        ttft_s += costs.load_s
+        ttft_stratum = 2
+    ttft_errors, tpot_errors = stats.ttft.windows[ttft_stratum], stats.tpot.windows[tpot_stratum]
+    tpot_s, ttft_bias, tpot_bias = stats.shrinkage.shrunk(raw_tpot_s), ttft_errors.median, tpot_errors.median
+    return AnalyticEstimate(
+        Estimate(
+            ttft_s,
+            tpot_s,
+            ttft_stratum,
+            tpot_stratum,
+            ttft_bias,
+            tpot_bias,
+            ttft_errors.count,
+            tpot_errors.count,
+            prompt_tokens,
+            cached_tokens,
+            answer.usual_capped,
+            pending_tokens,
+            step_s,
+        ),
+        raw_tpot_s,
+        memory_ratio,
+        ttft_s * exp(ttft_bias) + tpot_s * exp(tpot_bias) * answer.long_mean,
+        ttft_errors,
+        tpot_errors,
+    )
+
+
+def is_unloaded(instance: Instance, upstream_model: str) -> bool:
+    """Whether the engine reports that the model is not in memory (Ollama). Unknown counts as loaded."""
+    loaded = instance.report.loaded_models
+    return loaded is not None and upstream_model not in loaded and f"{upstream_model}:latest" not in loaded
+
+
+def physical_estimate(
+    costs: StepConstants,
+    instance: Instance,
+    prompt_tokens: float,
+    cached_tokens: float,
+    pending_tokens: float,
+    output_tokens: float,
+    mean_output_tokens: float,
+    mean_prompt_tokens: float,
+    prefill_tokens_per_s: float,
+) -> tuple[float, float, int, int, float, float]:
+    """(TTFT in seconds from the dispatch, TPOT in seconds, stratum of TTFT, stratum of TPOT, seconds of one step with the
+    request in the batch, share of KV memory held over its life) of one more request.
+
+    `pending_tokens` are the tokens of the prompts ahead that have no first token. `output_tokens` are expected of this
+    request, `mean_*` of the model's other requests. `prefill_tokens_per_s` is the recent rate of prefills. The time to
+    load a model is not included.
+    """
+    floor_s = costs.floor_s
+    token_s = costs.token_s
+    token_cost_s = costs.extra_s
+    pair_s = costs.pair_s
+    running = instance.running
+    awaiting = instance.awaiting_first_token
+    own_decoding = instance.in_flight - awaiting
+    decoding = running - awaiting
+    if decoding < 0:
+        decoding = 0
+    seats = costs.seats
+
+    # KV in use now: our decoding sequences have half of their expected output still to come.
+    kv_tokens = instance.context_tokens - 0.5 * mean_output_tokens * own_decoding
+    if kv_tokens < 0.0:
+        kv_tokens = 0.0
+    if decoding > own_decoding:
+        # Other routers or clients use the engine too: take its own figure, else count their sequences as average ones.
+        report = instance.report
+        kv_tokens += (decoding - own_decoding) * (mean_prompt_tokens + 0.5 * mean_output_tokens)
+        if report.kv_usage is not None:
+            kv_tokens = report.kv_usage * (report.kv_capacity_tokens or costs.kv_capacity_tokens)
+    fixed_s = costs.overhead_s + kv_tokens * costs.kv_token_s + decoding * costs.seq_s
+
+    ttft_s = 0.0
+    stratum = 0
+    waits = running >= seats
+    capacity_tokens = costs.kv_capacity_tokens
+    excess_tokens = kv_tokens + pending_tokens + prompt_tokens - capacity_tokens
+    if waits or (excess_tokens > 0.0 and decoding):
+        batch = running if running < seats else seats
+        linear_s = batch * token_s
+        step_s = fixed_s + (linear_s if linear_s > floor_s else floor_s) + batch * token_cost_s
+        # Each of `batch` sequences ends once in E[output] steps and frees its seat and its KV.
+        if waits:
+            ttft_s = (running - seats + 1) / seats * mean_output_tokens * step_s
+            decoding = min(decoding, seats - 1)
+        if excess_tokens > 0.0 and decoding:
+            kv_wait_s = excess_tokens / max(kv_tokens, 1.0) * mean_output_tokens * step_s
+            if kv_wait_s > ttft_s:
+                ttft_s = kv_wait_s
+        stratum = 2
+
+    new_tokens = prompt_tokens - cached_tokens
+    if new_tokens < 1.0:
+        new_tokens = 1.0
+    budget = costs.batched_tokens - decoding
+    if budget < 16:
+        budget = 16
+    work_tokens = new_tokens
+    if running:
+        first = pending_tokens if pending_tokens < budget else budget
+        tokens = first + decoding
+        linear_s = tokens * token_s
+        ttft_s += 0.5 * (fixed_s + (linear_s if linear_s > floor_s else floor_s) + tokens * token_cost_s)
+        work_tokens += pending_tokens - first
+    if work_tokens >= budget:
+        full_steps, work_tokens = divmod(work_tokens, budget)
+        tokens = budget + decoding
+        linear_s = tokens * token_s
+        ttft_s += full_steps * (
+            fixed_s + (linear_s if linear_s > floor_s else floor_s) + tokens * token_cost_s
+        )
+    if work_tokens:
+        tokens = work_tokens + decoding
+        linear_s = tokens * token_s
+        ttft_s += fixed_s + (linear_s if linear_s > floor_s else floor_s) + tokens * token_cost_s
+    ttft_s += new_tokens * (cached_tokens + 0.5 * (new_tokens + 1.0)) * pair_s
+    if pending_tokens:
+        ttft_s += 0.5 * pending_tokens * pending_tokens / (awaiting or 1) * pair_s
+        if not stratum:
+            stratum = 1
+
+    # Decode: by then the requests ahead decode too.
+    others = decoding + awaiting
+    if others >= seats:
+        others = seats - 1
+    batch = others + 1
+    linear_s = batch * token_s
+    linear_s = linear_s if linear_s > floor_s else floor_s
+    tpot_s = (
+        fixed_s
+        + linear_s
+        + batch * token_cost_s
+        + (batch - decoding) * costs.seq_s
+        + (pending_tokens + prompt_tokens + 0.5 * output_tokens) * costs.kv_token_s
+    )
+    step_s = tpot_s
+    held = (kv_tokens + pending_tokens + prompt_tokens + 0.5 * output_tokens) / capacity_tokens
+    if prefill_tokens_per_s:
+        # What a prompt adds to the step that prefills it, per token of the prompt.
+        prefill_s = (batch + mean_prompt_tokens) * token_s - linear_s
+        if prefill_s < 0.0:
+            prefill_s = 0.0
+        share = prefill_tokens_per_s * (
+            prefill_s / mean_prompt_tokens + token_cost_s + 0.5 * mean_prompt_tokens * pair_s
+        )
+        tpot_s /= 1.0 - (share if share < MOST_PREFILL_SHARE else MOST_PREFILL_SHARE)
+    tpot_stratum = 0 if batch <= 4 else (1 if batch <= 32 else 2)
+    return ttft_s, tpot_s, stratum, tpot_stratum, step_s, held if held < 1.0 else 1.0
