@@ -5,8 +5,8 @@ Timers of one time fire in the order in which they were set. A loop that waits f
 brings raises `Deadlock`.
 
 Both ends of a connection may live on the loop: what one end writes to a loopback socket is there for the other
-end at once, so the clock waits for it. aiosqlite's threads are known too (`SqliteQueue`). Other processes and
-other threads are not: whoever waits for them needs the machine's clock.
+end at once, so the clock waits for it. aiosqlite's threads are known too (`SqliteQueue`), and the process that writes
+records (`AwaitedWriterProcess`). Other processes and threads are not: whoever waits for them needs the machine's clock.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ import heapq
 import math
 import selectors
 from asyncio import events
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextvars import Context
 from itertools import count
 from queue import SimpleQueue
 from typing import Any, TypeVar
+
+from router.store.commits import Run, Written
+from router.store.writer_process import WriterProcess
 
 T = TypeVar("T")
 
@@ -132,6 +135,24 @@ class SqliteQueue(SimpleQueue[Any]):
         if future is not None and isinstance(loop, VirtualTimeLoop):
             loop.stand_still(future)
         super().put_nowait(item)
+
+
+class AwaitedWriterProcess(WriterProcess):
+    """In place of `router.store.writer_process.WriterProcess`: virtual time stands still while it works."""
+
+    async def started(self) -> None:
+        await _still(super().started())
+
+    async def commit(self, run: Run, lines: Sequence[bytes]) -> Written:
+        return await _still(super().commit(run, lines))
+
+
+async def _still(work: Coroutine[Any, Any, T]) -> T:
+    doing = asyncio.ensure_future(work)
+    loop = doing.get_loop()
+    if isinstance(loop, VirtualTimeLoop):
+        loop.stand_still(doing)
+    return await doing
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

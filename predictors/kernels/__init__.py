@@ -35,7 +35,8 @@ def _why_not_native() -> str | None:
     try:
         from predictors.kernels.native import distributions, estimates, networks
     except ImportError as error:
-        return f"they are not compiled ({error})"
+        reason, _, _ = str(error).partition(" (")
+        return f"they are not compiled ({reason})"
     folder = Path(__file__).parent / "native"
     for module in (distributions, estimates, networks):
         sources = [folder / "arithmetic.pxd", folder / f"{module.__name__.rpartition('.')[2]}.pyx"]

@@ -39,7 +39,8 @@ from router.request import body as bodies
 from router.request.key_terms import KeyTerms
 from router.request.prompt import PromptFacts, bound_around, leading_chars, prompt_facts, prompt_texts
 from router.request.validation import MAX_NAME_CHARS
-from router.store.records import MAX_PROMPT_CHARS, RequestRecord
+from router.store.entries import MAX_PROMPT_CHARS
+from router.store.records import RequestRecord
 
 logger = logging.getLogger("headway")
 

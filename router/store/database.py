@@ -25,8 +25,7 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from router.store import schema
-from router.store.sqlite_file import LostFileError
+from router.store import faults, schema
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +34,7 @@ BUSY_TIMEOUT_MS = 2000
 CONNECT_TIMEOUT_S = 10
 #: How long an answer may take: a server or network may vanish without an error.
 COMMAND_TIMEOUT_S = 60.0
+_CLOSE_TIMEOUT_S = 1.0
 # Several processes that open a new file at once take turns.
 _LOCKED_WAIT_S = 30.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.6
@@ -108,17 +108,36 @@ def create_engine(url: URL, command_timeout_s: float | None = COMMAND_TIMEOUT_S)
     return engine
 
 
+async def dispose(engine: AsyncEngine) -> None:
+    """Close an engine's idle connections. One to a server that does not answer is given up after a second."""
+    while True:
+        try:
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                return await engine.dispose()
+        except TimeoutError:
+            continue  # asyncpg has aborted that connection; the others are still to be closed
+
+
+def sqlite_pragmas() -> list[str]:
+    """The settings of each connection to a file with tables. WAL: readers and the writer do not wait for each other. synchronous=NORMAL: a commit
+    is in the page cache (a killed process loses nothing); checkpoints write it to disk."""
+    return [
+        f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}",
+        "PRAGMA journal_mode=WAL",
+        "PRAGMA synchronous=NORMAL",
+        "PRAGMA journal_size_limit=67108864",
+    ]
+
+
 def _set_pragmas(connection: Any, _record: object) -> None:
-    """WAL: readers and the writer do not wait for each other. synchronous=NORMAL: a commit is in the page cache (a killed
-    process loses nothing); checkpoints write it to disk."""
     cursor = connection.cursor()
     try:
         cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
         cursor.execute("PRAGMA page_count")
         if cursor.fetchone() == (0,):  # on a file with tables it has no effect, but waits for who writes
             cursor.execute("PRAGMA auto_vacuum=INCREMENTAL")
-        for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "journal_size_limit=67108864"):
-            cursor.execute(f"PRAGMA {pragma}")
+        for pragma in sqlite_pragmas():
+            cursor.execute(pragma)
     except BaseException:
         # The pool does not know the connection yet, and its thread would outlive the event loop.
         connection.close()
@@ -232,31 +251,10 @@ def may_pass(error: Exception) -> bool:
     return state[:2] in {"08", "53", "57"} or "locked" in str(cause) or isinstance(cause, OSError)
 
 
-#: The driver's names for faults of a file, and what they mean. Unlike a lock they last until someone acts.
-_FILE_FAULTS = {
-    "SQLITE_FULL": "the disk is full",
-    "SQLITE_READONLY": "the database file cannot be written: it or its file system is read-only",
-    "SQLITE_CANTOPEN": "the database file cannot be opened",
-    "SQLITE_IOERR": "the disk refuses to read or write the database file",
-    "SQLITE_CORRUPT": "the database file is damaged",
-    "SQLITE_NOTADB": "the database file is not a SQLite database",
-}
-#: Another process has the file locked; a statement was interrupted.
-_PASSING = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_INTERRUPT")
-
-
 def file_fault(error: BaseException) -> str | None:
     """What is wrong with a SQLite file, in one clause; None for any other error."""
-    if isinstance(error, LostFileError):
-        return str(error)
-    cause = error.orig if isinstance(error, DBAPIError) else error
-    name = getattr(cause, "sqlite_errorname", "")
-    if not name or name.startswith(_PASSING):
-        return None
-    return next(
-        (words for start, words in _FILE_FAULTS.items() if name.startswith(start)),
-        f"the database refuses ({name})",
-    )
+    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    return faults.file_fault(cause)
 
 
 def safe_reason(error: Exception) -> str:

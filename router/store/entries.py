@@ -1,21 +1,58 @@
-"""One finished request on its way to the database: its rows, and their line in the spool.
+"""One finished request on its way to the database: its rows, and the line that carries them.
 
-A line is `CRC JSON\\n`: the CRC-32 of the JSON in eight hexadecimal digits, which detects a torn or damaged line.
-The JSON is `[request, [attempt, ...], explanation, prompt]`, the rows in the order of their columns.
+The serving process makes the line; the writer process and the spool take it as it is. A line is `CRC JSON TAB BLOB\\n`: the
+CRC-32 of what follows it in eight hexadecimal digits, which detects a torn or damaged line; the JSON
+`[request, [attempt, ...], prompt]`, rows in the order of their columns; and the explanation's blob, if there is one. Neither
+contains a tab. This module imports no database library: the writer process is small.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 from zlib import crc32
 
 import orjson
 
-from router.store import explanations
-from router.store.records import RequestRecord, Row, attempt_row, clean_prompt, corrected_row, request_row
+#: Text from outside (requested model names, ids, upstream error texts) is cut to this length.
+MAX_TEXT_CHARS = 256
+MAX_PROMPT_CHARS = 65_536
+_INT64_MAX = 2**63 - 1
 
-#: Errors of a record or row that fits no table, while it is turned into rows or a line.
-UNFIT = (KeyError, TypeError, ValueError, AttributeError)
+Row = tuple[Any, ...]
+
+#: The columns of rows, in order (`router.store.writer_settings` compares them with the tables).
+REQUEST_COLUMNS: tuple[str, ...] = (
+    *(
+        "id",
+        "client_request_id",
+        "retry_count",
+        "received_at",
+        "api",
+        "key_name",
+        "policy",
+        "model_requested",
+    ),
+    *("model", "instance", "attempts", "hedged", "prompt_tokens", "max_tokens", "output_tokens"),
+    *("finish_reason", "decoded", "predicted_output_tokens_p50", "predicted_output_tokens_p90"),
+    *("predicted_ttft_s_p50", "predicted_ttft_s_p95", "predicted_e2e_s_p50", "predicted_e2e_s_p95"),
+    *(
+        "predicted_quality",
+        "predicted_cost_usd",
+        "artifact",
+        "propensity",
+        "queue_wait_s",
+        "ttft_s",
+        "tpot_s",
+    ),
+    *("itl_max_s", "e2e_s", "cost_usd", "slo_ttft_s", "slo_tpot_s", "slo_e2e_s", "slo_met", "max_cost_usd"),
+    *("budget_overrun_usd", "outcome", "error_code"),
+)
+ATTEMPT_COLUMNS: tuple[str, ...] = (
+    *("request_id", "number", "instance", "model", "started_at", "first_token_at", "ended_at"),
+    *("output_tokens", "cost_usd", "ended_how", "error"),
+)
+EXPLANATION_COLUMNS: tuple[str, ...] = ("request_id", "blob", "prompt")
 
 
 class Entry(NamedTuple):
@@ -25,21 +62,51 @@ class Entry(NamedTuple):
     attempts: list[Row]
     explanation: Row | None
 
+    @property
+    def id(self) -> str:
+        """The request's id."""
+        return str(self.request[0])
 
-def make_entry(record: RequestRecord, *, keep_prompts: bool) -> Entry | None:
-    """A record's rows; None if the record has no valid row. Bad values are corrected, and an explanation that cannot be
-    encoded is left out."""
-    try:
-        attempts = [attempt_row(record.id, attempt) for attempt in record.attempt_records]
-        blob = explanations.encode(record)
-        prompt = clean_prompt(record.prompt) if keep_prompts else None
-        return Entry(request_row(record), attempts, None if blob is None else (record.id, blob, prompt))
-    except UNFIT:
-        try:
-            attempts = [corrected_row(attempt_row(record.id, attempt)) for attempt in record.attempt_records]
-            return Entry(corrected_row(request_row(record)), attempts, None)
-        except UNFIT:
-            return None
+
+def to_line(request: Row, attempts: list[Row], blob: bytes | None, prompt: str | None) -> bytes:
+    """The line of these rows. Raises TypeError for a value that JSON cannot hold, such as a number of more than 64 bits."""
+    document = orjson.dumps((request, attempts, prompt))
+    if blob is not None:
+        document = b"%s\t%s" % (document, blob)
+    return b"%08x %s\n" % (crc32(document), document)
+
+
+def from_line(line: bytes) -> Entry | None:
+    """The entry of a line; None if the line is torn or damaged."""
+    document = line[9:-1]
+    if line[:9] != b"%08x " % crc32(document) or line[-1:] != b"\n":
+        return None
+    document, _, blob = document.partition(b"\t")
+    request, attempts, *others = orjson.loads(document)
+    if len(others) == 2 and others[0] is not None:  # a spool of version 0.1.0 has the blob inside the JSON
+        blob = others[0].encode()
+    explanation = (request[0], blob, others[-1]) if blob else None
+    return Entry(tuple(request), [tuple(attempt) for attempt in attempts], explanation)
+
+
+def find_line(request_id: str, lines: list[bytes]) -> bytes | None:
+    """The last of these lines that is the request's."""
+    start = b"[[%s," % orjson.dumps(request_id)
+    return next((line for line in reversed(lines) if line.startswith(start, 9)), None)
+
+
+def clean(text: str | None) -> str | None:
+    """Text that any database stores: no NUL, no control characters, no lone surrogates, bounded length."""
+    if text is None or (len(text) <= MAX_TEXT_CHARS and text.isprintable()):
+        return text
+    return "".join(c if c.isprintable() else "\ufffd" for c in text[:MAX_TEXT_CHARS])
+
+
+def clean_prompt(text: str | None) -> str | None:
+    """A prompt as stored: cut to `MAX_PROMPT_CHARS`, NULs and lone surrogates replaced."""
+    if text is None:
+        return None
+    return text[:MAX_PROMPT_CHARS].encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
 def corrected(entry: Entry) -> Entry:
@@ -52,28 +119,18 @@ def corrected(entry: Entry) -> Entry:
     )
 
 
-def to_line(entry: Entry) -> bytes:
-    """The entry as a line of the spool."""
-    try:
-        document = _dumped(entry)
-    except TypeError:  # a number of more than 64 bits, half a surrogate pair
-        document = _dumped(corrected(entry))
-    return b"%08x %s\n" % (crc32(document), document)
+def corrected_row(row: Row) -> Row:
+    """A row that a database refused, with every value corrected: clean text, integers of 64 bits, finite floats."""
+    return tuple(map(_corrected, row))
 
 
-def _dumped(entry: Entry) -> bytes:
-    blob, prompt = None, None
-    if entry.explanation is not None:
-        _, blob, prompt = entry.explanation
-        blob = blob.decode()  # JSON itself
-    return orjson.dumps((entry.request, entry.attempts, blob, prompt))
-
-
-def from_line(line: bytes) -> Entry | None:
-    """The entry of a line; None if the line is torn or damaged."""
-    document = line[9:-1]
-    if line[:9] != b"%08x " % crc32(document) or line[-1:] != b"\n":
-        return None
-    request, attempts, blob, prompt = orjson.loads(document)
-    explanation: tuple[Any, ...] | None = None if blob is None else (request[0], blob.encode(), prompt)
-    return Entry(tuple(request), [tuple(attempt) for attempt in attempts], explanation)
+def _corrected(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean(str(value))
+    if isinstance(value, bool) or value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, int):
+        return max(-_INT64_MAX, min(_INT64_MAX, value))
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    return None

@@ -14,7 +14,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, Table, func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from router.store import spending, tables
+from router.store import tables
+from router.store.totals import today
 
 #: What can be extracted.
 TABLES = {table.name: table for table in (tables.requests, tables.attempts, tables.feedback, tables.spend)}
@@ -61,7 +62,7 @@ class Extract:
         conditions: list[ColumnElement[bool]] = []
         if table is tables.spend:
             if self.since is not None:
-                conditions.append(table.c.day >= spending.today(self.since))
+                conditions.append(table.c.day >= today(self.since))
             if self.until is not None:
                 conditions.append(table.c.day <= _last_day(self.until))
             policy = table.c.policy
@@ -82,4 +83,4 @@ def _last_day(until: float) -> str:
     """The day of the last moment before a time."""
     at = datetime.fromtimestamp(until, UTC)
     midnight = (at.hour, at.minute, at.second, at.microsecond) == (0, 0, 0, 0)
-    return spending.today(until - 86_400.0 if midnight else until)
+    return today(until - 86_400.0 if midnight else until)

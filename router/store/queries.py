@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from sqlalchemy import Select, func, insert, select
@@ -22,6 +23,7 @@ from router.store.database import (
     StoreError,
     connect,
     create_engine,
+    dispose,
     driver_errors,
     is_bad_value,
     parse_url,
@@ -30,20 +32,25 @@ from router.store.database import (
     safe_reason,
     sqlite_path,
 )
+from router.store.entries import ATTEMPT_COLUMNS, REQUEST_COLUMNS, Entry
 from router.store.explanations import Explanation
 from router.store.keys import KeyTable
-from router.store.records import ATTEMPT_COLUMNS, REQUEST_COLUMNS, RequestRecord, attempt_row, request_row
 from router.store.retention import Retention
 from router.store.runs import Lost
 from router.store.spool import Spool
 from router.store.sqlite_file import SqliteFile
 from router.store.takeover import Takeover
+from router.store.totals import today
 from router.store.writer import CLOSE_TIMEOUT_S, Writer
+from router.store.writer_process import WriterProcess
+from router.store.writer_settings import writer_settings
 
 log = logging.getLogger(__name__)
 
 #: Disk space for records while the database is away.
 SPOOL_MB = 1024.0
+#: How long a start waits for the writer process.
+WRITER_START_S = 30.0
 #: How long a start waits for the rows of killed runs to be written.
 TAKE_UP_S = 5.0
 #: The longest wait of a read for records that finished before it.
@@ -56,7 +63,8 @@ MAX_LIMIT = 1000
 @dataclass(frozen=True, slots=True)
 class RecordCounts:
     """Counts for metrics. `lost` is over all runs in the store, the rest over this one. Of the `pending` records `spooled`
-    wait on disk. `file_losses`: how often the SQLite file was found moved, removed or replaced."""
+    wait on disk. `file_losses`: how often the SQLite file was found moved, removed or replaced;
+    `writer_restarts`: how often the writer process was started again."""
 
     finished: int
     recorded: int
@@ -67,6 +75,7 @@ class RecordCounts:
     spooled: int = 0
     spooled_bytes: int = 0
     file_losses: int = 0
+    writer_restarts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +97,13 @@ class Store:
         self._url = url
         self._engine = engine
         self._errors = driver_errors(url)
+        self._process: WriterProcess | None = None
         self._writer: Writer | None = None
         self._keyed: Path | None = None
         self._file: SqliteFile | None = None
         self._counts: runs.Counts | None = None
         self._lost = Lost()
+        self._temporary: TemporaryDirectory[str] | None = None
         self._taking_up: list[asyncio.Task[None]] = []
         self._tasks = Tasks()
 
@@ -116,8 +127,14 @@ class Store:
         unreachable, not writable, not our database, no counter file possible.
         """
         parsed = parse_url(url)
+        temporary = None
+        if parsed.get_backend_name() == "sqlite" and sqlite_path(parsed) is None:
+            # Two processes cannot share a database in memory.
+            temporary = TemporaryDirectory(prefix="headway-")
+            parsed = parsed.set(database=str(Path(temporary.name) / "headway.db"))
         engine = create_engine(parsed)
         store = cls(parsed, engine)
+        store._temporary = temporary
         try:
             await connect(parsed, engine, create=True, wait_s=wait_s)
             path = sqlite_path(parsed)
@@ -125,12 +142,12 @@ class Store:
             prefix = runs.file_prefix(parsed, spool_directory, state_dir)
             store._keyed = runs.keyed_path(prefix)
             await store._begin_run(prefix, spool_mb, keep_prompts, spool_directory is not None)
+            await store._take_up(prefix)
+            if spool_directory is not None:  # it may have been missing, or another, at the last start
+                await store._take_up(runs.file_prefix(parsed, None, state_dir))
         except BaseException:
-            await engine.dispose()
+            await store.close()
             raise
-        await store._take_up(prefix)
-        if spool_directory is not None:  # it may have been missing, or another, at the last start
-            await store._take_up(runs.file_prefix(parsed, None, state_dir))
         retention = Retention(parsed, engine, retain_days=retain_days, max_mb=max_mb)
         store._tasks.start(retention.run(), "retention")
         return store
@@ -160,17 +177,23 @@ class Store:
             raise StoreError(f"cannot write to the store {self.name}: {reason(error)}") from None
         spool = None if counts.path is None else Spool(counts.path, spool_mb * 1024 * 1024)
         self._counts = counts
-        self._writer = Writer(
-            self._url, self._engine, counts, spool=spool, file=self._file, keep_prompts=keep_prompts
-        )
+        self._process = WriterProcess(writer_settings(self._url, self._engine, self._file, counts.path))
+        self._writer = Writer(self._process, counts, spool=spool, file=self._file, keep_prompts=keep_prompts)
+        try:
+            async with asyncio.timeout(WRITER_START_S):
+                await self._process.started()
+        except (OSError, TimeoutError) as error:
+            how = str(error) or "it does not answer"
+            raise StoreError(f"the process that writes records does not start: {how}") from None
 
     async def _take_up(self, prefix: Path | None) -> None:
         """Take over from killed runs. After `TAKE_UP_S` this continues in the background."""
-        if prefix is None:
+        if prefix is None or self._process is None:
             return
+        takeover = Takeover(self._url, self._engine, self._process)
 
         async def take_up() -> None:
-            await Takeover(self._url, self._engine).run(prefix)
+            await takeover.run(prefix)
             with contextlib.suppress(*self._errors):
                 self._lost = await runs.lost_so_far(self._engine)
 
@@ -201,7 +224,9 @@ class Store:
             # Otherwise the file stays, and the next start counts the lost rows.
             self._counts.close(remove=accounted)
             self._writer = self._counts = None
-        await self._engine.dispose()
+        await dispose(self._engine)
+        if self._temporary is not None:
+            self._temporary.cleanup()
 
     # --- writing ------------------------------------------------------------------------------------
     @property
@@ -261,6 +286,7 @@ class Store:
             spooled,
             spooled_bytes,
             0 if self._file is None else self._file.losses,
+            writer.restarts,
         )
 
     async def add_feedback(self, request_id: str, quality: float, key_name: str | None) -> bool:
@@ -321,9 +347,9 @@ class Store:
         return row
 
     async def _pending_or_row(self, request_id: str) -> dict[str, Any] | None:
-        record = await self._unwritten(request_id)
-        if record is not None:
-            return dict(zip(REQUEST_COLUMNS, request_row(record), strict=True))
+        entry = await self._unwritten(request_id)
+        if entry is not None:
+            return dict(zip(REQUEST_COLUMNS, entry.request, strict=True))
         rows = await self.rows(select(tables.requests).where(tables.requests.c.id == request_id))
         if not rows and self._writer is not None and self._writer.spooled[0]:
             raise StoreError(
@@ -333,19 +359,18 @@ class Store:
 
     async def attempts(self, request_id: str) -> list[dict[str, Any]]:
         """The attempts of a request, in order."""
-        record = await self._unwritten(request_id)
-        if record is not None:
-            made = [attempt_row(record.id, attempt) for attempt in record.attempt_records]
-            return [dict(zip(ATTEMPT_COLUMNS, row, strict=True)) for row in made]
+        entry = await self._unwritten(request_id)
+        if entry is not None:
+            return [dict(zip(ATTEMPT_COLUMNS, row, strict=True)) for row in entry.attempts]
         table = tables.attempts
         query = select(table).where(table.c.request_id == request_id).order_by(table.c.number)
         return await self.rows(query)
 
     async def explanation(self, request_id: str) -> Explanation | None:
         """The data of the request's decisions; None if nothing was decided."""
-        record = await self._unwritten(request_id)
-        if record is not None:
-            blob = explanations.encode(record)
+        entry = await self._unwritten(request_id)
+        if entry is not None:
+            blob = None if entry.explanation is None else entry.explanation[1]
         else:
             table = tables.explanations
             rows = await self.rows(select(table.c.blob).where(table.c.request_id == request_id))
@@ -397,7 +422,7 @@ class Store:
     async def spent(self) -> dict[tuple[str, str], dict[str, float]]:
         """USD spent by (key, period) and run, for `State.load_spent`. Periods are today (UTC, `2026-11-22`) and `total`, the
         sum over all days. Requests without a key are under ""."""
-        day = spending.today(time.time())
+        day = today(time.time())
         await self.flush()
         return spending.spent(await self.rows(spending.spent_query(day)), day)
 
@@ -434,8 +459,8 @@ class Store:
             return True
         return self._writer.spooled[0] < FAR_BEHIND_RECORDS and await self._writer.flush(READ_FLUSH_S)
 
-    async def _unwritten(self, request_id: str) -> RequestRecord | None:
-        """The record if it is still unwritten after the writer was flushed."""
+    async def _unwritten(self, request_id: str) -> Entry | None:
+        """The rows of a record if it is still unwritten after the writer was flushed."""
         writer = self._writer
         if writer is None or (not writer.spooled[0] and await self.flush()):
             return None

@@ -1,23 +1,17 @@
 """The record of a request, which the gateway fills, and how it becomes rows.
 
-The hot path builds one `RequestRecord` and passes it to the writer. Everything below the classes runs in the writer.
+The hot path builds one `RequestRecord` and passes it to the writer.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
 from router.core.types import Decision, EndedHow, Outcome, Prediction, PromptFeatures, Slo
-from router.store import tables
-
-#: Text from outside (requested model names, ids, upstream error texts) is cut to this length.
-MAX_TEXT_CHARS = 256
-MAX_PROMPT_CHARS = 65_536
-_INT64_MAX = 2**63 - 1
+from router.store.entries import REQUEST_COLUMNS, Row, clean
 
 
 @dataclass(slots=True)
@@ -115,11 +109,6 @@ class RequestRecord:
         self.slo_e2e_s = slo.e2e_s
 
 
-Row = tuple[Any, ...]
-
-REQUEST_COLUMNS: tuple[str, ...] = tuple(column.name for column in tables.requests.columns)
-ATTEMPT_COLUMNS: tuple[str, ...] = tuple(column.name for column in tables.attempts.columns)
-
 # Text from outside goes through `clean`. Enumerations become plain strings: drivers are slow with subclasses of str, or refuse
 # them. All else is used unchanged.
 _CLEANED = {"client_request_id", "model_requested", "finish_reason"}
@@ -128,20 +117,6 @@ _CLEANED_AT = tuple(i for i, name in enumerate(REQUEST_COLUMNS) if name in _CLEA
 _OUTCOME_AT = REQUEST_COLUMNS.index("outcome")
 _OUTCOME_TEXT = {outcome: outcome.value for outcome in Outcome}
 _HOW_TEXT = {None: None} | {how: how.value for how in EndedHow}
-
-
-def clean(text: str | None) -> str | None:
-    """Text that any database stores: no NUL, no control characters, no lone surrogates, bounded length."""
-    if text is None or (len(text) <= MAX_TEXT_CHARS and text.isprintable()):
-        return text
-    return "".join(c if c.isprintable() else "\ufffd" for c in text[:MAX_TEXT_CHARS])
-
-
-def clean_prompt(text: str | None) -> str | None:
-    """A prompt as stored: cut to `MAX_PROMPT_CHARS`, NULs and lone surrogates replaced."""
-    if text is None:
-        return None
-    return text[:MAX_PROMPT_CHARS].encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
 def request_row(record: RequestRecord) -> Row:
@@ -170,20 +145,3 @@ def attempt_row(request_id: str, attempt: AttemptRecord) -> Row:
         _HOW_TEXT[attempt.ended_how],
         clean(attempt.error),
     )
-
-
-def corrected_row(row: Row) -> Row:
-    """A row that a database refused, with every value corrected: clean text, integers of 64 bits, finite floats."""
-    return tuple(map(_corrected, row))
-
-
-def _corrected(value: Any) -> Any:
-    if isinstance(value, str):
-        return clean(str(value))
-    if isinstance(value, bool) or value is None or isinstance(value, bytes):
-        return value
-    if isinstance(value, int):
-        return max(-_INT64_MAX, min(_INT64_MAX, value))
-    if isinstance(value, float) and math.isfinite(value):
-        return value
-    return None

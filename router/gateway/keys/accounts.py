@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from router.store.spending import today
 from router.store.state import TOTAL, Bucket, Budget
+from router.store.totals import today
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from router.gateway.routes.access import admin_only, client_key, not_found
 from router.gateway.service import Gateway
 from router.store.keys import StoredKey
 from router.store.spend_report import day, dimensions, spend_report
-from router.store.spending import today
 from router.store.state import TOTAL, Bucket
+from router.store.totals import today
 
 #: The parameters of a report.
 _By = Annotated[str, Query(description="any of day, key, policy, model; comma-separated")]

@@ -166,6 +166,11 @@ def _records(counts: RecordCounts) -> Iterator[Family]:
             "Times the SQLite file was found moved, removed or replaced.",
             counts.file_losses,
         ),
+        (
+            "headway_record_writer_restarts",
+            "Times the process that writes records was started again after it had died.",
+            counts.writer_restarts,
+        ),
     ):
         yield _value(counter, name, text, value)
     for name, text, waits in (

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from tests.integration.gateway.live import live, ollama, vllm
-from tests.virtual_time import SqliteQueue, VirtualTimeLoop
+from tests.virtual_time import AwaitedWriterProcess, SqliteQueue, VirtualTimeLoop
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
@@ -25,9 +25,10 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, LoopFactory
 
 
 @pytest.fixture(autouse=True, scope="package")
-def sqlite_threads_are_waited_for():
+def database_work_is_waited_for():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(aiosqlite.core, "SimpleQueue", SqliteQueue)
+        patch.setattr("router.store.queries.WriterProcess", AwaitedWriterProcess)
         yield
 
 

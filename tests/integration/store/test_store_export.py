@@ -18,8 +18,9 @@ from router.core.types import Outcome
 from router.export import Csv
 from router.store import extract, tables
 from router.store.database import parse_url
+from router.store.entries import REQUEST_COLUMNS
 from router.store.queries import Store
-from router.store.records import REQUEST_COLUMNS, RequestRecord, request_row
+from router.store.records import RequestRecord, request_row
 
 MakeRecord = Callable[..., RequestRecord]
 DAY_S = 86_400.0

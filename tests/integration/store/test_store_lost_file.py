@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from router.store.database import StoreError
+from router.store import writer_settings
+from router.store.database import StoreError, sqlite_pragmas
 from router.store.keys import StoredKey
 from router.store.queries import Store
 from router.store.records import RequestRecord
@@ -142,14 +143,14 @@ async def test_a_spool_whose_files_are_removed_too_loses_nothing_while_the_proce
 
 
 @contextmanager
-def files_no_larger_than(size_bytes: int) -> Iterator[None]:
-    """Writes beyond fail, as on a disk that is full (EFBIG instead of ENOSPC)."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+def files_no_larger_than(size_bytes: int, pid: int) -> Iterator[None]:
+    """Writes of a process beyond fail, as on a disk that is full (EFBIG instead of ENOSPC)."""
+    before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (size_bytes, before[1]))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
 
 
 async def test_a_disk_that_takes_no_more_is_told_and_rows_wait(
@@ -159,7 +160,9 @@ async def test_a_disk_that_takes_no_more_is_told_and_rows_wait(
     store = await Store.open(f"sqlite:///{path}")
     put(store, make_record(1))
     assert await store.flush()
-    with files_no_larger_than(Path(f"{path}-wal").stat().st_size):
+    pid = store.writer._process.pid
+    assert pid is not None
+    with files_no_larger_than(Path(f"{path}-wal").stat().st_size, pid):
         put(store, make_record(2))
         await until(lambda: store.fault is not None)
         assert store.fault in {"the disk is full", "the disk refuses to read or write the database file"}
@@ -171,21 +174,22 @@ async def test_a_disk_that_takes_no_more_is_told_and_rows_wait(
     assert len(ids_in(path)) == 2
 
 
-async def test_a_file_that_may_only_be_read_is_told(tmp_path: Path, make_record: MakeRecord) -> None:
+async def test_a_file_that_may_only_be_read_is_told(
+    tmp_path: Path, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "headway.db"
-    store = await Store.open(f"sqlite:///{path}")
+    with monkeypatch.context() as patched:
+        patched.setattr(writer_settings, "sqlite_pragmas", lambda: [*sqlite_pragmas(), "PRAGMA query_only=1"])
+        store = await Store.open(f"sqlite:///{path}")
     put(store, make_record(1))
-    assert await store.flush()
-    async with store._engine.connect() as connection:  # every later use is over this one connection
-        await connection.exec_driver_sql("PRAGMA query_only = 1")
-    put(store, make_record(2))
     await until(lambda: store.fault is not None)
     assert store.fault == "the database file cannot be written: it or its file system is read-only"
-    async with store._engine.connect() as connection:
-        await connection.exec_driver_sql("PRAGMA query_only = 0")
-    await until(lambda: store.writer.recorded == 2)
+    await until(lambda: store.counts().spooled == 1)
+    await store.close(timeout_s=1.0)
+    store = await Store.open(f"sqlite:///{path}")
     assert store.fault is None
     await store.close()
+    assert ids_in(path) == ["req_00000001"]
 
 
 async def test_a_locked_file_is_no_fault(

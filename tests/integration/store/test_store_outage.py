@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import signal
 import sqlite3
@@ -18,9 +19,9 @@ from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from router.core.types import Outcome
-from router.store import queries, spool, tables, writer
+from router.store import queries, spool, tables, writer, writer_settings
 from router.store.database import StoreError, create_engine, parse_url
-from router.store.entries import make_entry, to_line
+from router.store.lines import record_line
 from router.store.queries import Store
 from router.store.records import RequestRecord
 from router.store.retention import _LOCK, Retention
@@ -140,7 +141,7 @@ async def test_a_server_that_stops_answering_loses_nothing(
     make_record: MakeRecord,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(writer, "COMMIT_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(writer_settings, "COMMIT_TIMEOUT_S", 0.5)
     store = await Store.open(postgres_url, state_dir=tmp_path)
     ids: set[str] = set()
 
@@ -356,7 +357,7 @@ async def main():
             record = RequestRecord(f"req_{number:09d}", now, Outcome.OK, key_name="a", policy="p", cost_usd=0.001)
             store.writer.put(record)
         counts = store.counts()
-        print(number, now, counts.recorded, counts.spooled, flush=True)
+        print(number, now, counts.recorded, counts.spooled, store._process.pid, flush=True)
         await asyncio.sleep(0.005)
 
 asyncio.run(main())
@@ -365,12 +366,12 @@ asyncio.run(main())
 SAFE_AFTER_S = 0.5
 
 
+@pytest.mark.parametrize("both", [False, True], ids=["one", "both"])
 async def test_a_process_killed_while_it_spools_leaves_every_row(
-    request: pytest.FixtureRequest, store_url: str, tmp_path: Path
+    postgres: PostgresServer, store_url: str, tmp_path: Path, both: bool
 ) -> None:
-    """Killed twice: with the database away, and in the middle of writing what was spooled."""
+    """Killed while the database is away, alone or together with its writer process."""
     sqlite = store_url.startswith("sqlite")
-    server: PostgresServer = request.getfixturevalue("postgres")
     victim = subprocess.Popen(
         [sys.executable, "-c", VICTIM, store_url, str(tmp_path)],
         stdout=subprocess.PIPE,
@@ -379,11 +380,13 @@ async def test_a_process_killed_while_it_spools_leaves_every_row(
     )
     assert victim.stdout is not None
     seen: list[tuple[int, float]] = []
+    pids: set[int] = set()
 
     def watch(enough: Callable[[int, int], bool]) -> None:
         assert victim.stdout is not None
         for line in victim.stdout:
-            number, at, recorded, spooled = line.split()
+            number, at, recorded, spooled, pid = line.split()
+            pids.add(int(pid))
             seen.append((int(number), float(at)))
             if enough(int(recorded), int(spooled)):
                 return
@@ -391,6 +394,9 @@ async def test_a_process_killed_while_it_spools_leaves_every_row(
 
     def kill() -> None:
         victim.send_signal(signal.SIGKILL)
+        if both:
+            (pid,) = pids
+            os.kill(pid, signal.SIGKILL)
         assert victim.stdout is not None
         for line in victim.stdout.read().splitlines()[:-1]:  # the last may be torn
             number, at, *_ = line.split()
@@ -405,12 +411,12 @@ async def test_a_process_killed_while_it_spools_leaves_every_row(
                 await asyncio.to_thread(watch, lambda _, spooled: spooled > 500)
                 kill()
         else:
-            await asyncio.to_thread(server.kill)
+            await asyncio.to_thread(postgres.kill)
             try:
                 await asyncio.to_thread(watch, lambda _, spooled: spooled > 500)
                 kill()
             finally:
-                await asyncio.to_thread(server.start)
+                await asyncio.to_thread(postgres.start)
     finally:
         victim.kill()
 
@@ -446,17 +452,19 @@ async def test_rows_that_were_committed_before_the_kill_count_once(
     assert counts is not None
     counts.slots[1] += 20  # 20 more came and ended, and did not get further than the spool
     counts.slots[2] += 20
-    left = spool.Spool(counter, 1e6)
-    entries = [make_entry(make_record(number, cost_usd=1.0), keep_prompts=False) for number in range(10, 49)]
-    assert left.append([to_line(entry) for entry in entries if entry is not None])
+    run_id = store.run_id
+    # As a kill would: nothing is closed in order.
+    for task in (store.writer._ticker, store.writer._committer):
+        task.cancel()
+    await store.writer._process.aclose(10)
+    await store._tasks.stop()
+    left = store.writer._spool
+    assert left is not None
+    lines = [record_line(make_record(number, cost_usd=1.0), keep_prompts=False) for number in range(10, 49)]
+    assert left.append([line for line in lines if line is not None])
     with spool.segments(counter)[0].open("ab") as file:
         file.write(b"0000")
-    # As a kill would: nothing is closed in order.
-    run_id = store.run_id
     counts.close(remove=False)
-    for task in (store.writer._intake, store.writer._committer):
-        task.cancel()
-    await store._tasks.stop()
     await store._engine.dispose()
 
     again = await Store.open(store_url, state_dir=tmp_path)

@@ -8,15 +8,9 @@ from pathlib import Path
 import pytest
 
 from router.core.types import EndedHow, Outcome
+from router.store.entries import ATTEMPT_COLUMNS, REQUEST_COLUMNS
 from router.store.queries import Store
-from router.store.records import (
-    ATTEMPT_COLUMNS,
-    REQUEST_COLUMNS,
-    AttemptRecord,
-    RequestRecord,
-    attempt_row,
-    request_row,
-)
+from router.store.records import AttemptRecord, RequestRecord, attempt_row, request_row
 from router.store.runs import Lost
 
 MakeRecord = Callable[..., RequestRecord]

@@ -20,6 +20,8 @@ from router.store.records import RequestRecord
 from router.store.retention import Retention
 from router.store.runs import Counts, Lost
 from router.store.writer import Writer
+from router.store.writer_process import WriterProcess
+from router.store.writer_settings import writer_settings
 
 MakeRecord = Callable[..., RequestRecord]
 
@@ -90,9 +92,11 @@ async def test_a_full_buffer_drops_and_counts(
     store = await Store.open(f"sqlite:///{tmp_path / 'headway.db'}")
     engine = create_engine(url)
     counts = Counts("other", None)
+    assert store._file is not None
+    process = WriterProcess(writer_settings(url, engine, store._file, None))
     other = sqlite3.connect(tmp_path / "headway.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    writer = Writer(url, engine, counts, max_pending=100)
+    writer = Writer(process, counts, max_pending=100)
     for number in range(130):
         writer.put(make_record(number))
     assert (counts.finished, counts.dropped, writer.pending) == (130, 30, 100)

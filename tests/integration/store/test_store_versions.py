@@ -18,8 +18,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from router.cli import main
 from router.store import schema, tables
 from router.store.database import StoreError, create_engine, parse_url
+from router.store.entries import REQUEST_COLUMNS
 from router.store.queries import Store
-from router.store.records import REQUEST_COLUMNS, RequestRecord, request_row
+from router.store.records import RequestRecord, request_row
 
 MakeRecord = Callable[..., RequestRecord]
 FLEET = """

@@ -26,8 +26,8 @@ from router.gateway.telemetry.scrapes import metrics_text
 from router.gateway.telemetry.sources import BudgetLevel, Sources
 from router.gateway.telemetry.stalls import StallWatch
 from router.request.routing_input import ROUTING_HEADERS, RoutingInput
+from router.store.entries import ATTEMPT_COLUMNS, REQUEST_COLUMNS
 from router.store.queries import RecordCounts
-from router.store.records import ATTEMPT_COLUMNS, REQUEST_COLUMNS
 from router.store.runs import Lost
 from router.store.state import StateHealth
 from router.store.tables import metadata

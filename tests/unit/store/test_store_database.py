@@ -17,10 +17,9 @@ from router.store.database import (
     sqlite_path,
     with_password,
 )
-from router.store.inserts import Insert
+from router.store.entries import ATTEMPT_COLUMNS, EXPLANATION_COLUMNS, REQUEST_COLUMNS
 from router.store.queries import Store
-from router.store.records import REQUEST_COLUMNS
-from router.store.tables import requests
+from router.store.writer_settings import statements
 
 
 @pytest.mark.parametrize(
@@ -99,11 +98,15 @@ def test_bad_values_are_told_from_bad_days() -> None:
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"])
 def test_an_insert_takes_the_columns_in_order(backend: str) -> None:
-    insert = Insert(requests, backend)
-    assert insert.columns == REQUEST_COLUMNS
-    assert insert.one.endswith("ON CONFLICT DO NOTHING")
-    if insert.several is not None:
-        assert insert.several.count("?") == 20 * len(REQUEST_COLUMNS) < 999
+    sql = statements(backend)
+    for table, columns in (
+        ("requests", REQUEST_COLUMNS),
+        ("attempts", ATTEMPT_COLUMNS),
+        ("explanations", EXPLANATION_COLUMNS),
+    ):
+        insert = sql[f"insert_{table}"]
+        assert insert.startswith(f"INSERT INTO {table} ({', '.join(columns)}) VALUES")
+        assert insert.endswith("ON CONFLICT DO NOTHING")
 
 
 async def test_a_new_file_is_its_owners_alone(tmp_path):

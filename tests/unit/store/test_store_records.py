@@ -13,18 +13,15 @@ from hypothesis import strategies as st
 
 from router.core.types import Outcome, Prediction, Slo
 from router.store import tables
-from router.store.records import (
+from router.store.entries import (
     ATTEMPT_COLUMNS,
     MAX_TEXT_CHARS,
     REQUEST_COLUMNS,
-    AttemptRecord,
-    RequestRecord,
-    attempt_row,
     clean,
     clean_prompt,
     corrected_row,
-    request_row,
 )
+from router.store.records import AttemptRecord, RequestRecord, attempt_row, request_row
 
 MakeRecord = Callable[..., RequestRecord]
 

@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from router.store.entries import Entry, make_entry
+from router.store.entries import Entry, from_line
+from router.store.lines import record_line
 from router.store.records import RequestRecord
-from router.store.spending import Amounts, Totals, report_query, spent, today
+from router.store.spending import report_query, spent
+from router.store.totals import Amounts, Totals, today
 
 MakeRecord = Callable[..., RequestRecord]
 DAY_S = 86_400.0
@@ -17,7 +19,8 @@ DAY_S = 86_400.0
 @pytest.fixture
 def entry(make_record: MakeRecord) -> Callable[..., Entry]:
     def make(**fields: object) -> Entry:
-        made = make_entry(make_record(1, **fields), keep_prompts=False)
+        line = record_line(make_record(1, **fields), keep_prompts=False)
+        made = None if line is None else from_line(line)
         assert made is not None
         return made
 

@@ -8,11 +8,14 @@ import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
-from router.store.entries import from_line, make_entry, to_line
-from router.store.records import RequestRecord
+from router.store.entries import Entry, find_line, from_line, to_line
+from router.store.explanations import encode
+from router.store.lines import record_line
+from router.store.records import RequestRecord, attempt_row, request_row
 from router.store.spool import Spool, read_lines, segments
 
 MakeRecord = Callable[..., RequestRecord]
@@ -34,18 +37,31 @@ def drain(spool: Spool, limit: int = 7) -> list[int]:
 
 def test_an_entry_comes_back_as_it_was(make_record: MakeRecord) -> None:
     record = make_record(1, model_requested='a "name"\nwith, signs', prompt="é\n\u2028 end")
-    entry = make_entry(record, keep_prompts=True)
-    assert entry is not None
-    assert entry.explanation is not None
-    line = to_line(entry)
+    line = record_line(record, keep_prompts=True)
+    assert line is not None
     assert line.count(b"\n") == 1
-    assert from_line(line) == entry
+    attempts = [attempt_row(record.id, attempt) for attempt in record.attempt_records]
+    assert from_line(line) == Entry(
+        request_row(record), attempts, (record.id, encode(record), "é\n\u2028 end")
+    )
+
+
+def test_a_line_of_version_0_1_0_is_read() -> None:
+    """Its blob is a text inside the JSON, before the prompt."""
+    line = b'[["req_1",null],[["req_1",1]],"{\\"v\\":2}","a prompt"]'
+    line = b"%08x %s\n" % (crc32(line), line)
+    assert from_line(line) == Entry(("req_1", None), [("req_1", 1)], ("req_1", b'{"v":2}', "a prompt"))
+
+
+def test_a_line_is_found_by_its_requests_id() -> None:
+    lines = [to_line((f"req_{number}", at), [], None, None) for at, number in enumerate((1, 10, 1, 2))]
+    assert find_line("req_1", lines) == lines[2]
+    assert find_line("req_", lines) is None
 
 
 def test_a_damaged_line_is_known_as_one(make_record: MakeRecord) -> None:
-    entry = make_entry(make_record(1), keep_prompts=False)
-    assert entry is not None
-    line = to_line(entry)
+    line = record_line(make_record(1), keep_prompts=False)
+    assert line is not None
     for at in range(len(line)):
         damaged = line[:at] + bytes([line[at] ^ 1]) + line[at + 1 :]
         assert from_line(damaged) is None
@@ -54,9 +70,9 @@ def test_a_damaged_line_is_known_as_one(make_record: MakeRecord) -> None:
 
 def test_values_that_no_line_takes_are_made_fit(make_record: MakeRecord) -> None:
     record = make_record(1, max_tokens=10**30, key_name="half a \ud800 pair", prompt="p")
-    entry = make_entry(record, keep_prompts=True)
-    assert entry is not None
-    read = from_line(to_line(entry))
+    line = record_line(record, keep_prompts=True)
+    assert line is not None
+    read = from_line(line)
     assert read is not None
     assert 2**63 - 1 in read.request
     assert "half a \ufffd pair" in read.request

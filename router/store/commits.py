@@ -1,0 +1,159 @@
+"""How the writer process commits rows: each once, in one transaction with the totals that count it.
+
+A batch may come again: its commit had no answer, the process before this one was killed, or the rows of a killed run were
+spooled after they had been committed. So the rows that are there are looked up first, and only the others are written and
+counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from router.store.entries import Entry, Row, corrected
+from router.store.totals import Amounts, Totals
+
+
+class Run(NamedTuple):
+    """A run, with its counters for the table `runs` (None: they stay as they are)."""
+
+    id: str
+    arrived: int | None = None
+    finished: int | None = None
+    dropped: int | None = None
+
+
+class Written(NamedTuple):
+    """What became of a batch: rows that are `new`, and rows that no database accepts. The others were there already."""
+
+    new: int = 0
+    refused: int = 0
+
+
+class Database(Protocol):
+    """A connection that opens itself when a transaction begins. `sql` holds its statements by name
+    (`router.store.writer_settings`)."""
+
+    sql: Mapping[str, str]
+    #: What it raises while it is away.
+    errors: tuple[type[Exception], ...]
+
+    def is_bad_value(self, error: Exception) -> bool:
+        """Whether the same rows would fail again."""
+        ...
+
+    def begin(self, run_id: str) -> None:
+        """Begin a transaction, which waits until no other writes rows of this run."""
+        ...
+
+    def present(self, ids: Sequence[str]) -> set[str]:
+        """Those of these requests that have a row."""
+        ...
+
+    def execute(self, sql: str, rows: Iterable[Row]) -> None:
+        """Run a statement once for each row of parameters."""
+        ...
+
+    def select(self, sql: str, *parameters: Any) -> list[Row]:
+        """The rows of a query."""
+        ...
+
+    def commit(self) -> None:
+        """End the transaction."""
+        ...
+
+    def abandon(self) -> None:
+        """Give up the transaction, if there is one. Raises nothing."""
+        ...
+
+
+class Commits:
+    """Commits batches to one database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._run_id = ""
+        self._totals: Totals | None = None  # of that run; None: to be read
+
+    @property
+    def errors(self) -> tuple[type[Exception], ...]:
+        """What `write` raises while the database is away."""
+        return self._database.errors
+
+    def write(self, run: Run, entries: Sequence[Entry]) -> Written:
+        """Commit entries. A batch with a bad entry is halved until the entry is found, which is then corrected. Raises one of
+        `Database.errors` if the database is away; then a part may be committed."""
+        try:
+            return Written(new=self._commit(run, entries))
+        except self._database.errors as error:
+            if not self._database.is_bad_value(error):
+                raise
+        if len(entries) > 1:
+            half = len(entries) // 2
+            first, second = self.write(run, entries[:half]), self.write(run, entries[half:])
+            return Written(first.new + second.new, first.refused + second.refused)
+        try:
+            return Written(new=self._commit(run, [corrected(entries[0])]))
+        except self._database.errors as error:
+            if not self._database.is_bad_value(error):
+                raise
+        return Written(refused=1)
+
+    def _commit(self, run: Run, entries: Sequence[Entry]) -> int:
+        database = self._database
+        if run.id != self._run_id:
+            self._run_id, self._totals = run.id, None
+        try:
+            database.begin(run.id)
+            new = self._new(entries)
+            changed: Mapping[Any, Amounts] = {}
+            if new:
+                self._insert(new)
+                totals = self._totals
+                if totals is None or totals.forgot(new):
+                    totals = self._totals = self._read_totals(run.id)
+                changed = totals.with_entries(new)
+                # Always in the same order, so that no two transactions wait for each other's rows.
+                database.execute(
+                    database.sql["write_totals"],
+                    [(day, run.id, *others, *amounts) for (day, *others), amounts in sorted(changed.items())],
+                )
+            database.execute(
+                database.sql["count"], [(run.arrived, run.finished, len(new), run.dropped, run.id)]
+            )
+            database.commit()
+        except BaseException:
+            database.abandon()
+            self._totals = None  # the commit may have been done
+            raise
+        if self._totals is not None:
+            self._totals.adopt(changed)
+        return len(new)
+
+    def _new(self, entries: Sequence[Entry]) -> list[Entry]:
+        """The entries that are not there, each once."""
+        by_id: dict[str, Entry] = {}
+        for entry in entries:
+            by_id.setdefault(entry.id, entry)
+        for present in self._database.present(list(by_id)) if by_id else ():
+            del by_id[present]
+        return list(by_id.values())
+
+    def _insert(self, entries: Sequence[Entry]) -> None:
+        database = self._database
+        for name, rows in (
+            ("insert_requests", [entry.request for entry in entries]),
+            ("insert_attempts", [attempt for entry in entries for attempt in entry.attempts]),
+            (
+                "insert_explanations",
+                [entry.explanation for entry in entries if entry.explanation is not None],
+            ),
+        ):
+            if rows:
+                database.execute(database.sql[name], rows)
+
+    def _read_totals(self, run_id: str) -> Totals:
+        rows = self._database.select(self._database.sql["totals"], run_id)
+        return Totals(
+            {(day, key, policy, model): Amounts(*amounts) for day, _, key, policy, model, *amounts in rows}
+        )

@@ -1,0 +1,49 @@
+"""What an error of a database driver means. No database library is imported: the writer process uses this too."""
+
+from __future__ import annotations
+
+import os
+
+
+class LostFileError(OSError):
+    """The database file is not at its path. The message has no path: anyone may see it."""
+
+
+def lost_file(path: str, identity: tuple[int, int]) -> str | None:
+    """Why the SQLite file at `path` is not the one with this device and inode; None if it is."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        where = "file" if os.path.isdir(os.path.dirname(path)) else "directory"
+        return f"the database's {where} was moved or removed"
+    except OSError as error:
+        return f"the database file cannot be reached ({error.strerror})"
+    if (found.st_dev, found.st_ino) != identity:
+        return "another file has replaced the database"
+    return None
+
+
+#: The driver's names for faults of a file, and what they mean. Unlike a lock they last until someone acts.
+_FILE_FAULTS = {
+    "SQLITE_FULL": "the disk is full",
+    "SQLITE_READONLY": "the database file cannot be written: it or its file system is read-only",
+    "SQLITE_CANTOPEN": "the database file cannot be opened",
+    "SQLITE_IOERR": "the disk refuses to read or write the database file",
+    "SQLITE_CORRUPT": "the database file is damaged",
+    "SQLITE_NOTADB": "the database file is not a SQLite database",
+}
+#: Another process has the file locked; a statement was interrupted.
+_PASSING = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_INTERRUPT")
+
+
+def file_fault(error: BaseException) -> str | None:
+    """What is wrong with a SQLite file, in one clause; None for any other error."""
+    if isinstance(error, LostFileError):
+        return str(error)
+    name = getattr(error, "sqlite_errorname", "")
+    if not name or name.startswith(_PASSING):
+        return None
+    return next(
+        (words for start, words in _FILE_FAULTS.items() if name.startswith(start)),
+        f"the database refuses ({name})",
+    )

@@ -1,0 +1,76 @@
+"""The writer process's connection to a PostgreSQL server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import asyncpg  # type: ignore[import-untyped]
+
+from router.store.entries import Row
+
+_T = TypeVar("_T")
+
+
+class PostgresDatabase:
+    """A PostgreSQL server as `router.store.commits.Database`. `connect` are the arguments of `asyncpg.connect`. The event
+    loop runs only while a statement does."""
+
+    errors: tuple[type[Exception], ...] = (
+        asyncpg.PostgresError,
+        asyncpg.InterfaceError,
+        OSError,
+        ValueError,
+        TypeError,
+        OverflowError,
+    )
+
+    def __init__(self, sql: Mapping[str, str], connect: Mapping[str, Any]) -> None:
+        self.sql = sql
+        self._connect = connect
+        self._runner = asyncio.Runner()
+        self._connection: Any = None
+
+    def is_bad_value(self, error: Exception) -> bool:
+        state = getattr(error, "sqlstate", None)
+        if state is not None:
+            return str(state)[:2] in {"22", "23"}
+        return isinstance(error, (ValueError, TypeError, OverflowError))
+
+    def begin(self, run_id: str) -> None:
+        if self._connection is not None:
+            try:
+                self._begin(run_id)
+                return
+            except TimeoutError:
+                raise
+            except self.errors:
+                self.abandon()  # the server has restarted since the last commit
+        self._connection = self._run(asyncpg.connect(**self._connect))
+        self._begin(run_id)
+
+    def _begin(self, run_id: str) -> None:
+        self._run(self._connection.execute("BEGIN"))
+        self._run(self._connection.fetch(self.sql["lock_run"], run_id))
+
+    def present(self, ids: Sequence[str]) -> set[str]:
+        return {row[0] for row in self._run(self._connection.fetch(self.sql["present"], ids))}
+
+    def execute(self, sql: str, rows: Iterable[Row]) -> None:
+        self._run(self._connection.executemany(sql, rows))
+
+    def select(self, sql: str, *parameters: Any) -> list[Row]:
+        return [tuple(row) for row in self._run(self._connection.fetch(sql, *parameters))]
+
+    def commit(self) -> None:
+        self._run(self._connection.execute("COMMIT"))
+
+    def abandon(self) -> None:
+        """Close the connection: the server rolls back, also where it answers nothing."""
+        if self._connection is not None:
+            self._connection.terminate()
+            self._connection = None
+
+    def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        return self._runner.run(work)

@@ -1,0 +1,92 @@
+"""The writer process's connection to a SQLite file."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from router.store.entries import Row
+from router.store.faults import LostFileError, lost_file
+
+# Stays under 999 parameters, the limit of older SQLite versions.
+_IDS_A_QUERY = 500
+
+
+class SqliteDatabase:
+    """A SQLite file as `router.store.commits.Database`. `connect` are the arguments of `sqlite3.connect`, `pragmas` the
+    statements for a new connection. `path` and `identity` (device and inode) say which file it is: no other is written."""
+
+    errors: tuple[type[Exception], ...] = (sqlite3.Error, OSError, ValueError, TypeError, OverflowError)
+
+    def __init__(
+        self,
+        sql: Mapping[str, str],
+        connect: Mapping[str, Any],
+        pragmas: Sequence[str],
+        path: str,
+        identity: Sequence[int],
+    ) -> None:
+        self.sql = sql
+        self._connect = connect
+        self._pragmas = pragmas
+        self._path = path
+        self._identity = (identity[0], identity[1])
+        self._connection: sqlite3.Connection | None = None
+
+    def is_bad_value(self, error: Exception) -> bool:
+        if isinstance(error, (sqlite3.InterfaceError, sqlite3.ProgrammingError)):
+            return "bind" in str(error)  # sqlite3's words for a value of a type that it cannot bind
+        return isinstance(
+            error, (sqlite3.DataError, sqlite3.IntegrityError, ValueError, TypeError, OverflowError)
+        )
+
+    def begin(self, run_id: str) -> None:
+        self._require_file()
+        if self._connection is None:
+            connection = sqlite3.connect(**self._connect, isolation_level=None)
+            try:
+                for pragma in self._pragmas:
+                    connection.execute(pragma)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
+        self._connection.execute("BEGIN IMMEDIATE")
+
+    def present(self, ids: Sequence[str]) -> set[str]:
+        found: set[str] = set()
+        for start in range(0, len(ids), _IDS_A_QUERY):
+            part = ids[start : start + _IDS_A_QUERY]
+            query = self.sql["present"].format(", ".join("?" * len(part)))
+            found.update(row[0] for row in self._open.execute(query, part))
+        return found
+
+    def execute(self, sql: str, rows: Iterable[Row]) -> None:
+        self._open.executemany(sql, rows)
+
+    def select(self, sql: str, *parameters: Any) -> list[Row]:
+        return self._open.execute(sql, parameters).fetchall()
+
+    def commit(self) -> None:
+        self._require_file()
+        self._open.execute("COMMIT")
+
+    def abandon(self) -> None:
+        connection = self._connection
+        if connection is not None and connection.in_transaction:
+            try:
+                connection.execute("ROLLBACK")
+            except sqlite3.Error:
+                self._connection = None
+                connection.close()
+
+    @property
+    def _open(self) -> sqlite3.Connection:
+        assert self._connection is not None  # noqa: S101 (`begin` opens it)
+        return self._connection
+
+    def _require_file(self) -> None:
+        fault = lost_file(self._path, self._identity)
+        if fault is not None:
+            raise LostFileError(fault)

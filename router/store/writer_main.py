@@ -1,0 +1,86 @@
+"""The writer process: `python -m router.store.writer_main FD`, started by `router.store.writer_process`.
+
+It commits the finished requests of one serving process, outside of that process's interpreter lock. FD is its end of a
+socket pair. The first line that it reads is JSON: which database, and the SQL for it. A request is a line of JSON, `[run,
+arrived, finished, dropped, count]`, and `count` lines (`router.store.entries`). Each is answered by a line of JSON; an empty
+line says that the process is ready. When the socket ends it writes what it has received, and ends; no signal but SIGKILL ends it before.
+
+It locks the run's counter file (POSIX; the serving process's lock is flock's) for as long as it lives, so that nobody takes
+over the run of a killed process while its writer process still writes.
+
+It imports only what writing needs, so that it is small and starts fast.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import os
+import signal
+import socket
+import sys
+from contextlib import suppress
+from typing import Any
+
+import orjson
+
+from router.store.commits import Commits, Database, Run
+from router.store.entries import from_line
+from router.store.faults import file_fault
+
+_BUFFER_BYTES = 256 * 1024
+
+
+def main(end: socket.socket) -> None:
+    """Serve until the other side closes."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # those who stop a service signal all of its processes
+    with end.makefile("rb", _BUFFER_BYTES) as requests:
+        settings = requests.readline()
+        if not settings:
+            return
+        commits = _open(**orjson.loads(settings))
+        end.sendall(b"\n")
+        gc.freeze()
+        gc.disable()  # rows have no cycles
+        while head := requests.readline():
+            run_id, arrived, finished, dropped, count = orjson.loads(head)
+            lines = [requests.readline() for _ in range(count)]
+            answer = _answer(commits, Run(run_id, arrived, finished, dropped), lines)
+            with suppress(OSError):  # nobody waits for it any more
+                end.sendall(orjson.dumps(answer) + b"\n")
+
+
+def _open(run_file: str | None, **settings: Any) -> Commits:
+    if run_file is not None:
+        with suppress(OSError):  # it was moved, or some network file systems know one kind of lock only
+            fcntl.lockf(os.open(run_file, os.O_RDWR | os.O_CLOEXEC), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return Commits(_database(**settings))
+
+
+def _database(backend: str, **settings: Any) -> Database:
+    if backend == "postgresql":
+        from router.store.postgres_commits import PostgresDatabase
+
+        return PostgresDatabase(**settings)
+    from router.store.sqlite_commits import SqliteDatabase
+
+    return SqliteDatabase(**settings)
+
+
+def _answer(commits: Commits, run: Run, lines: list[bytes]) -> dict[str, Any]:
+    """`new` and `refused` rows; or the `error` (its type: a driver's message may quote a row), with the `fault` of a file, and
+    whether the database is `away`."""
+    try:
+        entries = [entry for entry in map(from_line, lines) if entry is not None]
+        written = commits.write(run, entries)
+    except commits.errors as error:
+        return {"error": type(error).__name__, "fault": file_fault(error), "away": True}
+    except Exception as error:  # noqa: BLE001 (the root of this process: a fault here must not end recording)
+        return {"error": type(error).__name__, "fault": None, "away": False}
+    return {"new": written.new, "refused": written.refused + len(lines) - len(entries)}
+
+
+if __name__ == "__main__":
+    with socket.socket(fileno=int(sys.argv[1])) as mine:
+        main(mine)

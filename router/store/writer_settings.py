@@ -1,0 +1,108 @@
+"""What a writer process is told when it starts: how to connect, and the SQL that it runs. SQLAlchemy compiles the SQL here,
+once, for a process that does not load SQLAlchemy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import BigInteger, Table, any_, bindparam, func, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import URL
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from router.store import tables
+from router.store.database import CONNECT_TIMEOUT_S, sqlite_pragmas
+from router.store.entries import ATTEMPT_COLUMNS, EXPLANATION_COLUMNS, REQUEST_COLUMNS
+from router.store.sqlite_file import SqliteFile
+from router.store.totals import Amounts
+
+#: PostgreSQL's time for a statement; after it the connection is closed.
+COMMIT_TIMEOUT_S = 15.0
+
+
+def writer_settings(
+    url: URL, engine: AsyncEngine, file: SqliteFile | None, run_file: Path | None
+) -> dict[str, Any]:
+    """The settings for a parsed URL and its engine. `file` is that of a SQLite store, `run_file` the run's counter file."""
+    backend = url.get_backend_name()
+    places, given = engine.dialect.create_connect_args(url)
+    connect = dict(given)
+    settings: dict[str, Any] = {
+        "backend": backend,
+        "sql": statements(backend),
+        "run_file": None if run_file is None else str(run_file.absolute()),
+        "connect": connect,
+    }
+    if file is not None:
+        connect["database"] = places[0]
+        return settings | {"pragmas": sqlite_pragmas(), "path": str(file.path), "identity": file.identity}
+    for name in ("prepared_statement_cache_size", "prepared_statement_name_func"):  # SQLAlchemy's own
+        connect.pop(name, None)
+    connect |= {"timeout": CONNECT_TIMEOUT_S, "command_timeout": COMMIT_TIMEOUT_S}
+    return settings
+
+
+def statements(backend: str) -> dict[str, str]:
+    """SQL by name for `sqlite` or `postgresql`. Parameters are positional, in the order in which `router.store.commits`
+    gives them."""
+    return _Compiler(backend).statements()
+
+
+class _Compiler:
+    def __init__(self, backend: str) -> None:
+        driver: Any = postgresql if backend == "postgresql" else sqlite
+        self._insert = driver.insert
+        self._dialect = (
+            postgresql.asyncpg.dialect()  # type: ignore[no-untyped-call]
+            if backend == "postgresql"
+            else sqlite.aiosqlite.dialect()
+        )
+
+    def statements(self) -> dict[str, str]:
+        requests, runs, spend = tables.requests, tables.runs, tables.spend
+        totals = self._insert(spend)
+        counts = ("arrived", "finished", "dropped")
+        return {
+            # Only one transaction of a run at a time. SQLite has one transaction at a time in any case.
+            "lock_run": self._sql(
+                select(runs.c.recorded).where(runs.c.id == bindparam("run_id")).with_for_update(), ["run_id"]
+            ),
+            "present": self._sql(
+                select(requests.c.id).where(requests.c.id == any_(bindparam("ids"))), ["ids"]
+            )
+            if self._dialect.name == "postgresql"
+            else "SELECT id FROM requests WHERE id IN ({})",
+            "insert_requests": self._insert_rows(requests, REQUEST_COLUMNS),
+            "insert_attempts": self._insert_rows(tables.attempts, ATTEMPT_COLUMNS),
+            "insert_explanations": self._insert_rows(tables.explanations, EXPLANATION_COLUMNS),
+            "totals": self._sql(select(spend).where(spend.c.run_id == bindparam("run_id")), ["run_id"]),
+            "write_totals": self._sql(
+                totals.on_conflict_do_update(
+                    index_elements=list(spend.primary_key.columns),
+                    set_={name: totals.excluded[name] for name in Amounts._fields},
+                ),
+                [column.name for column in spend.columns],
+            ),
+            "count": self._sql(
+                update(runs)
+                .where(runs.c.id == bindparam("run_id"))
+                .values(
+                    {name: func.coalesce(bindparam(name, type_=BigInteger), runs.c[name]) for name in counts}
+                    | {"recorded": runs.c.recorded + bindparam("added")}
+                ),
+                ["arrived", "finished", "added", "dropped", "run_id"],
+            ),
+        }
+
+    def _insert_rows(self, table: Table, columns: Sequence[str]) -> str:
+        """Rows that are there stay as they are."""
+        return self._sql(self._insert(table).on_conflict_do_nothing(), columns)
+
+    def _sql(self, statement: Any, parameters: Sequence[str]) -> str:
+        names = list(parameters) if statement.is_insert else None
+        compiled = statement.compile(dialect=self._dialect, column_keys=names)
+        if list(compiled.positiontup) != list(parameters):
+            raise AssertionError(f"parameters in an unexpected order: {compiled.positiontup}")
+        return str(compiled)

@@ -1,0 +1,221 @@
+"""Ends of the processes: of the serving one, of its writer process, of both. Every row comes once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from router.store.database import StoreError
+from router.store.queries import Store
+from router.store.records import RequestRecord
+from router.store.runs import Lost
+from tests.integration.store.test_store_outage import everything_is_there, locked, put, until
+
+MakeRecord = Callable[..., RequestRecord]
+
+
+def writer_pid(store: Store) -> int:
+    pid = store.writer._process.pid
+    assert pid is not None
+    return pid
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs. One that has ended counts as gone, also where nobody has taken its exit code yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+async def test_a_writer_process_that_is_killed_loses_nothing(
+    store_url: str, tmp_path: Path, make_record: MakeRecord, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Killed again and again under load: also between a commit and its answer."""
+    store = await Store.open(store_url, state_dir=tmp_path)
+    ids: set[str] = set()
+    for kills in range(3):
+        before = store.counts().recorded
+        for _ in range(40):
+            for _ in range(20):
+                record = make_record(len(ids), cost_usd=0.001 * len(ids))
+                ids.add(record.id)
+                put(store, record)
+            await asyncio.sleep(0.005)
+        await until(lambda before=before: store.counts().recorded > before)
+        pid = writer_pid(store)
+        put(store, record := make_record(len(ids)))
+        ids.add(record.id)
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda kills=kills: store.counts().writer_restarts == kills + 1)
+    await until(lambda: store.counts().pending == 0)
+    assert not store.away
+    assert (store.counts().dropped, store.counts().recorded) == (0, len(ids))
+    assert "the writer process has ended (exit code -9)" in caplog.text
+    await store.close()
+    assert list(tmp_path.glob("*-run-*")) == []
+    await everything_is_there(store_url, ids)
+    reader = await Store.open_readonly(store_url)
+    assert [(run["clean"], run["recorded"]) for run in await reader.runs()] == [(True, len(ids))]
+    await reader.close()
+
+
+async def test_a_writer_process_that_is_killed_while_the_database_is_away_loses_nothing(
+    tmp_path: Path, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("router.store.database.BUSY_TIMEOUT_MS", 20)
+    url = f"sqlite:///{tmp_path / 'headway.db'}"
+    store = await Store.open(url)
+    ids = set()
+    async with locked(tmp_path / "headway.db"):
+        for number in range(200):
+            put(store, record := make_record(number))
+            ids.add(record.id)
+            if number % 50 == 0:
+                await until(lambda: store.writer._process._writer is not None)
+                os.kill(writer_pid(store), signal.SIGKILL)
+            await asyncio.sleep(0.005)
+        await until(lambda: store.counts().spooled == 200)
+        assert store.away
+    await until(lambda: store.counts().pending == 0)
+    assert store.counts().writer_restarts > 0
+    await store.close()
+    await everything_is_there(url, ids)
+
+
+async def test_a_writer_process_that_does_not_start_stops_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for executable, told in (
+        (tmp_path / "no-python", "No such file or directory"),
+        (Path("/bin/false"), "exit code 1"),
+    ):
+        monkeypatch.setattr(sys, "executable", str(executable))
+        with pytest.raises(StoreError, match=f"process that writes records does not start: {told}"):
+            await Store.open(f"sqlite:///{tmp_path / 'headway.db'}")
+    assert list(tmp_path.glob("*-run-*")) == []
+
+
+async def test_a_writer_process_that_cannot_be_started_again_leaves_rows_for_the_next_start(
+    tmp_path: Path, make_record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path / 'headway.db'}"
+    store = await Store.open(url)
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "executable", str(tmp_path / "no-python"))
+        os.kill(writer_pid(store), signal.SIGKILL)
+        await until(lambda: store.away)
+        put(store, make_record(1))
+        await until(lambda: store.counts().spooled == 1)
+        with pytest.raises(StoreError, match="is behind"):
+            await store.request("req_99999999", any_key=True)
+        assert await store.request("req_00000001", "team-a") is not None
+        async with asyncio.timeout(10):
+            await store.close()
+    again = await Store.open(url)
+    assert again.counts().lost == Lost()
+    assert await again.request("req_00000001", "team-a") is not None
+    await again.close()
+
+
+async def test_the_writer_process_ends_with_its_store_and_by_no_signal(
+    tmp_path: Path, make_record: MakeRecord
+) -> None:
+    store = await Store.open(f"sqlite:///{tmp_path / 'headway.db'}")
+    put(store, make_record(1))
+    assert await store.flush()
+    pid = writer_pid(store)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        os.kill(pid, number)
+    put(store, make_record(2))
+    assert await store.flush()
+    assert (writer_pid(store), store.counts().writer_restarts) == (pid, 0)
+    await store.close()
+    assert not is_alive(pid)
+
+
+VICTIM = """
+import asyncio, sys, time
+from pathlib import Path
+from router.core.types import Outcome
+from router.store import writer
+from router.store.queries import Store
+from router.store.records import RequestRecord
+
+async def main():
+    writer.SPOOL_AFTER_S = 1e9  # what survives is what the writer process has
+    store = await Store.open(sys.argv[1])
+    print("open", flush=True)
+    sys.stdin.readline()
+    for number in range(1000):
+        store.writer.arrived()
+        store.writer.put(RequestRecord(f"req_{number:09d}", time.time(), Outcome.OK, cost_usd=0.001))
+    while not store.writer._committing or store._process._writer.transport.get_write_buffer_size():
+        await asyncio.sleep(0.001)
+    store.writer.put(RequestRecord("req_too_late", time.time(), Outcome.OK))
+    await asyncio.sleep(0)
+    print(store._process.pid, flush=True)
+    time.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+async def test_the_writer_process_of_a_killed_process_writes_what_it_has_and_ends(tmp_path: Path) -> None:
+    """The next process waits for its end, so that it counts what was lost exactly."""
+    path = tmp_path / "headway.db"
+    url = f"sqlite:///{path}"
+    await (await Store.open(url)).close()
+    victim = subprocess.Popen(
+        [sys.executable, "-c", VICTIM, url],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert victim.stdout is not None
+    assert victim.stdin is not None
+    with victim.stdin, victim.stdout:
+        try:
+            assert await asyncio.to_thread(victim.stdout.readline) == "open\n"
+            async with locked(path):
+                victim.stdin.write("\n")
+                victim.stdin.flush()
+                pid = int(await asyncio.to_thread(victim.stdout.readline))
+                victim.kill()
+                victim.wait(10)
+                assert is_alive(pid)
+                opening = asyncio.create_task(Store.open(url))
+                await asyncio.sleep(0.1)
+        finally:
+            victim.kill()
+    store = await opening
+    assert not is_alive(pid)
+    assert store.counts().lost == Lost(finished=1)  # it was never sent
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT COUNT(*) FROM requests").fetchone() == (1000,)
+    _, killed, _ = await store.runs()
+    assert (killed["finished"], killed["recorded"], killed["lost_finished"]) == (1001, 1000, 1)
+    (sums,) = await store.spending([])
+    assert sums["requests"] == 1000
+    await store.close()
+
+
+async def test_a_database_in_memory_is_a_file_until_the_end(make_record: MakeRecord) -> None:
+    store = await Store.open("sqlite://")
+    put(store, make_record(1))
+    assert await store.flush()
+    assert await store.request("req_00000001", "team-a") is not None
+    path = Path(str(store._url.database))
+    assert path.exists()
+    await store.close()
+    assert not path.parent.exists()
