@@ -33,6 +33,7 @@ class Family(NamedTuple):
     name: str
     kind: str
     text: str
+    labels: tuple[str, ...]
     samples: Callable[[str], Iterator[str]]
 
     @property
@@ -42,7 +43,7 @@ class Family(NamedTuple):
 
 def gauge(name: str, text: str, labels: Labels, values: Iterable[tuple[Labels, float]]) -> Family:
     """A family of current values."""
-    return Family(name, "gauge", text, lambda more: _lines(name, labels, values, more))
+    return Family(name, "gauge", text, labels, lambda more: _lines(name, labels, values, more))
 
 
 def counter(name: str, text: str, labels: Labels, values: Iterable[tuple[Labels, float]]) -> Family:
@@ -57,7 +58,7 @@ def counter(name: str, text: str, labels: Labels, values: Iterable[tuple[Labels,
                 yield ""
         yield from _lines(full, labels, sums.items(), more)
 
-    return Family(full, "counter", text, samples)
+    return Family(full, "counter", text, labels, samples)
 
 
 def histogram(name: str, text: str, labels: Labels, values: Iterable[tuple[Labels, Histogram]]) -> Family:
@@ -84,7 +85,7 @@ def histogram(name: str, text: str, labels: Labels, values: Iterable[tuple[Label
             lines.append(f"{name}_sum{around} {_number(one.total)}\n")
             yield "".join(lines)
 
-    return Family(name, "histogram", text, samples)
+    return Family(name, "histogram", text, labels, samples)
 
 
 def _lines(name: str, labels: Labels, values: Iterable[tuple[Labels, float]], more: str) -> Iterator[str]:
