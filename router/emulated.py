@@ -13,14 +13,15 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import orjson
 
 from backends import KINDS
-from backends.emulator.instance import EmulatedInstance, start_all, stop_all
-from backends.emulator.servers import SERVERS
 from router.config import ConfigError, InstanceConfig, Problem
+
+if TYPE_CHECKING:
+    from backends.emulator.instance import EmulatedInstance
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
@@ -109,6 +110,9 @@ def _engine(instance: InstanceConfig) -> dict[str, Any]:
 
 
 def _instance(engine: dict[str, Any]) -> EmulatedInstance:
+    from backends.emulator.instance import EmulatedInstance
+    from backends.emulator.servers import SERVERS
+
     option = SERVERS[engine["kind"]].CONTEXT_OPTION
     options = {} if option is None else {option: engine["contexts"][0]}
     return EmulatedInstance(
@@ -122,6 +126,8 @@ def _instance(engine: dict[str, Any]) -> EmulatedInstance:
 
 
 async def _child() -> None:
+    from backends.emulator.instance import start_all, stop_all
+
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stopped.set)

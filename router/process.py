@@ -99,9 +99,10 @@ def keep_freed_memory() -> None:
     each copy of a body then blocks the event loop for 20 to 90 ms while the system maps 8192 new pages. With kept memory
     it takes 5 ms. Other C libraries are left unchanged."""
     with suppress(OSError, AttributeError, TypeError):
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_MMAP_MAX, 0)
-        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+        libc = ctypes.CDLL(None)
+        libc.malloc_trim(0)  # what the start freed goes back first
+        libc.mallopt(_M_MMAP_MAX, 0)
+        libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
 async def run_gateway(
@@ -118,7 +119,6 @@ async def run_gateway(
     Raises ConfigError or StoreError if the fleet cannot be served.
     """
     loop = asyncio.get_running_loop()
-    keep_freed_memory()
     async with open_gateway(
         config, reload=reload, engines=None if place is None else place.engines
     ) as gateway:
@@ -144,6 +144,7 @@ async def run_gateway(
         if place is not None:
             place.opened(process)
         gc.collect()
+        keep_freed_memory()
         gc.freeze()  # the objects so far stay, so the collector skips them
         gc.set_threshold(50_000, 20, 100)  # requests leave few cycles, so rare collections are cheaper
         await server.serve(sockets=[listener])
