@@ -126,9 +126,7 @@ def test_a_settlement_is_copied_once() -> None:
     candidate = Candidate("a", "m", "m")
     prediction = Prediction(ttft_s_p50=0.5)
     decision = Decision("slo", 10.5, 0, (Considered(candidate, prediction, 1.0, None),), 0.25, ())
-    attempt = AttemptState(
-        1, candidate, instance, prediction, decision, OutputBound(), False, 10.5, 5, 20
-    )
+    attempt = AttemptState(1, candidate, instance, prediction, decision, OutputBound(), False, 10.5, 5, 20)
     attempt.first_token_at, attempt.ended_at, attempt.ended_how = 11.0, 12.0, EndedHow.OK
     attempt.output_tokens, attempt.cost_usd = 7, 0.25
     record = RequestRecord("req", 1000.0, arrived_at=10.0, prompt_tokens=5, span_ids={1: 77})
