@@ -17,7 +17,7 @@ def extension(name: str) -> Extension:
         [str(sources[1])],
         depends=[str(sources[0])],
         define_macros=[("HEADWAY_SOURCE", f'"{digest}"')],
-        extra_compile_args=["-O3", "-g0", "-fno-math-errno", "-fno-trapping-math"],
+        extra_compile_args=["-O3", "-g0", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"],
         optional=True,
     )
 

@@ -14,7 +14,7 @@ from predictors.kernels.reference import relevance_network as reference_relevanc
 
 from libc.math cimport exp, expf, fabs, fabsf, log, log1p, log1pf, log2, logf, rint, sqrt, sqrtf
 
-from predictors.kernels.native.arithmetic cimport add_product, add_row, add_times, item, relu_all, silu_all, tanh_all, tanh_of, within
+from predictors.kernels.native.arithmetic cimport add_product, add_row, add_scaled, item, relu_all, silu_all, tanh_all, tanh_of, within
 
 cdef extern from *:
     """
@@ -481,40 +481,51 @@ cdef double LEAST_GAP_S = reference_latency.LEAST_GAP_S
 
 
 cdef class Encoder:
+    """The tables stay in whole numbers: a prompt reads rows all over them, and a row of them is one line of a cache."""
+
     cdef const int[::1] _rows
-    cdef const float[::1] _idf
-    cdef const float[:, ::1] _adds
+    cdef const float[::1] _idf, _step, _lexicon_step
+    cdef const signed char[:, ::1] _table, _lexicon
     cdef int _unknown
     cdef long long _words, _pairs
-    cdef Py_ssize_t _size
+    cdef float[::1] _added
 
     def __init__(self, ids, idf, table, step, lexicon, lexicon_step, unknown_idf):
-        weights = reference_encoder.Encoder(ids, idf, table, step, lexicon, lexicon_step, unknown_idf)
-        self._rows, self._idf, self._adds = weights.rows, weights.known_idf, floats(weights.adds)
-        self._unknown, self._size = weights.unknown, table.shape[1]
+        if table.dtype != np.int8 or lexicon.dtype != np.int8:
+            raise ValueError("tables of another type")
+        self._table, self._lexicon = np.ascontiguousarray(table), np.ascontiguousarray(lexicon)
+        self._step, self._lexicon_step = floats(step), floats(lexicon_step)
+        self._unknown = table.shape[0]
+        if not len(lexicon) == len(step) == len(lexicon_step) == len(ids) == len(idf) == self._unknown:
+            raise ValueError("tables of different lengths")
         self._words, self._pairs = reference_encoder.WORDS, reference_encoder.PAIRS
+        rows = np.full(reference_encoder.WORDS + reference_encoder.PAIRS, self._unknown, dtype=np.int32)
+        rows[ids] = np.arange(self._unknown)
+        self._rows, self._idf = rows, np.append(idf, unknown_idf).astype(np.float32)
+        self._added = zeros(table.shape[1] + lexicon.shape[1])
 
     def vector(self, features):
         cdef tuple head = features[0], tail = features[1], counts = features[2]
-        cdef Py_ssize_t ahead = len(head), words = ahead + len(tail), size = self._size, scores = self._adds.shape[1] - size
-        cdef Py_ssize_t grams = max(2 * words - 1, 0), first_score = size + len(counts) + 1, i
-        cdef long long before = 0, word, gram
+        cdef Py_ssize_t ahead = len(head), words = ahead + len(tail), size = self._table.shape[1], i, first_score
+        cdef Py_ssize_t grams = max(2 * words - 1, 0), scores = self._lexicon.shape[1]
+        cdef long long before = 0, word
         cdef double of_all = 0.0, of_known = 0.0, length = 0.0, by
         cdef float weight
         cdef int row, times = 0
         cdef long long[::1] ids
+        first_score = size + len(counts) + 1
         found = np.empty(grams, np.int64)
         ids = found
         for i in range(words):
             word = head[i] if i < ahead else tail[i - ahead]
             ids[i] = word
             if i:
-                gram = (word * 2654435761 + before * 40503 + 12345) % self._pairs
-                ids[words + i - 1] = self._words + gram
+                ids[words + i - 1] = self._words + (word * 2654435761 + before * 40503 + 12345) % self._pairs
             before = word
         found.sort()
         vector = np.zeros(first_score + scores, np.float32)
-        cdef float[::1] out = vector, added = zeros(size + scores)
+        cdef float[::1] out = vector, added = self._added
+        added[:] = 0.0
         for i in range(len(counts)):
             out[size + i] = count_feature(counts, i)
         for i in range(grams):
@@ -522,12 +533,13 @@ cdef class Encoder:
             if i + 1 < grams and ids[i + 1] == ids[i]:
                 continue
             row = self._rows[ids[i]]
-            weight = (1.0 + logf(times)) * self._idf[row]
+            weight = self._idf[row] if times == 1 else (1.0 + logf(times)) * self._idf[row]
             times = 0
             of_all += weight * weight
             if row != self._unknown:
                 of_known += weight * weight
-                add_times(weight, self._adds[row], added)
+                add_scaled(weight, self._step[row], self._table, row, added, 0)
+                add_scaled(weight, self._lexicon_step[row], self._lexicon, row, added, size)
         if of_known > 0.0:
             for i in range(size):
                 length += added[i] * added[i]
@@ -557,8 +569,10 @@ cdef class RelevanceHeads:
     cdef const long long[::1] _scales
     cdef const float[:, ::1] _out, _departures  # (said, M), (prototypes, M)
     cdef const float[::1] _bias, _prior, _shifts
+    cdef float[::1] _departure, _shown
 
     def __init__(self, heads):
+        self._departure, self._shown = zeros(len(heads.bias)), zeros(len(heads.bias))
         self.scale, self._scales = heads.scale, heads.scales
         self._out, self._departures = floats(heads.out.T), floats(heads.departures.T)
         self._bias, self._prior, self._shifts = floats(heads.bias), floats(heads.prior), floats(heads.shifts)
@@ -624,8 +638,9 @@ cdef class RelevanceNetwork:
         for i in range(tasks):
             said[units + scores + i] /= total
         size = option._bias.shape[0]
-        departure, shown = zeros(size), zeros(size)
+        departure, shown = option._departure, option._shown
         departure[:] = option._bias
+        shown[:] = 0.0
         add_product(said, option._out, departure)
         add_product(likeness, option._departures, shown)
         means, deviations = np.empty(size), np.empty(size)
