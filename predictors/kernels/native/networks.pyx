@@ -37,12 +37,6 @@ cdef float[::1] zeros(Py_ssize_t size):
 
 
 cdef class LatencyNetwork:
-    cdef const float[::1] _event_mean, _event_by, _gate_bias, _join_bias, _target_mean, _target_by, _middle_bias, _last_bias
-    cdef const float[:, ::1] _by_event, _by_hidden, _join, _by_target, _middle, _last, _widths
-    cdef float[::1] _event, _gates, _row, _first, _second, _out
-    cdef Py_ssize_t _hidden, _width
-    cdef float _clip
-
     def __init__(self, arrays):
         weights = reference_latency.LatencyNetwork(arrays)
         self._event_mean, self._event_by = floats(weights.event_mean), floats(weights.event_by)
@@ -65,9 +59,12 @@ cdef class LatencyNetwork:
         return state
 
     def step(self, tuple row, float[::1] state):
+        self.advance(np.array(row, np.float64), state)
+
+    cdef int advance(self, const double[::1] row, float[::1] state) except -1:
         cdef Py_ssize_t hidden = self._hidden, i
         cdef float[::1] event = self._event, gates = self._gates
-        if len(row) != event.shape[0] or state.shape[0] != 2 * hidden + self._width:
+        if row.shape[0] != event.shape[0] or state.shape[0] != 2 * hidden + self._width:
             raise ValueError("a row or a state of another size")
         for i in range(event.shape[0]):
             event[i] = within((<float>row[i] - self._event_mean[i]) * self._event_by[i], -self._clip, self._clip)
@@ -84,6 +81,7 @@ cdef class LatencyNetwork:
             state[i] = shown * tanh_of(state[hidden + i])
         state[2 * hidden:] = self._join_bias
         add_product(state[:hidden], self._join, state[2 * hidden:])
+        return 0
 
     def quantiles(self, states, const double[:, :] rows):
         cdef Py_ssize_t size = rows.shape[0], width = self._width, taus = self._widths.shape[1], n, i, time
