@@ -188,6 +188,5 @@ def _check(artifact: Artifact) -> None:
         or not found["T"]
         or (len(scales) and not 0 <= int(scales.min()) <= int(scales.max()) < found["S"])
         or not artifact.arrays["near"][0] < artifact.arrays["near"][1]
-        or any(artifact.arrays[name].dtype != np.int8 for name in ("gram_table", "lexicon"))
     ):
         raise ArtifactError("a relevance artifact whose arrays do not fit each other")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import time
 from dataclasses import dataclass, field
 
 from predictors.online.predictor import OnlinePredictor
@@ -111,19 +110,21 @@ class Gateway:
         await close_all("shutdown", self.store.close)
 
     # --- requests ------------------------------------------------------------------------------------
-    def new_request_id(self) -> str:
-        """Time-ordered and unguessable."""
+    def new_request_id(self, now: float) -> str:
+        """Time-ordered and unguessable. `now` is in seconds since the epoch."""
         if not self._randomness:
             noise = secrets.token_bytes(8 * 256)  # one system call for many ids
             self._randomness = [noise[at : at + 8].hex() for at in range(0, len(noise), 8)]
-        return f"req_{int(time.time() * 1000):011x}{self._randomness.pop()}"
+        return f"req_{int(now * 1000):011x}{self._randomness.pop()}"
 
     def finish(self, record: RequestRecord) -> None:
         """A request has ended: count it and keep it."""
         self.metrics.record(record)
         if record.trace is not None and self.tracing is not None:
+            record.complete()
             with surviving("tracing"):
                 self.tracing.end(record, record.trace)
-        if self.config.observability.log_requests:
+        if self.fleet.rules.config.observability.log_requests:
+            record.complete()
             log_request(record)
         self.store.writer.put(record)

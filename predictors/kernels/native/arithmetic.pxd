@@ -93,19 +93,17 @@ cdef inline int add_row(const float[::1] x, float[::1] into) except -1:
     return 0
 
 
-cdef inline int add_scaled(
-    float by, float step, const signed char[:, ::1] table, Py_ssize_t row, float[::1] into, Py_ssize_t first
-) except -1:
-    """into[first:...] += by * (step * table[row])"""
-    cdef Py_ssize_t size = table.shape[1], i
-    if first < 0 or into.shape[0] - first < size:
-        raise ValueError("vectors of different lengths")
+cdef inline int add_steps(float by, const signed char[:, ::1] table, Py_ssize_t row, float[::1] into) except -1:
+    """into += by * table[row]"""
+    cdef Py_ssize_t size = into.shape[0], i
+    if not 0 <= row < table.shape[0] or table.shape[1] != size:
+        raise ValueError("a row of another table")
     if not size:
         return 0
     cdef const signed char *a = &table[row, 0]
-    cdef float *out = &into[0] + first
+    cdef float *out = &into[0]
     for i in range(size):
-        out[i] += by * (step * a[i])
+        out[i] += by * a[i]
     return 0
 
 

@@ -26,6 +26,7 @@ cdef class InstanceHistory:
     cdef Recent _ttft[2]
     cdef Recent _ttft_error, _tpot, _tpot_error
     cdef double[SUMMARY_SIZE] _summary
+    cdef tuple _seen
 
     cdef int _add(
         self, int kind, instance, double now, double size, double estimate, double cached, double error

@@ -187,8 +187,10 @@ cdef class InstanceHistory:
         return tuple(target_rows([self.summary(instance)], [estimate], now)[0].tolist())
 
     def summary(self, instance):
-        self.summarise(instance)
-        return tuple([self._summary[i] for i in range(SUMMARY_SIZE)])
+        if not self._summarised:
+            self.summarise(instance)
+            self._seen = tuple([self._summary[i] for i in range(SUMMARY_SIZE)])
+        return self._seen
 
     cdef int summarise(self, instance) except -1:
         """Fill `_summary`, which stays the same until the next event."""
