@@ -109,6 +109,22 @@ class Gateway:
         self.stalls.stop()
         await close_all("shutdown", self.store.close)
 
+    def readiness(self) -> tuple[int, dict[str, str]]:
+        """(status, content) of `/readyz`: whether the gateway can serve requests and record them. It stays ready while a
+        database server is away: the content then says so."""
+        if self.draining:
+            return 503, {"status": "draining"}
+        instances = self.runner.scheduler.instances.values()
+        if not any(instance.healthy and not instance.draining for instance in instances):
+            return 503, {"status": "no live instance"}
+        fault = self.store.fault
+        if fault is None and self.store.full and self.config.store.when_full == "refuse":
+            fault = "no room is left for records"
+        if fault is not None:
+            return 503, {"status": "store fault", "reason": fault}
+        away = {"store": "does not answer; records wait"} if self.store.away else {}
+        return 200, {"status": "ready", **away}
+
     # --- requests ------------------------------------------------------------------------------------
     def new_request_id(self, now: float) -> str:
         """Time-ordered and unguessable. `now` is in seconds since the epoch."""
