@@ -16,12 +16,11 @@ import numpy as np
 
 from predictors import kernels
 from predictors.analytic.answer_length import answer_length
-from predictors.kernels import reference
+from predictors.kernels import ResidualWindow, reference
 from predictors.kernels.length_bins import PRIOR_SHARES
 from predictors.learned.artifact import SHIPPED, load, path_of
 from predictors.learned.models import KINDS
 from predictors.learned.text import prompt_features
-from predictors.online.residuals import ResidualWindow
 from router.core.types import Slo
 
 _REPEATS = 25
