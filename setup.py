@@ -33,15 +33,14 @@ def extension(name: str, source: Path, digested: Sequence[Path], *flags: str) ->
 
 def kernel(name: str) -> Extension:
     source = KERNELS / f"{name}.pyx"
-    flags = ("-fno-math-errno", "-fno-trapping-math")
-    return extension(
-        f"predictors.kernels.native.{name}", source, [KERNELS / "arithmetic.pxd", source], *flags
-    )
+    digested = [*sorted(KERNELS.glob("*.pxd")), source]
+    flags = ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
+    return extension(f"predictors.kernels.native.{name}", source, digested, *flags)
 
 
 setup(
     ext_modules=[
-        *(kernel(name) for name in ("distributions", "estimates", "networks")),
+        *(kernel(name) for name in ("distributions", "estimates", "histories", "networks", "residuals")),
         extension("backends.native.assemble", Path("backends/assemble.py"), READING),
         extension("backends.native.sse", Path("backends/sse.py"), READING),
         extension("backends.native.scanner", Path("backends/native/scanner.pyx"), READING),

@@ -559,9 +559,11 @@ class Scheduler:
             self._retry(state, now)
 
     def _retry(self, state: RequestState, now: float) -> None:
-        request, had = state.request, len(state.attempts)
+        request = state.request
         due = state.hard_deadline()
-        if had < self.settings.max_attempts and now < min(request.expires_at, due or math.inf):
+        if len(state.attempts) < self.settings.max_attempts and now < min(
+            request.expires_at, due or math.inf
+        ):
             try:
                 placement = self._placer.place(state, now)
                 if not isinstance(placement, Refusal):
@@ -570,7 +572,7 @@ class Scheduler:
             except Exception as error:  # noqa: BLE001 (reported by `_fault`)
                 self._fault(state, error, now)
                 return
-        self._refuse(state, refusals.failed(had), now)  # the client gets the first error
+        self._refuse(state, refusals.failed(state.attempts), now)
 
     def _cancel(self, state: RequestState, attempt: AttemptState, how: EndedHow, now: float) -> None:
         """Instruct the driver to abort an attempt. One that waits for money ends at once."""
