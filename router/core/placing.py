@@ -17,7 +17,7 @@ from router.core.money.account import RequestMoney
 from router.core.queue import Waiting
 from router.core.request_state import AttemptState, RequestPhase, RequestState
 from router.core.settings import SchedulerSettings
-from router.core.types import Candidate, Decision, Request
+from router.core.types import Candidate, Decision, Prediction, Request
 from router.core.waiting_room import WaitingRoom
 
 #: A request is no longer deferred after this share of its time.
@@ -86,9 +86,13 @@ class Placer:
         if isinstance(options, Refusal):
             return options
         decided = self._decider.decide(request, options, now, busy=found.busy, passed_over=found.passed_over)
-        if decided.deferred and not request.hard and self._may_wait(state, now):
+        if decided.choice.defer and not request.hard and self._may_wait(state, now):
             return self._wait(state, found.free, now, deferred=True)
         return decided
+
+    def complete(self, request: Request, decided: Decided) -> Prediction:
+        """Add what a choice did not need (`Decider.complete`)."""
+        return self._decider.complete(request, decided)
 
     def hedge(self, state: RequestState, attempt: AttemptState, now: float) -> Decided | None:
         """Where a second attempt beside a late first one goes; None if none pays."""
@@ -113,6 +117,7 @@ class Placer:
         if isinstance(options, Refusal):
             raise options
         decided = self._decider.decide(request, options, now, passed_over=found.passed_over, dry=True)
+        self._decider.complete(request, decided)
         return decided.decision
 
     def eligible(self, state: RequestState, now: float) -> Eligible:

@@ -18,6 +18,12 @@ described in `router.core.request_state`, their parts are elsewhere: who may tak
 `placing`, one decision in `deciding`, who waits in `waiting_room`, what an attempt's start and end change in `attempts`, money in
 `money`, when a hedge pays in `hedging`, how an end counts in `settlement`.
 
+Instructions come first: `respond` returns them before the predictor and the policies have learned from the event, and
+before a prediction is made that the decision did not use. What is postponed so is done by `catch_up`, which the driver calls
+once it has carried out the instructions, and in any case before anything else changes: so each step sees the same state as
+if nothing had been postponed, and gives the same result. No such step makes an instruction. One that fails is reported
+(`on_fault`), and nothing else is lost by it.
+
 The driver keeps one timer, set to `wake_at`, and answers it with `Tick`.
 """
 
@@ -29,7 +35,7 @@ from collections.abc import Callable, Iterable, Mapping
 from random import Random
 from typing import Any
 
-from router.core import attempts, health, hedging, refusals, streaming
+from router.core import attempts, health, hedging, observing, refusals, streaming
 from router.core.deadlines import DeadlineHeap
 from router.core.deciding import Decided
 from router.core.errors import Refusal
@@ -113,8 +119,9 @@ class Scheduler:
         self._hedged = 0
         self._now = 0.0
         self._out: list[Instruction] = []
-        #: Called with an error of a policy or a predictor. It ends only the request that was being placed; the event's
-        #: instructions for other requests stay. None: the error is raised.
+        self._postponed: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+        #: Called with an error of a policy or a predictor. It ends only the request that was being placed, and none if it
+        #: was learning; the event's instructions for other requests stay. None: the error is raised.
         self.on_fault: Callable[[Exception], None] | None = None
         self._handlers: dict[type, Callable[[Any, float], None]] = {
             Arrived: self._arrived,
@@ -192,11 +199,21 @@ class Scheduler:
 
     def decide(self, request: Request, now: float) -> Decision:
         """A dry run: what would be done with `request` now. Changes nothing. Raises Refusal."""
+        self.catch_up()
         return self._placer.dry_run(request, now)
 
     # --- events --------------------------------------------------------------------------------------
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """Handle one event at time `now` (in seconds; it never goes back). Returns the instructions, in their order."""
+        out = self.respond(event, now)
+        self.catch_up()
+        return out
+
+    def respond(self, event: Event, now: float) -> list[Instruction]:
+        """`handle`, but for what can wait until the instructions are carried out. `catch_up` must follow before anybody
+        reads the state."""
+        if self._postponed:
+            self.catch_up()
         self._now = now
         out: list[Instruction] = []
         self._out = out
@@ -204,6 +221,22 @@ class Scheduler:
             self._assume_first_tokens(now)
         self._handlers[type(event)](event, now)
         return out
+
+    def catch_up(self) -> None:
+        """Do what was postponed, in its order."""
+        postponed, self._postponed = self._postponed, []
+        for at, (step, arguments) in enumerate(postponed):
+            try:
+                step(*arguments)
+            except Exception as error:
+                if self.on_fault is None:
+                    self._postponed = postponed[at + 1 :]
+                    raise
+                self.on_fault(error)
+
+    def _later(self, step: Callable[..., object], *arguments: Any) -> None:
+        """Postpone a step until `catch_up`. It reads the state as it is now, so whatever changes it catches up first."""
+        self._postponed.append((step, arguments))
 
     def _arrived(self, event: Arrived, now: float) -> None:
         self._arrivals += 1
@@ -215,6 +248,7 @@ class Scheduler:
         # already wait get these first.
         if self._waiting and (self.fleet.returning() or self._waiting.due(state.models, now)):
             self._serve_queue(now)
+            self.catch_up()
         try:
             self._carry_out(state, self._placer.place(state, now), now)
         except Exception as error:  # noqa: BLE001 (reported by `_fault`)
@@ -226,7 +260,8 @@ class Scheduler:
             return
         self._awaiting.pop(event.request_id, None)
         attempts.blame(state, self.settings, answered=True)
-        attempts.first_token(state, attempt, self.predictor, now)
+        attempts.first_token(attempt, now)
+        self._later(observing.first_token, self.predictor, state.request, attempt, now)
         if len(state.under_way) > 1:
             for other in list(state.under_way):
                 if other is not attempt:
@@ -284,7 +319,7 @@ class Scheduler:
             self._succeed(state, attempt, event, now)
         else:
             too_large = failure is not None and failure.kind is FailureKind.TOO_LARGE
-            attempts.lose(state, attempt, how, self.predictor, now, sent=event.sent, too_large=too_large)
+            self._lose(state, attempt, how, now, sent=event.sent, too_large=too_large)
             if state.phase is RequestPhase.ENDING:
                 if not state.under_way:
                     self._finish(state, now)
@@ -311,7 +346,7 @@ class Scheduler:
         instance = self.instances.get(event.instance)
         if instance is not None:
             instance.takes_report(event.report, now)
-            self.predictor.observe_report(instance, now)
+            self._later(self.predictor.observe_report, instance, now)
             if self._waiting:
                 self._serve_queue(now)
 
@@ -335,7 +370,7 @@ class Scheduler:
         before = self.instances
         self._placer.fleet = Fleet(event.instances)
         for name in before.keys() - self.instances.keys():
-            self.predictor.forget(name)
+            self._later(self.predictor.forget, name)
         self.settings = self._placer.settings = event.settings
         if self._waiting:
             self._serve_queue(now)
@@ -411,10 +446,12 @@ class Scheduler:
             if state.request.hard:
                 message = "The hard SLO cannot be kept any more: the request was queued too long."
                 self._refuse(state, refusals.unattainable(message, self._placer.drain_s()), now)
+        self.catch_up()
         full = {models: fleet.full(models, now) for models in waiting_room.models}
         if all(full.values()):
             return  # walk a queue of thousands only if there may be a free slot
         for waiting, state in waiting_room.in_order():
+            self.catch_up()
             models = waiting.models
             if models not in full:
                 full[models] = fleet.full(models, now)
@@ -442,20 +479,32 @@ class Scheduler:
         request = state.request
         if state.phase is RequestPhase.QUEUED:
             state.charged_tokens = self._waiting.remove(state, served=True)
-        self._register(state)
-        attempt = attempts.start(state, decided, self.settings.confidence, self.predictor, now, hedge=hedge)
-        self.policies[request.policy].placed(request, decided.options, decided.choice)
-        if self.settings.hedge_share and not hedge:
-            at = hedging.hedge_at(request, attempt.prediction)
-            if at is not None:
-                self._hedges.add(at, request.id, attempt.number)
-        if not request.engine_streams and request.decodes and attempt.prediction.engine_ttft_s is not None:
-            at = now + attempt.prediction.engine_ttft_s
-            self._unseen.add(at, request.id, attempt.number)
-            self._unseen_at = min(self._unseen_at, at)
+        attempt = attempts.start(state, decided, now, hedge=hedge)
+        later = self._later
+        later(self._complete, request, attempt)
+        later(self._count, state, attempt, now)
+        later(observing.dispatch, self.predictor, request, attempt)
+        later(self.policies[request.policy].placed, request, decided.options, decided.choice)
         if attempt.phase is AttemptPhase.PREFILL:
             self._send(state, attempt)
         self._request_money(state)
+
+    def _complete(self, request: Request, attempt: AttemptState) -> None:
+        attempt.prediction = self._placer.complete(request, attempt.decided)
+
+    def _count(self, state: RequestState, attempt: AttemptState, now: float) -> None:
+        """Count a new attempt, and set its time limits and its request's."""
+        request, prediction = state.request, attempt.prediction
+        self._register(state)
+        attempts.count(request, attempt, self.settings.confidence)
+        if self.settings.hedge_share and not attempt.hedge:
+            at = hedging.hedge_at(request, prediction)
+            if at is not None:
+                self._hedges.add(at, request.id, attempt.number)
+        if not request.engine_streams and request.decodes and prediction.engine_ttft_s is not None:
+            at = now + prediction.engine_ttft_s
+            self._unseen.add(at, request.id, attempt.number)
+            self._unseen_at = min(self._unseen_at, at)
 
     def _send(self, state: RequestState, attempt: AttemptState) -> None:
         attempt.phase = AttemptPhase.PREFILL
@@ -465,8 +514,7 @@ class Scheduler:
                 attempt.number,
                 attempt.candidate,
                 attempt.bound,
-                attempt.prediction,
-                attempt.decision,
+                attempt,
                 state.money.allowance(attempt.number),
                 attempt.hedge,
                 state.request.engine_streams,
@@ -488,6 +536,7 @@ class Scheduler:
         again = hedging.again_at(request, now)
         if again is not None:
             self._hedges.add(again, request.id, attempt.number)
+        self.catch_up()
         if (
             attempt.phase is not AttemptPhase.PREFILL  # it waits for money, and a hedge would take some of it
             or self._hedged + 1 > settings.hedge_share * self._arrivals
@@ -512,7 +561,7 @@ class Scheduler:
         """The budgets do not pay an attempt, so it never starts. Another attempt under way continues; without one the
         request ends."""
         attempt.error = "the key's budgets do not pay it"
-        attempts.lose(state, attempt, EndedHow.CANCELLED, self.predictor, now, sent=False)
+        self._lose(state, attempt, EndedHow.CANCELLED, now, sent=False)
         if not state.under_way:
             message = "The key's budgets, or those of the keys that made it, are spent."
             self._refuse(state, refusals.insufficient_quota(message), now)
@@ -524,7 +573,8 @@ class Scheduler:
         first_at = now if attempt.first_token_at is None else attempt.first_token_at
         ttft_s, e2e_s = first_at - request.arrived_at, now - request.arrived_at
         known_tpot_s = None if attempt.first_token_at is None else tpot_s(ttft_s, e2e_s, output_tokens)
-        attempts.succeed(state, attempt, self.predictor, known_tpot_s, now)
+        attempts.succeed(state, attempt, now)
+        self._later(observing.end, self.predictor, request, attempt, known_tpot_s, now)
         attempts.blame(state, self.settings, answered=True)
         self._placer.answered(state, output_tokens)
         state.placed = attempt.candidate  # with a hedge, the attempt that answered
@@ -539,6 +589,21 @@ class Scheduler:
         else:
             outcome = Outcome.LATE if met is False else Outcome.OK
         self._end(state, Verdict(outcome, now, None, attempt, met), now, lost=EndedHow.HEDGE_LOST)
+
+    def _lose(
+        self,
+        state: RequestState,
+        attempt: AttemptState,
+        how: EndedHow,
+        now: float,
+        *,
+        sent: bool,
+        too_large: bool = False,
+    ) -> None:
+        """An attempt has ended without a complete answer."""
+        self.catch_up()
+        attempts.lose(state, attempt, how, now, sent=sent, too_large=too_large)
+        self._later(observing.loss, self.predictor, state.request, attempt, now)
 
     def _failed(self, state: RequestState, attempt: AttemptState, failure: Failure, now: float) -> None:
         """An attempt failed: the request continues with its other attempt, is placed again, or ends."""
@@ -562,6 +627,7 @@ class Scheduler:
         request, had = state.request, len(state.attempts)
         due = state.hard_deadline()
         if had < self.settings.max_attempts and now < min(request.expires_at, due or math.inf):
+            self.catch_up()
             try:
                 placement = self._placer.place(state, now)
                 if not isinstance(placement, Refusal):
@@ -575,7 +641,7 @@ class Scheduler:
     def _cancel(self, state: RequestState, attempt: AttemptState, how: EndedHow, now: float) -> None:
         """Instruct the driver to abort an attempt. One that waits for money ends at once."""
         if attempt.phase is AttemptPhase.FUNDING:
-            attempts.lose(state, attempt, how, self.predictor, now, sent=False)
+            self._lose(state, attempt, how, now, sent=False)
         elif attempt.phase is not AttemptPhase.CANCELLING:
             attempt.phase, attempt.ended_how = AttemptPhase.CANCELLING, how
             self._out.append(Cancel(state.request.id, attempt.number))
@@ -625,6 +691,7 @@ class Scheduler:
 
     def _fault(self, state: RequestState, error: Exception, now: float) -> None:
         """A policy or a predictor failed while a request was being placed."""
+        self.catch_up()
         if self.on_fault is None:
             raise error
         self.on_fault(error)
@@ -642,7 +709,7 @@ class Scheduler:
         settlement = settle(state)
         learner = self._learners.get(request.policy)
         if learner is not None and state.placed is not None:
-            learner.ended(request, state.placed, settlement.slo_met, now)
+            self._later(learner.ended, request, state.placed, settlement.slo_met, now)
         self._out.append(Finish(request.id, settlement))
 
     # --- bookkeeping ---------------------------------------------------------------------------------
