@@ -59,14 +59,14 @@ cdef inline int add_row(const float[::1] x, float[::1] into) except -1:
     return 0
 
 
-cdef inline int add_times(float by, const float[::1] x, float[::1] into) except -1:
-    """into += by * x"""
+cdef inline int add_steps(float by, const signed char[:, ::1] table, Py_ssize_t row, float[::1] into) except -1:
+    """into += by * table[row]"""
     cdef Py_ssize_t size = into.shape[0], i
-    if x.shape[0] != size:
-        raise ValueError("vectors of different lengths")
+    if not 0 <= row < table.shape[0] or table.shape[1] != size:
+        raise ValueError("a row of another table")
     if not size:
         return 0
-    cdef const float *a = &x[0]
+    cdef const signed char *a = &table[row, 0]
     cdef float *out = &into[0]
     for i in range(size):
         out[i] += by * a[i]

@@ -43,11 +43,17 @@ def test_the_program_knows_its_own_versions() -> None:
     assert tuple(reversed(found)) == schema.VERSIONS
 
 
-async def test_the_versions_lead_to_the_tables_of_the_program(engine: AsyncEngine) -> None:
+@pytest.mark.parametrize("before", [(), ("runs",)], ids=["from nothing", "by every version"])
+async def test_the_versions_lead_to_the_tables_of_the_program(
+    engine: AsyncEngine, before: tuple[str, ...]
+) -> None:
     def differences(connection: Connection) -> list[object]:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         return list(compare_metadata(context, tables.metadata))
 
+    async with engine.begin() as connection:
+        made = [tables.metadata.tables[name] for name in before]
+        await connection.run_sync(lambda sync: tables.metadata.create_all(sync, tables=made))
     assert await schema.upgrade(engine) is None
     assert await schema.upgrade(engine) == schema.NEWEST
     async with engine.connect() as connection:
