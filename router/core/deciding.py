@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 from router.core.interfaces import Choice, Option, Policy, Predictor
+from router.core.state import Load, load_features, load_of
 from router.core.types import Candidate, Considered, Decision, Prediction, Request
 
 EXPLORED = "passed over to explore"
@@ -15,7 +16,7 @@ EXPLORED = "passed over to explore"
 @dataclass(slots=True, eq=False)
 class Decided:
     """A decision of `policy` at `at_s` among `options`. `Policy.placed` gets `options` and `choice` at the dispatch.
-    `busy` and `passed_over` could not be chosen. `loads` are the load features of `options` (see `Decision`).
+    `busy` and `passed_over` could not be chosen. `loads` are the loads of the options' instances, as `state.load_of` has them.
 
     A policy that uses no predictions does not wait for one: `Decider.complete` adds that of the chosen option and `loads`,
     before anything changes at the instances."""
@@ -26,7 +27,7 @@ class Decided:
     choice: Choice
     busy: Sequence[Option]
     passed_over: Sequence[tuple[Candidate, str]]
-    loads: tuple[tuple[float | None, ...], ...] = ()
+    loads: Sequence[Load] = ()
 
     @property
     def option(self) -> Option:
@@ -46,7 +47,12 @@ class Decided:
         ]
         considered += [Considered(candidate, None, None, reason) for candidate, reason in self.passed_over]
         return Decision(
-            self.policy, self.at_s, choice.index, tuple(considered), choice.propensity, self.loads
+            self.policy,
+            self.at_s,
+            choice.index,
+            tuple(considered),
+            choice.propensity,
+            tuple([load_features(load, self.at_s) for load in self.loads]),
         )
 
 
@@ -95,11 +101,11 @@ class Decider:
 
     def complete(self, request: Request, decided: Decided) -> Prediction:
         """Add what the choice did not need; returns the prediction of the chosen option."""
-        now, option = decided.at_s, decided.option
-        decided.loads = tuple([each.instance.load_features(now) for each in decided.options])
+        option = decided.option
+        decided.loads = [load_of(each.instance) for each in decided.options]
         prediction = option.prediction
         if prediction is None:
-            prediction = self.predictor.predict(request, option.candidate, option.instance, now)
+            prediction = self.predictor.predict(request, option.candidate, option.instance, decided.at_s)
             option.prediction = prediction
         return prediction
 

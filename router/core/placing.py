@@ -50,6 +50,7 @@ class Placer:
         self.fleet = fleet
         self.waiting = WaitingRoom()
         self.usual_tokens = 256.0  # a start value, until there are answers
+        self.predictor = predictor
         self._decider = Decider(policies, predictor, rng)
         self.settings = settings
 
@@ -61,14 +62,6 @@ class Placer:
     def settings(self, settings: SchedulerSettings) -> None:
         self._settings = settings
         self._decider.explore = settings.explore
-
-    @property
-    def predictor(self) -> Predictor:
-        return self._decider.predictor
-
-    @predictor.setter
-    def predictor(self, predictor: Predictor) -> None:
-        self._decider.predictor = predictor
 
     # --- decisions -----------------------------------------------------------------------------------
     def place(self, state: RequestState, now: float) -> Placement:
@@ -82,9 +75,12 @@ class Placer:
             return found.refusal
         if not found.free:
             return self._wait(state, found.busy, now, deferred=False)
-        options = self._admitted(request, found.free, found.passed_over, now)
-        if isinstance(options, Refusal):
-            return options
+        options = found.free
+        if request.hard:
+            admitted = self._admitted(request, options, found.passed_over, now)
+            if isinstance(admitted, Refusal):
+                return admitted
+            options = admitted
         decided = self._decider.decide(request, options, now, busy=found.busy, passed_over=found.passed_over)
         if decided.choice.defer and not request.hard and self._may_wait(state, now):
             return self._wait(state, found.free, now, deferred=True)

@@ -102,6 +102,7 @@ class Scheduler:
         self.policies = policies
         self._rng = rng or Random()
         self.settings = settings or SchedulerSettings()
+        self.predictor = predictor
         self._placer = Placer(Fleet(instances), policies, predictor, self.settings, self._rng)
         self._waiting = self._placer.waiting
         self._targets = targets
@@ -111,9 +112,11 @@ class Scheduler:
         self._awaiting_until = (
             -math.inf
         )  # the latest time limit of all requests that were in `_awaiting` together
-        self._deadlines = DeadlineHeap()  # hard SLOs
-        self._hedges = DeadlineHeap()  # when an attempt, by its number, becomes late
-        self._unseen = DeadlineHeap()  # when the first token is expected of an attempt that is not streamed
+        self._deadlines = DeadlineHeap(self._requests)  # hard SLOs
+        self._hedges = DeadlineHeap(self._awaiting)  # when an attempt, by its number, becomes late
+        self._unseen = DeadlineHeap(
+            self._requests
+        )  # when the first token is expected of an attempt that is not streamed
         self._unseen_at = math.inf  # the first of these
         self._arrivals = 0
         self._hedged = 0
@@ -145,14 +148,6 @@ class Scheduler:
         }
 
     # --- what drivers read ---------------------------------------------------------------------------
-    @property
-    def predictor(self) -> Predictor:
-        return self._placer.predictor
-
-    @predictor.setter
-    def predictor(self, predictor: Predictor) -> None:
-        self._placer.predictor = predictor
-
     @property
     def fleet(self) -> Fleet:
         return self._placer.fleet
@@ -188,7 +183,7 @@ class Scheduler:
     @property
     def wake_at(self) -> float | None:
         """When the driver must send the next `Tick`; None for never."""
-        at = min(self._deadlines.next_at(self._requests), self._hedges.next_at(self._awaiting))
+        at = min(self._deadlines.next_at(), self._hedges.next_at())
         if self._awaiting:
             at = min(at, next(iter(self._awaiting.values())).request.expires_at)
         if self._waiting:
@@ -206,7 +201,8 @@ class Scheduler:
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """Handle one event at time `now` (in seconds; it never goes back). Returns the instructions, in their order."""
         out = self.respond(event, now)
-        self.catch_up()
+        if self._postponed:
+            self.catch_up()
         return out
 
     def respond(self, event: Event, now: float) -> list[Instruction]:
@@ -259,7 +255,8 @@ class Scheduler:
         if state is None or attempt is None or attempt.phase is not AttemptPhase.PREFILL:
             return
         self._awaiting.pop(event.request_id, None)
-        attempts.blame(state, self.settings, answered=True)
+        if state.failed_at:
+            attempts.blame(state, self.settings, answered=True)
         attempts.first_token(attempt, now)
         self._later(observing.first_token, self.predictor, state.request, attempt, now)
         if len(state.under_way) > 1:
@@ -480,11 +477,12 @@ class Scheduler:
         if state.phase is RequestPhase.QUEUED:
             state.charged_tokens = self._waiting.remove(state, served=True)
         attempt = attempts.start(state, decided, now, hedge=hedge)
-        later = self._later
-        later(self._complete, request, attempt)
-        later(self._count, state, attempt, now)
-        later(observing.dispatch, self.predictor, request, attempt)
-        later(self.policies[request.policy].placed, request, decided.options, decided.choice)
+        self._postponed += (
+            (self._complete, (request, attempt)),
+            (self._count, (state, attempt, now)),
+            (observing.dispatch, (self.predictor, request, attempt)),
+            (self.policies[request.policy].placed, (request, decided.options, decided.choice)),
+        )
         if attempt.phase is AttemptPhase.PREFILL:
             self._send(state, attempt)
         self._request_money(state)
@@ -527,7 +525,7 @@ class Scheduler:
             attempt = self._find(request_id, number)[1]
             if attempt is not None:
                 attempts.assume_first_token(attempt)
-        self._unseen_at = self._unseen.next_at(self._requests)
+        self._unseen_at = self._unseen.next_at()
 
     def _hedge(self, state: RequestState, attempt: AttemptState, now: float) -> None:
         """Start a second attempt beside a late one, if it pays and the share of hedges is not used up. Its gain grows
@@ -575,7 +573,8 @@ class Scheduler:
         known_tpot_s = None if attempt.first_token_at is None else tpot_s(ttft_s, e2e_s, output_tokens)
         attempts.succeed(state, attempt, now)
         self._later(observing.end, self.predictor, request, attempt, known_tpot_s, now)
-        attempts.blame(state, self.settings, answered=True)
+        if state.failed_at:
+            attempts.blame(state, self.settings, answered=True)
         self._placer.answered(state, output_tokens)
         state.placed = attempt.candidate  # with a hedge, the attempt that answered
         met = slo_met(request.slo, ttft_s, e2e_s, output_tokens)
@@ -680,8 +679,9 @@ class Scheduler:
             self._waiting.remove(state)
         state.phase = RequestPhase.ENDING
         self._awaiting.pop(state.request.id, None)
-        for attempt in list(state.under_way):
-            self._cancel(state, attempt, lost, now)
+        if state.under_way:
+            for attempt in list(state.under_way):
+                self._cancel(state, attempt, lost, now)
         if not state.under_way:
             self._finish(state, now)
 
@@ -700,12 +700,9 @@ class Scheduler:
 
     def _finish(self, state: RequestState, now: float) -> None:
         request = state.request
-        attempts.blame(state, self.settings, answered=False)
+        if state.failed_at:
+            attempts.blame(state, self.settings, answered=False)
         self._requests.pop(request.id, None)
-        self._deadlines.sweep(self._requests)
-        self._hedges.sweep(self._awaiting)
-        if not request.engine_streams:
-            self._unseen.sweep(self._requests)
         settlement = settle(state)
         learner = self._learners.get(request.policy)
         if learner is not None and state.placed is not None:
@@ -717,7 +714,12 @@ class Scheduler:
         self, request_id: str, attempt: int
     ) -> tuple[RequestState, AttemptState | None] | tuple[None, None]:
         state = self._requests.get(request_id)
-        return (None, None) if state is None else (state, state.attempt(attempt))
+        if state is None:
+            return None, None
+        for each in state.under_way:
+            if each.number == attempt:
+                return state, each
+        return state, None
 
     def _register(self, state: RequestState) -> None:
         """Schedule a request's time limits."""
