@@ -43,7 +43,7 @@ from router.gateway.relay.exchange import Exchange
 from router.gateway.relay.metered import MeteredStream
 from router.gateway.relay.runner import Runner
 from router.gateway.telemetry.tracing import new_span_id
-from router.store.records import AttemptRecord, RequestRecord
+from router.store.records import RequestRecord
 
 logger = logging.getLogger("headway")
 
@@ -201,10 +201,18 @@ class Relay:
         """Answer or refuse the client; record the request."""
         exchange, settlement = self._exchange, instruction.settlement
         record, reservation = exchange.record, exchange.reservation
-        self._record(settlement)
+        record.settlement, record.outcome = settlement, settlement.outcome
+        record.prompt_tokens = self._request.prompt_tokens
+        if record.trace is not None:
+            record.span_ids = {number: attempt.span_id for number, attempt in self._attempts.items()}
+        if (answer := settlement.answer) is not None:
+            record.artifact = self._services.artifacts.name
+            if (relayed := self._attempts.get(answer.number)) is not None:
+                record.finish_reason, record.itl_max_s = relayed.finish_reason, relayed.itl_max_s or None
         try:
             self._answer(settlement)
         except Exception:
+            record.complete()
             record.outcome, record.error_code = Outcome.BACKEND_ERROR, "internal_error"
             if self._responder.response_started:
                 self._responder.abort()
@@ -277,7 +285,7 @@ class Relay:
             responder.gone()
             return
         attempt = self._attempts[settlement.answer.number]
-        headway = headway_object(self._exchange.record, attempt.dispatch.prediction)
+        headway = headway_object(self._exchange.record, settlement, settlement.answer)
         if attempt.answer is not None:
             body = codec.non_streaming(attempt.answer, headway)
             responder.respond(200, self._head(codec.body_type, attempt.dispatch), body)
@@ -310,48 +318,3 @@ class Relay:
                 header_lines(self._exchange.headers),
             )
         )
-
-    # --- the record ----------------------------------------------------------------------------------
-    def _record(self, settlement: Settlement) -> None:
-        """Fill the record by the settlement."""
-        record, answer = self._exchange.record, settlement.answer
-        record.outcome = settlement.outcome
-        record.error_code = settlement.error_code
-        record.slo_met = settlement.slo_met
-        record.e2e_s, record.ttft_s, record.tpot_s = settlement.e2e_s, settlement.ttft_s, settlement.tpot_s
-        record.queue_wait_s = settlement.queue_wait_s
-        record.decoded = settlement.decoded
-        record.hedged = settlement.hedged
-        record.attempts = len(settlement.attempts)
-        record.cost_usd = settlement.cost_usd
-        record.budget_overrun_usd = settlement.overrun_usd
-        since = record.received_at - self._request.arrived_at
-        for state in settlement.attempts:
-            record.decisions.append(state.decision)
-            record.attempt_records.append(
-                AttemptRecord(
-                    state.number,
-                    state.candidate.instance,
-                    state.candidate.model,
-                    since + state.dispatched_at,
-                    None if state.first_token_at is None else since + state.first_token_at,
-                    None if state.ended_at is None else since + state.ended_at,
-                    state.output_tokens,
-                    state.cost_usd,
-                    state.ended_how,
-                    state.error,
-                )
-            )
-        for number, attempt in self._attempts.items():
-            record.attempt_records[number - 1].span_id = attempt.span_id
-        if answer is None:
-            return
-        record.model, record.instance = answer.candidate.model, answer.candidate.instance
-        record.prompt_tokens = answer.prompt_tokens or self._request.prompt_tokens
-        record.output_tokens = answer.output_tokens
-        record.set_prediction(answer.prediction)
-        record.artifact = self._services.artifacts.name
-        if (relayed := self._attempts.get(answer.number)) is not None:
-            record.finish_reason, record.itl_max_s = relayed.finish_reason, relayed.itl_max_s or None
-        if record.attempts == 1:  # of several attempts no single draw tells what came of the request
-            record.propensity = answer.decision.propensity

@@ -11,7 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.core.types import Outcome, Prediction, Slo
+from router.core.money.account import OutputBound
+from router.core.request_state import AttemptState
+from router.core.settlement import Settlement
+from router.core.state import Instance
+from router.core.types import Candidate, Considered, Decision, EndedHow, Outcome, Prediction, Slo
 from router.store import tables
 from router.store.entries import (
     ATTEMPT_COLUMNS,
@@ -115,3 +119,25 @@ def test_ids_are_compared_by_bytes_in_postgresql() -> None:
     for table in (tables.requests, tables.attempts, tables.explanations):
         column = next(iter(table.primary_key.columns))
         assert column.type.dialect_impl(postgresql.dialect()).collation == "C"
+
+
+def test_a_settlement_is_copied_once() -> None:
+    instance = Instance("a", "vllm", {})
+    candidate = Candidate("a", "m", "m")
+    prediction = Prediction(ttft_s_p50=0.5)
+    decision = Decision("slo", 10.5, 0, (Considered(candidate, prediction, 1.0, None),), 0.25, ())
+    attempt = AttemptState(1, candidate, instance, prediction, decision, OutputBound(), False, 10.5, 5, 20)
+    attempt.first_token_at, attempt.ended_at, attempt.ended_how = 11.0, 12.0, EndedHow.OK
+    attempt.output_tokens, attempt.cost_usd = 7, 0.25
+    record = RequestRecord("req", 1000.0, arrived_at=10.0, prompt_tokens=5, span_ids={1: 77})
+    record.settlement = Settlement(
+        Outcome.LATE, None, None, False, attempt, (attempt,), 2.0, 1.0, 0.1, 0.5, True, 0.25, None, 0.0, 12
+    )
+    record.complete()
+    record.complete()
+    assert (record.outcome, record.attempts, record.e2e_s, record.ttft_s) == (Outcome.LATE, 1, 2.0, 1.0)
+    assert (record.model, record.instance, record.prompt_tokens, record.output_tokens) == ("m", "a", 5, 7)
+    assert (record.predicted_ttft_s_p50, record.propensity, record.decisions) == (0.5, 0.25, [decision])
+    assert record.attempt_records == [
+        AttemptRecord(1, "a", "m", 1000.5, 1001.0, 1002.0, 7, 0.25, EndedHow.OK, None, 77)
+    ]
