@@ -30,12 +30,13 @@ The driver keeps one timer, set to `wake_at`, and answers it with `Tick`.
 from __future__ import annotations
 
 import math
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from random import Random
 from typing import Any
 
-from router.core import attempts, health, hedging, observing, refusals, streaming
+from router.core import attempts, health, hedging, refusals, streaming
 from router.core.deadlines import DeadlineHeap
 from router.core.deciding import Decided
 from router.core.errors import Refusal
@@ -122,7 +123,7 @@ class Scheduler:
         self._hedged = 0
         self._now = 0.0
         self._out: list[Instruction] = []
-        self._postponed: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+        self._postponed: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         #: Called with an error of a policy or a predictor. It ends only the request that was being placed, and none if it
         #: was learning; the event's instructions for other requests stay. None: the error is raised.
         self.on_fault: Callable[[Exception], None] | None = None
@@ -220,13 +221,13 @@ class Scheduler:
 
     def catch_up(self) -> None:
         """Do what was postponed, in its order."""
-        postponed, self._postponed = self._postponed, []
-        for at, (step, arguments) in enumerate(postponed):
+        postponed = self._postponed
+        while postponed:
+            step, arguments = postponed.popleft()
             try:
                 step(*arguments)
             except Exception as error:
                 if self.on_fault is None:
-                    self._postponed = postponed[at + 1 :]
                     raise
                 self.on_fault(error)
 
@@ -258,7 +259,15 @@ class Scheduler:
         if state.failed_at:
             attempts.blame(state, self.settings, answered=True)
         attempts.first_token(attempt, now)
-        self._later(observing.first_token, self.predictor, state.request, attempt, now)
+        self._later(
+            self.predictor.observe_ttft,
+            state.request,
+            attempt.candidate,
+            attempt.instance,
+            attempt.prediction,
+            now - attempt.dispatched_at,
+            now,
+        )
         if len(state.under_way) > 1:
             for other in list(state.under_way):
                 if other is not attempt:
@@ -477,18 +486,24 @@ class Scheduler:
         if state.phase is RequestPhase.QUEUED:
             state.charged_tokens = self._waiting.remove(state, served=True)
         attempt = attempts.start(state, decided, now, hedge=hedge)
-        self._postponed += (
-            (self._complete, (request, attempt)),
-            (self._count, (state, attempt, now)),
-            (observing.dispatch, (self.predictor, request, attempt)),
-            (self.policies[request.policy].placed, (request, decided.options, decided.choice)),
-        )
+        self._later(self._dispatched, state, attempt, now)
         if attempt.phase is AttemptPhase.PREFILL:
             self._send(state, attempt)
         self._request_money(state)
 
-    def _complete(self, request: Request, attempt: AttemptState) -> None:
-        attempt.prediction = self._placer.complete(request, attempt.decided)
+    def _dispatched(self, state: RequestState, attempt: AttemptState, now: float) -> None:
+        """The rest of a dispatch. The attempt counts also where the predictor or the policy fails."""
+        request, decided = state.request, attempt.decided
+        try:
+            attempt.prediction = self._placer.complete(request, decided)
+        finally:
+            self._count(state, attempt, now)
+            try:
+                self.predictor.observe_dispatch(
+                    request, attempt.candidate, attempt.instance, attempt.prediction, now
+                )
+            finally:
+                self.policies[request.policy].placed(request, decided.options, decided.choice)
 
     def _count(self, state: RequestState, attempt: AttemptState, now: float) -> None:
         """Count a new attempt, and set its time limits and its request's."""
@@ -572,7 +587,21 @@ class Scheduler:
         ttft_s, e2e_s = first_at - request.arrived_at, now - request.arrived_at
         known_tpot_s = None if attempt.first_token_at is None else tpot_s(ttft_s, e2e_s, output_tokens)
         attempts.succeed(state, attempt, now)
-        self._later(observing.end, self.predictor, request, attempt, known_tpot_s, now)
+        observed = request
+        if bound.max_tokens != request.max_tokens and request.decodes:
+            # Without its bound the answer might have been longer.
+            observed = replace(request, max_tokens=bound.max_tokens)
+        self._later(
+            self.predictor.observe_end,
+            observed,
+            attempt.candidate,
+            attempt.instance,
+            attempt.prediction,
+            output_tokens,
+            attempt.prompt_tokens,
+            known_tpot_s,
+            now,
+        )
         if state.failed_at:
             attempts.blame(state, self.settings, answered=True)
         self._placer.answered(state, output_tokens)
@@ -602,7 +631,16 @@ class Scheduler:
         """An attempt has ended without a complete answer."""
         self.catch_up()
         attempts.lose(state, attempt, how, now, sent=sent, too_large=too_large)
-        self._later(observing.loss, self.predictor, state.request, attempt, now)
+        self._later(
+            self.predictor.observe_loss,
+            state.request,
+            attempt.candidate,
+            attempt.instance,
+            attempt.prediction,
+            now - attempt.dispatched_at,
+            attempt.decoding,
+            now,
+        )
 
     def _failed(self, state: RequestState, attempt: AttemptState, failure: Failure, now: float) -> None:
         """An attempt failed: the request continues with its other attempt, is placed again, or ends."""

@@ -45,6 +45,15 @@ class Blind(First):
     predicts = False
 
 
+class Hearing(Blind):
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[str] = []
+
+    def ended(self, request: Any, *_: Any) -> None:
+        self.heard.append(request.id)
+
+
 class Late(Fixed):
     """Expects the first token by 0.5 s, and gains by a second attempt after that."""
 
@@ -160,13 +169,15 @@ def test_instructions_come_before_what_they_do_not_need() -> None:
 
 
 def test_without_a_driver_that_takes_faults_the_rest_is_still_done_later() -> None:
-    predictor = Fixed()
-    s = scheduler(instance("a"), policy=Blind(), predictor=predictor)
+    policy, predictor = Hearing(), Fixed()
+    s = scheduler(instance("a"), policy=policy, predictor=predictor)
     s.policies["first"].placed = lambda *_: 1 / 0  # type: ignore[method-assign, index]
     s.predictor.predict = lambda *_: 1 / 0  # type: ignore[method-assign]
     with pytest.raises(ZeroDivisionError):
         s.handle(Arrived(request()), 0.0)
-    with pytest.raises(ZeroDivisionError):
-        s.catch_up()
-    s.catch_up()
     assert predictor.observed == [("dispatch", "r1", 1, 0.0)]
+    predictor.observe_end = lambda *_: 1 / 0  # type: ignore[method-assign]
+    with pytest.raises(ZeroDivisionError):
+        s.handle(Ended("r1", 1, EndedHow.OK, 5), 1.0)
+    s.catch_up()
+    assert policy.heard == ["r1"]
