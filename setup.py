@@ -10,16 +10,20 @@ FOLDER = Path("predictors/kernels/native")
 
 def extension(name: str) -> Extension:
     """Where it cannot be compiled, the installation goes on without it: `optional`."""
-    sources = [FOLDER / "arithmetic.pxd", FOLDER / f"{name}.pyx"]
+    sources = [*sorted(FOLDER.glob("*.pxd")), FOLDER / f"{name}.pyx"]
     digest = sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
     return Extension(
         f"predictors.kernels.native.{name}",
-        [str(sources[1])],
-        depends=[str(sources[0])],
+        [str(sources[-1])],
+        depends=list(map(str, sources[:-1])),
         define_macros=[("HEADWAY_SOURCE", f'"{digest}"')],
-        extra_compile_args=["-O3", "-g0", "-fno-math-errno", "-fno-trapping-math"],
+        extra_compile_args=["-O3", "-g0", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"],
         optional=True,
     )
 
 
-setup(ext_modules=[extension(name) for name in ("distributions", "estimates", "networks")])
+setup(
+    ext_modules=[
+        extension(name) for name in ("distributions", "estimates", "histories", "networks", "residuals")
+    ]
+)

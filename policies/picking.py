@@ -34,7 +34,7 @@ class Reasons(Sequence[str | None]):
     @overload
     def __getitem__(self, at: slice) -> list[str | None]: ...
 
-    def __getitem__(self, at: int | slice) -> str | None | list[str | None]:
+    def __getitem__(self, at: int | slice) -> str | list[str | None] | None:
         if isinstance(at, slice):
             return list(self)[at]
         index = range(self._size)[at]

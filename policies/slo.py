@@ -178,7 +178,7 @@ def _has_room(option: Option, broken: int) -> bool:
 def _kinds(options: Sequence[Option], among: Sequence[int]) -> list[_Kind]:
     """How expensive it is to occupy each option of `among`: its price in USD (rounded to three digits: predictions are no
     more precise), then its speed (step time in seconds, negated)."""
-    hourly = all([options[at].instance.usd_per_hour is not None for at in among])
+    hourly = all(options[at].instance.usd_per_hour is not None for at in among)
     prices: dict[float | None, float] = {None: 0.0}
     steps_s: dict[tuple[int, float], float] = {}  # by profile and speed: many instances share them
     found = []

@@ -14,6 +14,7 @@ import numpy as np
 
 from predictors import kernels
 from predictors.analytic.answer_length import answer_length
+from predictors.kernels import ResidualWindow
 from predictors.kernels.length_bins import PRIOR_SHARES
 from predictors.kernels.reference import (
     latency_networks,
@@ -27,7 +28,6 @@ from predictors.kernels.reference import (
 from predictors.learned.artifact import SHIPPED, load, path_of
 from predictors.learned.models import KINDS
 from predictors.learned.text import prompt_features
-from predictors.online.residuals import ResidualWindow
 from router.core.types import Slo
 
 _REPEATS = 25

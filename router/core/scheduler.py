@@ -482,7 +482,6 @@ class Scheduler:
     # --- attempts ------------------------------------------------------------------------------------
     def _dispatch(self, state: RequestState, decided: Decided, now: float, *, hedge: bool = False) -> None:
         """Start an attempt at the chosen candidate; it may have to wait for money first."""
-        request = state.request
         if state.phase is RequestPhase.QUEUED:
             state.charged_tokens = self._waiting.remove(state, served=True)
         attempt = attempts.start(state, decided, now, hedge=hedge)
@@ -661,9 +660,10 @@ class Scheduler:
             self._retry(state, now)
 
     def _retry(self, state: RequestState, now: float) -> None:
-        request, had = state.request, len(state.attempts)
+        request = state.request
         due = state.hard_deadline()
-        if had < self.settings.max_attempts and now < min(request.expires_at, due or math.inf):
+        may_start = len(state.attempts) < self.settings.max_attempts
+        if may_start and now < min(request.expires_at, due or math.inf):
             self.catch_up()
             try:
                 placement = self._placer.place(state, now)
@@ -673,7 +673,7 @@ class Scheduler:
             except Exception as error:  # noqa: BLE001 (reported by `_fault`)
                 self._fault(state, error, now)
                 return
-        self._refuse(state, refusals.failed(had), now)  # the client gets the first error
+        self._refuse(state, refusals.failed(state.attempts), now)
 
     def _cancel(self, state: RequestState, attempt: AttemptState, how: EndedHow, now: float) -> None:
         """Instruct the driver to abort an attempt. One that waits for money ends at once."""

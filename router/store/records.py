@@ -75,7 +75,7 @@ class AttemptRecord:
 
 @dataclass(slots=True)
 class RequestRecord:
-    """One row of `requests` (fields up to `error_code` are its columns), with its attempts and decisions.
+    """One row of `requests` (fields up to `priority` are its columns), with its attempts and decisions.
 
     `received_at` is in seconds since the epoch. `arrived_at` is the same moment on the clock of `Decision.at_s`, so
     that decisions are stored as seconds after the arrival. `prefix` are hashes of the prompt's leading blocks,
@@ -123,6 +123,9 @@ class RequestRecord:
     max_cost_usd: float | None = None
     budget_overrun_usd: float | None = None
     error_code: str | None = None
+    min_quality: float | None = None
+    on_miss: str | None = None
+    priority: int | None = None
     # beside the row
     arrived_at: float | None = None
     attempt_records: list[AttemptRecord] = field(default_factory=list)

@@ -29,7 +29,7 @@ from router.store.tables import metadata
 log = logging.getLogger(__name__)
 
 #: All versions that this program knows, oldest first.
-VERSIONS = ("0001", "0002")
+VERSIONS = ("0001", "0002", "0003")
 NEWEST = VERSIONS[-1]
 
 # As Alembic makes it.
@@ -82,6 +82,12 @@ async def current(engine: AsyncEngine) -> str | None:
         return await connection.run_sync(version)
 
 
+async def is_empty(engine: AsyncEngine) -> bool:
+    """Whether the database has none of our tables."""
+    async with engine.connect() as connection:
+        return await connection.run_sync(_empty)
+
+
 def version(connection: Connection) -> str | None:
     """The version of the tables; None if there is none. Raises SchemaError for an unknown version."""
     if not inspect(connection).has_table("alembic_version"):
@@ -105,14 +111,19 @@ def _upgrade(connection: Connection) -> str | None:
     before = version(connection)
     if before == NEWEST:
         return before
-    if not {*metadata.tables, _VERSION_TABLE.name}.intersection(inspect(connection).get_table_names()):
+    if _empty(connection):
         metadata.create_all(connection)
         _VERSION_TABLE.create(connection)
         connection.execute(insert(_VERSION_TABLE).values(version_num=NEWEST))
+        log.info("the store's tables were created at version %s", NEWEST)
     else:
         _migrate(connection)
-    log.info("the store's tables were upgraded from %s to version %s", before or "no version", NEWEST)
+        log.info("the store's tables were upgraded from %s to version %s", before or "no version", NEWEST)
     return before
+
+
+def _empty(connection: Connection) -> bool:
+    return not {*metadata.tables, _VERSION_TABLE.name}.intersection(inspect(connection).get_table_names())
 
 
 def _migrate(connection: Connection) -> None:

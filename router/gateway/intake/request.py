@@ -61,6 +61,7 @@ def build_request(
     record.policy = params.policy
     record.max_tokens = bodies.output_cap(body)
     record.max_cost_usd = params.max_cost_usd
+    record.min_quality, record.on_miss, record.priority = params.min_quality, params.on_miss, params.priority
     record.features = facts.features
     if params.slo is not None:
         record.set_slo(params.slo)

@@ -24,6 +24,8 @@ from router.store.entries import (
     clean,
     clean_prompt,
     corrected_row,
+    from_line,
+    to_line,
 )
 from router.store.records import AttemptRecord, RequestRecord, attempt_row, request_row
 
@@ -38,7 +40,7 @@ CONTRACT_COLUMNS = re.findall(
     predicted_output_tokens_p90 predicted_ttft_s_p50 predicted_ttft_s_p95 predicted_e2e_s_p50
     predicted_e2e_s_p95 predicted_quality predicted_cost_usd artifact propensity queue_wait_s ttft_s tpot_s
     itl_max_s e2e_s cost_usd slo_ttft_s slo_tpot_s slo_e2e_s slo_met max_cost_usd budget_overrun_usd outcome
-    error_code
+    error_code min_quality on_miss priority
 """,
 )
 
@@ -141,3 +143,12 @@ def test_a_settlement_is_copied_once() -> None:
     assert record.attempt_records == [
         AttemptRecord(1, "a", "m", 1000.5, 1001.0, 1002.0, 7, 0.25, EndedHow.OK, None, 77)
     ]
+
+
+def test_a_line_of_an_older_version_lacks_the_newest_columns(make_record: MakeRecord) -> None:
+    row = request_row(make_record(3))
+    older = REQUEST_COLUMNS.index("error_code") + 1
+    entry = from_line(to_line(row[:older], [], None, None))
+    assert entry is not None
+    assert entry.request == (*row[:older], None, None, None)
+    assert len(entry.request) == len(REQUEST_COLUMNS)
