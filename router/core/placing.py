@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -129,7 +129,7 @@ class Placer:
                     return other
         return found
 
-    def _candidates(self, state: RequestState, models: Iterable[str], now: float) -> Eligible:
+    def _candidates(self, state: RequestState, models: tuple[str, ...], now: float) -> Eligible:
         return eligible(
             state.request,
             models,

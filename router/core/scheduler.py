@@ -123,6 +123,8 @@ class Scheduler:
         self._hedged = 0
         self._now = 0.0
         self._out: list[Instruction] = []
+        #: What `catch_up` does, in this order. Such a step reads the state as it is when it is added, so whatever changes the
+        #: state catches up first.
         self._postponed: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         #: Called with an error of a policy or a predictor. It ends only the request that was being placed, and none if it
         #: was learning; the event's instructions for other requests stay. None: the error is raised.
@@ -222,18 +224,17 @@ class Scheduler:
     def catch_up(self) -> None:
         """Do what was postponed, in its order."""
         postponed = self._postponed
-        while postponed:
-            step, arguments = postponed.popleft()
+        for entry in postponed:
+            step, arguments = entry
             try:
                 step(*arguments)
             except Exception as error:
                 if self.on_fault is None:
+                    while postponed.popleft() is not entry:
+                        pass
                     raise
                 self.on_fault(error)
-
-    def _later(self, step: Callable[..., object], *arguments: Any) -> None:
-        """Postpone a step until `catch_up`. It reads the state as it is now, so whatever changes it catches up first."""
-        self._postponed.append((step, arguments))
+        postponed.clear()
 
     def _arrived(self, event: Arrived, now: float) -> None:
         self._arrivals += 1
@@ -259,14 +260,18 @@ class Scheduler:
         if state.failed_at:
             attempts.blame(state, self.settings, answered=True)
         attempts.first_token(attempt, now)
-        self._later(
-            self.predictor.observe_ttft,
-            state.request,
-            attempt.candidate,
-            attempt.instance,
-            attempt.prediction,
-            now - attempt.dispatched_at,
-            now,
+        self._postponed.append(
+            (
+                self.predictor.observe_ttft,
+                (
+                    state.request,
+                    attempt.candidate,
+                    attempt.instance,
+                    attempt.prediction,
+                    now - attempt.dispatched_at,
+                    now,
+                ),
+            )
         )
         if len(state.under_way) > 1:
             for other in list(state.under_way):
@@ -352,7 +357,7 @@ class Scheduler:
         instance = self.instances.get(event.instance)
         if instance is not None:
             instance.takes_report(event.report, now)
-            self._later(self.predictor.observe_report, instance, now)
+            self._postponed.append((self.predictor.observe_report, (instance, now)))
             if self._waiting:
                 self._serve_queue(now)
 
@@ -376,7 +381,7 @@ class Scheduler:
         before = self.instances
         self._placer.fleet = Fleet(event.instances)
         for name in before.keys() - self.instances.keys():
-            self._later(self.predictor.forget, name)
+            self._postponed.append((self.predictor.forget, (name,)))
         self.settings = self._placer.settings = event.settings
         if self._waiting:
             self._serve_queue(now)
@@ -485,7 +490,7 @@ class Scheduler:
         if state.phase is RequestPhase.QUEUED:
             state.charged_tokens = self._waiting.remove(state, served=True)
         attempt = attempts.start(state, decided, now, hedge=hedge)
-        self._later(self._dispatched, state, attempt, now)
+        self._postponed.append((self._dispatched, (state, attempt, now)))
         if attempt.phase is AttemptPhase.PREFILL:
             self._send(state, attempt)
         self._request_money(state)
@@ -590,16 +595,20 @@ class Scheduler:
         if bound.max_tokens != request.max_tokens and request.decodes:
             # Without its bound the answer might have been longer.
             observed = replace(request, max_tokens=bound.max_tokens)
-        self._later(
-            self.predictor.observe_end,
-            observed,
-            attempt.candidate,
-            attempt.instance,
-            attempt.prediction,
-            output_tokens,
-            attempt.prompt_tokens,
-            known_tpot_s,
-            now,
+        self._postponed.append(
+            (
+                self.predictor.observe_end,
+                (
+                    observed,
+                    attempt.candidate,
+                    attempt.instance,
+                    attempt.prediction,
+                    output_tokens,
+                    attempt.prompt_tokens,
+                    known_tpot_s,
+                    now,
+                ),
+            )
         )
         if state.failed_at:
             attempts.blame(state, self.settings, answered=True)
@@ -630,15 +639,19 @@ class Scheduler:
         """An attempt has ended without a complete answer."""
         self.catch_up()
         attempts.lose(state, attempt, how, now, sent=sent, too_large=too_large)
-        self._later(
-            self.predictor.observe_loss,
-            state.request,
-            attempt.candidate,
-            attempt.instance,
-            attempt.prediction,
-            now - attempt.dispatched_at,
-            attempt.decoding,
-            now,
+        self._postponed.append(
+            (
+                self.predictor.observe_loss,
+                (
+                    state.request,
+                    attempt.candidate,
+                    attempt.instance,
+                    attempt.prediction,
+                    now - attempt.dispatched_at,
+                    attempt.decoding,
+                    now,
+                ),
+            )
         )
 
     def _failed(self, state: RequestState, attempt: AttemptState, failure: Failure, now: float) -> None:
@@ -744,7 +757,7 @@ class Scheduler:
         settlement = settle(state)
         learner = self._learners.get(request.policy)
         if learner is not None and state.placed is not None:
-            self._later(learner.ended, request, state.placed, settlement.slo_met, now)
+            self._postponed.append((learner.ended, (request, state.placed, settlement.slo_met, now)))
         self._out.append(Finish(request.id, settlement))
 
     # --- bookkeeping ---------------------------------------------------------------------------------
@@ -764,7 +777,7 @@ class Scheduler:
         request_id, expires_at = state.request.id, state.request.expires_at
         if request_id not in self._requests:
             self._requests[request_id] = state
-            if (due := state.hard_deadline()) is not None:
+            if state.request.hard and (due := state.hard_deadline()) is not None:
                 self._deadlines.add(due, request_id)
         if not self._awaiting:
             self._awaiting_until = -math.inf
