@@ -54,6 +54,7 @@ def listen(scheduler: Scheduler, listener: Listener) -> None:
 
     def heard(event: Event, now: float) -> list[Instruction]:
         instructions = respond(event, now)
+        scheduler.catch_up()
         listener(event, now, instructions)
         return instructions
 
