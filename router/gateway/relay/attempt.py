@@ -15,11 +15,11 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
+from backends.scanning import Assembler
 from router.core.errors import AnswerTooLarge, OutOfSockets, UpstreamError, UpstreamRejected
 from router.core.events import Allow, Dispatch, Failure, FailureKind
 from router.core.interfaces import Backend, Batch, Call, OpenCall
 from router.gateway.codecs.codec import ApiCodec
-from router.gateway.codecs.openai.assemble import Assembler
 from router.gateway.http.client_request import ClientRequest
 from router.gateway.relay.exchange import Exchange
 from router.gateway.relay.metered import MeteredStream, tokens_of
