@@ -165,7 +165,8 @@ class _Meters:
         self._began = self._look()
 
     def _look(self) -> tuple[float, ...]:
-        store = [] if self._store_pid is None else usage.tree(self._store_pid)  # one process for each connection
+        # PostgreSQL starts a process for each connection.
+        store = [] if self._store_pid is None else usage.tree(self._store_pid)
         pids = (self._target.pids, self._writers, [self._redis.pid], store)
         return (*map(usage.cpu_s, pids), float(self._redis.calls()))
 
