@@ -23,7 +23,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 from benchmarks.overhead import wire
-from benchmarks.overhead.processes import DATABASE_FILE, Cores, Target, gateway, upstream
+from benchmarks.overhead.processes import DATABASE_FILE, Cores, Target, fleet_of, gateway, upstream
 
 _CONNECTIONS = 16
 _LEAST_S, _MOST_S = 1.0, 2.0  # of load before the kill
@@ -75,14 +75,14 @@ def _one(engine: Target, rate: float, load_s: float, *, both: bool, locked: bool
     with TemporaryDirectory(prefix="headway-kills-") as name:
         folder = Path(name)
         with (
-            gateway(engine, folder, Cores()) as target,
+            gateway(fleet_of(engine, folder), folder, Cores()) as target,
             closing(sqlite3.connect(folder / DATABASE_FILE)) as lock,
         ):
             if locked:
                 lock.execute("BEGIN IMMEDIATE")
             pids = target.pids if both else target.pids[:1]
             answers, killed_at = asyncio.run(_served_until_killed(target, rate, load_s, pids))
-        with gateway(engine, folder, Cores()):  # writes the spool, before it serves
+        with gateway(fleet_of(engine, folder), folder, Cores()):  # writes the spool, before it serves
             pass
         with closing(sqlite3.connect(folder / DATABASE_FILE)) as database:
             rows = {row[0] for row in database.execute("SELECT id FROM requests")}
