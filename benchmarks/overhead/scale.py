@@ -161,11 +161,13 @@ class _Meters:
     def __init__(self, target: Target, redis: _Redis, store_pid: int | None) -> None:
         self._target, self._redis = target, redis
         self._writers = [pid for pid in target.pids if _is_writer(pid)]
-        self._store = [] if store_pid is None else usage.tree(store_pid)
+        self._store_pid = store_pid
         self._began = self._look()
 
     def _look(self) -> tuple[float, ...]:
-        pids = (self._target.pids, self._writers, [self._redis.pid], self._store)
+        # PostgreSQL starts a process for each connection.
+        store = [] if self._store_pid is None else usage.tree(self._store_pid)
+        pids = (self._target.pids, self._writers, [self._redis.pid], store)
         return (*map(usage.cpu_s, pids), float(self._redis.calls()))
 
     def read(self) -> tuple[float, ...]:
