@@ -15,7 +15,7 @@ cdef extern from *:
     """
     const char *HEADWAY_SOURCE
 
-#: What `backends.native` was compiled from (`backends.scanning.digest`).
+#: What `backends.native` was compiled from (`router.compiled.digest`).
 SOURCE = HEADWAY_SOURCE.decode()
 
 

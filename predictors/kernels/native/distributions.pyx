@@ -20,7 +20,7 @@ cdef extern from *:
     """
     const char *HEADWAY_SOURCE
 
-#: What this module was compiled from (`predictors.kernels.digest`).
+#: What this module was compiled from (`router.compiled.digest`).
 SOURCE = HEADWAY_SOURCE.decode()
 
 cdef const double[::1] EDGES = np.array(_EDGES)

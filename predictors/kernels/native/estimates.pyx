@@ -17,7 +17,7 @@ cdef extern from *:
     """
     const char *HEADWAY_SOURCE
 
-#: What this module was compiled from (`predictors.kernels.digest`).
+#: What this module was compiled from (`router.compiled.digest`).
 SOURCE = HEADWAY_SOURCE.decode()
 
 cdef double MOST_SHARE = MOST_PREFILL_SHARE

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends import assemble, scanning, sse
+from router.compiled import VARIABLE
 from router.core.errors import UpstreamError
 
 compiled = pytest.mark.skipif(scanning.WHY_NOT_NATIVE is not None, reason=scanning.description())
@@ -139,7 +140,7 @@ _SAY = "from backends import scanning; print(scanning.description(), scanning.Ss
 
 
 def said(program: str = _SAY, **environment: str) -> str:
-    variables = {name: value for name, value in os.environ.items() if name != scanning.VARIABLE}
+    variables = {name: value for name, value in os.environ.items() if name != VARIABLE}
     return subprocess.check_output(
         [sys.executable, "-c", program], env={**variables, **environment}, text=True, timeout=60
     )

@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 
 from predictors import kernels
+from router.compiled import VARIABLE
 
 _SAY = "from predictors import kernels; print(kernels.description(), kernels.LengthTable.__module__)"
 
 
 def said(program: str = _SAY, **environment: str) -> str:
-    variables = {name: value for name, value in os.environ.items() if name != kernels.VARIABLE}
+    variables = {name: value for name, value in os.environ.items() if name != VARIABLE}
     return subprocess.check_output(
         [sys.executable, "-c", program], env={**variables, **environment}, text=True, timeout=60
     )
