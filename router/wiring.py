@@ -19,6 +19,7 @@ from sqlalchemy.exc import ArgumentError
 
 import backends
 import policies
+from backends import scanning
 from backends.engine import profiles
 from policies.settings import TargetTable
 from predictors import kernels
@@ -131,6 +132,7 @@ def text_estimators(predictor: OnlinePredictor) -> dict[str, TextEstimator]:
 def create_predictor(config: FleetConfig) -> OnlinePredictor:
     """The predictor of a fleet file. Raises ConfigError for an artifact that is damaged or does not fit."""
     logger.info("%s", kernels.description())
+    logger.info("%s", scanning.description())
     return OnlinePredictor(load_artifacts(config))
 
 

@@ -44,30 +44,25 @@ def model_outputs(
     if size > _MOST_MODELLED:
         ranks = estimates.e2e_s
         places = sorted(nsmallest(_MOST_MODELLED, places, key=ranks.__getitem__))
-    summaries, states, known, offsets, biases, held, reported = [], [], [], [], [], [], []
-    for row, at in enumerate(places):
-        of, instance, estimate = stats[at], instances[at], estimates.estimate(at)
-        history, group = of.history, of.group
-        if history is None:
-            raise RuntimeError("a candidate without a history under a latency model")
+    of_places = [stats[at] for at in places]
+    known = [estimates.estimate(at) for at in places]
+    offsets = [(each.group.ttft.values, each.group.tpot.values) for each in of_places]
+    biases = [(each.ttft_bias, each.tpot_bias) for each in known]
+    states, summaries = [], []
+    for row, (at, of, estimate) in enumerate(zip(places, of_places, known, strict=True)):
         rows[at] = row
-        summaries.append(history.summary(instance))
-        states.append(history.state)
-        known.append(estimate)
-        offsets.append((group.ttft.values, group.tpot.values))
-        biases.append((estimate.ttft_bias, estimate.tpot_bias))
-        if memory is not None:
-            held.append(estimates.memory_ratio(at))
-            reported.append(instance.report.kv_usage)
-        if group.trust.believed:
+        if of.history is not None:  # with a latency model there is one
+            states.append(of.history.state)
+            summaries.append(of.history.summary(instances[at]))
+        if of.group.trust.believed:
             serves_ttft[at], serves_tpot[at] = of.models_ttft(estimate), of.models_tpot(estimate)
     targets = target_rows(summaries, known, now)
     raw = model.quantiles(states, targets)
     quantiles, factors = served_quantiles(raw, offsets, biases)
-    if memory is None:
-        ratios = [estimates.memory_ratio(at) for at in places]
-    else:
-        ratios = memory.predict(memory_rows(held, reported, targets)).tolist()
+    ratios = [estimates.memory_ratio(at) for at in places]
+    if memory is not None:
+        reported = [instances[at].report.kv_usage for at in places]
+        ratios = memory.predict(memory_rows(ratios, reported, targets)).tolist()
     return ModelOutputs(rows, quantiles, raw, factors, ratios, serves_ttft, serves_tpot)
 
 

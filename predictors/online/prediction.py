@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from predictors.analytic.answer_length import AnswerLength
-from predictors.kernels import Estimate, Estimates
-from predictors.kernels.reference.estimates import Factors
+from predictors.kernels import Estimate, Estimates, each_with
 from predictors.online.forecast import Quality
 from predictors.online.tree_offsets import TreeForecast
 from router.core.types import Candidate, Prediction
@@ -51,7 +50,7 @@ class Predictions:
         answers: list[AnswerLength] | list[None],
         outputs: ModelOutputs,
         qualities: Sequence[Quality],
-        p_miss: Sequence[float | None],
+        p_miss: list[float] | list[None],
         waited_s: float,
         made_at: float,
     ) -> None:
@@ -60,7 +59,7 @@ class Predictions:
         self.answers = answers  # None where nothing is decoded
         self.outputs = outputs
         self.qualities = qualities  # with their standard deviations
-        self.p_miss: Sequence[float | None] = p_miss
+        self.p_miss = p_miss
         self.waited_s = waited_s  # since the request's arrival
         self.made_at = made_at
         self._times: tuple[list[float], list[float | None], list[float]] | None = None
@@ -106,24 +105,38 @@ class Predictions:
         """Expected quality."""
         return [quality for quality, _ in self.qualities]
 
-    def of_ttft(self, at: int) -> Sequence[float]:
-        """The factors (median, 95 % quantile, mean) of actual to physical TTFT, of one candidate."""
-        if self.outputs.serves_ttft[at]:
-            factors: Factors = self.outputs.factors[self.outputs.rows[at], 0].tolist()
-            return factors
-        return self.estimates.factors(at)[0]
-
-    def of_tpot(self, at: int) -> Sequence[float]:
-        """The same for TPOT."""
-        if self.outputs.serves_tpot[at]:
-            factors: Factors = self.outputs.factors[self.outputs.rows[at], 1].tolist()
-            return factors
-        return self.estimates.factors(at)[1]
+    def factors(self, at: int) -> tuple[Sequence[float], Sequence[float]]:
+        """The factors (median, 95 % quantile, mean) of actual to physical TTFT and TPOT, of one candidate."""
+        of_ttft: Sequence[float]
+        of_tpot: Sequence[float]
+        of_ttft, of_tpot = self.estimates.factors(at)
+        of, row = self.outputs, self.outputs.rows[at]
+        if of.serves_ttft[at]:
+            of_ttft = of.factors[row, 0].tolist()
+        if of.serves_tpot[at]:
+            of_tpot = of.factors[row, 1].tolist()
+        return of_ttft, of_tpot
 
     def memory_ratio(self, at: int) -> float:
         """The mean share of KV memory in use, of one candidate."""
         row = self.outputs.rows[at]
         return self.estimates.memory_ratio(at) if row < 0 else self.outputs.memory_ratios[row]
+
+    def each(self) -> list[OnlinePrediction]:
+        """One for each candidate."""
+        size = len(self.answers)
+        columns: list[Any] = [
+            self.answers, self.ttft_s_p50, self.tpot_s, self.e2e_s_mean, self.cost_usd, self.p_miss,
+            [self] * size, [None] * size,
+        ]  # fmt: skip
+        return each_with(OnlinePrediction, _NAMES, columns, size)
+
+
+#: What a prediction is given, and what it reads when it is needed.
+_LATER = frozenset((
+    "estimate", "made_at", "memory_ratio", "of_tpot", "of_ttft", "quality", "quality_sd", "raw_tpot_s", "waited_s",
+))  # fmt: skip
+_NAMES = ["answer", "ttft_s_p50", "tpot_s", "e2e_s_mean", "cost_usd", "p_miss", "_of", "trees"]
 
 
 class OnlinePrediction(Prediction):
@@ -135,50 +148,41 @@ class OnlinePrediction(Prediction):
     are None if the model did not predict. `of_ttft` and `of_tpot` are the factors (median, 95 % quantile, mean) of
     actual to physical times.
 
-    One is made for each candidate of each request, so it holds no value but its place in `Predictions`.
+    One is made for each candidate of each request, so it holds the few values that policies read; the others are read from
+    `Predictions` when they are needed.
     """
 
-    __slots__ = ("_at", "_of", "trees")
+    __slots__ = (
+        "_at", "_of", "answer", "estimate", "made_at", "of_tpot", "of_ttft", "raw_tpot_s", "trees", "waited_s",
+    )  # fmt: skip
 
     _at: int
     _of: Predictions
+    answer: AnswerLength | None
+    estimate: Estimate
+    made_at: float
+    of_tpot: Sequence[float]
+    of_ttft: Sequence[float]
+    raw_tpot_s: float
     trees: TreeForecast | None  # set if the policy is `predicted_latency`
+    waited_s: float  # since the request's arrival
 
     __setattr__ = object.__setattr__
     __delattr__ = object.__delattr__
 
-    def __init__(self, of: Predictions, at: int) -> None:
-        self._of = of
-        self._at = at
-        self.trees = None
-
-    @property
-    def estimate(self) -> Estimate:
-        return self._of.estimates.estimate(self._at)
-
-    @property
-    def answer(self) -> AnswerLength | None:
-        return self._of.answers[self._at]
-
-    @property
-    def made_at(self) -> float:
-        return self._of.made_at
-
-    @property
-    def waited_s(self) -> float:
-        return self._of.waited_s
-
-    @property
-    def raw_tpot_s(self) -> float:
-        return self._of.estimates.raw_tpot_s(self._at)
-
-    @property
-    def of_ttft(self) -> Sequence[float]:
-        return self._of.of_ttft(self._at)
-
-    @property
-    def of_tpot(self) -> Sequence[float]:
-        return self._of.of_tpot(self._at)
+    def __getattr__(self: Any, name: str) -> Any:
+        """A value that is read for the first time: all that few predictions are asked for are then read at once."""
+        if name not in _LATER:
+            raise AttributeError(name)
+        of, at = self._of, self._at
+        estimates = of.estimates
+        self.estimate = estimates.estimate(at)
+        self.of_ttft, self.of_tpot = of.factors(at)
+        self.raw_tpot_s = estimates.raw_tpot_s(at)
+        self.memory_ratio = of.memory_ratio(at)
+        self.quality, self.quality_sd = of.qualities[at]
+        self.waited_s, self.made_at = of.waited_s, of.made_at
+        return getattr(self, name)
 
     @property
     def quantiles(self) -> Quantiles | None:
@@ -192,39 +196,6 @@ class OnlinePrediction(Prediction):
     def raw_quantiles(self) -> np.ndarray | None:
         row = self._of.outputs.rows[self._at]
         return None if row < 0 else self._of.outputs.raw[row]
-
-    # --- what every prediction has -----------------------------------------------------------------
-    @property
-    def p_miss(self) -> float | None:
-        return self._of.p_miss[self._at]
-
-    @property
-    def ttft_s_p50(self) -> float:
-        return self._of.ttft_s_p50[self._at]
-
-    @property
-    def tpot_s(self) -> float | None:
-        return self._of.tpot_s[self._at]
-
-    @property
-    def e2e_s_mean(self) -> float:
-        return self._of.e2e_s_mean[self._at]
-
-    @property
-    def cost_usd(self) -> float:
-        return self._of.cost_usd[self._at]
-
-    @property
-    def quality(self) -> float | None:
-        return self._of.qualities[self._at][0]
-
-    @property
-    def quality_sd(self) -> float | None:
-        return self._of.qualities[self._at][1]
-
-    @property
-    def memory_ratio(self) -> float:
-        return self._of.memory_ratio(self._at)
 
     @property
     def output_tokens_p50(self) -> float:

@@ -28,7 +28,7 @@ from predictors.online.candidate_stats import CandidateStats
 from predictors.online.forecast import PromptForecast, Quality
 from predictors.online.learning import Learning
 from predictors.online.model_outputs import misses, model_outputs
-from predictors.online.prediction import OnlinePrediction, Predictions
+from predictors.online.prediction import Predictions
 from predictors.online.prompt_caches import PromptCaches
 from predictors.online.qualities import Qualities
 from predictors.online.sharing import Sharing
@@ -76,15 +76,16 @@ class OnlinePredictor:
     # --- the Predictor protocol ------------------------------------------------------------------
     def predict(self, request: Request, candidate: Candidate, instance: Instance, now: float) -> Prediction:
         """The prediction if the request were dispatched to `candidate` at `now`. Changes nothing that is learned."""
-        return OnlinePrediction(self._predictions(request, [candidate], [instance], now), 0)
+        (prediction,) = self._predictions(request, [candidate], [instance], now).each()
+        return prediction
 
     def predict_all(self, request: Request, options: Sequence[Option], now: float) -> Predictions:
         """Give every option its prediction. Each model runs once for all of them. The same values by column are returned."""
         found = self._predictions(
             request, [option.candidate for option in options], [option.instance for option in options], now
         )
-        for at, option in enumerate(options):
-            option.prediction = OnlinePrediction(found, at)
+        for option, prediction in zip(options, found.each(), strict=True):
+            option.prediction = prediction
         return found
 
     def qualities(self, request: Request, candidates: Sequence[Candidate]) -> Sequence[float | None]:
@@ -116,7 +117,7 @@ class OnlinePredictor:
         )
         outputs = model_outputs(self.stats.models, request, stats, estimates, instances, now)
         waited_s = max(now - request.arrived_at, 0.0)
-        missed: Sequence[float | None] = [None] * len(stats)
+        missed: list[float] | list[None] = [None] * len(stats)
         if request.slo is not None:
             missed = misses(request.slo, request.decodes, waited_s, estimates, answers, outputs)
         decoded: list[AnswerLength] | list[None] = answers if request.decodes else [None] * len(stats)

@@ -168,6 +168,22 @@ cdef class Estimates:
         return found
 
 
+def each_with(kind, list names, list columns, Py_ssize_t size):
+    """See `estimates.each_with`."""
+    cdef Py_ssize_t at
+    cdef list column
+    if len(names) != len(columns) or any([len(column) != size for column in columns]):
+        raise ValueError("columns of different lengths")
+    found = []
+    for at in range(size):
+        each = kind.__new__(kind)
+        each._at = at
+        for name, column in zip(names, columns):
+            setattr(each, name, column[at])
+        found.append(each)
+    return found
+
+
 def analytic_estimates(list stats, candidates, instances, double request_tokens, list cached, list answers, double now):
     """See `estimates.analytic_estimates`."""
     cdef Py_ssize_t size = len(stats), n

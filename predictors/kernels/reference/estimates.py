@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import exp
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -38,6 +38,7 @@ CONSTANTS = (
 )  # fmt: skip
 
 
+T = TypeVar("T")
 #: What multiplies an estimated time to give its median, 95 % quantile and mean.
 Factors = tuple[float, float, float]
 
@@ -144,6 +145,20 @@ class Estimates(list[AnalyticEstimate]):
                 cost_usd += answer.mean * answer.choices * price.output_usd_per_mtok * 1e-6
             found.append(cost_usd)
         return found
+
+
+def each_with(kind: type[T], names: list[str], columns: list[list[Any]], size: int) -> list[T]:
+    """So many objects of a kind, not initialised, with their place `_at` and the values of some columns by name."""
+    found = []
+    for at, values in enumerate(zip(*columns, strict=True)):
+        each: Any = kind.__new__(kind)
+        each._at = at
+        for name, value in zip(names, values, strict=True):
+            setattr(each, name, value)
+        found.append(each)
+    if len(found) != size:
+        raise ValueError("columns of different lengths")
+    return found
 
 
 def analytic_estimates(

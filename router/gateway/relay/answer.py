@@ -66,7 +66,7 @@ def headway_object(record: RequestRecord, settlement: Settlement, answer: Attemp
 
 
 def respond_refusal(
-    responder: ClientRequest,
+    client: ClientRequest,
     codec: ApiCodec,
     refusal: Refusal,
     request_id: str,
@@ -82,4 +82,4 @@ def respond_refusal(
         headers.append((b"www-authenticate", b"Bearer"))
     # A 413 keeps the connection: what is left of the body is read and dropped. To close now would reset the
     # connection, and the client, still sending, would lose the answer.
-    responder.respond(refusal.status, header_lines(headers), codec.error(refusal))
+    client.respond(refusal.status, header_lines(headers), codec.error(refusal))

@@ -88,10 +88,10 @@ class Relay:
     """One request's way through the gateway; `router.gateway.relay.runner.RequestHandle`. Used once: `start` brings it on
     its way, and nothing waits for its end."""
 
-    def __init__(self, services: Services, exchange: Exchange, responder: ClientRequest) -> None:
+    def __init__(self, services: Services, exchange: Exchange, client: ClientRequest) -> None:
         self._services = services
         self._exchange = exchange
-        self._responder = responder
+        self._client = client
         self._runner = services.runner
         self._request = exchange.request
         self._attempts: dict[int, Attempt] = {}  # by number
@@ -99,8 +99,8 @@ class Relay:
 
     def start(self) -> None:
         """Submit the request. The hooks of its client are set until its end."""
-        self._responder.on_left = self._client_left
-        self._responder.on_shutdown = self._shut_down
+        self._client.on_left = self._client_left
+        self._client.on_shutdown = self._shut_down
         self._runner.submit(self._request, self._funding(), self)
 
     def _funding(self) -> Funding | None:
@@ -116,7 +116,7 @@ class Relay:
 
     def _end(self) -> None:
         self._ended_already = True
-        self._responder.on_left = self._responder.on_shutdown = None
+        self._client.on_left = self._client.on_shutdown = None
         self._attempts.clear()  # they know this relay: cycles that only the collector would find
 
     def _report(self, event: RequestEvent, now: float | None = None) -> None:
@@ -141,8 +141,8 @@ class Relay:
         exchange, record = self._exchange, self._exchange.record
         record.outcome, record.error_code = Outcome.BACKEND_ERROR, "internal_error"
         record.e2e_s = self.clock() - self._request.arrived_at
-        if self._responder.response_started:
-            self._responder.abort()
+        if self._client.response_started:
+            self._client.abort()
         else:
             self._refuse(internal_error())
         if exchange.reservation is not None:
@@ -159,7 +159,7 @@ class Relay:
         if instruction.streams and (bound.paid_tokens is not None or instruction.allowance is not None):
             meter = TokenMeter(request, candidate, bound, instruction.allowance)
             metered = MeteredStream(meter, request.choices, hide_usage=not exchange.wants_each_usage)
-        attempt = Attempt(self, exchange, self._responder, instruction, metered)
+        attempt = Attempt(self, exchange, self._client, instruction, metered)
         self._attempts[instruction.attempt] = attempt
         traceparent, trace = None, exchange.record.trace
         if trace is not None:
@@ -175,6 +175,7 @@ class Relay:
             metered is not None,
             traceparent,
             request.cache_salt,
+            attempt.collector,
         )
         attempt.start(self._services.fleet.backend, call)
 
@@ -214,8 +215,8 @@ class Relay:
         except Exception:
             record.complete()
             record.outcome, record.error_code = Outcome.BACKEND_ERROR, "internal_error"
-            if self._responder.response_started:
-                self._responder.abort()
+            if self._client.response_started:
+                self._client.abort()
             else:
                 self._refuse(internal_error())
             raise
@@ -270,37 +271,37 @@ class Relay:
     def begin_stream(self, attempt: Attempt, data: bytes) -> None:
         """The status line and the first bytes of a streamed answer."""
         headers = self._head(self._exchange.codec.stream_type, attempt.dispatch)
-        self._responder.begin(200, headers + b"cache-control: no-cache\r\n", data)
+        self._client.begin(200, headers + b"cache-control: no-cache\r\n", data)
 
     def _answer(self, settlement: Settlement) -> None:
         """Give the client the answer, the rest of it, or an error."""
-        responder, codec = self._responder, self._exchange.codec
+        client, codec = self._client, self._exchange.codec
         if settlement.refusal is not None:
-            if responder.response_started:
-                responder.end(codec.stream_error(settlement.refusal))
+            if client.response_started:
+                client.end(codec.stream_error(settlement.refusal))
             else:
                 self._refuse(settlement.refusal)
             return
         if settlement.answer is None or settlement.outcome is Outcome.CLIENT_CANCELLED:
-            responder.gone()
+            client.gone()
             return
         attempt = self._attempts[settlement.answer.number]
         headway = headway_object(self._exchange.record, settlement, settlement.answer)
         if attempt.answer is not None:
             body = codec.non_streaming(attempt.answer, headway)
-            responder.respond(200, self._head(codec.body_type, attempt.dispatch), body)
+            client.respond(200, self._head(codec.body_type, attempt.dispatch), body)
             return
         last = self._exchange.length_event(attempt.dispatch.candidate.model) if attempt.cut else b""
-        if responder.response_started:
+        if client.response_started:
             rest = codec.events(last)
         else:  # an answer may be without a single token: then nothing has been sent yet
             attempt.begin(last)
             rest = b""
-        responder.end(rest + codec.finish(attempt.usage_or_count(), attempt.finish_reason, headway))
+        client.end(rest + codec.finish(attempt.usage_or_count(), attempt.finish_reason, headway))
 
     def _refuse(self, refusal: Refusal) -> None:
         exchange = self._exchange
-        respond_refusal(self._responder, exchange.codec, refusal, self._request.id, exchange.headers)
+        respond_refusal(self._client, exchange.codec, refusal, self._request.id, exchange.headers)
 
     def _head(self, content_type: bytes, dispatch: Dispatch) -> bytes:
         request, prediction = self._request, dispatch.prediction

@@ -69,7 +69,7 @@ class Told(OnlinePrediction):
     __slots__ = ("__dict__",)
 
     def __init__(self, true: OnlinePrediction) -> None:
-        super().__init__(true._of, true._at)
+        self._of, self._at, self.trees = true._of, true._at, None
         vars(self).update({name: getattr(true, name) for name in _CHANGED})
 
 
