@@ -44,13 +44,17 @@ async def _client(
     request = wire.request(port, stream=False, chunks=16)
     with suppress(OSError, asyncio.IncompleteReadError):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        while True:
-            await asyncio.sleep(max(0.0, first_at + next(due) / rate - time.monotonic()))
-            writer.write(request)
-            head = (await reader.readuntil(b"\r\n\r\n")).decode()
-            named = dict(line.split(": ", 1) for line in head.split("\r\n")[1:-2])
-            await reader.readexactly(int(named["content-length"]))
-            answers.at[named["x-request-id"]] = time.monotonic()
+        try:
+            while True:
+                await asyncio.sleep(max(0.0, first_at + next(due) / rate - time.monotonic()))
+                writer.write(request)
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                named = dict(line.split(": ", 1) for line in head.split("\r\n")[1:-2])
+                await reader.readexactly(int(named["content-length"]))
+                answers.at[named["x-request-id"]] = time.monotonic()
+        finally:
+            writer.close()
+            await writer.wait_closed()
 
 
 async def _served_until_killed(

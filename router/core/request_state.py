@@ -97,6 +97,11 @@ class AttemptState:
         return self.decided.decision
 
     @property
+    def propensity(self) -> float:
+        """The probability with which the policy chose this candidate."""
+        return self.decided.choice.propensity
+
+    @property
     def decoding(self) -> bool:
         """Whether it had its first token; stays true after its end."""
         return self.first_token_at is not None

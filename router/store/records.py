@@ -183,7 +183,7 @@ class RequestRecord:
         if self.prediction is not answer.prediction:
             self.set_prediction(answer.prediction)
         if len(attempts) == 1:  # of several attempts no single draw tells what came of the request
-            self.propensity = answer.decision.propensity
+            self.propensity = answer.propensity
 
     def set_prediction(self, prediction: Prediction) -> PredictionValues:
         """Copy the prediction of the chosen candidate; its values."""

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.core.deciding import Decided
+from router.core.interfaces import Choice, Option
 from router.core.money.account import OutputBound
 from router.core.request_state import AttemptState
 from router.core.settlement import Settlement
@@ -128,7 +130,9 @@ def test_a_settlement_is_copied_once() -> None:
     candidate = Candidate("a", "m", "m")
     prediction = Prediction(ttft_s_p50=0.5)
     decision = Decision("slo", 10.5, 0, (Considered(candidate, prediction, 1.0, None),), 0.25, ())
-    attempt = AttemptState(1, candidate, instance, prediction, decision, OutputBound(), False, 10.5, 5, 20)
+    choice = Choice(0, (1.0,), (None,), 0.25)
+    decided = Decided("slo", 10.5, (Option(candidate, instance, prediction),), choice, (), ())
+    attempt = AttemptState(1, candidate, instance, decided, OutputBound(), False, 10.5, 5, prediction, 20)
     attempt.first_token_at, attempt.ended_at, attempt.ended_how = 11.0, 12.0, EndedHow.OK
     attempt.output_tokens, attempt.cost_usd = 7, 0.25
     record = RequestRecord("req", 1000.0, arrived_at=10.0, prompt_tokens=5, span_ids={1: 77})
