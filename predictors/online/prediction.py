@@ -126,8 +126,7 @@ class Predictions:
         """One for each candidate."""
         size = len(self.answers)
         columns: list[Any] = [
-            self.answers, self.ttft_s_p50, self.tpot_s, self.e2e_s_mean, self.cost_usd, self.p_miss,
-            [self] * size, [None] * size,
+            self.answers, *self._expected(), self.cost_usd, self.p_miss, [self] * size, [None] * size,
         ]  # fmt: skip
         return each_with(OnlinePrediction, _NAMES, columns, size)
 

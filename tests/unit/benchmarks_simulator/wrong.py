@@ -20,7 +20,7 @@ from router.core.types import Candidate, Prediction, Request, Slo
 #: Place of the median among the latency model's quantiles.
 MEDIAN = TAUS.index(0.5)
 #: Bends the predictions of one request's options in place.
-Bend = Callable[[Sequence[Any]], None]
+Bend = Callable[[Sequence[OnlinePrediction]], None]
 
 
 class Wrong(OnlinePredictor):
@@ -40,9 +40,7 @@ class Wrong(OnlinePredictor):
 
     def predict_all(self, request: Request, options: Sequence[Option], now: float) -> None:
         super().predict_all(self._asked(request, now), options, now)
-        found = [Told(cast("OnlinePrediction", option.prediction)) for option in options]
-        for option, each in zip(options, found, strict=True):
-            option.prediction = each
+        found = [cast("OnlinePrediction", option.prediction) for option in options]
         for each in found:
             retell(each, ttft=self._times, tpot=self._times)
         if self._bend is not None:
@@ -63,31 +61,7 @@ class Wrong(OnlinePredictor):
         return replace(request, slo=bent)
 
 
-class Told(OnlinePrediction):
-    """A prediction that can be changed."""
-
-    __slots__ = ("__dict__",)
-
-    def __init__(self, true: OnlinePrediction) -> None:
-        self._of, self._at, self.trees = true._of, true._at, None
-        vars(self).update({name: getattr(true, name) for name in _CHANGED})
-
-
-_CHANGED = (
-    "answer", "cost_usd", "e2e_s_mean", "of_tpot", "of_ttft", "p_miss", "quality", "tpot_s", "ttft_s_p50",
-)  # fmt: skip
-for _name in _CHANGED:
-    setattr(
-        Told,
-        _name,
-        property(
-            lambda self, name=_name: vars(self)[name],
-            lambda self, value, name=_name: vars(self).__setitem__(name, value),
-        ),
-    )
-
-
-def retell(told: Any, *, ttft: float = 1.0, tpot: float = 1.0, tokens: float = 1.0) -> None:
+def retell(told: OnlinePrediction, *, ttft: float = 1.0, tpot: float = 1.0, tokens: float = 1.0) -> None:
     """Multiply what a prediction says of its times and its answer's length."""
     answer = told.answer
     told.of_ttft = [factor * ttft for factor in told.of_ttft]
@@ -113,21 +87,21 @@ def retell(told: Any, *, ttft: float = 1.0, tpot: float = 1.0, tokens: float = 1
 def lengths(by: float) -> Bend:
     """Answers `by` times as long."""
 
-    def bend(found: Sequence[Any]) -> None:
+    def bend(found: Sequence[OnlinePrediction]) -> None:
         for each in found:
             retell(each, tokens=by)
 
     return bend
 
 
-def overconfident(found: Sequence[Any]) -> None:
+def overconfident(found: Sequence[OnlinePrediction]) -> None:
     """Nothing will be missed."""
     for each in found:
         if each.p_miss is not None:
             each.p_miss *= 0.02
 
 
-def constant(found: Sequence[Any]) -> None:
+def constant(found: Sequence[OnlinePrediction]) -> None:
     """All options are told alike: a second, 30 ms a token, one miss in ten."""
     for each in found:
         retell(each, ttft=1.0 / each.engine_ttft_s)
@@ -136,7 +110,7 @@ def constant(found: Sequence[Any]) -> None:
         each.p_miss = None if each.p_miss is None else 0.1
 
 
-def shuffled(found: Sequence[Any]) -> None:
+def shuffled(found: Sequence[OnlinePrediction]) -> None:
     """What is true of an option is told of the next one."""
     told = [(each.engine_ttft_s, each.tpot_s, each.p_miss) for each in found]
     for each, (ttft_s, tpot_s, p_miss) in zip(found, told[1:] + told[:1], strict=True):
@@ -146,7 +120,7 @@ def shuffled(found: Sequence[Any]) -> None:
         each.p_miss = p_miss
 
 
-def reversed_qualities(found: Sequence[Any]) -> None:
+def reversed_qualities(found: Sequence[OnlinePrediction]) -> None:
     """The best is told as the worst."""
     for each in found:
         each.quality = None if each.quality is None else 1.0 - each.quality
@@ -185,7 +159,7 @@ class MistakenLatency:
         return bent
 
 
-def hasty(found: Sequence[Any]) -> None:
+def hasty(found: Sequence[OnlinePrediction]) -> None:
     """First tokens are promised much too early, and targets are missed now and then: many attempts seem stuck."""
     for each in found:
         retell(each, ttft=0.3)
