@@ -34,7 +34,7 @@ def _why_not_native() -> str | None:
         return f"it is not compiled ({reason})"
     folder = Path(__file__).parent
     # An installed package has no sources.
-    if (folder / SOURCES[-1]).is_file() and digest(folder) != scanner.SOURCE:
+    if all((folder / name).is_file() for name in SOURCES) and digest(folder) != scanner.SOURCE:
         return "it was compiled from other sources: install Headway again (make install)"
     return None
 

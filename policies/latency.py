@@ -25,7 +25,7 @@ from random import Random
 
 from policies.calibration_guard import CalibrationGuard
 from policies.picking import Reasons, least, name_of
-from router.core.interfaces import Choice, Option
+from router.core.interfaces import Choice, Option, Options
 from router.core.profile import EngineProfile
 from router.core.types import Candidate, Request
 
@@ -102,10 +102,11 @@ def weighed_s(request: Request, options: Sequence[Option], ttft_weight: float) -
             expected_s(option, ttft_weight) + (1.0 - ttft_weight) * each
             for option, each in zip(options, added, strict=True)
         ]
-    return [
-        inf if (told := option.prediction) is None or told.e2e_s_mean is None else told.e2e_s_mean + each
-        for option, each in zip(options, added, strict=True)
-    ]
+    if isinstance(options, Options):
+        expected: Sequence[float | None] = options.columns.e2e_s_mean
+    else:
+        expected = [None if (told := option.prediction) is None else told.e2e_s_mean for option in options]
+    return [inf if e2e_s is None else e2e_s + each for e2e_s, each in zip(expected, added, strict=True)]
 
 
 def expected_s(option: Option, ttft_weight: float) -> float:
@@ -124,13 +125,19 @@ def added_s(request: Request, options: Sequence[Option]) -> list[float]:
     before: EngineProfile | None = None  # the last of them
     tokens_before = added = 0.0
     found = []
-    for option in options:
-        instance, prediction = option.instance, option.prediction
+    if isinstance(options, Options):
+        lengths: list[float | None] = [tokens or 0.0 for tokens in options.columns.output_tokens_mean]
+    else:
+        lengths = [
+            None if (told := option.prediction) is None else told.output_tokens_mean or 0.0
+            for option in options
+        ]
+    for option, tokens in zip(options, lengths, strict=True):
+        instance = option.instance
         profile = instance.profiles.get(option.candidate.model)
-        if profile is None or prediction is None:
+        if profile is None or tokens is None:
             found.append(0.0)
             continue
-        tokens = prediction.output_tokens_mean or 0.0
         if profile is not before or tokens != tokens_before:
             before, tokens_before, key = profile, tokens, (id(profile), tokens)
             known = to_each_s.get(key)
@@ -167,6 +174,8 @@ def p_miss(option: Option) -> float:
 
 def p_misses(options: Sequence[Option]) -> list[float]:
     """`p_miss` of each option."""
+    if isinstance(options, Options):
+        return [miss or 0.0 for miss in options.columns.p_miss]
     return [1.0 if (told := option.prediction) is None else told.p_miss or 0.0 for option in options]
 
 

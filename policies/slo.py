@@ -39,6 +39,7 @@ from policies.calibration_guard import CalibrationGuard
 from policies.latency import BUSIER, SIMILAR, least_busy, p_miss, p_misses, weighed_s
 from policies.picking import Reasons, format_s, least, name_of
 from router.core.interfaces import Choice, Option
+from router.core.profile import EngineProfile
 from router.core.types import Candidate, Request
 
 #: A promised TPOT counts as broken if the predicted TPOT is above this share of it.
@@ -113,17 +114,24 @@ class BestFit:
         kinds = _kinds(options, meeting)
         least_broken: dict[_Kind, int] = {}
         for at, kind in zip(meeting, kinds, strict=True):
-            broken = promises_broken(options[at])
-            least_broken[kind] = min(broken, least_broken.get(kind, broken))
+            broken = promises_broken(options[at]) if options[at].instance.promised_tpot_s else 0
+            known = least_broken.get(kind)
+            if known is None or broken < known:
+                least_broken[kind] = broken
         taken = min(least_broken, key=lambda kind: (least_broken[kind], *kind))
-        among = [at for at, kind in zip(meeting, kinds, strict=True) if kind == taken]
+        among = [at for at, kind in zip(meeting, kinds, strict=True) if kind is taken]
         least_s = min([times_s[at] for at in among])
         index = min(
             [at for at in among if times_s[at] == least_s], key=lambda at: (misses[at], name_of(options[at]))
         )
         bound_s = times_s[index] * (1.0 + SIMILAR)
         alternatives = [at for at in among if at != index and times_s[at] <= bound_s]
-        reasons = _why_not_best(index, misses, dict(zip(meeting, kinds, strict=True)), least_broken)
+        kind_of: list[_Kind | None] = [*kinds]
+        if len(meeting) < len(options):
+            kind_of = [None] * len(options)
+            for at, kind in zip(meeting, kinds, strict=True):
+                kind_of[at] = kind
+        reasons = _why_not_best(index, misses, kind_of, least_broken)
         return Choice(index, misses, reasons, alternatives=alternatives)
 
     def _without_packing(
@@ -181,36 +189,50 @@ def _kinds(options: Sequence[Option], among: Sequence[int]) -> list[_Kind]:
     hourly = all(options[at].instance.usd_per_hour is not None for at in among)
     prices: dict[float | None, float] = {None: 0.0}
     steps_s: dict[tuple[int, float], float] = {}  # by profile and speed: many instances share them
-    found = []
+    kinds: dict[_Kind, _Kind] = {}  # one object for equal ones
+    last: EngineProfile | None = None
+    last_speed = 0.0
+    last_cost_usd: float | None = None
+    found: list[_Kind] = []
     for at in among:
         option = options[at]
         instance, prediction = option.instance, option.prediction
         cost_usd = instance.usd_per_hour if hourly else (prediction.cost_usd if prediction else None)
+        profile = instance.profiles.get(option.candidate.model)
+        if (
+            profile is last
+            and last is not None
+            and instance.speed == last_speed
+            and cost_usd == last_cost_usd
+        ):
+            found.append(found[-1])
+            continue
         price = prices.get(cost_usd)
         if price is None:
             price = prices[cost_usd] = float(f"{cost_usd:.3g}")
-        profile = instance.profiles.get(option.candidate.model)
         if profile is None:
-            found.append((price, -((prediction.tpot_s if prediction else None) or 0.0)))
-            continue
-        key = id(profile), instance.speed
-        step_s = steps_s.get(key)
-        if step_s is None:
-            step_s = steps_s[key] = profile.step_s(0, 1, 0.0) / instance.speed
-        found.append((price, -step_s))
+            kind = price, -((prediction.tpot_s if prediction else None) or 0.0)
+        else:
+            key = id(profile), instance.speed
+            step_s = steps_s.get(key)
+            if step_s is None:
+                step_s = steps_s[key] = profile.step_s(0, 1, 0.0) / instance.speed
+            kind = price, -step_s
+        last, last_speed, last_cost_usd = profile, instance.speed, cost_usd
+        found.append(kinds.setdefault(kind, kind))
     return found
 
 
 # --- reasons: functions of what they need, because most are never read ---------------------------------------------------
 def _why_not_best(
-    index: int, misses: Sequence[float], kinds: Mapping[int, _Kind], broken: Mapping[_Kind, int]
+    index: int, misses: Sequence[float], kinds: Sequence[_Kind | None], broken: Mapping[_Kind, int]
 ) -> Sequence[str | None]:
-    """`kinds` has the kind of each option that meets the SLO, `broken` the promises that break there at least."""
+    """`kinds` has the kind of each option (None: it misses the SLO), `broken` the promises that break there at least."""
     taken = kinds[index]
 
     def why(at: int) -> str:
-        kind = kinds.get(at)
-        if kind is None:
+        kind = kinds[at]
+        if kind is None or taken is None:
             return _would_miss(misses[at])
         if broken[kind] > broken[taken]:
             return _would_break(broken[kind])

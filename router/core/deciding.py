@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from router.core.interfaces import Choice, Option, Policy, Predictor
+from router.core.interfaces import Choice, Option, Options, Policy, Predictor
 from router.core.state import Load, load_features, load_of
 from router.core.types import Candidate, Considered, Decision, Prediction, Request
 
@@ -83,7 +83,9 @@ class Decider:
         what the next real decision would."""
         policy = self.policies[request.policy]
         if (policy.predicts or dry) and options[0].prediction is None:
-            self.predictor.predict_all(request, options, now)
+            columns = self.predictor.predict_all(request, options, now)
+            if columns is not None:
+                options = Options(options, columns)
         if request.seed is not None:
             rng = Random(request.seed)
         elif dry:

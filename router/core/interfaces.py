@@ -21,6 +21,16 @@ class Option:
     prediction: Prediction | None = None
 
 
+class Options(list[Option]):
+    """Options with their predictions by column too."""
+
+    __slots__ = ("columns",)
+
+    def __init__(self, options: Sequence[Option], columns: PredictionColumns) -> None:
+        super().__init__(options)
+        self.columns = columns
+
+
 @dataclass(slots=True)
 class Choice:
     """What a policy decided.

@@ -354,7 +354,7 @@ class Scheduler:
                 self._serve_queue(now)
 
     def _load_reported(self, event: LoadReported, now: float) -> None:
-        instance = self.instances.get(event.instance)
+        instance = self._placer.fleet.instances.get(event.instance)
         if instance is not None:
             instance.takes_report(event.report, now)
             self._postponed.append((self.predictor.observe_report, (instance, now)))
@@ -362,7 +362,7 @@ class Scheduler:
                 self._serve_queue(now)
 
     def _probed(self, event: Probed, now: float) -> None:
-        instance, settings = self.instances.get(event.instance), self.settings
+        instance, settings = self._placer.fleet.instances.get(event.instance), self.settings
         if instance is not None:
             changed = health.probed(instance, event.healthy, settings.eject_after, settings.return_after, now)
             if changed and self._waiting:

@@ -160,6 +160,12 @@ def test_what_is_said_is_what_is_used() -> None:
     )
 
 
+def test_setup_names_the_same_sources() -> None:
+    """Else what was compiled would never be used."""
+    setup = Path(scanning.__file__).parents[1] / "setup.py"
+    assert all(f'"{name}"' in setup.read_text(encoding="utf-8") for name in scanning.SOURCES)
+
+
 def test_modules_of_other_sources_are_not_used(tmp_path: Path) -> None:
     """As after a checkout of another version, which does not compile them."""
     (tmp_path / "assemble.py").touch()
