@@ -16,8 +16,9 @@ import numpy as np
 
 from predictors import kernels
 from predictors.analytic.answer_length import answer_length
-from predictors.kernels import ResidualWindow, reference
+from predictors.kernels import reference
 from predictors.kernels.length_bins import PRIOR_SHARES
+from predictors.kernels.reference.estimates import AnalyticEstimate, Estimate
 from predictors.learned.artifact import SHIPPED, load, path_of
 from predictors.learned.models import KINDS
 from predictors.learned.text import prompt_features
@@ -26,7 +27,7 @@ from router.core.types import Slo
 _REPEATS = 25
 _LEAST_S = 0.02
 _TEXT = "please write a short story about the sea and explain how a mutex works with an example in c "
-_ESTIMATE = (0.2, 0.01, 0, 0, 0.1, 0.0, 9, 9, 200.0, 0.0, 180.0, 0.0, 0.009)
+_ESTIMATE = Estimate(0.2, 0.01, 0, 0, 0.1, 0.0, 9, 9, 200.0, 0.0, 180.0, 0.0, 0.009)
 
 
 def main() -> None:
@@ -100,13 +101,14 @@ def steps(of: Callable[[str], Any]) -> Iterator[tuple[str, Callable[[], object]]
     for count in (1, 16, 64):
         yield f"latency and memory, {count} candidates", _candidates(of, latency, memory, count)
     answer = answer_length(usual, 512, 1, usual)
-    window = ResidualWindow(0.35, 0.5)
+    window = of("ResidualWindow")(0.35, 0.5)
     for at in range(200):
         window.observe((at * 37 % 101 - 50) / 100.0)
     none = np.empty((0, 2, 5))
     for count in (1, 16):
-        given = [_ESTIMATE] * count, [answer] * count, [(window, window)] * count
-        rows = [0] * count
+        estimate = AnalyticEstimate(_ESTIMATE, 0.01, 0.2, 2.0, window, window)
+        given = of("Estimates")([estimate] * count), [answer] * count, [False] * count, [False] * count
+        rows = [-1] * count
         yield (
             f"P(miss) of three targets, {count} candidates",
             lambda given=given, rows=rows: of("p_miss")(Slo(1.0, 0.05, 20.0), 0.0, *given, none, rows),  # type: ignore[misc]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from predictors.kernels.reference.estimates import AnalyticEstimate, Estimate, analytic_estimates
+from predictors.kernels.reference.estimates import Estimate, Estimates, analytic_estimates, each_with
 from predictors.kernels.reference.histories import InstanceHistory
 from predictors.kernels.reference.latency_networks import (
     LatencyNetwork,
@@ -42,7 +42,11 @@ if WHY_NOT_NATIVE is None:
         served_quantiles,
         served_tables,
     )
-    from predictors.kernels.native.estimates import analytic_estimates  # type: ignore[no-redef]
+    from predictors.kernels.native.estimates import (  # type: ignore[no-redef]
+        Estimates,
+        analytic_estimates,
+        each_with,
+    )
     from predictors.kernels.native.histories import InstanceHistory  # type: ignore[no-redef]
     from predictors.kernels.native.networks import (  # type: ignore[no-redef]
         Encoder,
@@ -62,9 +66,9 @@ if WHY_NOT_NATIVE is None:
     )
 
 __all__ = [
-    "WHY_NOT_NATIVE", "AnalyticEstimate", "Encoder", "Estimate", "InstanceHistory", "LatencyNetwork", "LearnedLengths", "LengthFleet",
+    "WHY_NOT_NATIVE", "Encoder", "Estimate", "Estimates", "InstanceHistory", "LatencyNetwork", "LearnedLengths", "LengthFleet",
     "LengthNetwork", "LengthTable", "MemoryNetwork", "RelevanceHeads", "RelevanceNetwork", "ResidualWindow", "Shrinkage",
-    "StratifiedResiduals", "analytic_estimates", "memory_rows", "p_miss", "served_quantiles", "served_tables", "target_rows",
+    "StratifiedResiduals", "analytic_estimates", "each_with", "memory_rows", "p_miss", "served_quantiles", "served_tables", "target_rows",
 ]  # fmt: skip
 
 

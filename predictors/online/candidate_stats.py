@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from math import exp
 
-from predictors.analytic.physical import GENERIC_PROFILE, TPOT_STRATA, TTFT_STRATA, PrefillRate, StepCosts
+from predictors.analytic.physical import GENERIC_PROFILE, TPOT_STRATA, TTFT_STRATA, PrefillRate, step_costs
 from predictors.kernels import InstanceHistory, Shrinkage, StratifiedResiduals
 from predictors.kernels.interfaces import LogError
 from predictors.kernels.levels import P95
@@ -88,7 +88,7 @@ class CandidateStats:
         self.key = key  # instance and model
         self.instance = instance  # with its counters, as of the last event
         self.profile = profile
-        self.costs = StepCosts(profile or GENERIC_PROFILE, instance.fixed_slots, instance.speed)
+        self.costs = step_costs(profile or GENERIC_PROFILE, instance.fixed_slots, instance.speed)
         self.lengths = lengths
         self.prefills = prefills
         self.coverage = coverage

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from predictors.analytic.physical import PrefillRate
 from predictors.kernels import InstanceHistory, LearnedLengths
@@ -43,6 +43,21 @@ class FleetStats:
                 stats.pending.clear()  # attempts that were predicted with the other profile are not used to learn TTFT
             stats = self.candidates[instance.name, candidate.model] = self._new(candidate, instance)
         return stats
+
+    def of_all(self, candidates: Sequence[Candidate], instances: Sequence[Instance]) -> list[CandidateStats]:
+        """`of` for each of them."""
+        known, found = self.candidates, []
+        for candidate, instance in zip(candidates, instances, strict=True):
+            model = candidate.model
+            stats = known.get((instance.name, model))
+            if (
+                stats is None
+                or stats.profile is not instance.profiles.get(model)
+                or stats.costs.speed != instance.speed
+            ):
+                stats = self.of(candidate, instance)
+            found.append(stats)
+        return found
 
     def _new(self, candidate: Candidate, instance: Instance) -> CandidateStats:
         self.on_new(candidate)

@@ -10,6 +10,7 @@ from predictors.kernels.reference import lengths, normal, quantiles as reference
 from libc.math cimport erfc, exp, fabs, log, pow, sqrt, INFINITY
 
 from predictors.kernels.native.arithmetic cimport item, within
+from predictors.kernels.native.estimates cimport Estimates, Known
 from predictors.kernels.native.residuals cimport ResidualWindow
 
 cdef extern from *:
@@ -375,7 +376,10 @@ cdef class Errors:
 
 
 # --- P(an SLO is missed) ---------------------------------------------------------------------------------
-def p_miss(slo, double waited_s, estimates, answers, windows, const double[:, :, :] quantiles, rows):
+def p_miss(
+    slo, double waited_s, Estimates estimates, list answers, list serves_ttft, list serves_tpot,
+    const double[:, :, :] quantiles, list rows,
+):
     """See `reference.p_miss`."""
     cdef Py_ssize_t size = len(estimates), n, i, j, row
     cdef double ttft_left_s = INFINITY, e2e_left_s = INFINITY, ttft_s, tpot_s, met_ttft, met_tpot, met, ended, decode_s
@@ -385,24 +389,28 @@ def p_miss(slo, double waited_s, estimates, answers, windows, const double[:, :,
     cdef double[3] ttft_points, tpot_points
     cdef LengthTable table
     cdef double cap, choices
+    cdef Known *known
+    cdef bint by_ttft, by_tpot
     if slo.ttft_s is not None:
         ttft_left_s = <double>slo.ttft_s - waited_s
     if has_e2e:
         e2e_left_s = <double>slo.e2e_s - waited_s
-    if len(answers) != size or len(windows) != size or len(rows) != size:
+    if not len(answers) == len(serves_ttft) == len(serves_tpot) == len(rows) == size:
         raise ValueError("columns of different lengths")
     if ttft_left_s <= 0.0 or e2e_left_s <= 0.0:
         return [1.0] * size
     found = []
     for n in range(size):
-        estimate, answer, row = estimates[n], answers[n], rows[n]
-        ttft_s, tpot_s = item(estimate, 0), item(estimate, 1)
+        known, answer, row = estimates.at(n), answers[n], rows[n]
+        ttft_s, tpot_s = known.ttft_s, known.tpot_s
         table = answer[0]
         cap = INFINITY if answer[1] is None else <double>answer[1]
         choices = answer[2]
-        window_of_ttft, window_of_tpot = windows[n]
-        of_ttft.read(window_of_ttft, quantiles[row, 0] if window_of_ttft is None else None)
-        of_tpot.read(window_of_tpot, quantiles[row, 1] if window_of_tpot is None else None)
+        by_ttft, by_tpot = serves_ttft[n], serves_tpot[n]
+        if (by_ttft or by_tpot) and not 0 <= row < quantiles.shape[0]:
+            raise IndexError("a row of the latency model that is not there")
+        of_ttft.read(None if by_ttft else estimates._ttft_errors[n], quantiles[row, 0] if by_ttft else None)
+        of_tpot.read(None if by_tpot else estimates._tpot_errors[n], quantiles[row, 1] if by_tpot else None)
         met_ttft = met_tpot = 1.0
         if slo.ttft_s is not None or has_tpot:
             met_ttft = 1.0 - of_ttft.exceed(log(ttft_left_s / ttft_s))

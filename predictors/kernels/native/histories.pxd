@@ -19,6 +19,7 @@ cdef struct Recent:  # the last values of one kind: of 1 if there are any, the n
 cdef class InstanceHistory:
     cdef LatencyNetwork _network
     cdef readonly list events, _waiting
+    cdef readonly object state
     cdef float[::1] _state
     cdef double _step_s, _event_at
     cdef bint _any_event, _summarised

@@ -98,13 +98,10 @@ cdef class InstanceHistory:
         self._network = network
         self.events, self._waiting = [], []
         if network is not None:
-            self._state = network.start()
+            self.state = network.start()
+            self._state = self.state
         self._step_s = 0.02
         self._first_8.room, self._first_32.room, self._arrivals.room, self._ended.room = 8, 32, 16, 16
-
-    @property
-    def state(self):
-        return np.asarray(self._state)
 
     def waits(self, double dispatched_at):
         self._waiting.append(dispatched_at)
