@@ -4,6 +4,7 @@ steps and the rate of its prefills. All times are wall seconds: profile seconds 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import exp, inf
 
 from predictors.kernels.reference.estimates import CONSTANTS
@@ -96,3 +97,7 @@ class StepCosts:
     def idle_ttft_s(self, prompt_tokens: float, cached_tokens: float = 0.0) -> float:
         """Seconds of the prefill alone on an idle, loaded instance."""
         return self.profile.prefill_s(int(prompt_tokens), int(cached_tokens)) / self.speed
+
+
+#: `StepCosts` of the same arguments are one object: candidates of one kind share it.
+step_costs = lru_cache(maxsize=1024)(StepCosts)

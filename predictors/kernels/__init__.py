@@ -1,18 +1,15 @@
 """The arithmetic of predictions and of what is learned, compiled where it can be.
 
 `predictors.kernels.reference` has it in NumPy. `predictors.kernels.native` has the same in Cython, with the same results but
-for rounding (tests compare both); one call takes all candidates of a request. It is compiled when Headway is installed,
-where there is a compiler, and used unless the environment variable HEADWAY_KERNELS is `numpy`. What a name here stands for
-is chosen once, at the first import.
+for rounding (tests compare both); one call takes all candidates of a request. `router.compiled` says when it is used.
 """
 
 from __future__ import annotations
 
-import os
-from hashlib import sha256
 from pathlib import Path
 
-from predictors.kernels.reference.estimates import AnalyticEstimate, Estimate, analytic_estimates
+from predictors.kernels.reference.estimates import Estimate, Estimates, analytic_estimates, each_with
+from predictors.kernels.reference.histories import InstanceHistory
 from predictors.kernels.reference.latency_networks import (
     LatencyNetwork,
     MemoryNetwork,
@@ -25,34 +22,17 @@ from predictors.kernels.reference.misses import p_miss
 from predictors.kernels.reference.prompt_encoder import Encoder
 from predictors.kernels.reference.quantiles import served_quantiles
 from predictors.kernels.reference.relevance_network import RelevanceHeads, RelevanceNetwork
+from predictors.kernels.reference.residuals import ResidualWindow, Shrinkage, StratifiedResiduals
+from router.compiled import why_not
 
-VARIABLE = "HEADWAY_KERNELS"
-
-
-def _why_not_native() -> str | None:
-    if os.environ.get(VARIABLE) == "numpy":
-        return f"{VARIABLE} is numpy"
-    try:
-        from predictors.kernels.native import distributions, estimates, networks
-    except ImportError as error:
-        reason, _, _ = str(error).partition(" (")
-        return f"they are not compiled ({reason})"
-    folder = Path(__file__).parent / "native"
-    for module in (distributions, estimates, networks):
-        sources = [folder / "arithmetic.pxd", folder / f"{module.__name__.rpartition('.')[2]}.pyx"]
-        # An installed package has no sources.
-        if all(path.is_file() for path in sources) and digest(sources) != module.SOURCE:
-            return "they were compiled from other sources: install Headway again (make install)"
-    return None
-
-
-def digest(sources: list[Path]) -> str:
-    """What identifies the sources of a compiled module."""
-    return sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
-
-
+_NATIVE = Path(__file__).parent / "native"
 #: Why the compiled kernels are not used; None if they are.
-WHY_NOT_NATIVE = _why_not_native()
+WHY_NOT_NATIVE = why_not(
+    {
+        f"predictors.kernels.native.{name}": [*sorted(_NATIVE.glob("*.pxd")), _NATIVE / f"{name}.pyx"]
+        for name in ("distributions", "estimates", "histories", "networks", "residuals")
+    }
+)
 
 if WHY_NOT_NATIVE is None:
     from predictors.kernels.native.distributions import (  # type: ignore[no-redef]
@@ -62,7 +42,12 @@ if WHY_NOT_NATIVE is None:
         served_quantiles,
         served_tables,
     )
-    from predictors.kernels.native.estimates import analytic_estimates  # type: ignore[no-redef]
+    from predictors.kernels.native.estimates import (  # type: ignore[no-redef]
+        Estimates,
+        analytic_estimates,
+        each_with,
+    )
+    from predictors.kernels.native.histories import InstanceHistory  # type: ignore[no-redef]
     from predictors.kernels.native.networks import (  # type: ignore[no-redef]
         Encoder,
         LatencyNetwork,
@@ -74,11 +59,16 @@ if WHY_NOT_NATIVE is None:
         memory_rows,
         target_rows,
     )
+    from predictors.kernels.native.residuals import (  # type: ignore[no-redef]
+        ResidualWindow,
+        Shrinkage,
+        StratifiedResiduals,
+    )
 
 __all__ = [
-    "VARIABLE", "WHY_NOT_NATIVE", "AnalyticEstimate", "Encoder", "Estimate", "LatencyNetwork", "LearnedLengths", "LengthFleet",
-    "LengthNetwork", "LengthTable", "MemoryNetwork", "RelevanceHeads", "RelevanceNetwork", "analytic_estimates", "memory_rows",
-    "p_miss", "served_quantiles", "served_tables", "target_rows",
+    "WHY_NOT_NATIVE", "Encoder", "Estimate", "Estimates", "InstanceHistory", "LatencyNetwork", "LearnedLengths", "LengthFleet",
+    "LengthNetwork", "LengthTable", "MemoryNetwork", "RelevanceHeads", "RelevanceNetwork", "ResidualWindow", "Shrinkage",
+    "StratifiedResiduals", "analytic_estimates", "each_with", "memory_rows", "p_miss", "served_quantiles", "served_tables", "target_rows",
 ]  # fmt: skip
 
 

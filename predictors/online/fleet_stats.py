@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from predictors.analytic.physical import PrefillRate
-from predictors.kernels import LearnedLengths
-from predictors.learned.latency.history import InstanceHistory
+from predictors.kernels import InstanceHistory, LearnedLengths
 from predictors.learned.models import Models
 from predictors.online.calibration import GroupCalibration, Trust
 from predictors.online.candidate_stats import CandidateStats, PendingTtft
@@ -45,6 +44,21 @@ class FleetStats:
             stats = self.candidates[instance.name, candidate.model] = self._new(candidate, instance)
         return stats
 
+    def of_all(self, candidates: Sequence[Candidate], instances: Sequence[Instance]) -> list[CandidateStats]:
+        """`of` for each of them."""
+        known, found = self.candidates, []
+        for candidate, instance in zip(candidates, instances, strict=True):
+            model = candidate.model
+            stats = known.get((instance.name, model))
+            if (
+                stats is None
+                or stats.profile is not instance.profiles.get(model)
+                or stats.costs.speed != instance.speed
+            ):
+                stats = self.of(candidate, instance)
+            found.append(stats)
+        return found
+
     def _new(self, candidate: Candidate, instance: Instance) -> CandidateStats:
         self.on_new(candidate)
         name, model = instance.name, candidate.model
@@ -63,9 +77,9 @@ class FleetStats:
 
     def history(self, instance: str) -> InstanceHistory:
         """The history of an instance, for the latency model."""
-        history = self.histories.get(instance)
+        history, model = self.histories.get(instance), self.models.latency
         if history is None:
-            history = self.histories[instance] = InstanceHistory(self.models.latency)
+            history = self.histories[instance] = InstanceHistory(None if model is None else model.network)
         return history
 
     def coverage(self) -> dict[str, dict[str, float | None]]:

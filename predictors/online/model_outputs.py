@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import nsmallest
 from math import log
-from typing import NamedTuple
 
 import numpy as np
 
 from predictors.analytic.answer_length import AnswerLength
-from predictors.kernels import AnalyticEstimate, memory_rows, p_miss, served_quantiles, target_rows
+from predictors.kernels import Estimates, memory_rows, p_miss, served_quantiles, target_rows
 from predictors.kernels.interfaces import LogError
 from predictors.kernels.levels import TAUS
 from predictors.learned.models import Models
 from predictors.online.candidate_stats import CandidateStats
+from predictors.online.prediction import ModelOutputs
 from router.core.state import Instance
 from router.core.types import Request, Slo
 
@@ -23,73 +23,54 @@ from router.core.types import Request, Slo
 _MOST_MODELLED = 64
 
 
-class ModelOutputs(NamedTuple):
-    """`rows` maps candidates, in ascending order, to rows; candidates without a prediction are missing. By row: the
-    quantiles of log errors after and before calibration (2, TAUS); the factors for the calibrated ones (2, 3: median,
-    95 % quantile, mean); and the mean share of KV memory in use.
-
-    `serves_ttft` and `serves_tpot` say, for each candidate with a row, whether the latency model's quantiles are used.
-    """
-
-    rows: dict[int, int]
-    quantiles: np.ndarray
-    raw: np.ndarray
-    factors: list[list[list[float]]]
-    memory_ratios: list[float]
-    serves_ttft: list[bool]
-    serves_tpot: list[bool]
-
-
 _NO_ROWS = np.empty((0, 2, len(TAUS)))
+_NO_FACTORS = np.empty((0, 2, 3))
 
 
 def model_outputs(
     models: Models,
     request: Request,
     stats: Sequence[CandidateStats],
-    estimates: Sequence[AnalyticEstimate],
+    estimates: Estimates,
     instances: Sequence[Instance],
     now: float,
 ) -> ModelOutputs:
     """The outputs for each candidate's analytic estimate at its instance."""
-    model, memory = models.latency, models.memory
-    serves_ttft, serves_tpot = [False] * len(estimates), [False] * len(estimates)
+    model, memory, size = models.latency, models.memory, len(estimates)
+    rows, serves_ttft, serves_tpot = [-1] * size, [False] * size, [False] * size
     if model is None or not request.decodes:
-        return ModelOutputs({}, _NO_ROWS, _NO_ROWS, [], [], serves_ttft, serves_tpot)
-    modelled: Sequence[int] = range(len(estimates))
-    if len(estimates) > _MOST_MODELLED:
-        ranks = [each.e2e_s for each in estimates]
-        modelled = sorted(nsmallest(_MOST_MODELLED, modelled, key=ranks.__getitem__))
-        estimates, instances = [estimates[at] for at in modelled], [instances[at] for at in modelled]
-        stats = [stats[at] for at in modelled]
-    histories = [
-        each.history for each in stats if each.history is not None
-    ]  # with a latency model there is one
-    summaries = [history.summary(instance) for history, instance in zip(histories, instances, strict=True)]
-    groups = [each.group for each in stats]
-    rows = target_rows(summaries, [each.estimate for each in estimates], now)
-    raw = model.quantiles([history.state for history in histories], rows)
-    quantiles, factors = served_quantiles(
-        raw,
-        [(group.ttft.values, group.tpot.values) for group in groups],
-        [(each.estimate.ttft_bias, each.estimate.tpot_bias) for each in estimates],
-    )
-    ratios = [each.memory_ratio for each in estimates]
-    if memory is not None:
-        reported = [instance.report.kv_usage for instance in instances]
-        ratios = memory.predict(memory_rows(ratios, reported, rows)).tolist()
-    for at, of, each in zip(modelled, stats, estimates, strict=True):
+        return ModelOutputs(rows, _NO_ROWS, _NO_ROWS, _NO_FACTORS, [], serves_ttft, serves_tpot)
+    places: Sequence[int] = range(size)
+    if size > _MOST_MODELLED:
+        ranks = estimates.e2e_s
+        places = sorted(nsmallest(_MOST_MODELLED, places, key=ranks.__getitem__))
+    of_places = [stats[at] for at in places]
+    known = [estimates.estimate(at) for at in places]
+    offsets = [(each.group.ttft.values, each.group.tpot.values) for each in of_places]
+    biases = [(each.ttft_bias, each.tpot_bias) for each in known]
+    states, summaries = [], []
+    for row, (at, of, estimate) in enumerate(zip(places, of_places, known, strict=True)):
+        rows[at] = row
+        if of.history is not None:  # with a latency model there is one
+            states.append(of.history.state)
+            summaries.append(of.history.summary(instances[at]))
         if of.group.trust.believed:
-            serves_ttft[at], serves_tpot[at] = of.models_ttft(each.estimate), of.models_tpot(each.estimate)
-    places = {at: row for row, at in enumerate(modelled)}
-    return ModelOutputs(places, quantiles, raw, factors.tolist(), ratios, serves_ttft, serves_tpot)
+            serves_ttft[at], serves_tpot[at] = of.models_ttft(estimate), of.models_tpot(estimate)
+    targets = target_rows(summaries, known, now)
+    raw = model.quantiles(states, targets)
+    quantiles, factors = served_quantiles(raw, offsets, biases)
+    ratios = [estimates.memory_ratio(at) for at in places]
+    if memory is not None:
+        reported = [instances[at].report.kv_usage for at in places]
+        ratios = memory.predict(memory_rows(ratios, reported, targets)).tolist()
+    return ModelOutputs(rows, quantiles, raw, factors, ratios, serves_ttft, serves_tpot)
 
 
 def misses(
     slo: Slo,
     decodes: bool,
     waited_s: float,
-    estimates: Sequence[AnalyticEstimate],
+    estimates: Estimates,
     answers: Sequence[AnswerLength],
     outputs: ModelOutputs,
 ) -> list[float]:
@@ -99,18 +80,15 @@ def misses(
             _p_miss_without_decode(slo, waited_s, each.estimate.ttft_s, each.ttft_errors)
             for each in estimates
         ]
-    windows = [
-        (None if of_ttft else each.ttft_errors, None if of_tpot else each.tpot_errors)
-        for each, of_ttft, of_tpot in zip(estimates, outputs.serves_ttft, outputs.serves_tpot, strict=True)
-    ]
     return p_miss(
         slo,
         waited_s,
-        [each.estimate for each in estimates],
+        estimates,
         answers,
-        windows,
+        outputs.serves_ttft,
+        outputs.serves_tpot,
         outputs.quantiles,
-        [outputs.rows.get(at, 0) for at in range(len(estimates))],
+        outputs.rows,
     )
 
 

@@ -1,24 +1,145 @@
-"""A prediction that keeps its inputs, so that its errors can be learned."""
+"""Predictions that keep their inputs, so that their errors can be learned."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from predictors.analytic.answer_length import AnswerLength
-from predictors.kernels.reference.estimates import Estimate
+from predictors.kernels import Estimate, Estimates, each_with
+from predictors.online.forecast import Quality
 from predictors.online.tree_offsets import TreeForecast
-from router.core.types import Prediction
+from router.core.types import Candidate, Prediction
 
 #: Log errors of TTFT and of TPOT, each at `predictors.kernels.levels.TAUS`.
 Quantiles = list[list[float]]
 
 
+class ModelOutputs(NamedTuple):
+    """`rows` has the row of each candidate, -1 for those without a prediction. By row: the quantiles of log errors after and
+    before calibration (2, TAUS); the factors for the calibrated ones (2, 3: median, 95 % quantile, mean); and the mean
+    share of KV memory in use.
+
+    `serves_ttft` and `serves_tpot` say, for each candidate, whether the latency model's quantiles are used.
+    """
+
+    rows: list[int]
+    quantiles: np.ndarray
+    raw: np.ndarray
+    factors: np.ndarray
+    memory_ratios: list[float]
+    serves_ttft: list[bool]
+    serves_tpot: list[bool]
+
+
+class Predictions:
+    """Those of one request, for all of its candidates at once (`router.core.interfaces.PredictionColumns`). The lists have
+    one value for each candidate, in their order, and are made when they are first read."""
+
+    __slots__ = (
+        "_candidates", "_costs", "_times", "answers", "estimates", "made_at", "outputs", "p_miss", "qualities", "waited_s",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        candidates: Sequence[Candidate],
+        estimates: Estimates,
+        answers: list[AnswerLength] | list[None],
+        outputs: ModelOutputs,
+        qualities: Sequence[Quality],
+        p_miss: list[float] | list[None],
+        waited_s: float,
+        made_at: float,
+    ) -> None:
+        self._candidates = candidates
+        self.estimates = estimates
+        self.answers = answers  # None where nothing is decoded
+        self.outputs = outputs
+        self.qualities = qualities  # with their standard deviations
+        self.p_miss = p_miss
+        self.waited_s = waited_s  # since the request's arrival
+        self.made_at = made_at
+        self._times: tuple[list[float], list[float | None], list[float]] | None = None
+        self._costs: list[float] | None = None
+
+    def _expected(self) -> tuple[list[float], list[float | None], list[float]]:
+        if self._times is None:
+            of = self.outputs
+            self._times = self.estimates.times(
+                self.answers, self.waited_s, of.rows, of.factors, of.serves_ttft, of.serves_tpot
+            )
+        return self._times
+
+    @property
+    def ttft_s_p50(self) -> list[float]:
+        """Median TTFT."""
+        return self._expected()[0]
+
+    @property
+    def tpot_s(self) -> list[float | None]:
+        """Median TPOT."""
+        return self._expected()[1]
+
+    @property
+    def e2e_s_mean(self) -> list[float]:
+        """Mean E2E."""
+        return self._expected()[2]
+
+    @property
+    def cost_usd(self) -> list[float]:
+        """Expected price of the attempt."""
+        if self._costs is None:
+            self._costs = self.estimates.costs(self.answers, self._candidates)
+        return self._costs
+
+    @property
+    def output_tokens_mean(self) -> list[float]:
+        """Expected tokens of the answer."""
+        return [0.0 if each is None else each.mean * each.choices for each in self.answers]
+
+    @property
+    def quality(self) -> list[float | None]:
+        """Expected quality."""
+        return [quality for quality, _ in self.qualities]
+
+    def factors(self, at: int) -> tuple[Sequence[float], Sequence[float]]:
+        """The factors (median, 95 % quantile, mean) of actual to physical TTFT and TPOT, of one candidate."""
+        of_ttft: Sequence[float]
+        of_tpot: Sequence[float]
+        of_ttft, of_tpot = self.estimates.factors(at)
+        of, row = self.outputs, self.outputs.rows[at]
+        if of.serves_ttft[at]:
+            of_ttft = of.factors[row, 0].tolist()
+        if of.serves_tpot[at]:
+            of_tpot = of.factors[row, 1].tolist()
+        return of_ttft, of_tpot
+
+    def memory_ratio(self, at: int) -> float:
+        """The mean share of KV memory in use, of one candidate."""
+        row = self.outputs.rows[at]
+        return self.estimates.memory_ratio(at) if row < 0 else self.outputs.memory_ratios[row]
+
+    def each(self) -> list[OnlinePrediction]:
+        """One for each candidate."""
+        size = len(self.answers)
+        columns: list[Any] = [
+            self.answers, *self._expected(), self.cost_usd, self.p_miss, [self] * size, [None] * size,
+        ]  # fmt: skip
+        return each_with(OnlinePrediction, _NAMES, columns, size)
+
+
+#: What a prediction is given, and what it reads when it is needed.
+_LATER = frozenset((
+    "estimate", "made_at", "memory_ratio", "of_tpot", "of_ttft", "quality", "quality_sd", "raw_tpot_s", "waited_s",
+))  # fmt: skip
+_NAMES = ["answer", "ttft_s_p50", "tpot_s", "e2e_s_mean", "cost_usd", "p_miss", "_of", "trees"]
+
+
 class OnlinePrediction(Prediction):
-    """The prediction of `predictors.online.predictor.OnlinePredictor`.
+    """The prediction of `predictors.online.predictor.OnlinePredictor` for one candidate.
 
     It keeps the `estimate`, the time at which it was made (`made_at`), TPOT before shrinking (`raw_tpot_s`) and the
     answer's length (None: nothing is decoded). `quantiles` are the calibrated quantiles of the latency model, of log
@@ -26,17 +147,16 @@ class OnlinePrediction(Prediction):
     are None if the model did not predict. `of_ttft` and `of_tpot` are the factors (median, 95 % quantile, mean) of
     actual to physical times.
 
-    One is made for each candidate of each request. Filling a frozen dataclass would take longer than all of the
-    arithmetic, so this class is writable; but no code changes it later. Values that are rarely read are properties.
+    One is made for each candidate of each request, so it holds the few values that policies read; the others are read from
+    `Predictions` when they are needed.
     """
 
     __slots__ = (
-        "_quantiles", "_raw", "_row", "answer", "estimate", "made_at", "of_tpot", "of_ttft", "raw_tpot_s", "trees", "waited_s",
+        "_at", "_of", "answer", "estimate", "made_at", "of_tpot", "of_ttft", "raw_tpot_s", "trees", "waited_s",
     )  # fmt: skip
 
-    _quantiles: np.ndarray  # (rows, 2, TAUS): of all candidates of the request, as is `_raw`
-    _raw: np.ndarray
-    _row: int | None
+    _at: int
+    _of: Predictions
     answer: AnswerLength | None
     estimate: Estimate
     made_at: float
@@ -49,58 +169,32 @@ class OnlinePrediction(Prediction):
     __setattr__ = object.__setattr__
     __delattr__ = object.__delattr__
 
-    def __init__(
-        self: Any,  # the fields are read-only in the base
-        estimate: Estimate,
-        answer: AnswerLength | None,
-        of_ttft: Sequence[float],
-        of_tpot: Sequence[float],
-        waited_s: float,
-        cost_usd: float,
-        quality: tuple[float | None, float | None],
-        p_miss: float | None,
-        memory_ratio: float,
-        raw_tpot_s: float,
-        quantiles: np.ndarray,
-        raw: np.ndarray,
-        row: int | None,
-        made_at: float,
-    ) -> None:
-        self.estimate = estimate
-        self.answer = answer
-        self.of_ttft = of_ttft
-        self.of_tpot = of_tpot
-        self.waited_s = waited_s
-        self.cost_usd = cost_usd
-        self.quality, self.quality_sd = quality
-        self.p_miss = p_miss
-        self.memory_ratio = memory_ratio
-        self.raw_tpot_s = raw_tpot_s
-        self._quantiles = quantiles
-        self._raw = raw
-        self._row = row
-        self.made_at = made_at
-        self.trees = None
-        ttft_s, tpot_s = estimate[:2]
-        self.ttft_s_p50 = waited_s + ttft_s * of_ttft[0]
-        self.e2e_s_mean = waited_s + ttft_s * of_ttft[2]
-        if answer is None:
-            self.tpot_s = None
-            return
-        self.tpot_s = tpot_s * of_tpot[0]
-        if answer.long_mean > 1.0:
-            self.e2e_s_mean += tpot_s * of_tpot[2] * (answer.long_mean - 1.0)
+    def __getattr__(self: Any, name: str) -> Any:
+        """A value that is read for the first time: all that few predictions are asked for are then read at once."""
+        if name not in _LATER:
+            raise AttributeError(name)
+        of, at = self._of, self._at
+        estimates = of.estimates
+        self.estimate = estimates.estimate(at)
+        self.of_ttft, self.of_tpot = of.factors(at)
+        self.raw_tpot_s = estimates.raw_tpot_s(at)
+        self.memory_ratio = of.memory_ratio(at)
+        self.quality, self.quality_sd = of.qualities[at]
+        self.waited_s, self.made_at = of.waited_s, of.made_at
+        return getattr(self, name)
 
     @property
     def quantiles(self) -> Quantiles | None:
-        if self._row is None:
+        row = self._of.outputs.rows[self._at]
+        if row < 0:
             return None
-        quantiles: Quantiles = self._quantiles[self._row].tolist()
+        quantiles: Quantiles = self._of.outputs.quantiles[row].tolist()
         return quantiles
 
     @property
     def raw_quantiles(self) -> np.ndarray | None:
-        return None if self._row is None else self._raw[self._row]
+        row = self._of.outputs.rows[self._at]
+        return None if row < 0 else self._of.outputs.raw[row]
 
     @property
     def output_tokens_p50(self) -> float:

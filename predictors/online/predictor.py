@@ -25,10 +25,10 @@ from predictors.kernels import analytic_estimates, served_tables
 from predictors.learned.models import UNTRAINED, Models
 from predictors.online.calibration import Trust
 from predictors.online.candidate_stats import CandidateStats
-from predictors.online.forecast import PromptForecast
+from predictors.online.forecast import PromptForecast, Quality
 from predictors.online.learning import Learning
 from predictors.online.model_outputs import misses, model_outputs
-from predictors.online.prediction import OnlinePrediction
+from predictors.online.prediction import Predictions
 from predictors.online.prompt_caches import PromptCaches
 from predictors.online.qualities import Qualities
 from predictors.online.sharing import Sharing
@@ -76,16 +76,17 @@ class OnlinePredictor:
     # --- the Predictor protocol ------------------------------------------------------------------
     def predict(self, request: Request, candidate: Candidate, instance: Instance, now: float) -> Prediction:
         """The prediction if the request were dispatched to `candidate` at `now`. Changes nothing that is learned."""
-        (prediction,) = self._predictions(request, (candidate,), (instance,), now)
+        (prediction,) = self._predictions(request, [candidate], [instance], now).each()
         return prediction
 
-    def predict_all(self, request: Request, options: Sequence[Option], now: float) -> None:
-        """Give every option its prediction. Each model runs once for all of them."""
-        candidates = [option.candidate for option in options]
-        instances = [option.instance for option in options]
-        predictions = self._predictions(request, candidates, instances, now)
-        for option, prediction in zip(options, predictions, strict=True):
+    def predict_all(self, request: Request, options: Sequence[Option], now: float) -> Predictions:
+        """Give every option its prediction. Each model runs once for all of them. The same values by column are returned."""
+        found = self._predictions(
+            request, [option.candidate for option in options], [option.instance for option in options], now
+        )
+        for option, prediction in zip(options, found.each(), strict=True):
             option.prediction = prediction
+        return found
 
     def qualities(self, request: Request, candidates: Sequence[Candidate]) -> Sequence[float | None]:
         """Expected quality by candidate, the same as that of `predict_all`."""
@@ -103,11 +104,11 @@ class OnlinePredictor:
     # --- the prediction ----------------------------------------------------------------------------
     def _predictions(
         self, request: Request, candidates: Sequence[Candidate], instances: Sequence[Instance], now: float
-    ) -> list[OnlinePrediction]:
+    ) -> Predictions:
         """One for each candidate at its instance."""
         forecast = self._forecast(request, candidates)
-        stats = list(map(self.stats.of, candidates, instances))
-        answers = _answers(request, candidates, stats, forecast)
+        stats = self.stats.of_all(candidates, instances)
+        answers, qualities = self._by_model(request, candidates, stats, forecast)
         cached = [0.0] * len(stats)
         if request.prefix or request.session is not None:
             cached = [self.cached_tokens(request, instance.name) for instance in instances]
@@ -116,38 +117,35 @@ class OnlinePredictor:
         )
         outputs = model_outputs(self.stats.models, request, stats, estimates, instances, now)
         waited_s = max(now - request.arrived_at, 0.0)
-        missed: Sequence[float | None] = [None] * len(estimates)
+        missed: list[float] | list[None] = [None] * len(stats)
         if request.slo is not None:
             missed = misses(request.slo, request.decodes, waited_s, estimates, answers, outputs)
-        quality_of, decodes = self._qualities.of, request.decodes
-        rows, quantiles, raw, factors, memory_ratios, serves_ttft, serves_tpot = outputs
-        row: int | None
-        predictions = []
-        for at, (estimate, raw_tpot_s, memory_ratio, _, ttft_errors, tpot_errors) in enumerate(estimates):
-            row, answer = rows.get(at), answers[at]
-            price = candidates[at].price
-            cost_usd = estimate.prompt_tokens * price.input_usd_per_mtok * 1e-6
-            if decodes:
-                cost_usd += answer.mean * answer.choices * price.output_usd_per_mtok * 1e-6
-            predictions.append(
-                OnlinePrediction(
-                    estimate,
-                    answer if decodes else None,
-                    factors[row][0] if row is not None and serves_ttft[at] else ttft_errors.factors,
-                    factors[row][1] if row is not None and serves_tpot[at] else tpot_errors.factors,
-                    waited_s,
-                    cost_usd,
-                    quality_of(candidates[at], forecast),
-                    missed[at],
-                    memory_ratio if row is None else memory_ratios[row],
-                    raw_tpot_s,
-                    quantiles,
-                    raw,
-                    row,
-                    now,
+        decoded: list[AnswerLength] | list[None] = answers if request.decodes else [None] * len(stats)
+        return Predictions(candidates, estimates, decoded, outputs, qualities, missed, waited_s, now)
+
+    def _by_model(
+        self,
+        request: Request,
+        candidates: Sequence[Candidate],
+        stats: Sequence[CandidateStats],
+        forecast: PromptForecast | None,
+    ) -> tuple[list[AnswerLength], list[Quality]]:
+        """The answer's length and its quality at each candidate. Many instances of a model share them."""
+        known: dict[tuple[str, int | None, float | None], tuple[AnswerLength, Quality]] = {}
+        answers, qualities = [], []
+        for candidate, of in zip(candidates, stats, strict=True):
+            key = candidate.model, candidate.context_tokens, candidate.quality
+            both = known.get(key)
+            if both is None:
+                usual = of.lengths.output
+                table = usual if forecast is None else forecast.tables[candidate.model]
+                both = known[key] = (
+                    answer_length(table, output_cap(request, candidate), request.choices, usual),
+                    self._qualities.of(candidate, forecast),
                 )
-            )
-        return predictions
+            answers.append(both[0])
+            qualities.append(both[1])
+        return answers, qualities
 
     def _forecast(self, request: Request, candidates: Sequence[Candidate]) -> PromptForecast | None:
         """The forecast for the candidates' models, computed once a request."""
@@ -192,23 +190,3 @@ class OnlinePredictor:
     def feedback_counts(self) -> dict[str, int]:
         """By model: the number of judgements that correct its quality."""
         return self._qualities.counts()
-
-
-def _answers(
-    request: Request,
-    candidates: Sequence[Candidate],
-    stats: Sequence[CandidateStats],
-    forecast: PromptForecast | None,
-) -> list[AnswerLength]:
-    """The answer's length at each candidate."""
-    known: dict[tuple[str, int | None], AnswerLength] = {}  # by model and context: many instances share them
-    answers = []
-    for candidate, of in zip(candidates, stats, strict=True):
-        key = candidate.model, candidate.context_tokens
-        answer = known.get(key)
-        if answer is None:
-            usual = of.lengths.output
-            table = usual if forecast is None else forecast.tables[candidate.model]
-            answer = known[key] = answer_length(table, output_cap(request, candidate), request.choices, usual)
-        answers.append(answer)
-    return answers

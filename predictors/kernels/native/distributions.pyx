@@ -10,6 +10,8 @@ from predictors.kernels.reference import lengths, normal, quantiles as reference
 from libc.math cimport erfc, exp, fabs, log, pow, sqrt, INFINITY
 
 from predictors.kernels.native.arithmetic cimport item, within
+from predictors.kernels.native.estimates cimport Estimates, Known
+from predictors.kernels.native.residuals cimport ResidualWindow
 
 cdef extern from *:
     """
@@ -19,7 +21,7 @@ cdef extern from *:
     """
     const char *HEADWAY_SOURCE
 
-#: What this module was compiled from (`predictors.kernels.digest`).
+#: What this module was compiled from (`router.compiled.digest`).
 SOURCE = HEADWAY_SOURCE.decode()
 
 cdef const double[::1] EDGES = np.array(_EDGES)
@@ -333,20 +335,15 @@ cdef double score_of(double share) except? -1e300:
 cdef class Errors:
     """One distribution of log errors: a window of observed ones, or the latency model's quantiles."""
 
-    cdef list _values
-    cdef double _bias, _tail
+    cdef ResidualWindow _window
     cdef const double[:] _quantiles
 
-    cdef int read(self, window, const double[:] quantiles) except -1:
-        self._values = None
+    cdef int read(self, ResidualWindow window, const double[:] quantiles) except -1:
+        self._window = window
         if window is None:
             self._quantiles = quantiles
             if quantiles.shape[0] != TAUS:
                 raise ValueError("other quantiles")
-        else:
-            self._values, self._bias, self._tail = window.values, window.bias, window.tail
-            if not self._values:
-                raise ValueError("an empty window")
         return 0
 
     cdef double _at(self, Py_ssize_t i) except? -1e300:
@@ -355,57 +352,34 @@ cdef class Errors:
 
     cdef double exceed(self, double residual) except? -1.0:
         """P(log error > residual)."""
-        cdef Py_ssize_t size, low = 0, high, middle
-        cdef double innovation, below, value, width
-        if self._values is None:
-            for middle in range(1, TAUS - 1):
-                low += self._at(middle) < residual
-            value = self._at(low)
-            width = self._at(low + 1) - value
-            return 0.5 * erfc(ROOT_HALF * (SCORES[low] + (residual - value) * (SCORES[low + 1] - SCORES[low]) / width))
-        innovation = residual - self._bias
-        size = high = len(self._values)
-        while low < high:
-            middle = (low + high) >> 1
-            if <double>self._values[middle] < innovation:
-                low = middle + 1
-            else:
-                high = middle
-        if low == 0:
-            return 1.0 - 1.0 / ((size + 1) * square(1.0 + (<double>self._values[0] - innovation) / self._tail))
-        below = self._values[low - 1]
-        if low == size:
-            return 1.0 / ((size + 1) * square(1.0 + (innovation - below) / self._tail))
-        return 1.0 - (low + (innovation - below) / (<double>self._values[low] - below)) / (size + 1)
+        cdef Py_ssize_t low = 0, middle
+        cdef double value, width
+        if self._window is not None:
+            return self._window.above(residual)
+        for middle in range(1, TAUS - 1):
+            low += self._at(middle) < residual
+        value = self._at(low)
+        width = self._at(low + 1) - value
+        return 0.5 * erfc(ROOT_HALF * (SCORES[low] + (residual - value) * (SCORES[low + 1] - SCORES[low]) / width))
 
     cdef double quantile(self, double share) except? -1e300:
         """The log error not exceeded with this probability."""
-        cdef Py_ssize_t low, last
-        cdef double score, value, at
-        if self._values is None:
-            score = score_of(min(max(share, 1e-15), 1.0 - 1e-15))
-            low = 0
-            for last in range(1, TAUS - 1):
-                low += SCORES[last] < score
-            value = self._at(low)
-            return value + (score - SCORES[low]) * (self._at(low + 1) - value) / (SCORES[low + 1] - SCORES[low])
-        last = len(self._values) - 1
-        at = share * (last + 2) - 1
-        if not at > 0.0:
-            return self._bias + <double>self._values[0]
-        low = <Py_ssize_t>min(at, <double>last)
-        if low >= last:
-            return self._bias + <double>self._values[last]
-        value = self._values[low]
-        return self._bias + (value + (at - low) * (<double>self._values[low + 1] - value))
-
-
-cdef double square(double x) noexcept:
-    return x * x
+        cdef Py_ssize_t low = 0, each
+        cdef double score, value
+        if self._window is not None:
+            return self._window.at_share(share)
+        score = score_of(min(max(share, 1e-15), 1.0 - 1e-15))
+        for each in range(1, TAUS - 1):
+            low += SCORES[each] < score
+        value = self._at(low)
+        return value + (score - SCORES[low]) * (self._at(low + 1) - value) / (SCORES[low + 1] - SCORES[low])
 
 
 # --- P(an SLO is missed) ---------------------------------------------------------------------------------
-def p_miss(slo, double waited_s, estimates, answers, windows, const double[:, :, :] quantiles, rows):
+def p_miss(
+    slo, double waited_s, Estimates estimates, list answers, list serves_ttft, list serves_tpot,
+    const double[:, :, :] quantiles, list rows,
+):
     """See `reference.p_miss`."""
     cdef Py_ssize_t size = len(estimates), n, i, j, row
     cdef double ttft_left_s = INFINITY, e2e_left_s = INFINITY, ttft_s, tpot_s, met_ttft, met_tpot, met, ended, decode_s
@@ -415,24 +389,28 @@ def p_miss(slo, double waited_s, estimates, answers, windows, const double[:, :,
     cdef double[3] ttft_points, tpot_points
     cdef LengthTable table
     cdef double cap, choices
+    cdef Known *known
+    cdef bint by_ttft, by_tpot
     if slo.ttft_s is not None:
         ttft_left_s = <double>slo.ttft_s - waited_s
     if has_e2e:
         e2e_left_s = <double>slo.e2e_s - waited_s
-    if len(answers) != size or len(windows) != size or len(rows) != size:
+    if not len(answers) == len(serves_ttft) == len(serves_tpot) == len(rows) == size:
         raise ValueError("columns of different lengths")
     if ttft_left_s <= 0.0 or e2e_left_s <= 0.0:
         return [1.0] * size
     found = []
     for n in range(size):
-        estimate, answer, row = estimates[n], answers[n], rows[n]
-        ttft_s, tpot_s = item(estimate, 0), item(estimate, 1)
+        known, answer, row = estimates.at(n), answers[n], rows[n]
+        ttft_s, tpot_s = known.ttft_s, known.tpot_s
         table = answer[0]
         cap = INFINITY if answer[1] is None else <double>answer[1]
         choices = answer[2]
-        window_of_ttft, window_of_tpot = windows[n]
-        of_ttft.read(window_of_ttft, quantiles[row, 0] if window_of_ttft is None else None)
-        of_tpot.read(window_of_tpot, quantiles[row, 1] if window_of_tpot is None else None)
+        by_ttft, by_tpot = serves_ttft[n], serves_tpot[n]
+        if (by_ttft or by_tpot) and not 0 <= row < quantiles.shape[0]:
+            raise IndexError("a row of the latency model that is not there")
+        of_ttft.read(None if by_ttft else estimates._ttft_errors[n], quantiles[row, 0] if by_ttft else None)
+        of_tpot.read(None if by_tpot else estimates._tpot_errors[n], quantiles[row, 1] if by_tpot else None)
         met_ttft = met_tpot = 1.0
         if slo.ttft_s is not None or has_tpot:
             met_ttft = 1.0 - of_ttft.exceed(log(ttft_left_s / ttft_s))

@@ -3,9 +3,11 @@
 
 from predictors.kernels.reference.estimates import CONSTANTS, MOST_PREFILL_SHARE, AnalyticEstimate, Estimate
 
-from libc.math cimport exp, floor, log
+from cpython.mem cimport PyMem_Calloc, PyMem_Free
+from libc.math cimport exp, floor
 
 from predictors.kernels.native.arithmetic cimport item
+from predictors.kernels.native.residuals cimport ResidualWindow, Shrinkage, StratifiedResiduals
 
 
 cdef extern from *:
@@ -16,7 +18,7 @@ cdef extern from *:
     """
     const char *HEADWAY_SOURCE
 
-#: What this module was compiled from (`predictors.kernels.digest`).
+#: What this module was compiled from (`router.compiled.digest`).
 SOURCE = HEADWAY_SOURCE.decode()
 
 cdef double MOST_SHARE = MOST_PREFILL_SHARE
@@ -37,15 +39,164 @@ cdef struct Physical:
     int ttft_stratum, tpot_stratum
 
 
+cdef class Estimates:
+    """Those of all candidates side by side. Each is put together as a tuple when it is read."""
+
+    def __init__(self, estimates):
+        cdef Py_ssize_t n
+        cdef Known *known
+        given = list(estimates)
+        self._reserve(len(given))
+        for n in range(self._size):
+            each = given[n]
+            self._put(n, each.ttft_errors, each.tpot_errors)
+            known = &self._known[n]
+            of = each.estimate
+            known.ttft_s, known.tpot_s, known.step_s = of.ttft_s, of.tpot_s, of.step_s
+            known.ttft_stratum, known.tpot_stratum = of.ttft_stratum, of.tpot_stratum
+            known.ttft_bias, known.tpot_bias = of.ttft_bias, of.tpot_bias
+            known.ttft_count, known.tpot_count = of.ttft_count, of.tpot_count
+            known.prompt_tokens, known.cached_tokens = of.prompt_tokens, of.cached_tokens
+            known.output_tokens, known.pending_tokens = of.output_tokens, of.pending_tokens
+            known.raw_tpot_s, known.memory_ratio, known.e2e_s = each.raw_tpot_s, each.memory_ratio, each.e2e_s
+
+    def __dealloc__(self):
+        PyMem_Free(self._known)
+
+    cdef int _reserve(self, Py_ssize_t size) except -1:
+        if self._known != NULL:
+            raise ValueError("estimates that are there")
+        self._ttft_errors, self._tpot_errors = [], []
+        self._known = <Known *>PyMem_Calloc(max(size, 1), sizeof(Known))
+        if self._known == NULL:
+            raise MemoryError
+        self._size = size
+        return 0
+
+    cdef int _put(self, Py_ssize_t n, ResidualWindow ttft_errors, ResidualWindow tpot_errors) except -1:
+        """What is taken of the windows of the errors of the next candidate."""
+        cdef Known *known = self.at(n)
+        self._ttft_errors.append(ttft_errors)
+        self._tpot_errors.append(tpot_errors)
+        known.ttft_bias, known.tpot_bias = ttft_errors.median, tpot_errors.median
+        known.ttft_count, known.tpot_count = ttft_errors.count, tpot_errors.count
+        known.of_ttft[0], known.of_ttft[1] = ttft_errors.median_factor, ttft_errors.p95_factor
+        known.of_ttft[2] = ttft_errors.mean_factor
+        known.of_tpot[0], known.of_tpot[1] = tpot_errors.median_factor, tpot_errors.p95_factor
+        known.of_tpot[2] = tpot_errors.mean_factor
+        return 0
+
+    cdef Known *at(self, Py_ssize_t n) except NULL:
+        if not 0 <= n < self._size:
+            raise IndexError("a candidate that is not there")
+        return &self._known[n]
+
+    def __len__(self):
+        return self._size
+
+    def __getitem__(self, Py_ssize_t n):
+        cdef Known *known = self.at(n)
+        return new_tuple(AnalyticEstimate, (
+            self.estimate(n), known.raw_tpot_s, known.memory_ratio, known.e2e_s, self._ttft_errors[n], self._tpot_errors[n],
+        ))
+
+    def estimate(self, Py_ssize_t n):
+        cdef Known *known = self.at(n)
+        return new_tuple(Estimate, (
+            known.ttft_s, known.tpot_s, known.ttft_stratum, known.tpot_stratum, known.ttft_bias, known.tpot_bias,
+            known.ttft_count, known.tpot_count, known.prompt_tokens, known.cached_tokens, known.output_tokens,
+            known.pending_tokens, known.step_s,
+        ))
+
+    def raw_tpot_s(self, Py_ssize_t n):
+        return self.at(n).raw_tpot_s
+
+    def memory_ratio(self, Py_ssize_t n):
+        return self.at(n).memory_ratio
+
+    def factors(self, Py_ssize_t n):
+        cdef Known *known = self.at(n)
+        return (
+            (known.of_ttft[0], known.of_ttft[1], known.of_ttft[2]), (known.of_tpot[0], known.of_tpot[1], known.of_tpot[2])
+        )
+
+    @property
+    def e2e_s(self):
+        return [self._known[n].e2e_s for n in range(self._size)]
+
+    def times(self, list answers, double waited_s, list rows, factors, list serves_ttft, list serves_tpot):
+        cdef Py_ssize_t n, row
+        cdef double mean, ttft_s, ttft_mean, tpot_s, tpot_mean
+        cdef Known *known
+        cdef const double[:, :, :] modelled = factors
+        if not len(answers) == len(rows) == len(serves_ttft) == len(serves_tpot) == self._size:
+            raise ValueError("columns of different lengths")
+        p50, tpots, means = [], [], []
+        for n in range(self._size):
+            known, row = &self._known[n], rows[n]
+            ttft_s, ttft_mean = known.of_ttft[0], known.of_ttft[2]
+            tpot_s, tpot_mean = known.of_tpot[0], known.of_tpot[2]
+            if row >= 0:
+                if serves_ttft[n]:
+                    ttft_s, ttft_mean = modelled[row, 0, 0], modelled[row, 0, 2]
+                if serves_tpot[n]:
+                    tpot_s, tpot_mean = modelled[row, 1, 0], modelled[row, 1, 2]
+            p50.append(waited_s + known.ttft_s * ttft_s)
+            mean = waited_s + known.ttft_s * ttft_mean
+            answer = answers[n]
+            if answer is None:
+                tpots.append(None)
+            else:
+                tpots.append(known.tpot_s * tpot_s)
+                if item(answer, LONG_MEAN) > 1.0:
+                    mean += known.tpot_s * tpot_mean * (item(answer, LONG_MEAN) - 1.0)
+            means.append(mean)
+        return p50, tpots, means
+
+    def costs(self, list answers, candidates):
+        cdef Py_ssize_t n
+        cdef double cost
+        if not len(answers) == len(candidates) == self._size:
+            raise ValueError("columns of different lengths")
+        found = []
+        for n in range(self._size):
+            price, answer = candidates[n].price, answers[n]
+            cost = self._known[n].prompt_tokens * <double>price.input_usd_per_mtok * 1e-6
+            if answer is not None:
+                cost += item(answer, MEAN) * item(answer, CHOICES) * <double>price.output_usd_per_mtok * 1e-6
+            found.append(cost)
+        return found
+
+
+def each_with(kind, list names, list columns, Py_ssize_t size):
+    """See `estimates.each_with`."""
+    cdef Py_ssize_t at
+    cdef list column
+    if len(names) != len(columns) or any([len(column) != size for column in columns]):
+        raise ValueError("columns of different lengths")
+    found = []
+    for at in range(size):
+        each = kind.__new__(kind)
+        each._at = at
+        for name, column in zip(names, columns):
+            setattr(each, name, column[at])
+        found.append(each)
+    return found
+
+
 def analytic_estimates(list stats, candidates, instances, double request_tokens, list cached, list answers, double now):
     """See `estimates.analytic_estimates`."""
     cdef Py_ssize_t size = len(stats), n
-    cdef double ratio, prompt_tokens, cached_tokens, pending_tokens, tpot_s, ttft_bias, tpot_bias, long_mean
+    cdef double ratio, prompt_tokens, cached_tokens, pending_tokens
+    cdef Estimates estimates = Estimates.__new__(Estimates)
+    cdef Known *known
     cdef Physical found
     cdef Costs costs
+    cdef ResidualWindow ttft_errors, tpot_errors
     if not size == len(candidates) == len(instances) == len(cached) == len(answers):
         raise ValueError("columns of different lengths")
-    estimates = []
+    estimates._reserve(size)
+    constants = None
     for n in range(size):
         of, instance, answer = stats[n], instances[n], answers[n]
         lengths, report = of.lengths, instance.report
@@ -53,12 +204,13 @@ def analytic_estimates(list stats, candidates, instances, double request_tokens,
         prompt_tokens = request_tokens * ratio
         cached_tokens = <double>cached[n] * ratio
         pending_tokens = <double>instance.pending_prefill_tokens * ratio
-        constants = of.costs.constants
-        costs.overhead_s, costs.floor_s = item(constants, 0), item(constants, 1)
-        costs.token_s, costs.extra_s, costs.seq_s = item(constants, 2), item(constants, 3), item(constants, 4)
-        costs.kv_token_s, costs.pair_s, costs.load_s = item(constants, 5), item(constants, 6), item(constants, 7)
-        costs.capacity_tokens, costs.batched_tokens = item(constants, 8), item(constants, 9)
-        costs.seats = item(constants, 10)
+        if of.costs.constants is not constants:
+            constants = of.costs.constants
+            costs.overhead_s, costs.floor_s = item(constants, 0), item(constants, 1)
+            costs.token_s, costs.extra_s, costs.seq_s = item(constants, 2), item(constants, 3), item(constants, 4)
+            costs.kv_token_s, costs.pair_s, costs.load_s = item(constants, 5), item(constants, 6), item(constants, 7)
+            costs.capacity_tokens, costs.batched_tokens = item(constants, 8), item(constants, 9)
+            costs.seats = item(constants, 10)
         found = physical(
             &costs, instance, report, prompt_tokens, cached_tokens, pending_tokens, item(answer, MEAN),
             item(answer, USUAL_MEAN), lengths.mean_prompt_tokens, rate_of(of.prefills, now),
@@ -69,21 +221,23 @@ def analytic_estimates(list stats, candidates, instances, double request_tokens,
             if model not in loaded and f"{model}:latest" not in loaded:
                 found.ttft_s += costs.load_s
                 found.ttft_stratum = 2
-        ttft_errors, tpot_errors = of.ttft.windows[found.ttft_stratum], of.tpot.windows[found.tpot_stratum]
-        tpot_s = shrunk(of.shrinkage, found.tpot_s)
-        ttft_bias, tpot_bias, long_mean = ttft_errors.median, tpot_errors.median, item(answer, LONG_MEAN)
-        estimate = new_tuple(Estimate, (
-            found.ttft_s, tpot_s, found.ttft_stratum, found.tpot_stratum, ttft_bias, tpot_bias, ttft_errors.count,
-            tpot_errors.count, prompt_tokens, cached_tokens, item(answer, USUAL_CAPPED), pending_tokens, found.step_s,
-        ))
-        estimates.append(new_tuple(AnalyticEstimate, (
-            estimate, found.tpot_s, found.held, found.ttft_s * exp(ttft_bias) + tpot_s * exp(tpot_bias) * long_mean,
-            ttft_errors, tpot_errors,
-        )))
+        ttft_errors = (<StratifiedResiduals?>of.ttft).windows[found.ttft_stratum]
+        tpot_errors = (<StratifiedResiduals?>of.tpot).windows[found.tpot_stratum]
+        estimates._put(n, ttft_errors, tpot_errors)
+        known = &estimates._known[n]
+        known.ttft_s, known.raw_tpot_s = found.ttft_s, found.tpot_s
+        known.tpot_s = (<Shrinkage?>of.shrinkage).shrunk(found.tpot_s)
+        known.ttft_stratum, known.tpot_stratum = found.ttft_stratum, found.tpot_stratum
+        known.prompt_tokens, known.cached_tokens, known.pending_tokens = prompt_tokens, cached_tokens, pending_tokens
+        known.output_tokens, known.step_s, known.memory_ratio = item(answer, USUAL_CAPPED), found.step_s, found.held
+        known.e2e_s = (
+            found.ttft_s * exp(known.ttft_bias) + known.tpot_s * exp(known.tpot_bias) * item(answer, LONG_MEAN)
+        )
     return estimates
 
 
 cdef enum:  # of `predictors.analytic.answer_length.AnswerLength`
+    CHOICES = 2
     MEAN = 5
     LONG_MEAN = 8
     USUAL_MEAN = 9
@@ -96,19 +250,6 @@ cdef double rate_of(prefills, double now) except? -1.0:
     if past_s <= 0.0:
         return tokens / horizon_s
     return tokens * exp(-past_s / horizon_s) / horizon_s
-
-
-cdef double shrunk(shrinkage, double estimate_s) except? -1.0:
-    """`Shrinkage.shrunk`"""
-    cdef double slope = shrinkage.slope, within, reach
-    if slope >= 1.0:
-        return estimate_s
-    within, reach = log(estimate_s) - <double>shrinkage.mean, shrinkage.reach
-    if within > reach:
-        within = reach
-    elif within < -reach:
-        within = -reach
-    return estimate_s * exp((slope - 1.0) * within)
 
 
 cdef double step_of(Costs *costs, double fixed_s, double tokens) noexcept:

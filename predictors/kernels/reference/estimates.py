@@ -19,9 +19,11 @@ seconds / speed.
 # ruff: noqa: PLR1730
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import exp
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
 
 from predictors.kernels.interfaces import CandidateErrors, CappedLength, ErrorWindow, StepConstants
 from router.core.state import Instance
@@ -34,6 +36,11 @@ CONSTANTS = (
     "overhead_s", "floor_s", "token_s", "extra_s", "seq_s", "kv_token_s", "pair_s", "load_s", "kv_capacity_tokens",
     "batched_tokens", "seats",
 )  # fmt: skip
+
+
+T = TypeVar("T")
+#: What multiplies an estimated time to give its median, 95 % quantile and mean.
+Factors = tuple[float, float, float]
 
 
 class Estimate(NamedTuple):
@@ -72,6 +79,88 @@ class AnalyticEstimate(NamedTuple):
     tpot_errors: ErrorWindow
 
 
+class Estimates(list[AnalyticEstimate]):
+    """Those of all candidates of a request."""
+
+    def __init__(self, estimates: Iterable[AnalyticEstimate]) -> None:
+        super().__init__(estimates)
+        # Each window moves on.
+        self._factors = [(each.ttft_errors.factors, each.tpot_errors.factors) for each in self]
+
+    def estimate(self, at: int) -> Estimate:
+        """That of one candidate."""
+        return self[at].estimate
+
+    def raw_tpot_s(self, at: int) -> float:
+        """Its TPOT before shrinking."""
+        return self[at].raw_tpot_s
+
+    def memory_ratio(self, at: int) -> float:
+        """Its closed form of the memory ratio."""
+        return self[at].memory_ratio
+
+    def factors(self, at: int) -> tuple[Factors, Factors]:
+        """Those of TTFT and of TPOT, by its own errors: median, 95 % quantile and mean."""
+        return self._factors[at]
+
+    @property
+    def e2e_s(self) -> list[float]:
+        """`AnalyticEstimate.e2e_s` of each."""
+        return [each.e2e_s for each in self]
+
+    def times(
+        self,
+        answers: list[Any],
+        waited_s: float,
+        rows: list[int],
+        factors: np.ndarray,
+        serves_ttft: list[bool],
+        serves_tpot: list[bool],
+    ) -> tuple[list[float], list[float | None], list[float]]:
+        """By candidate the median TTFT and TPOT and the mean E2E in seconds, the times since the arrival. Where the latency
+        model serves, its row of `factors` (R, 2, 3) multiplies the estimate. `answers` are
+        `predictors.analytic.answer_length.AnswerLength`, None where nothing is decoded."""
+        p50, tpots, means = [], [], []
+        for each, own, answer, row, by_ttft, by_tpot in zip(
+            self, self._factors, answers, rows, serves_ttft, serves_tpot, strict=True
+        ):
+            of_ttft = factors[row, 0].tolist() if by_ttft and row >= 0 else own[0]
+            of_tpot = factors[row, 1].tolist() if by_tpot and row >= 0 else own[1]
+            ttft_s, tpot_s = each.estimate[:2]
+            p50.append(waited_s + ttft_s * of_ttft[0])
+            mean_s = waited_s + ttft_s * of_ttft[2]
+            if answer is not None and answer.long_mean > 1.0:
+                mean_s += tpot_s * of_tpot[2] * (answer.long_mean - 1.0)
+            tpots.append(None if answer is None else tpot_s * of_tpot[0])
+            means.append(mean_s)
+        return p50, tpots, means
+
+    def costs(self, answers: list[Any], candidates: Sequence[Candidate]) -> list[float]:
+        """By candidate the expected price in USD."""
+        found = []
+        for each, answer, candidate in zip(self, answers, candidates, strict=True):
+            price = candidate.price
+            cost_usd = each.estimate.prompt_tokens * price.input_usd_per_mtok * 1e-6
+            if answer is not None:
+                cost_usd += answer.mean * answer.choices * price.output_usd_per_mtok * 1e-6
+            found.append(cost_usd)
+        return found
+
+
+def each_with(kind: type[T], names: list[str], columns: list[list[Any]], size: int) -> list[T]:
+    """So many objects of a kind, not initialised, with their place `_at` and the values of some columns by name."""
+    found = []
+    for at, values in enumerate(zip(*columns, strict=True)):
+        each: Any = kind.__new__(kind)
+        each._at = at
+        for name, value in zip(names, values, strict=True):
+            setattr(each, name, value)
+        found.append(each)
+    if len(found) != size:
+        raise ValueError("columns of different lengths")
+    return found
+
+
 def analytic_estimates(
     stats: Sequence[CandidateErrors],
     candidates: Sequence[Candidate],
@@ -80,13 +169,13 @@ def analytic_estimates(
     cached: Sequence[float],
     answers: Sequence[CappedLength],
     now: float,
-) -> list[AnalyticEstimate]:
+) -> Estimates:
     """One for each candidate. `request_tokens` are those of the prompt and `cached` those of it that need no prefill there,
     both in the router's estimate."""
-    return [
+    return Estimates(
         _analytic_estimate(*each, request_tokens, now)
         for each in zip(stats, candidates, instances, cached, answers, strict=True)
-    ]
+    )
 
 
 def _analytic_estimate(

@@ -11,6 +11,7 @@ import numpy as np
 from predictors.kernels.interfaces import Answer, ErrorWindow
 from predictors.kernels.length_bins import BINS, EDGES
 from predictors.kernels.levels import TAUS
+from predictors.kernels.reference.estimates import AnalyticEstimate
 from predictors.kernels.reference.quantiles import Distributions
 from router.core.types import Slo
 
@@ -23,24 +24,28 @@ _EDGES = np.array(EDGES)
 def p_miss(
     slo: Slo,
     waited_s: float,
-    estimates: Sequence[tuple[float, ...]],
+    estimates: Sequence[AnalyticEstimate],
     answers: Sequence[Answer],
-    windows: Sequence[tuple[ErrorWindow | None, ErrorWindow | None]],
+    serves_ttft: Sequence[bool],
+    serves_tpot: Sequence[bool],
     quantiles: np.ndarray,
     rows: Sequence[int],
 ) -> list[float]:
     """P(an SLO is missed) of each candidate.
 
-    `estimates` begin with the physical TTFT and TPOT from the dispatch on, in seconds. `windows` are the distributions of
-    the log errors of both; where one is None, the candidate's row of `quantiles` (N, 2, TAUS) is. All `answers` have the
-    same number of choices.
+    The log errors of an estimate are distributed as its windows say; where the latency model serves TTFT or TPOT, as the
+    candidate's row of `quantiles` (N, 2, TAUS) says. All `answers` have the same number of choices.
     """
     size = len(answers)
-    if not len(estimates) == len(windows) == len(rows) == size:
+    if not len(estimates) == len(serves_ttft) == len(serves_tpot) == len(rows) == size:
         raise ValueError("columns of different lengths")
     if not size:
         return []
-    times_s = np.array([each[:2] for each in estimates], float).T
+    times_s = np.array([each.estimate[:2] for each in estimates], float).T
+    windows: list[tuple[ErrorWindow | None, ErrorWindow | None]] = [
+        (None if by_ttft else each.ttft_errors, None if by_tpot else each.tpot_errors)
+        for each, by_ttft, by_tpot in zip(estimates, serves_ttft, serves_tpot, strict=True)
+    ]
     modelled = [
         quantiles[row, time]
         for time in range(2)

@@ -85,7 +85,7 @@ def test_the_five_packages_import_from_the_wheel(wheel: Path) -> None:
 
 def test_without_a_compiler_the_kernels_are_numpys(wheel: Path) -> None:
     assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
-    assert _kernels(wheel).startswith("predictions use NumPy, which is slower: they are not compiled")
+    assert _kernels(wheel).startswith("predictions use NumPy, which is slower: not compiled")
 
 
 @pytest.mark.nightly

@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 
 from predictors import kernels
+from router.compiled import VARIABLE
 
 _SAY = "from predictors import kernels; print(kernels.description(), kernels.LengthTable.__module__)"
 
 
 def said(program: str = _SAY, **environment: str) -> str:
-    variables = {name: value for name, value in os.environ.items() if name != kernels.VARIABLE}
+    variables = {name: value for name, value in os.environ.items() if name != VARIABLE}
     return subprocess.check_output(
         [sys.executable, "-c", program], env={**variables, **environment}, text=True, timeout=60
     )
@@ -35,7 +36,7 @@ def test_what_is_said_is_what_is_used() -> None:
 
 def test_kernels_of_other_sources_are_not_used(tmp_path: Path) -> None:
     """As after a checkout of another version, which does not compile them."""
-    for name in ("distributions", "estimates", "networks"):
+    for name in ("distributions", "estimates", "histories", "networks", "residuals"):
         (tmp_path / f"{name}.py").write_text("SOURCE = 'of another version'\n")
     program = (
         "import sys, types\n"

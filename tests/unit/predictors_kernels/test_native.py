@@ -15,6 +15,7 @@ from hypothesis.extra.numpy import arrays
 from backends.engine.profiles import names, profile
 from predictors import kernels
 from predictors.analytic.answer_length import answer_length
+from predictors.kernels import ResidualWindow
 from predictors.kernels.length_bins import BINS, PRIOR_SHARES
 from predictors.kernels.reference import estimates as estimates_in_python
 from predictors.kernels.reference import (
@@ -26,14 +27,14 @@ from predictors.kernels.reference import (
     quantiles,
     relevance_network,
 )
+from predictors.kernels.reference.estimates import AnalyticEstimate, Estimate
 from predictors.learned.artifact import SHIPPED, load, path_of
 from predictors.learned.models import KINDS, UNTRAINED
 from predictors.learned.text import COUNTS
 from predictors.online.candidate_stats import CandidateStats
 from predictors.online.fleet_stats import FleetStats
-from predictors.online.residuals import ResidualWindow
 from router.core.state import Instance
-from router.core.types import Candidate, LoadReport, PromptFeatures, Slo
+from router.core.types import Candidate, LoadReport, Price, PromptFeatures, Slo
 from tests.unit.predictors_learned.test_length_model import made_artifact
 
 if kernels.WHY_NOT_NATIVE is not None:
@@ -254,7 +255,7 @@ def window(residuals: list[float]) -> ResidualWindow:
 
 
 log_errors = st.floats(-5.0, 5.0)
-windows = st.none() | st.lists(log_errors, max_size=40).map(window)
+windows = st.lists(log_errors, max_size=40).map(window)
 targets = st.none() | st.floats(1e-6, 1e4) | st.sampled_from([0.0])
 slos = st.builds(Slo, targets, targets, targets)
 
@@ -264,7 +265,7 @@ def candidates(draw: Callable[[Any], Any], choices: int) -> tuple[Any, ...]:
     times = st.floats(1e-5, 1e3)
     return (
         (draw(times), draw(times)), draw(all_shares), draw(st.none() | st.integers(1, 10_000)), choices,
-        (draw(windows), draw(windows)),
+        (draw(windows), draw(windows), draw(st.booleans()), draw(st.booleans())),
         sorted(draw(st.lists(log_errors, min_size=5, max_size=5))), sorted(draw(st.lists(log_errors, min_size=5, max_size=5))),
     )  # fmt: skip
 
@@ -272,16 +273,60 @@ def candidates(draw: Callable[[Any], Any], choices: int) -> tuple[Any, ...]:
 @given(st.data(), slos, st.floats(0.0, 10.0), st.integers(0, 6), st.sampled_from([1, 1, 2, 5]))
 def test_p_miss(data: st.DataObject, slo: Slo, waited_s: float, count: int, choices: int) -> None:
     drawn_ = data.draw(st.lists(candidates(choices), min_size=count, max_size=count))
-    times = [each[0] for each in drawn_]
-    both = [each[4] for each in drawn_]
     modelled = np.array([each[5:7] for each in drawn_], float).reshape(count, 2, 5)
+    given = [made_estimate(each[0], *each[4][:2]) for each in drawn_]
+    serves = [[each[4][2 + time] for each in drawn_] for time in range(2)]
 
-    def missed(module: Any, table: Any) -> list[float]:
+    def missed(module: Any, kind: Any, table: Any) -> list[float]:
         of = [kernels_answer(table(shares), cap, number) for _, shares, cap, number, *_ in drawn_]
-        found: list[float] = module.p_miss(slo, waited_s, times, of, both, modelled, list(range(count)))
+        found: list[float] = module.p_miss(
+            slo, waited_s, kind(given), of, *serves, modelled, list(range(count))
+        )
         return found
 
-    close(missed(distributions, distributions.LengthTable), missed(misses, lengths.LengthTable))
+    close(
+        missed(distributions, estimates.Estimates, distributions.LengthTable),
+        missed(misses, estimates_in_python.Estimates, lengths.LengthTable),
+    )
+
+
+@given(st.data(), st.floats(0.0, 10.0), st.integers(0, 6), st.booleans())
+def test_what_is_expected_of_all_candidates(
+    data: st.DataObject, waited_s: float, count: int, decodes: bool
+) -> None:
+    drawn_ = data.draw(st.lists(candidates(1), min_size=count, max_size=count))
+    prices = st.builds(Price, st.floats(0.0, 100.0), st.floats(0.0, 100.0))
+    priced = [Candidate("i", "m", "m", data.draw(prices)) for _ in drawn_]
+    given = [made_estimate(each[0], *each[4][:2]) for each in drawn_]
+    serves = [[each[4][2 + time] for each in drawn_] for time in range(2)]
+    rows = [count - 1 - at for at in range(count)]
+    factors = np.array([each[5:7] for each in drawn_], float).reshape(count, 2, 5)[:, :, :3]
+    table = lengths.LengthTable(PRIOR_SHARES)
+    of = [kernels_answer(table, each[2], 1) if decodes else None for each in drawn_]
+    ours, theirs = (module.Estimates(given) for module in (estimates, estimates_in_python))
+    assert len(ours) == len(theirs) == count
+    assert list(ours) == list(theirs)
+    for found, wanted in zip(
+        ours.times(of, waited_s, rows, factors, *serves),
+        theirs.times(of, waited_s, rows, factors, *serves),
+        strict=True,
+    ):
+        assert [each is None for each in found] == [each is None for each in wanted]
+        close([each or 0.0 for each in found], [each or 0.0 for each in wanted], 1e-12)
+    close(ours.costs(of, priced), theirs.costs(of, priced), 1e-12)
+    assert ours.e2e_s == theirs.e2e_s
+    for at in range(count):
+        assert ours.estimate(at) == theirs.estimate(at)
+        assert ours.factors(at) == theirs.factors(at)
+        assert ours.raw_tpot_s(at) == theirs.raw_tpot_s(at)
+        assert ours.memory_ratio(at) == theirs.memory_ratio(at)
+    with pytest.raises(IndexError):
+        ours.estimate(count)
+
+
+def made_estimate(times_s: tuple[float, float], ttft_errors: Any, tpot_errors: Any) -> AnalyticEstimate:
+    estimate = Estimate(*times_s, 0, 1, 0.1, 0.2, 3, 4, 100.0, 10.0, 200.0, 0.0, 0.02)
+    return AnalyticEstimate(estimate, 0.03, 0.25, 1.5, ttft_errors, tpot_errors)
 
 
 def kernels_answer(table: Any, cap: int | None, choices: int) -> Any:
@@ -345,6 +390,7 @@ def test_the_analytic_estimates(
         kernel(*columns, tokens, [cached * tokens] * len(at), answers, 30.0)
         for kernel in (estimates.analytic_estimates, estimates_in_python.analytic_estimates)
     )
+    assert len(found) == len(wanted)
     for ours, theirs in zip(found, wanted, strict=True):
         assert type(ours) is type(theirs)
         assert type(ours.estimate) is type(theirs.estimate)
@@ -358,6 +404,10 @@ def test_columns_of_different_lengths_are_refused() -> None:
     network = networks.LatencyNetwork(LATENCY)
     table = distributions.LengthTable(PRIOR_SHARES)
     rows = np.zeros((2, latency_networks.TARGETS))
+
+    def one() -> Any:
+        return estimates.Estimates([made_estimate((1.0, 1.0), window([]), window([]))])
+
     calls: list[Callable[[], object]] = [
         lambda: network.step((0.0,), network.start()),
         lambda: network.step((0.0,) * len(LATENCY["event_mean"]), np.zeros(3, np.float32)),
@@ -375,10 +425,16 @@ def test_columns_of_different_lengths_are_refused() -> None:
         lambda: distributions.served_tables([], np.ones((1, BINS)), [table]),
         lambda: distributions.served_quantiles(np.zeros((1, 2, 4), np.float32), [([0.0], [0.0])], [(0.0, 0.0)]),
         lambda: distributions.served_quantiles(np.zeros((1, 2, 5), np.float32), [], []),
-        lambda: distributions.p_miss(Slo(1.0), 0.0, [(1.0, 1.0)], [], [], np.zeros((0, 2, 5)), []),
+        lambda: distributions.p_miss(Slo(1.0), 0.0, one(), [], [], [], np.zeros((0, 2, 5)), []),
         lambda: distributions.p_miss(
-            Slo(1.0), 0.0, [(1.0, 1.0)], [(table, None, 1)], [(None, None)], np.zeros((0, 2, 5)), [0]
+            Slo(1.0), 0.0, one(), [(table, None, 1)], [True], [True], np.zeros((0, 2, 5)), [0]
         ),
+        lambda: distributions.p_miss(
+            Slo(1.0), 0.0, one(), [(table, None, 1)], [True], [True], np.zeros((1, 2, 5)), [-1]
+        ),
+        lambda: one().times([], 0.0, [0], np.zeros((1, 2, 3)), [True], [True]),
+        lambda: one().times([None], 0.0, [1], np.zeros((1, 2, 3)), [True], [True]),
+        lambda: one().costs([None], []),
     ]  # fmt: skip
     for call in calls:
         with pytest.raises((ValueError, IndexError)):

@@ -1,0 +1,36 @@
+"""What reads an engine's stream: `SseScanner` and `Assembler`, compiled where they can be.
+
+`backends.sse` and `backends.assemble` have them in Python. `backends.native` has the same, compiled from the same files
+(tests compare both). `router.compiled` says when it is used.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from backends.assemble import Assembler
+from backends.sse import SseScanner
+from router.compiled import why_not
+
+#: What `backends.native` is compiled from, in this folder.
+SOURCES = ("assemble.py", "sse.py", "native/assemble.pxd", "native/scanner.pyx", "native/sse.pxd")
+#: Why the compiled reading is not used; None if it is.
+WHY_NOT_NATIVE = why_not(
+    {
+        "backends.native.assemble": (),
+        "backends.native.scanner": [Path(__file__).parent / name for name in SOURCES],
+    }
+)
+
+if WHY_NOT_NATIVE is None:
+    from backends.native.assemble import Assembler  # type: ignore[no-redef]
+    from backends.native.scanner import SseScanner  # type: ignore[no-redef]
+
+__all__ = ["WHY_NOT_NATIVE", "Assembler", "SseScanner"]
+
+
+def description() -> str:
+    """One line for people: which reading is used, and why."""
+    if WHY_NOT_NATIVE is None:
+        return "streams are read by compiled code"
+    return f"streams are read by Python code, which is slower: {WHY_NOT_NATIVE}"
