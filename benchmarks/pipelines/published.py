@@ -14,14 +14,14 @@ from policies.placement.node_throughput import NodeThroughput
 from policies.placement.pipeline import (
     SINK,
     SOURCE,
-    Cluster,
+    MachineCluster,
     Hop,
     LayeredModel,
     LayerLimits,
     LayerRange,
     LayerTime,
     Machine,
-    Placement,
+    LayerPlacement,
     Wire,
 )
 
@@ -105,10 +105,10 @@ class Published:
         )
         return PublishedModel(model, machines, facts["het42"]["typical_layers"])
 
-    def cluster(self, name: str, model: str) -> Cluster:
+    def cluster(self, name: str, model: str) -> MachineCluster:
         """A cluster of `clusters/`, e.g. `single24`, with its machines as they run the model."""
         machines = self.models[model].machines
-        return Cluster(
+        return MachineCluster(
             {int(row["node"]): machines[row["machine"]] for row in _rows(self.folder / "clusters" / f"{name}_nodes.csv")},
             {
                 (_node(row["a"]), _node(row["b"])): Wire(float(row["bandwidth_bytes_per_s"]), float(row["latency_s"]))
@@ -124,7 +124,7 @@ class Published:
     def placement_names(self) -> Sequence[str]:
         return list(self._placements)
 
-    def placed(self, name: str, model: str) -> tuple[Cluster, Placement]:
+    def placed(self, name: str, model: str) -> tuple[MachineCluster, LayerPlacement]:
         """A shipped placement, with the machines that it uses. Its links are those of its simulator file."""
         facts = self._placements[name]
         machines = self.models[model].machines
@@ -132,11 +132,11 @@ class Published:
         ranges = {node["node"]: LayerRange(*facts["layers_per_node"][str(node["node"])]) for node in nodes}
         hops = tuple(Hop(_node(a), _node(b), bandwidth, latency) for a, b, bandwidth, latency in facts["links"])
         kv = {node["node"]: node["kv_capacity_token_layers"] for node in nodes}
-        cluster = Cluster(
+        cluster = MachineCluster(
             {node["node"]: machines[node["machine"]] for node in nodes},
             {(hop.sender, hop.receiver): Wire(hop.bandwidth_bytes_per_s, hop.latency_s) for hop in hops},
         )
-        return cluster, Placement(ranges, hops, kv)
+        return cluster, LayerPlacement(ranges, hops, kv)
 
     def ranges(self, name: str) -> dict[int, LayerRange]:
         """The layers of each node in a shipped placement."""

@@ -10,7 +10,7 @@ from random import Random
 from benchmarks.pipelines.engine import Engine, Link, Node, Scheduler
 from benchmarks.pipelines.schedulers import MaxFlow, RandomChoice, ShortestQueue, Swarm
 from policies.placement.max_flow import Flow
-from policies.placement.pipeline import SINK, SOURCE, Cluster, LayeredModel, LayerTime, Placement
+from policies.placement.pipeline import SINK, SOURCE, MachineCluster, LayeredModel, LayerTime, LayerPlacement
 
 OFFLINE_WARM_UP_S, OFFLINE_S, ONLINE_S = 60.0, 600.0, 1800.0
 #: Requests in the closed loop of a max-flow scheduler at the start; it adds its own.
@@ -62,7 +62,7 @@ def arrivals(
     return trace
 
 
-def loaded_s(placement: Placement, cluster: Cluster, model: LayeredModel) -> float:
+def loaded_s(placement: LayerPlacement, cluster: MachineCluster, model: LayeredModel) -> float:
     """When the first requests may come: a second after all weights are read from disk."""
     longest = max(
         sum([model.layer_bytes] * part.layers) / cluster.machines[node].disk_bytes_per_s
@@ -75,8 +75,8 @@ def loaded_s(placement: Placement, cluster: Cluster, model: LayeredModel) -> flo
 class Setting:
     """A placed model on its machines."""
 
-    placement: Placement
-    cluster: Cluster
+    placement: LayerPlacement
+    cluster: MachineCluster
     model: LayeredModel
 
     def offline(self, scheduler: Callable[[Random], Scheduler], lengths: Sequence[tuple[int, int]], requests: int, seed: int = 0, seconds: float = OFFLINE_S) -> Outcome:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from policies.placement.pipeline import SINK, SOURCE, Cluster, Hop, LayeredModel, Placement
+from policies.placement.pipeline import SINK, SOURCE, MachineCluster, Hop, LayeredModel, LayerPlacement
 
 
 _IN, _START, _END, _OUT = range(4)
@@ -17,14 +17,14 @@ _IN, _START, _END, _OUT = range(4)
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """The maximum flow of a placement, in tokens per second: the whole, and each hop's, in the order of `Placement.hops`."""
+    """The maximum flow of a placement, in tokens per second: the whole, and each hop's, in the order of `LayerPlacement.hops`."""
 
     tokens_per_s: float
     hops: tuple[float, ...]
 
 
 def max_flow(
-    placement: Placement, cluster: Cluster, model: LayeredModel, throughput: Callable[[str, int], float]
+    placement: LayerPlacement, cluster: MachineCluster, model: LayeredModel, throughput: Callable[[str, int], float]
 ) -> Flow:
     import networkx as nx
 

@@ -78,7 +78,7 @@ class Wire:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class MachineCluster:
     """Machines by node, and the wires between them and to SOURCE and SINK. `coordinator_nic_bytes_per_s` is SOURCE's and SINK's."""
 
     machines: Mapping[int, Machine]
@@ -124,7 +124,7 @@ class Hop:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class LayerPlacement:
     """Which layers each node holds, and over which links requests go. The order of both breaks ties in a simulation.
 
     `kv_token_layers` is a node's room for keys and values where it is not the machine's own for so many layers.
@@ -138,7 +138,7 @@ class Placement:
         return (hop for hop in self.hops if hop.sender == node)
 
 
-def connect(cluster: Cluster, ranges: Mapping[int, LayerRange], layers: int, *, partial: bool = False) -> tuple[Hop, ...]:
+def connect(cluster: MachineCluster, ranges: Mapping[int, LayerRange], layers: int, *, partial: bool = False) -> tuple[Hop, ...]:
     """All links over which a request can go on: where one node ends, the next starts (`partial`: or holds that layer)."""
     ends = {node: part.end for node, part in ranges.items()}
 
@@ -151,7 +151,7 @@ def connect(cluster: Cluster, ranges: Mapping[int, LayerRange], layers: int, *, 
     return tuple(_hops(cluster, ((a, b) for a in (SOURCE, *ranges) for b in (*ranges, SINK) if a != b and (a, b) != (SOURCE, SINK) and follows(a, b))))
 
 
-def _hops(cluster: Cluster, pairs: Iterable[tuple[int, int]]) -> Iterator[Hop]:
+def _hops(cluster: MachineCluster, pairs: Iterable[tuple[int, int]]) -> Iterator[Hop]:
     for sender, receiver in pairs:
         wire = cluster.wire(sender, receiver)
         if wire:
