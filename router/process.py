@@ -16,7 +16,7 @@ from router.background import Tasks
 from router.config import ConfigError, FleetConfig
 from router.core.errors import Refusal
 from router.emulated import Engines
-from router.gateway.app import create_app
+from router.gateway.asgi import Application
 from router.gateway.endpoints import ROUTES, HotPaths
 from router.gateway.http.server import GatewayServer, server_config
 from router.gateway.service import Gateway
@@ -132,7 +132,7 @@ async def run_gateway(
             loop.call_soon(ready)
 
         scrape: Callable[[], Awaitable[Page]] | None = None if place is None else place.scrape
-        app = create_app(gateway, started, scrape)
+        app = Application(gateway, started, scrape)
         raise_open_files()
         settings = server_config(app, config.server.host, config.server.port, grace_s=2.0)
         server = GatewayServer(settings, lambda: gateway.config, ROUTES, HotPaths(gateway))

@@ -195,11 +195,12 @@ class Simulation:
                 else:
                     what(now)
             self._events += 1
+        self.scheduler.catch_up()
         return now
 
     # --- the scheduler -------------------------------------------------------------------------------
     def _apply(self, event: Event, now: float) -> None:
-        self._carry_out(self.scheduler.handle(event, now), now)
+        self._carry_out(self.scheduler.respond(event, now), now)
 
     def _carry_out(self, instructions: Sequence[Instruction], now: float) -> None:
         for instruction in instructions:
@@ -216,6 +217,7 @@ class Simulation:
 
     def _arm(self) -> None:
         """Set the scheduler's timer, if it wants an earlier one."""
+        self.scheduler.catch_up()
         at_s = self.scheduler.wake_at
         if at_s is not None and at_s < self._wakes_at:
             self._wakes_at = at_s
@@ -232,10 +234,10 @@ class Simulation:
         request = simulated.arrival.request
         self._requests[request.id] = simulated
         if simulated.index % _TIMED_EVERY:
-            instructions = self.scheduler.handle(Arrived(request), now)
+            instructions = self.scheduler.respond(Arrived(request), now)
         else:
             began = perf_counter()
-            instructions = self.scheduler.handle(Arrived(request), now)
+            instructions = self.scheduler.respond(Arrived(request), now)
             self._decision_s.append(perf_counter() - began)
         self._carry_out(instructions, now)
         self._arm()
@@ -364,6 +366,7 @@ class Simulation:
     # --- instances -----------------------------------------------------------------------------------
     def _probe_round(self, now: float) -> None:
         self._probe_all(now)
+        self.scheduler.catch_up()
         if self.timeline.wanted():
             self.timeline.add(self._samples(now))
         self._arm()
