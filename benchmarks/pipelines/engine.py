@@ -1,3 +1,4 @@
+# cython: language_level=3, annotation_typing=False
 """Requests through a pipeline of unlike machines on virtual time, layer by layer.
 
 One iteration of a request, its prompt or one output token, travels alone: from the source over nodes and links to the sink,
@@ -16,7 +17,6 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Any
 
@@ -88,7 +88,9 @@ class Link:
         "waiting",
     )
 
-    def __init__(self, number: int, sender: Node, receiver: Node, bandwidth: float, latency_s: float, token_bytes: int) -> None:
+    def __init__(
+        self, number: int, sender: Node, receiver: Node, bandwidth: float, latency_s: float, token_bytes: int
+    ) -> None:
         self.number = number
         self.sender = sender
         self.receiver = receiver
@@ -144,7 +146,7 @@ class Node:
         self.layers = 0
         self.layer = 0
         self.queues: list[list[Query]] = []
-        self.batch: list[Query] | None = None
+        self.batch: list[Query] = []
         self.arrived_tokens = 0
         self.prompt_requests = 0
         self.prompt_tokens = 0
@@ -335,7 +337,7 @@ class Engine:
         self._soon(_EXECUTE, receiver, None)
 
     def _execute(self, node: Node) -> None:
-        if node.batch is not None:
+        if node.batch:
             return
         if not node.queues[node.layer]:
             node.march()
@@ -359,8 +361,7 @@ class Engine:
         self._later(self.time + layer_s, _EXECUTED, node, None)
 
     def _executed(self, node: Node) -> None:
-        batch, node.batch = node.batch, None
-        assert batch is not None
+        batch, node.batch = node.batch, []
         if node.layer + 1 < node.layers:
             node.queues[node.layer + 1].extend(batch)
         else:

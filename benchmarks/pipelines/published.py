@@ -14,14 +14,14 @@ from policies.placement.node_throughput import NodeThroughput
 from policies.placement.pipeline import (
     SINK,
     SOURCE,
-    MachineCluster,
     Hop,
     LayeredModel,
     LayerLimits,
+    LayerPlacement,
     LayerRange,
     LayerTime,
     Machine,
-    LayerPlacement,
+    MachineCluster,
     Wire,
 )
 
@@ -30,7 +30,15 @@ _MILLI = 0.001
 #: Layers times tokens/s at which the iteration of a node's throughput starts.
 _FIRST_GUESS = {
     "llama30b": {"A100": 48.0, "V100": 25.0, "L4": 9.0, "L4x2": 15.0, "T4": 8.0, "T4x2": 15.0, "T4x4": 23.0},
-    "llama70b": {"A100": 80.0, "V100": 40.0, "L4": 20.0, "L4x2": 30.0, "T4": 12.5, "T4x2": 20.0, "T4x4": 30.0},
+    "llama70b": {
+        "A100": 80.0,
+        "V100": 40.0,
+        "L4": 20.0,
+        "L4x2": 30.0,
+        "T4": 12.5,
+        "T4x2": 20.0,
+        "T4x4": 30.0,
+    },
 }
 
 
@@ -109,9 +117,14 @@ class Published:
         """A cluster of `clusters/`, e.g. `single24`, with its machines as they run the model."""
         machines = self.models[model].machines
         return MachineCluster(
-            {int(row["node"]): machines[row["machine"]] for row in _rows(self.folder / "clusters" / f"{name}_nodes.csv")},
             {
-                (_node(row["a"]), _node(row["b"])): Wire(float(row["bandwidth_bytes_per_s"]), float(row["latency_s"]))
+                int(row["node"]): machines[row["machine"]]
+                for row in _rows(self.folder / "clusters" / f"{name}_nodes.csv")
+            },
+            {
+                (_node(row["a"]), _node(row["b"])): Wire(
+                    float(row["bandwidth_bytes_per_s"]), float(row["latency_s"])
+                )
                 for row in _rows(self.folder / "clusters" / f"{name}_links.csv")
             },
         )
@@ -130,7 +143,9 @@ class Published:
         machines = self.models[model].machines
         nodes = facts["nodes"]
         ranges = {node["node"]: LayerRange(*facts["layers_per_node"][str(node["node"])]) for node in nodes}
-        hops = tuple(Hop(_node(a), _node(b), bandwidth, latency) for a, b, bandwidth, latency in facts["links"])
+        hops = tuple(
+            Hop(_node(a), _node(b), bandwidth, latency) for a, b, bandwidth, latency in facts["links"]
+        )
         kv = {node["node"]: node["kv_capacity_token_layers"] for node in nodes}
         cluster = MachineCluster(
             {node["node"]: machines[node["machine"]] for node in nodes},
@@ -151,7 +166,9 @@ class Published:
 
     @cached_property
     def arrivals_per_3_s(self) -> list[int]:
-        return [int(row["arrivals"]) for row in _rows(self.folder / "traces" / "azure_conv_arrivals_per_3s.csv")]
+        return [
+            int(row["arrivals"]) for row in _rows(self.folder / "traces" / "azure_conv_arrivals_per_3s.csv")
+        ]
 
     @cached_property
     def runs(self) -> list[dict[str, Any]]:

@@ -1,3 +1,4 @@
+# cython: language_level=3, annotation_typing=False
 """Who routes prompts through a pipeline: Helix's max flow, Swarm, random, and the shortest queue.
 
 Source: Helix (ASPLOS '25), sections 5 and 6.7, and its simulator; Swarm's weights are those of SWARM parallelism (ICML '23,
@@ -9,7 +10,7 @@ from __future__ import annotations
 from math import floor, inf
 from random import Random
 
-from benchmarks.pipelines.engine import Engine, Link, Node, Query, Scheduler
+from .engine import Engine, Link, Node, Query, Scheduler
 
 #: Output tokens that a request is taken to have.
 _MEAN_OUTPUT_TOKENS = 240
@@ -30,7 +31,9 @@ class MaxFlow(Scheduler):
     cache is filled to `feed_below`.
     """
 
-    def __init__(self, flows: list[float], high_water: float, output_share: float, feed_below: float = 0.8) -> None:
+    def __init__(
+        self, flows: list[float], high_water: float, output_share: float, feed_below: float = 0.8
+    ) -> None:
         self._flows = flows
         self._high_water = high_water
         self._output_tokens = _MEAN_OUTPUT_TOKENS * output_share
@@ -150,7 +153,8 @@ def _free_links(node: Node) -> list[Link]:
     share = node.nic / len(node.links)
     for link in node.links:
         left = share - (link.bandwidth - link.free_bandwidth)
-        bandwidth = min(left, node.free_out, link.free_bandwidth, link.receiver.free_in)
+        receiver = link.receiver
+        bandwidth = min(left, node.free_out, link.free_bandwidth, receiver.free_in)
         if bandwidth > _LEAST_BANDWIDTH:
             link.planned_bandwidth = bandwidth
             free.append(link)

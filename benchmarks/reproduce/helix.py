@@ -63,10 +63,16 @@ class Row:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `headway reproduce helix`."""
-    parser.add_argument("--sections", nargs="+", choices=sorted(SECTIONS.values()), metavar="N", help="only these, e.g. 6.3")
-    parser.add_argument("--seed", type=int, default=0, help="of lengths, arrivals and random choices (0, the published one)")
+    parser.add_argument(
+        "--sections", nargs="+", choices=sorted(SECTIONS.values()), metavar="N", help="only these, e.g. 6.3"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of lengths, arrivals and random choices (0, the published one)"
+    )
     cores = os.cpu_count() or 1
-    parser.add_argument("--processes", type=whole_number, default=cores, metavar="N", help=f"side by side ({cores})")
+    parser.add_argument(
+        "--processes", type=whole_number, default=cores, metavar="N", help=f"side by side ({cores})"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -74,7 +80,9 @@ def run(args: argparse.Namespace) -> int:
     folder = args.data / "helix"
     try:
         with shown_progress("simulating Helix") as progress:
-            rows = list(rows_of(folder, args.sections, args.seed, args.processes, progress or (lambda _: None)))
+            rows = list(
+                rows_of(folder, args.sections, args.seed, args.processes, progress or (lambda _: None))
+            )
     except (OSError, KeyError, ValueError) as error:
         raise ReproductionError(f"{folder}: {error}") from error
     if args.json:
@@ -85,10 +93,14 @@ def run(args: argparse.Namespace) -> int:
     return 0 if all(row.within_bound for row in rows) else 1
 
 
-def rows_of(folder: Path, sections: Sequence[str] | None, seed: int, processes: int, progress: Any) -> Iterator[Row]:
+def rows_of(
+    folder: Path, sections: Sequence[str] | None, seed: int, processes: int, progress: Any
+) -> Iterator[Row]:
     """The rows of each command, as it ends."""
     expected = _expected(folder)
-    commands = [run for run in Published(folder).runs if sections is None or SECTIONS[run["folder"]] in sections]
+    commands = [
+        run for run in Published(folder).runs if sections is None or SECTIONS[run["folder"]] in sections
+    ]
     with ProcessPoolExecutor(processes, get_context("spawn"), _open, (folder,)) as pool:
         parts = [[pool.submit(_simulate, part, seed) for part in command["runs"]] for command in commands]
         for command, futures in zip(commands, parts, strict=True):
@@ -163,4 +175,8 @@ def table(rows: Sequence[Row]) -> list[str]:
     ]
     within = sum(row.within_bound for row in rows)
     equal = sum(row.ours == row.published for row in rows)
-    return [*aligned(text), "", f"{within} of {len(rows)} rows within their bound, {equal} equal to the last digit"]
+    return [
+        *aligned(text),
+        "",
+        f"{within} of {len(rows)} rows within their bound, {equal} equal to the last digit",
+    ]

@@ -51,10 +51,10 @@ class HelixProgram:
         for kind in ("flow", "used"):
             for edge in self._edges:
                 self._column(kind, edge)
-        self._capacity = {
-            (a, b): bandwidth / (model.token_bytes if a == SOURCE or b == SINK else model.activation_bytes)
-            for (a, b), bandwidth in ((edge, _bandwidth(cluster, edge)) for edge in self._edges)
-        }
+        self._capacity: dict[tuple[int, int], float] = {}
+        for (a, b), wire in cluster.wires.items():
+            size = model.token_bytes if a == SOURCE or b == SINK else model.activation_bytes
+            self._capacity[a, b] = self._capacity[b, a] = wire.bandwidth_bytes_per_s / size
         for node in rates:
             self._node_rows(node)
         for edge in self._edges:
@@ -158,9 +158,3 @@ def _edges(cluster: MachineCluster) -> Iterable[tuple[int, int]]:
         yield a, b
         if a >= 0 and b >= 0:
             yield b, a
-
-
-def _bandwidth(cluster: MachineCluster, edge: tuple[int, int]) -> float:
-    wire = cluster.wire(*edge)
-    assert wire is not None
-    return wire.bandwidth_bytes_per_s

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from policies.placement.pipeline import SINK, SOURCE, MachineCluster, Hop, LayeredModel, LayerPlacement
-
+from policies.placement.pipeline import SINK, SOURCE, LayeredModel, LayerPlacement, MachineCluster
 
 _IN, _START, _END, _OUT = range(4)
 
@@ -24,7 +23,10 @@ class Flow:
 
 
 def max_flow(
-    placement: LayerPlacement, cluster: MachineCluster, model: LayeredModel, throughput: Callable[[str, int], float]
+    placement: LayerPlacement,
+    cluster: MachineCluster,
+    model: LayeredModel,
+    throughput: Callable[[str, int], float],
 ) -> Flow:
     import networkx as nx
 
@@ -49,4 +51,6 @@ def max_flow(
         sender, receiver = number[hop.sender] + _OUT, number[hop.receiver] + _IN
         graph.add_edge(sender, receiver, capacity=hop.bandwidth_bytes_per_s / size)
     value, flow = nx.maximum_flow(graph, "source", "sink")
-    return Flow(value, tuple(flow[number[hop.sender] + _OUT][number[hop.receiver] + _IN] for hop in placement.hops))
+    return Flow(
+        value, tuple(flow[number[hop.sender] + _OUT][number[hop.receiver] + _IN] for hop in placement.hops)
+    )

@@ -61,7 +61,9 @@ class NodeThroughput:
             self._typical = {name: machine.max_layers for name, machine in self.machines.items()}
         self.layer_tokens_per_s = {name: first_guess[name] for name in counts}
         for _ in range(_ITERATIONS):
-            self.layer_tokens_per_s = {name: self(name, layers) * layers for name, layers in self._typical.items()}
+            self.layer_tokens_per_s = {
+                name: self(name, layers) * layers for name, layers in self._typical.items()
+            }
 
     def __call__(self, machine: str, layers: int) -> float:
         """Tokens per second of prompts and decodes together."""

@@ -46,7 +46,9 @@ class LayerTime:
             if size < right and position:
                 left, low, high = self.sizes[position - 1], *self.times_s[position - 1 : position + 1]
                 return low + (high - low) * (size - left) / (right - left)
-        raise ValueError(f"a batch of {size} is outside what was measured ({self.sizes[0]} to {self.sizes[-1]})")
+        raise ValueError(
+            f"a batch of {size} is outside what was measured ({self.sizes[0]} to {self.sizes[-1]})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,9 @@ class LayerPlacement:
         return (hop for hop in self.hops if hop.sender == node)
 
 
-def connect(cluster: MachineCluster, ranges: Mapping[int, LayerRange], layers: int, *, partial: bool = False) -> tuple[Hop, ...]:
+def connect(
+    cluster: MachineCluster, ranges: Mapping[int, LayerRange], layers: int, *, partial: bool = False
+) -> tuple[Hop, ...]:
     """All links over which a request can go on: where one node ends, the next starts (`partial`: or holds that layer)."""
     ends = {node: part.end for node, part in ranges.items()}
 
@@ -148,7 +152,17 @@ def connect(cluster: MachineCluster, ranges: Mapping[int, LayerRange], layers: i
         layer = 0 if sender == SOURCE else ends[sender]
         return ranges[receiver].start == layer or (partial and ranges[receiver].accepts(layer))
 
-    return tuple(_hops(cluster, ((a, b) for a in (SOURCE, *ranges) for b in (*ranges, SINK) if a != b and (a, b) != (SOURCE, SINK) and follows(a, b))))
+    return tuple(
+        _hops(
+            cluster,
+            (
+                (a, b)
+                for a in (SOURCE, *ranges)
+                for b in (*ranges, SINK)
+                if a != b and (a, b) != (SOURCE, SINK) and follows(a, b)
+            ),
+        )
+    )
 
 
 def _hops(cluster: MachineCluster, pairs: Iterable[tuple[int, int]]) -> Iterator[Hop]:

@@ -28,4 +28,6 @@ def swarm(rates: NodeRates, layers: int, stages: int) -> dict[int, LayerRange]:
 def least_stages(rates: NodeRates, layers: int) -> int:
     """The fewest equal stages that fit into every node."""
     largest = min(map(len, rates.values()))
-    return next(stages for stages in range(1, layers + 1) if layers % stages == 0 and layers // stages <= largest)
+    return next(
+        stages for stages in range(1, layers + 1) if layers % stages == 0 and layers // stages <= largest
+    )
