@@ -49,7 +49,9 @@ def ranges(pools: Sequence[Pool], plan: Plan) -> dict[int, LayerRange]:
         if not share.layers:
             continue
         nodes = iter(pool.nodes)
-        for machines, layers in zip(spread(len(pool.nodes), share.stages), spread(share.layers, share.stages), strict=True):
+        for machines, layers in zip(
+            spread(len(pool.nodes), share.stages), spread(share.layers, share.stages), strict=True
+        ):
             for _ in range(machines):
                 held[next(nodes)] = LayerRange(start, start + layers)
             start += layers
@@ -60,7 +62,10 @@ def feasible(pool: Pool, share: Share) -> bool:
     """Whether the pool can do this: every stage has a machine and a layer, and no machine too many layers."""
     if not share.layers:
         return share.stages == 0
-    return 1 <= share.stages <= min(len(pool.nodes), share.layers) and -(-share.layers // share.stages) <= pool.max_layers
+    return (
+        1 <= share.stages <= min(len(pool.nodes), share.layers)
+        and -(-share.layers // share.stages) <= pool.max_layers
+    )
 
 
 def steps(pools: Sequence[Pool], plan: Plan) -> Iterator[Plan]:
@@ -89,7 +94,9 @@ def _moved(pools: Sequence[Pool], plan: Plan, giver: int, taker: int) -> Iterato
                     yield tuple(changed)
 
 
-def starts(pools: Sequence[Pool], layers: int, weight: Mapping[int, float], random: Random, count: int) -> list[Plan]:
+def starts(
+    pools: Sequence[Pool], layers: int, weight: Mapping[int, float], random: Random, count: int
+) -> list[Plan]:
     """Plans to begin with: layers by the pools' weights (e.g. their memory), with some chance, and stages that just fit."""
     found: list[Plan] = []
     for _ in range(50 * count):
@@ -132,7 +139,9 @@ def search(
         ranked = sorted(known, key=lambda plan: -known[plan])
         fresh: list[Plan] = []
         for plan in ranked[:4]:
-            near = [step for step in dict.fromkeys(steps(pools, plan)) if step not in known and step not in fresh]
+            near = [
+                step for step in dict.fromkeys(steps(pools, plan)) if step not in known and step not in fresh
+            ]
             fresh += random.sample(near, min(len(near), max(1, (batch - len(fresh)) // 2)))
         if not fresh:
             break

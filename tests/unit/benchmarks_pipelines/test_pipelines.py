@@ -4,6 +4,7 @@ import csv
 import itertools
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from types import ModuleType
@@ -13,6 +14,7 @@ import pytest
 from benchmarks.pipelines import engine as python_engine
 from benchmarks.pipelines import schedulers as python_schedulers
 from benchmarks.pipelines.compiled import WHY_NOT_NATIVE
+from benchmarks.pipelines.planning import Problem, best_placement, places
 from benchmarks.pipelines.published import Published
 from benchmarks.pipelines.simulate import SCHEDULERS, Lengths, Setting, arrivals, loaded_s
 from benchmarks.reproduce.helix import rows_of
@@ -29,6 +31,7 @@ from policies.placement.pipeline import (
     LayerTime,
     Machine,
     MachineCluster,
+    Wire,
 )
 from policies.placement.separate import separate
 from policies.placement.swarm import swarm
@@ -197,6 +200,43 @@ def test_compiled_code_does_the_same(scheduler: str) -> None:
     from benchmarks.pipelines.native import engine, schedulers
 
     assert _record(engine, schedulers, scheduler) == _record(python_engine, python_schedulers, scheduler)
+
+
+def wired(nodes: int, near: float) -> MachineCluster:
+    """Nodes of one kind, of which the first two are in one place and the others in another."""
+    wires = {
+        (a, b): Wire(near if (a < 2) == (b < 2) else 1e6, LATENCY)
+        for a in range(nodes)
+        for b in range(a + 1, nodes)
+    }
+    wires |= {(SOURCE, node): Wire(OUTER, LATENCY) for node in range(nodes)}
+    wires |= {(node, SINK): Wire(OUTER, LATENCY) for node in range(nodes)}
+    return MachineCluster(dict.fromkeys(range(nodes), machine()), wires)
+
+
+def test_places_are_what_fast_wires_join() -> None:
+    assert places(wired(5, 1e9)) == [[0, 1], [2, 3, 4]]
+    assert places(wired(5, 1e6)) == [[0, 1, 2, 3, 4]]
+
+
+def test_the_best_of_the_first_plans_is_found_without_time_to_search() -> None:
+    problem = Problem(wired(4, 1e9), MODEL, lambda _, layers: 100.0 / layers, [(10, 50)])
+    with ThreadPoolExecutor(1) as executor:
+        score, placement = best_placement(problem, 0.0, executor, 1, full_s=1.0)
+    assert score > 0
+    assert {layer for held in placement.ranges.values() for layer in range(held.start, held.end)} == {
+        0,
+        1,
+        2,
+        3,
+    }
+
+
+def test_a_model_that_is_too_large_has_no_placement() -> None:
+    large = LayeredModel("large", 17, 2, 1000, 1e9)
+    problem = Problem(wired(4, 1e9), large, lambda *_: 1.0, [(10, 5)])
+    with ThreadPoolExecutor(1) as executor, pytest.raises(ValueError, match="cannot hold the model"):
+        best_placement(problem, 0.0, executor, 1)
 
 
 DATA = os.environ.get("HEADWAY_DATA")
