@@ -97,10 +97,13 @@ def _moved(pools: Sequence[Pool], plan: Plan, giver: int, taker: int) -> Iterato
 def starts(
     pools: Sequence[Pool], layers: int, weight: Mapping[int, float], random: Random, count: int
 ) -> list[Plan]:
-    """Plans to begin with: layers by the pools' weights (e.g. their memory), with some chance, and stages that just fit."""
+    """Plans to begin with: layers by the pools' weights (e.g. their speed), after the first with some chance, and stages
+    that just fit."""
     found: list[Plan] = []
-    for _ in range(50 * count):
-        wishes = [weight[place] * random.uniform(0.6, 1.6) for place in range(len(pools))]
+    for attempt in range(50 * count):
+        wishes = [
+            weight[place] * (random.uniform(0.6, 1.6) if attempt else 1.0) for place in range(len(pools))
+        ]
         plan = _apportioned(pools, layers, wishes, random)
         if plan and plan not in found:
             found.append(plan)
