@@ -1,5 +1,5 @@
 """The compiled modules: the kernels of the predictors (`predictors.kernels`) and the reading of an engine's stream
-(`backends.scanning`). All else about the package is in pyproject.toml."""
+(`backends.scanning`), and the simulation of pipelines (`benchmarks.pipelines`). All else about the package is in pyproject.toml."""
 
 from collections.abc import Sequence
 from hashlib import sha256
@@ -11,6 +11,11 @@ KERNELS = Path("predictors/kernels/native")
 READING = [
     Path("backends", name)
     for name in ("assemble.py", "sse.py", "native/assemble.pxd", "native/scanner.pyx", "native/sse.pxd")
+]
+
+PIPELINES = [
+    Path("benchmarks/pipelines", name)
+    for name in ("engine.py", "native/engine.pxd", "native/schedulers.pxd", "schedulers.py")
 ]
 
 
@@ -44,5 +49,12 @@ setup(
         extension("backends.native.assemble", Path("backends/assemble.py"), READING),
         extension("backends.native.sse", Path("backends/sse.py"), READING),
         extension("backends.native.scanner", Path("backends/native/scanner.pyx"), READING),
+        extension("benchmarks.pipelines.native.engine", Path("benchmarks/pipelines/engine.py"), PIPELINES),
+        extension(
+            "benchmarks.pipelines.native.schedulers", Path("benchmarks/pipelines/schedulers.py"), PIPELINES
+        ),
+        extension(
+            "benchmarks.pipelines.native.source", Path("benchmarks/pipelines/native/source.pyx"), PIPELINES
+        ),
     ]
 )

@@ -57,6 +57,9 @@ COMMANDS = {
     "train": Command("benchmarks.training.command", "train a predictor and report its accuracy"),
     "evaluate": Command("benchmarks.evaluate.command", "compare trained predictors with baselines"),
     "calibrate": Command("benchmarks.calibrate.command", "fit an engine profile to measured requests"),
+    "reproduce": Command(
+        "benchmarks.reproduce.command", "run published placement systems on their own cases"
+    ),
     "keys": Command("router.keys_command", "make, list and revoke clients' keys"),
     "spend": Command("router.spend_command", "show the spending by day, key, policy and model"),
     "db": Command("router.database", "show the version of the database's tables, or upgrade them"),

@@ -1,0 +1,1 @@
+"""Pipelines over unlike machines on virtual time: layers, links, and the schedulers that route requests."""

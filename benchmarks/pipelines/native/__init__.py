@@ -1,0 +1,1 @@
+"""The simulation of pipelines in Cython: the modules `engine` and `schedulers` of `benchmarks.pipelines`, with types."""

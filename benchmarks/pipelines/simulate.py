@@ -1,0 +1,223 @@
+"""A placement under load: offline, with as many requests as fit, or online, with requests that arrive by a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, inf
+from random import Random
+from types import ModuleType
+
+from benchmarks.pipelines import compiled
+from benchmarks.pipelines.compiled import (
+    Engine,
+    Link,
+    MaxFlow,
+    Node,
+    RandomChoice,
+    Scheduler,
+    ShortestQueue,
+    Swarm,
+)
+from policies.placement.max_flow import Flow
+from policies.placement.pipeline import SINK, SOURCE, LayeredModel, LayerPlacement, LayerTime, MachineCluster
+
+OFFLINE_WARM_UP_S, OFFLINE_S, ONLINE_S = 60.0, 600.0, 1800.0
+#: Requests in the closed loop of a max-flow scheduler at the start; it adds its own.
+FIRST_REQUESTS = 20
+#: Seconds between the first requests.
+_FIRST_GAP_S = 0.1
+_INTERVAL_S = 3
+#: A layer takes so many times as long for one decode as was measured.
+_LONE_DECODE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a simulation measured. Latencies in s, ascending; `stay_s` is a prompt's mean time in each node."""
+
+    decode_tokens_per_s: float
+    prompt_latency_s: Sequence[float]
+    decode_latency_s: Sequence[float]
+    stay_s: Mapping[int, float]
+    finished: int
+    refused: int
+    events: int
+
+
+class Lengths:
+    """Draws prompt and answer lengths of a trace, with replacement."""
+
+    def __init__(self, lengths: Sequence[tuple[int, int]], random: Random) -> None:
+        self._lengths = lengths
+        self._random = random
+
+    def __call__(self) -> tuple[int, int]:
+        return self._lengths[self._random.randint(0, len(self._lengths) - 1)]
+
+
+def arrivals(
+    per_interval: Sequence[int],
+    lengths: Sequence[tuple[int, int]],
+    tokens_per_s: float,
+    start_s: float,
+    random: Random,
+) -> list[tuple[float, int, int]]:
+    """Moments and lengths of requests over `ONLINE_S`: counts of a trace drawn with replacement, scaled to a mean load."""
+    mean_tokens = sum(a for a, _ in lengths) / len(lengths) + sum(b for _, b in lengths) / len(lengths)
+    scale = _INTERVAL_S * (tokens_per_s / mean_tokens) / (sum(per_interval) / len(per_interval))
+    draw = Lengths(lengths, random)
+    trace: list[tuple[float, int, int]] = []
+    carried = 0.0
+    for interval in range(int(ONLINE_S) // _INTERVAL_S):
+        wanted = scale * per_interval[random.randint(0, len(per_interval) - 1)]
+        count = round(wanted + carried)
+        carried = wanted + carried - count
+        moments = sorted(
+            start_s + interval * _INTERVAL_S + _INTERVAL_S * random.random() for _ in range(count)
+        )
+        trace += [(moment, *draw()) for moment in moments]
+    return trace
+
+
+def loaded_s(placement: LayerPlacement, cluster: MachineCluster, model: LayeredModel) -> float:
+    """When the first requests may come: a second after all weights are read from disk."""
+    longest = max(
+        sum([model.layer_bytes] * part.layers) / cluster.machines[node].disk_bytes_per_s
+        for node, part in placement.ranges.items()
+    )
+    return ceil(longest) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A placed model on its machines."""
+
+    placement: LayerPlacement
+    cluster: MachineCluster
+    model: LayeredModel
+
+    def offline(
+        self,
+        scheduler: Callable[[Random], Scheduler],
+        lengths: Sequence[tuple[int, int]],
+        requests: int,
+        seed: int = 0,
+        seconds: float = OFFLINE_S,
+    ) -> Outcome:
+        """A closed loop that begins with so many requests."""
+        random = Random(seed)
+        start_s = loaded_s(self.placement, self.cluster, self.model)
+        end_s = start_s + OFFLINE_WARM_UP_S + seconds
+        draw = Lengths(lengths, random)
+        engine = self.engine(scheduler(random), (start_s + OFFLINE_WARM_UP_S, end_s), draw)
+        for number in range(requests):
+            engine.submit(start_s + number * _FIRST_GAP_S, *draw())
+        engine.run(end_s)
+        return _outcome(engine, seconds)
+
+    def online(
+        self,
+        scheduler: Callable[[Random], Scheduler],
+        lengths: Sequence[tuple[int, int]],
+        per_interval: Sequence[int],
+        tokens_per_s: float,
+        seed: int = 0,
+    ) -> Outcome:
+        """An open loop over `ONLINE_S` with a mean load in prompt and answer tokens per second."""
+        random = Random(seed)
+        start_s = loaded_s(self.placement, self.cluster, self.model)
+        trace = arrivals(per_interval, lengths, tokens_per_s, start_s, random)
+        engine = self.engine(scheduler(random), (start_s, start_s + ONLINE_S), None)
+        for arrival in trace:
+            engine.submit(*arrival)
+        engine.run(inf)
+        return _outcome(engine, ONLINE_S)
+
+    def engine(
+        self,
+        scheduler: Scheduler,
+        window: tuple[float, float],
+        lengths: Lengths | None = None,
+        module: ModuleType = compiled,
+    ) -> Engine:
+        """The events of this setting before the first. `module` has the `Engine`, `Node` and `Link` to use."""
+        nodes = self._nodes(module)
+        links = [self._link(module, nodes, number) for number in range(len(self.placement.hops))]
+        machines = [nodes[place] for place in self.placement.ranges]
+        engine: Engine = module.Engine(
+            nodes[SOURCE],
+            nodes[SINK],
+            machines,
+            links,
+            scheduler,
+            self.model.activation_bytes,
+            window,
+            lengths,
+        )
+        return engine
+
+    def _nodes(self, module: ModuleType) -> dict[int, Node]:
+        nic = self.cluster.coordinator_nic_bytes_per_s
+        nodes: dict[int, Node] = {SOURCE: module.Node(0, nic), SINK: module.Node(1, nic)}
+        tables: dict[str, tuple[list[float], list[float]]] = {}
+        for place, part in self.placement.ranges.items():
+            machine = self.cluster.machines[place]
+            limits = machine.limits_of(part.layers)
+            node = nodes[place] = module.Node(len(nodes), machine.nic_bytes_per_s)
+            node.first_layer = part.start
+            node.hold(part.layers)
+            node.prompt_requests = limits.prompt_requests
+            node.prompt_tokens = limits.prompt_tokens
+            node.decode_requests = limits.decode_requests
+            node.decode_context = limits.decode_context_tokens
+            node.kv_room = self.placement.kv_token_layers.get(place, limits.kv_token_layers)
+            if machine.name not in tables:
+                tables[machine.name] = _table(machine.prompt), _table(machine.decode)
+                tables[machine.name][1][1] *= _LONE_DECODE
+            node.prompt_s, node.decode_s = tables[machine.name]
+        return nodes
+
+    def _link(self, module: ModuleType, nodes: Mapping[int, Node], number: int) -> Link:
+        hop, model = self.placement.hops[number], self.model
+        outer = hop.sender == SOURCE or hop.receiver == SINK
+        size = model.token_bytes if outer else model.token_bytes + model.activation_bytes
+        sender, receiver = nodes[hop.sender], nodes[hop.receiver]
+        link: Link = module.Link(number, sender, receiver, hop.bandwidth_bytes_per_s, hop.latency_s, size)
+        if hop.receiver != SINK:
+            enters_at = 0 if hop.sender == SOURCE else self.placement.ranges[hop.sender].end
+            link.entry = enters_at - receiver.first_layer
+            link.layers = receiver.layers - link.entry
+        sender.links.append(link)
+        receiver.incoming.append(link)
+        return link
+
+
+def _table(times: LayerTime) -> list[float]:
+    """The time of every size up to the greatest that was measured."""
+    return [times.at(size) for size in range(times.sizes[-1] + 1)]
+
+
+def _outcome(engine: Engine, seconds: float) -> Outcome:
+    return Outcome(
+        len(engine.decode_latency_s) / seconds,
+        sorted(engine.prompt_latency_s),
+        sorted(engine.decode_latency_s),
+        {number: engine.stay_s[number] / count for number, count in enumerate(engine.stays) if count},
+        engine.finished,
+        engine.refused,
+        engine.events,
+    )
+
+
+def max_flow_scheduler(flow: Flow, *, online: bool) -> Callable[[Random], Scheduler]:
+    """Helix's scheduler with the limits that its simulations use."""
+    high_water, output_share = (0.9, 0.6) if online else (0.85, 1.0)
+    return lambda _: MaxFlow(list(flow.hops), high_water, output_share)
+
+
+SCHEDULERS: Mapping[str, Callable[[Random], Scheduler]] = {
+    "swarm": lambda _: Swarm(),
+    "random": RandomChoice,
+    "shortest_queue": ShortestQueue,
+}

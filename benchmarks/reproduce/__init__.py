@@ -1,0 +1,1 @@
+"""Published placement systems, run again on their own cases. See docs/reproductions.md."""

@@ -1,0 +1,58 @@
+"""`headway reproduce`: placement systems on their published cases, and Headway's own planner beside them.
+
+headway reproduce alpaserve --data DIR
+headway reproduce helix --data DIR
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.reproduce.errors import ReproductionError
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A system's module, with `add_arguments(parser)` and `run(args) -> int`, and its line in the help."""
+
+    module: str
+    help: str
+
+
+SYSTEMS = {
+    "alpaserve": System("benchmarks.reproduce.alpaserve", "AlpaServe and AlpaServe*: 49 placements"),
+    "helix": System("benchmarks.reproduce.helix", "Helix: every simulation of its artifact evaluation"),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `headway reproduce`: one subcommand a system."""
+    systems = parser.add_subparsers(dest="system", metavar="SYSTEM", required=True)
+    for name, system in SYSTEMS.items():
+        subparser = systems.add_parser(name, help=system.help)
+        subparser.add_argument(
+            "--data",
+            type=Path,
+            default=os.environ.get("HEADWAY_DATA"),
+            help="folder of the published cases (HEADWAY_DATA)",
+        )
+        subparser.add_argument("--json", action="store_true", help="print the rows as JSON")
+        importlib.import_module(system.module).add_arguments(subparser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit status: 0 if every row is within its bound, 1 if not, 2 without usable data."""
+    try:
+        if args.data is None:
+            raise ReproductionError("give --data DIR or set HEADWAY_DATA")
+        args.data = Path(args.data)
+        code: int = importlib.import_module(SYSTEMS[args.system].module).run(args)
+    except ReproductionError as error:
+        print(f"headway reproduce {args.system}: {error}", file=sys.stderr)
+        return 2
+    return code

@@ -1,0 +1,114 @@
+"""AlpaServe's planner, and AlpaServe*: Li et al., "AlpaServe: Statistical Multiplexing with Model Parallelism for Deep Learning
+Serving", OSDI '23, section 4.2; github.com/alpa-projects/mms (`ModelParallelismSearch`).
+
+Each candidate of `equal_groups` is filled with replicas, greedily or by a beam, by simulating the requests; the best score wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from policies.placement.candidates import equal_groups
+from policies.placement.memory import Fit
+from policies.placement.outcomes import Evaluator, Outcome
+from policies.placement.types import DEFAULT_LIMITS, Cluster, Group, Limits, Model, Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A placement and what the simulation says of it."""
+
+    placement: Placement
+    outcome: Outcome
+
+
+def score(outcome: Outcome) -> float:
+    """AlpaServe's: attainment, then mean latency, then replicas, in one number."""
+    return outcome.attainment - outcome.mean_latency_s / 1e4 + outcome.replicas / 1e6
+
+
+def alpaserve(
+    cluster: Cluster,
+    models: Sequence[Model],
+    evaluate: Evaluator,
+    *,
+    beam: int | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+) -> Plan:
+    """AlpaServe's plan. `beam`: search with this many placements side by side instead of greedily (AlpaServe uses 3)."""
+    fit = Fit(models)
+    starts = equal_groups(cluster, limits)
+    if beam is None:
+        placements = [greedy(start, fit, evaluate) for start in starts]
+    else:
+        placements = [beam_search(start, fit, evaluate, beam) for start in starts]
+    return best_plan([Plan(each, evaluate(each)) for each in placements])
+
+
+def alpaserve_star(
+    cluster: Cluster, models: Sequence[Model], evaluate: Evaluator, *, limits: Limits = DEFAULT_LIMITS
+) -> Plan | None:
+    """AlpaServe*: every group runs every model, so that each request has a replica. None if no candidate has the memory for it
+    (`feasibility` says why)."""
+    fit = Fit(models)
+    everything = tuple(range(len(models)))
+    found = []
+    for start in equal_groups(cluster, limits):
+        if all(fit.holds(group.shape, everything) for group in start):
+            full = Placement(tuple(Group(group.shape, everything) for group in start))
+            found.append(Plan(full, evaluate(full)))
+    return best_plan(found) if found else None
+
+
+def best_plan(plans: Sequence[Plan]) -> Plan:
+    """The plan of the best score, the first of equals."""
+    return max(plans, key=lambda plan: score(plan.outcome))
+
+
+def greedy(start: Placement, fit: Fit, evaluate: Evaluator) -> Placement:
+    """Simulate, find the group that was given the fewest requests and the model with the most unserved ones that fits there, add
+    that replica, and again until nothing fits. Of equal groups the first, of equal models the last."""
+    placement = start
+    while (added := _add_one(placement, fit, evaluate)) is not None:
+        placement = added.sorted()
+    return placement
+
+
+def _add_one(placement: Placement, fit: Fit, evaluate: Evaluator) -> Placement | None:
+    outcome = evaluate(placement)
+    unserved = evaluate.unserved(outcome)
+    models = sorted(range(len(unserved)), key=lambda model: (-unserved[model], -model))
+    for place in sorted(range(len(placement.groups)), key=lambda place: outcome.sent[place]):
+        group = placement.groups[place]
+        for model in models:
+            if fit.allows(group, model):
+                return placement.replacing(place, group.adding(model))
+    return None
+
+
+def beam_search(start: Placement, fit: Fit, evaluate: Evaluator, width: int) -> Placement:
+    """Add one replica in every possible way, keep the `width` best, and again until nothing fits; the best met on the way."""
+    beam = [start]
+    best = Plan(start, evaluate(start))
+    visited: set[Placement] = set()
+    while beam:
+        plans = []
+        for placement in beam:
+            for added in _every_addition(placement, fit):
+                if added not in visited:
+                    visited.add(added)
+                    plans.append(Plan(added, evaluate(added)))
+        plans.sort(key=lambda plan: score(plan.outcome), reverse=True)
+        beam = [plan.placement for plan in plans[:width]]
+        best = best_plan([best, *plans[:width]])
+    return best.placement
+
+
+def _every_addition(placement: Placement, fit: Fit) -> list[Placement]:
+    return [
+        placement.replacing(place, group.adding(model)).sorted()
+        for place, group in enumerate(placement.groups)
+        for model in range(len(fit.models))
+        if fit.allows(group, model)
+    ]

@@ -1,0 +1,91 @@
+"""Ways to divide a cluster into groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import product
+
+from policies.placement.types import DEFAULT_LIMITS, Cluster, GpuKind, Group, Limits, Placement, Pool, Shape
+
+
+def shapes(kind: GpuKind, gpus: int, limits: Limits) -> list[Shape]:
+    """Shapes of this many GPUs, a power of two: pipelines from short to long."""
+    return [
+        Shape(kind, gpus // pipeline, pipeline)
+        for pipeline in powers_of_two(gpus)
+        if gpus // pipeline <= limits.tensor and pipeline <= limits.pipeline
+    ]
+
+
+def powers_of_two(largest: int) -> list[int]:
+    """1, 2, 4, ... up to this number."""
+    return [1 << power for power in range(largest.bit_length())]
+
+
+def equal_groups(cluster: Cluster, limits: Limits = DEFAULT_LIMITS) -> list[Placement]:
+    """AlpaServe's candidates: each pool in equal groups of a power of two; what is left over as pipelines of (1, 1, s), s again
+    powers of two. With several pools, each combination."""
+    choices = [_equal_groups(pool, limits) for pool in cluster.pools]
+    return [
+        Placement(tuple(Group(shape) for shapes in each for shape in shapes)) for each in product(*choices)
+    ]
+
+
+def _equal_groups(pool: Pool, limits: Limits) -> list[list[Shape]]:
+    found = []
+    for gpus in powers_of_two(pool.gpus):
+        if gpus > pool.node_gpus and gpus % pool.node_gpus:
+            continue
+        left = pool.gpus % gpus
+        rest = [Shape(pool.kind, 1, size) for size in reversed(powers_of_two(left)) if left & size]
+        found += [[shape] * (pool.gpus // gpus) + rest for shape in shapes(pool.kind, gpus, limits)]
+    return found
+
+
+def mixed_groups(cluster: Cluster, limits: Limits = DEFAULT_LIMITS) -> Iterator[Placement]:
+    """Every way to divide a cluster into groups of powers of two, unlike ones too, large groups first. Each once."""
+    choices = [list(_mixed_groups(pool, limits)) for pool in cluster.pools]
+    for each in product(*choices):
+        yield Placement(tuple(Group(shape) for shapes in each for shape in shapes))
+
+
+def count_mixed_groups(cluster: Cluster, limits: Limits = DEFAULT_LIMITS) -> int:
+    """How many `mixed_groups` there are, without making them."""
+    total = 1
+    for pool in cluster.pools:
+        kinds = _shapes_by_size(pool, limits)
+
+        @cache
+        def ways(gpus: int, start: int, kinds: list[Shape] = kinds) -> int:
+            if gpus == 0:
+                return 1
+            return sum(
+                ways(gpus - kinds[place].gpus, place)
+                for place in range(start, len(kinds))
+                if kinds[place].gpus <= gpus
+            )
+
+        total *= ways(pool.gpus, 0)
+    return total
+
+
+def _mixed_groups(pool: Pool, limits: Limits) -> Iterator[list[Shape]]:
+    kinds = _shapes_by_size(pool, limits)
+
+    def divide(gpus: int, start: int) -> Iterator[list[Shape]]:
+        if gpus == 0:
+            yield []
+        for place in range(start, len(kinds)):
+            if kinds[place].gpus <= gpus:
+                for rest in divide(gpus - kinds[place].gpus, place):
+                    yield [kinds[place], *rest]
+
+    return divide(pool.gpus, 0)
+
+
+def _shapes_by_size(pool: Pool, limits: Limits) -> list[Shape]:
+    sizes = [
+        size for size in powers_of_two(pool.gpus) if size <= pool.node_gpus or size % pool.node_gpus == 0
+    ]
+    return [shape for size in reversed(sizes) for shape in shapes(pool.kind, size, limits)]

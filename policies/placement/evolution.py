@@ -1,0 +1,117 @@
+"""AlpaServe's evolutionary search: improves a plan by random changes of many placements side by side.
+
+github.com/alpa-projects/mms (`evolutionary_search`): in each step, placements are drawn by attainment and changed (two groups merged
+8 %, one split 8 %, each replica replaced 5 %, by a model drawn by its unserved requests). Unlike there, a change that does not fit
+into memory is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from policies.placement.alpaserve import Plan
+from policies.placement.changes import holding
+from policies.placement.memory import Fit
+from policies.placement.outcomes import Evaluator
+from policies.placement.types import DEFAULT_LIMITS, Group, Limits, Placement, Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Evolution:
+    """How long and how wide to search. The defaults are AlpaServe's."""
+
+    steps: int = 200
+    population: int = 1024
+    merge: float = 0.08
+    split: float = 0.08
+    replace: float = 0.05
+
+
+DEFAULT_EVOLUTION = Evolution()
+
+
+def evolve(
+    plan: Plan,
+    fit: Fit,
+    evaluate: Evaluator,
+    random: Random,
+    settings: Evolution = DEFAULT_EVOLUTION,
+    limits: Limits = DEFAULT_LIMITS,
+) -> Plan:
+    """The plan of highest attainment that was met, at worst the given one."""
+    best = plan
+    plans = [plan]
+    for _ in range(settings.steps):
+        weights = [each.outcome.attainment for each in plans]
+        if not any(weights):
+            return best
+        parents = random.choices(plans, weights, k=settings.population)
+        children = [_child(parent, fit, evaluate, random, settings, limits) for parent in parents]
+        plans = [Plan(each, evaluate(each)) for each in children]
+        best = max([best, *plans], key=lambda each: each.outcome.attainment)
+        plans.append(best)
+    return best
+
+
+def _child(
+    parent: Plan, fit: Fit, evaluate: Evaluator, random: Random, settings: Evolution, limits: Limits
+) -> Placement:
+    placement = parent.placement
+    unserved = [float(count) for count in evaluate.unserved(parent.outcome)]
+    if random.random() < settings.merge:
+        placement = _merge(placement, fit, random, unserved, limits)
+    if random.random() < settings.split:
+        placement = _split(placement, fit, random, unserved)
+    return _replace(placement, fit, random, unserved, settings.replace).sorted()
+
+
+def _merge(
+    placement: Placement, fit: Fit, random: Random, unserved: list[float], limits: Limits
+) -> Placement:
+    pairs = [
+        (one, other)
+        for one in range(len(placement.groups))
+        for other in range(one + 1, len(placement.groups))
+        if placement.groups[one].shape == placement.groups[other].shape
+        and 2 * placement.groups[one].shape.pipeline <= limits.pipeline
+    ]
+    if not pairs:
+        return placement
+    one, other = random.choice(pairs)
+    old = placement.groups[one].shape
+    union = sorted({*placement.groups[one].models, *placement.groups[other].models})
+    merged = _filled(Shape(old.kind, old.tensor, 2 * old.pipeline), union, fit, unserved)
+    return placement.replacing(other).replacing(one, merged)
+
+
+def _split(placement: Placement, fit: Fit, random: Random, unserved: list[float]) -> Placement:
+    places = [place for place, group in enumerate(placement.groups) if group.shape.pipeline % 2 == 0]
+    if not places:
+        return placement
+    place = random.choice(places)
+    group = placement.groups[place]
+    shape = Shape(group.shape.kind, group.shape.tensor, group.shape.pipeline // 2)
+    ordered = sorted(group.models, key=lambda model: unserved[model])
+    halves = [_filled(shape, ordered[start::2], fit, unserved) for start in (0, 1)]
+    return placement.replacing(place, *halves)
+
+
+def _filled(shape: Shape, models: Sequence[int], fit: Fit, unserved: list[float]) -> Group:
+    return holding(shape, range(len(fit.models)), fit, unserved, first=models)
+
+
+def _replace(
+    placement: Placement, fit: Fit, random: Random, unserved: list[float], chance: float
+) -> Placement:
+    if not any(unserved):
+        return placement
+    for place, group in enumerate(placement.groups):
+        for old in group.models:
+            if random.random() < chance:
+                (new,) = random.choices(range(len(unserved)), unserved)
+                smaller = placement.groups[place].dropping(old)
+                if fit.allows(smaller, new):
+                    placement = placement.replacing(place, smaller.adding(new))
+    return placement

@@ -1,0 +1,222 @@
+"""Whether a set of models fits a cluster, and if not: which model, which limit, and what would change that.
+
+A model is infeasible alone if no GPU runs its format or the largest group is too small. Together models are infeasible if they do
+not fit into the largest groups that the cluster allows: what fits into two groups of equal GPUs fits into one of both, so smaller
+groups never hold more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+from policies.placement.candidates import powers_of_two, shapes
+from policies.placement.hardware_support import missing, support
+from policies.placement.memory import Fit, gb_per_gpu, group_gb
+from policies.placement.types import (
+    DEFAULT_LIMITS,
+    Cluster,
+    Group,
+    Limits,
+    Model,
+    Placement,
+    Pool,
+    Precision,
+    Shape,
+)
+
+#: How many ways to pack are tried before a set of models counts as not fitting.
+_TRIES = 100_000
+_LARGEST_CLUSTER = 64  # times the GPUs that are there, when counting those missing
+#: llama.cpp's Q8_0 against 16 bits: 34 bytes hold 32 weights.
+_Q8_0 = 8.5 / 16
+_SIXTEEN_BITS = (Precision.FP16, Precision.BF16)
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why models cannot be placed. `needed_gb` and `budget_gb` are of one GPU, where memory is the limit. `changes`: each alone
+    makes it fit, the smallest of its kind."""
+
+    models: tuple[str, ...]
+    limit: str
+    needed_gb: float | None = None
+    budget_gb: float | None = None
+    changes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """One line."""
+        names = ", ".join(self.models) if len(self.models) <= 4 else f"{len(self.models)} models together"
+        change = f"; enough would be: {'; or '.join(self.changes)}" if self.changes else ""
+        return f"{names}: {self.limit}{change}"
+
+
+def obstacles(models: Sequence[Model], cluster: Cluster, limits: Limits = DEFAULT_LIMITS) -> list[Obstacle]:
+    """Nothing if all models can be placed at once. Else each model that fits nowhere; or, if each would fit alone, one obstacle for
+    all together."""
+    alone = [
+        found for model in range(len(models)) if (found := _alone(models[model], cluster, limits)) is not None
+    ]
+    if alone:
+        return list(dict.fromkeys(alone))
+    if pack(models, cluster, limits) is not None:
+        return []
+    return [_together(models, cluster, limits)]
+
+
+def pack(models: Sequence[Model], cluster: Cluster, limits: Limits = DEFAULT_LIMITS) -> Placement | None:
+    """A placement with one replica of every model in the largest groups; None if there is none (or none was found)."""
+    groups = [Group(shape) for pool in cluster.pools for shape in _largest_groups(pool, limits)]
+    fit = Fit(models)
+    order = sorted(range(len(models)), key=lambda model: -models[model].gb)
+    tries = _TRIES
+
+    def place_rest(placement: Placement, done: int) -> Placement | None:
+        nonlocal tries
+        tries -= 1
+        if done == len(order):
+            return placement
+        model = order[done]
+        seen = set()
+        for place, group in enumerate(placement.groups):
+            if tries > 0 and group not in seen and fit.allows(group, model):
+                seen.add(group)
+                found = place_rest(placement.replacing(place, group.adding(model)), done + 1)
+                if found is not None:
+                    return found
+        return None
+
+    if sum(model.gb for model in models) > sum(each.gpus * each.kind.budget_gb for each in cluster.pools):
+        return None
+    return place_rest(Placement(tuple(groups)), 0)
+
+
+def needed_gb(models: Sequence[Model], cluster: Cluster, limits: Limits = DEFAULT_LIMITS) -> float:
+    """The least memory on each GPU with which all models fit, to 0.01 %. With several kinds all grow by the same factor; the figure is
+    that of the kind that has least."""
+    low, high = 0.0, 1.0
+    while (packed := pack(models, _scaled(cluster, high), limits)) is None:
+        low, high = high, 2 * high
+    while high - low > 1e-4 * high:
+        middle = (low + high) / 2
+        found = pack(models, _scaled(cluster, middle), limits)
+        if found is None:
+            low = middle
+        else:
+            high, packed = middle, found
+    # What the fullest group takes, so that rounding adds nothing.
+    share = max(group_gb(models, group) / group.shape.kind.budget_gb for group in packed)
+    return share * high * min(pool.kind.budget_gb for pool in cluster.pools)
+
+
+def _alone(model: Model, cluster: Cluster, limits: Limits) -> Obstacle | None:
+    kinds = list(dict.fromkeys(pool.kind for pool in cluster.pools))
+    running = [kind for kind in kinds if support(kind, model.precision) is not None]
+    if not running:
+        reasons = "; ".join(missing(kind, model.precision) for kind in kinds)
+        return Obstacle((model.name,), reasons, changes=_formats(model, cluster, limits))
+    largest = [
+        shape for pool in cluster.pools for shape in _largest_groups(pool, limits) if pool.kind in running
+    ]
+    if any(Fit([model]).holds(shape, [0]) for shape in largest):
+        return None
+    shape = min(largest, key=lambda each: gb_per_gpu(model, each) / each.kind.budget_gb)
+    needed = gb_per_gpu(model, shape)
+    limit = f"needs {_gb(needed)} GB of each GPU in a group of {shape.gpus}, {shape.kind.name} has {shape.kind.budget_gb:g}"
+    changes = (*_formats(model, cluster, limits), *_more_gpus([model], cluster, limits))
+    return Obstacle(
+        (model.name,), limit, needed, shape.kind.budget_gb, (*changes, f"GPUs with {_gb(needed)} GB each")
+    )
+
+
+def _together(models: Sequence[Model], cluster: Cluster, limits: Limits) -> Obstacle:
+    needed = needed_gb(models, cluster, limits)
+    budget = min(pool.kind.budget_gb for pool in cluster.pools)
+    changes = []
+    smaller = [_in_eight_bits(model) for model in models]
+    if all(_alone(model, cluster, limits) is None for model in smaller) and pack(smaller, cluster, limits):
+        changes.append("8-bit weights")
+    changes += [_left_out(models, cluster, limits), *_more_gpus(models, cluster, limits)]
+    limit = f"need {_gb(needed)} GB of each of {cluster.gpus} GPUs, which have {budget:g}"
+    return Obstacle(
+        tuple(model.name for model in models),
+        limit,
+        needed,
+        budget,
+        (*changes, f"GPUs with {_gb(needed)} GB each"),
+    )
+
+
+def _gb(needed: float) -> str:
+    """Rounded up, so that this much is enough."""
+    return f"{ceil(needed * 10 - 1e-3) / 10:.1f}"
+
+
+def _formats(model: Model, cluster: Cluster, limits: Limits) -> tuple[str, ...]:
+    """Formats in which a model would fit alone."""
+    others = [
+        replace(model, precision=precision) for precision in _SIXTEEN_BITS if precision != model.precision
+    ]
+    if model.precision in _SIXTEEN_BITS:
+        others += [
+            _in_eight_bits(model),
+            replace(model, precision=Precision.GGUF, weights_gb=model.weights_gb * _Q8_0),
+        ]
+    return tuple(f"{other.precision} weights" for other in others if pack([other], cluster, limits))
+
+
+def _in_eight_bits(model: Model) -> Model:
+    if model.precision not in _SIXTEEN_BITS:
+        return model
+    return replace(model, precision=Precision.FP8, weights_gb=model.weights_gb / 2)
+
+
+def _left_out(models: Sequence[Model], cluster: Cluster, limits: Limits) -> str:
+    """The fewest models to leave out, which are the largest ones; of those, none that fits after all."""
+    order = sorted(range(len(models)), key=lambda model: -models[model].gb)
+    dropped = 1
+    while pack([models[each] for each in order[dropped:]], cluster, limits) is None:
+        dropped += 1
+    out = order[:dropped]
+    for model in reversed(order[:dropped]):
+        kept = [each for each in order if each not in out or each == model]
+        if pack([models[each] for each in kept], cluster, limits) is not None:
+            out.remove(model)
+    names = [models[each].name for each in out]
+    counted = [f"{names.count(name)} x {name}" for name in dict.fromkeys(names)]
+    return f"leave out {', '.join(counted)}"
+
+
+def _more_gpus(models: Sequence[Model], cluster: Cluster, limits: Limits) -> tuple[str, ...]:
+    """The fewest GPUs more of one kind; nothing if no number of them is enough."""
+    found = []
+    for place, pool in enumerate(cluster.pools):
+        for more in range(1, _LARGEST_CLUSTER * cluster.gpus):
+            grown = replace(pool, gpus=pool.gpus + more)
+            pools = (*cluster.pools[:place], grown, *cluster.pools[place + 1 :])
+            if pack(models, Cluster(pools), limits) is not None:
+                found.append((more, f"{more} more {pool.kind.name}"))
+                break
+    return (min(found)[1],) if found else ()
+
+
+def _largest_groups(pool: Pool, limits: Limits) -> list[Shape]:
+    found = []
+    left = pool.gpus
+    for gpus in reversed(powers_of_two(pool.gpus)):
+        possible = shapes(pool.kind, gpus, limits)
+        if possible and (gpus <= pool.node_gpus or gpus % pool.node_gpus == 0):
+            # Short pipelines divide layers more evenly.
+            found += [possible[0]] * (left // gpus)
+            left %= gpus
+    return found
+
+
+def _scaled(cluster: Cluster, factor: float) -> Cluster:
+    return Cluster(
+        tuple(
+            replace(pool, kind=replace(pool.kind, budget_gb=pool.kind.budget_gb * factor))
+            for pool in cluster.pools
+        )
+    )

@@ -1,0 +1,62 @@
+"""The memory that replicas take of each GPU. All figures in decimal gigabytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from policies.placement.hardware_support import support
+from policies.placement.types import Group, Model, Placement, Shape
+
+
+def gb_per_gpu(model: Model, shape: Shape) -> float:
+    """What one replica takes of each GPU of a group; with layers, of a GPU of its largest stage."""
+    if model.layers is None:
+        return model.gb / shape.gpus
+    largest = -(-model.layers // shape.pipeline)
+    return model.gb * largest / model.layers / shape.tensor
+
+
+def group_gb(models: Sequence[Model], group: Group) -> float:
+    """What all replicas of a group take of each of its GPUs."""
+    return sum(gb_per_gpu(models[each], group.shape) for each in group.models)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What fits where. `models` is the planner's list; with `only`, no other models are placed."""
+
+    models: Sequence[Model]
+    only: frozenset[int] | None = None
+
+    def allows(self, group: Group, model: int) -> bool:
+        """Whether a group can run one more replica: not there yet, its format runs on these GPUs, and memory is left."""
+        shape = group.shape
+        return (
+            model not in group.models
+            and (self.only is None or model in self.only)
+            and self.runs(shape, model)
+            and group_gb(self.models, group) + gb_per_gpu(self.models[model], shape) <= shape.kind.budget_gb
+        )
+
+    def runs(self, shape: Shape, model: int) -> bool:
+        """Whether the format of a model's weights runs on these GPUs, and each stage has a layer."""
+        one = self.models[model]
+        return support(shape.kind, one.precision) is not None and shape.pipeline <= (
+            one.layers or shape.pipeline
+        )
+
+    def holds(self, shape: Shape, chosen: Iterable[int]) -> bool:
+        """Whether one group can run all these models."""
+        group = Group(shape, tuple(chosen))
+        return (
+            all(self.runs(shape, each) for each in group.models)
+            and group_gb(self.models, group) <= shape.kind.budget_gb
+        )
+
+    def valid(self, placement: Placement) -> bool:
+        """Whether every group holds its models, none of them twice."""
+        return all(
+            len(set(group.models)) == len(group.models) and self.holds(group.shape, group.models)
+            for group in placement
+        )

@@ -1,0 +1,90 @@
+"""Tokens per second of a node that holds k layers, T(k): what Helix's planner and its max-flow graph take as capacity.
+
+Source: Helix (ASPLOS '25) and its artifact. A node is taken to work at a typical batch: 30 % of its KV cache is full of
+requests of mean length, of which it works on the share that its own time has of a request's round trip through all layers.
+The round trip depends on how fast the other machines are, so T is iterated ten times from a first guess. A batch of less than one prompt is scaled up to
+one. Prompt and decode tokens of the batch are rounded, so T does not fall evenly with k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from policies.placement.pipeline import Machine
+
+#: Tokens of a mean request in the Azure conversation trace.
+MEAN_INPUT_TOKENS, MEAN_OUTPUT_TOKENS = 750, 240
+_KV_SHARE = 0.3
+_ITERATIONS = 10
+#: Where the typical layers of all machines hold the model less often than so, they hold as much as they can.
+_SPARE = 1.2
+
+
+@dataclass(frozen=True, slots=True)
+class TypicalBatch:
+    """Prompts (possibly less than one), their tokens, and decode tokens of a node's mean batch."""
+
+    prompts: float
+    prompt_tokens: int
+    decode_tokens: int
+
+    def tokens_per_s(self, machine: Machine, layers: int) -> float:
+        scale = 1.0 if self.prompts >= 1 else 1 / self.prompts
+        tokens = scale * (self.prompt_tokens + self.decode_tokens)
+        prompt_s = machine.prompt.at(int(self.prompt_tokens * scale))
+        decode_s = machine.decode.at(self.decode_tokens) * scale
+        return tokens / (layers * (prompt_s + decode_s))
+
+
+class NodeThroughput:
+    """T(k) of each kind of machine in a mix.
+
+    `counts` says how many machines of each kind there are; `typical_layers` how many layers each holds in a usual
+    placement. Where those do not hold the model 1.2 times, machines are taken to be full. `first_guess` is each kind's
+    layers x tokens/s, on any scale. Rounding can keep the iteration from settling, so that the guess shows in T.
+    """
+
+    def __init__(
+        self,
+        machines: Mapping[str, Machine],
+        counts: Mapping[str, int],
+        typical_layers: Mapping[str, int],
+        first_guess: Mapping[str, float],
+        model_layers: int,
+    ) -> None:
+        self.machines = {name: machines[name] for name in counts}
+        self._counts = counts
+        self._model_layers = model_layers
+        self._typical = {name: typical_layers[name] for name in counts}
+        if sum(counts[name] * typical_layers[name] for name in counts) < model_layers * _SPARE:
+            self._typical = {name: machine.max_layers for name, machine in self.machines.items()}
+        self.layer_tokens_per_s = {name: first_guess[name] for name in counts}
+        for _ in range(_ITERATIONS):
+            self.layer_tokens_per_s = {
+                name: self(name, layers) * layers for name, layers in self._typical.items()
+            }
+
+    def __call__(self, machine: str, layers: int) -> float:
+        """Tokens per second of prompts and decodes together."""
+        return self.batch(machine, layers).tokens_per_s(self.machines[machine], layers)
+
+    def batch(self, machine: str, layers: int) -> TypicalBatch:
+        """The batch that such a node works on."""
+        kv_tokens = int(_KV_SHARE * self.machines[machine].limits[layers - 1].kv_token_layers / layers)
+        requests = kv_tokens / (MEAN_INPUT_TOKENS + MEAN_OUTPUT_TOKENS) * self._share(machine, layers)
+        prompts = requests / MEAN_OUTPUT_TOKENS
+        if prompts > 1:
+            return TypicalBatch(1, MEAN_INPUT_TOKENS, MEAN_OUTPUT_TOKENS)
+        return TypicalBatch(prompts, round(prompts * MEAN_INPUT_TOKENS), round(requests))
+
+    def _share(self, machine: str, layers: int) -> float:
+        """The part of a request's round trip that it spends in this node."""
+        times = {name: 1 / speed for name, speed in self.layer_tokens_per_s.items()}
+        total_s: float = 0
+        total_layers = 0
+        for name, count in self._counts.items():
+            total_s += count * self._typical[name] * times[name]
+            total_layers += count * self._typical[name]
+        own = layers * times[machine]
+        return own / ((self._model_layers - layers) * (total_s / total_layers) + own)

@@ -1,0 +1,51 @@
+"""Random placements: what a planner has to beat with the same number of simulations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from policies.placement.alpaserve import Plan
+from policies.placement.candidates import powers_of_two, shapes
+from policies.placement.memory import Fit
+from policies.placement.outcomes import Evaluator
+from policies.placement.types import DEFAULT_LIMITS, Cluster, Group, Limits, Model, Placement
+
+
+def random_search(
+    cluster: Cluster,
+    models: Sequence[Model],
+    evaluate: Evaluator,
+    random: Random,
+    evaluations: int,
+    *,
+    limits: Limits = DEFAULT_LIMITS,
+) -> Plan:
+    """The best of so many random placements, at least one."""
+    fit = Fit(models)
+    drawn = (random_placement(cluster, fit, random, limits) for _ in range(max(1, evaluations)))
+    return max((Plan(each, evaluate(each)) for each in drawn), key=lambda plan: plan.outcome.rank)
+
+
+def random_placement(cluster: Cluster, fit: Fit, random: Random, limits: Limits) -> Placement:
+    """Groups of random size and shape, filled with random models until nothing fits."""
+    groups = []
+    for pool in cluster.pools:
+        left = pool.gpus
+        while left:
+            sizes = [
+                size
+                for size in powers_of_two(left)
+                if shapes(pool.kind, size, limits) and (size <= pool.node_gpus or size % pool.node_gpus == 0)
+            ]
+            size = random.choice(sizes)
+            left -= size
+            groups.append(filled(Group(random.choice(shapes(pool.kind, size, limits))), fit, random))
+    return Placement(tuple(groups)).sorted()
+
+
+def filled(group: Group, fit: Fit, random: Random) -> Group:
+    """A group with random models added until nothing fits."""
+    while choice := [model for model in range(len(fit.models)) if fit.allows(group, model)]:
+        group = group.adding(random.choice(choice))
+    return group

@@ -1,0 +1,143 @@
+"""The vocabulary of placement. A cluster has pools of equal GPUs; a placement divides them into groups; each group runs
+replicas of models, every replica over all GPUs of its group (AlpaServe, Li et al., OSDI '23, section 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Precision(StrEnum):
+    """The format of a model's weights. `GGUF` stands for the quantised formats of llama.cpp."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+    FP8 = "fp8"
+    GGUF = "gguf"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuKind:
+    """A kind of GPU. `budget_gb`: decimal gigabytes of each GPU that models may take, weights and KV cache together.
+    `compute_capability` is NVIDIA's."""
+
+    name: str
+    budget_gb: float
+    compute_capability: tuple[int, int] = (8, 0)
+    usd_per_hour: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What a replica needs in decimal gigabytes, over all its GPUs together. `layers` divide it over pipeline stages; without
+    them the stages are equal."""
+
+    name: str
+    weights_gb: float
+    kv_gb: float = 0.0
+    layers: int | None = None
+    precision: Precision = Precision.FP16
+
+    @property
+    def gb(self) -> float:
+        """All memory of one replica."""
+        return self.weights_gb + self.kv_gb
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """GPUs of one kind that run replicas together: `pipeline` stages of `tensor` GPUs each."""
+
+    kind: GpuKind
+    tensor: int = 1
+    pipeline: int = 1
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs a group of this shape takes."""
+        return self.tensor * self.pipeline
+
+    def __str__(self) -> str:
+        return f"{self.kind.name} tp{self.tensor} pp{self.pipeline}"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One group of GPUs and the models that it runs: indices into the planner's list of models, each at most once."""
+
+    shape: Shape
+    models: tuple[int, ...] = ()
+
+    def adding(self, model: int) -> Group:
+        """This group with one more replica."""
+        return Group(self.shape, tuple(sorted((*self.models, model))))
+
+    def dropping(self, model: int) -> Group:
+        """This group without its replica of a model."""
+        return Group(self.shape, tuple(each for each in self.models if each != model))
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Groups in a fixed order: requests whose groups are equally free go to the first of them."""
+
+    groups: tuple[Group, ...]
+
+    @property
+    def replicas(self) -> int:
+        """How many replicas there are, of all models."""
+        return sum(len(group.models) for group in self.groups)
+
+    @property
+    def placed(self) -> frozenset[int]:
+        """The models that have a replica."""
+        return frozenset(model for group in self.groups for model in group.models)
+
+    def replacing(self, place: int, *groups: Group) -> Placement:
+        """This placement with other groups for the one at `place`."""
+        return Placement((*self.groups[:place], *groups, *self.groups[place + 1 :]))
+
+    def sorted(self) -> Placement:
+        """The form that equal placements share: groups by models, then by shape."""
+        return Placement(tuple(sorted(self.groups, key=_order)))
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(self.groups)
+
+
+def _order(group: Group) -> tuple[tuple[int, ...], str, int, int]:
+    return group.models, group.shape.kind.name, group.shape.tensor, group.shape.pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Equal GPUs of a cluster, in nodes of `node_gpus`. A group lies in one node or takes whole nodes."""
+
+    kind: GpuKind
+    gpus: int
+    node_gpus: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """All GPUs to plan for. Groups do not mix kinds."""
+
+    pools: tuple[Pool, ...]
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs there are, of all kinds."""
+        return sum(pool.gpus for pool in self.pools)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The largest degrees that a planner may use. Tensor parallelism stays inside a node."""
+
+    tensor: int = 4
+    pipeline: int = 8
+
+
+DEFAULT_LIMITS = Limits()
