@@ -1,25 +1,48 @@
-"""The compiled kernels of the predictors (`predictors.kernels`). All else about the package is in pyproject.toml."""
+"""The compiled modules: the kernels of the predictors (`predictors.kernels`) and the reading of an engine's stream
+(`backends.scanning`). All else about the package is in pyproject.toml."""
 
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
 from setuptools import Extension, setup
 
-FOLDER = Path("predictors/kernels/native")
+KERNELS = Path("predictors/kernels/native")
+READING = [
+    Path("backends", name)
+    for name in ("assemble.py", "sse.py", "native/assemble.pxd", "native/scanner.pyx", "native/sse.pxd")
+]
 
 
-def extension(name: str) -> Extension:
-    """Where it cannot be compiled, the installation goes on without it: `optional`."""
-    sources = [FOLDER / "arithmetic.pxd", FOLDER / f"{name}.pyx"]
-    digest = sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
+def extension(name: str, source: Path, digested: Sequence[Path], *flags: str) -> Extension:
+    """Where it cannot be compiled, the installation goes on without it: `optional`. `digested` are the files of which the
+    module tells that it was made from them."""
+    generated = source.with_suffix(".c")
+    if generated.is_file() and generated.stat().st_mtime < max(path.stat().st_mtime for path in digested):
+        generated.unlink()  # Cython does not know that it depends on all of them
+    digest = sha256(b"".join(path.read_bytes() for path in digested)).hexdigest()[:16]
     return Extension(
-        f"predictors.kernels.native.{name}",
-        [str(sources[1])],
-        depends=[str(sources[0])],
+        name,
+        [str(source)],
+        depends=[str(path) for path in digested],
         define_macros=[("HEADWAY_SOURCE", f'"{digest}"')],
-        extra_compile_args=["-O3", "-g0", "-fno-math-errno", "-fno-trapping-math"],
+        extra_compile_args=["-O3", "-g0", *flags],
         optional=True,
     )
 
 
-setup(ext_modules=[extension(name) for name in ("distributions", "estimates", "networks")])
+def kernel(name: str) -> Extension:
+    source = KERNELS / f"{name}.pyx"
+    digested = [*sorted(KERNELS.glob("*.pxd")), source]
+    flags = ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
+    return extension(f"predictors.kernels.native.{name}", source, digested, *flags)
+
+
+setup(
+    ext_modules=[
+        *(kernel(name) for name in ("distributions", "estimates", "histories", "networks", "residuals")),
+        extension("backends.native.assemble", Path("backends/assemble.py"), READING),
+        extension("backends.native.sse", Path("backends/sse.py"), READING),
+        extension("backends.native.scanner", Path("backends/native/scanner.pyx"), READING),
+    ]
+)

@@ -1,66 +1,54 @@
-"""Probes, metrics scrapes and other calls that are not part of a request, by aiohttp."""
+"""Probes, metrics scrapes and other calls that are not part of a request, on connections of their own."""
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Mapping
 
-import aiohttp
-
-from backends.http1 import Origin
+from backends.http1 import Connection, ConnectionLost, Origin
+from backends.pool import Pool
 from router.core.errors import UpstreamError, UpstreamTimeout
 
 MAX_ANSWER_BYTES = 2 * 1024 * 1024
+#: Longer than the usual time between two probes, shorter than vLLM keeps idle connections.
+_IDLE_CONNECTION_S = 4.0
 
 
 class Control:
-    """Sends GETs to one engine. A session that is passed in is shared and stays open; otherwise one is created when
-    first needed and closed by `aclose`."""
+    """Sends GETs to one engine."""
 
     def __init__(
-        self,
-        origin: Origin,
-        *,
-        headers: Mapping[str, str],
-        tls: ssl.SSLContext | None,
-        session: aiohttp.ClientSession | None,
-        timeout_s: float,
+        self, origin: Origin, *, headers: Mapping[str, str], tls: ssl.SSLContext | None, timeout_s: float
     ) -> None:
         self._origin = origin
-        # Compressed data may be a thousand times as large when decompressed.
-        self._headers = {"accept-encoding": "identity", **headers}
-        self._tls: ssl.SSLContext | bool = tls if tls is not None else True
-        self._session = session
-        self._owned = session is None
-        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        lines = {
+            "host": origin.authority,
+            "user-agent": "headway",
+            "accept": "*/*",
+            # Compressed data may be a thousand times as large when decompressed.
+            "accept-encoding": "identity",
+            **headers,
+        }
+        self._lines = "".join([f"{name}: {value}\r\n" for name, value in lines.items()])
+        self._pool = Pool(origin, tls=tls, connect_timeout_s=timeout_s, idle_connection_s=_IDLE_CONNECTION_S)
+        self._timeout_s = timeout_s
 
     async def get(self, path: str) -> tuple[int, bytes]:
         """Status and body of a GET. Raises UpstreamError if there is no answer in time."""
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=4, keepalive_timeout=2)
-            )
+        head = f"GET {self._origin.prefix}{path} HTTP/1.1\r\n{self._lines}\r\n".encode("latin-1")
         try:
-            async with self._session.get(
-                self._origin.url(path),
-                headers=self._headers,
-                ssl=self._tls,
-                timeout=self._timeout,
-                allow_redirects=False,
-            ) as response:
-                if response.headers.get("content-encoding", "identity") != "identity":
-                    raise UpstreamError(f"the engine's answer to {path} is packed")
-                body = await response.content.read(MAX_ANSWER_BYTES)
-                while not response.content.at_eof():
-                    more = await response.content.read(MAX_ANSWER_BYTES)
-                    body += more
-                    if len(body) > MAX_ANSWER_BYTES:
-                        raise UpstreamError(f"the engine's answer to {path} is too large")
-                return response.status, body
+            async with asyncio.timeout(self._timeout_s):
+                idle = self._pool.take_idle()
+                if idle is not None:
+                    try:
+                        return await _exchange(idle, head)
+                    except ConnectionLost:
+                        if idle.answering:
+                            raise
+                return await _exchange(await self._pool.connect(), head)
         except TimeoutError as error:
             raise UpstreamTimeout(f"no answer to {path} in time") from error
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise UpstreamError(f"no answer to {path} ({type(error).__name__})") from error
 
     async def ok(self, path: str) -> bool:
         """Whether a GET gets a 200 in time."""
@@ -71,6 +59,27 @@ class Control:
         return status == 200
 
     async def aclose(self) -> None:
-        if self._owned and self._session is not None:
-            await self._session.close()
-            self._session = None
+        await self._pool.aclose()
+
+
+async def _exchange(connection: Connection, head: bytes) -> tuple[int, bytes]:
+    """Status and body of the answer to a request. Raises UpstreamError."""
+    arrived = asyncio.Event()
+    connection.listener = arrived.set
+    connection.send(head, b"")
+    body = bytearray()
+    try:
+        while (data := connection.take()) != b"":
+            if data is None:
+                await arrived.wait()
+                arrived.clear()
+                continue
+            body += data
+            if len(body) > MAX_ANSWER_BYTES:
+                raise UpstreamError("the engine's answer is too large")
+    except BaseException:
+        connection.abort()
+        raise
+    status = connection.status
+    connection.release()
+    return status, bytes(body)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import aiohttp
-
 from backends.control import Control
 from backends.http1 import Origin, request_head, tls_context
 from backends.json_calls import engine_headers
@@ -20,8 +18,7 @@ class Endpoint:
 
     `api_key` is sent as a bearer token, `headers` with every request (the operator's headers with their values).
     `ca_file` replaces the system's authorities for an https engine. `connect_timeout_s` bounds the time to connect,
-    `idle_timeout_s` the time between two reads after the first token, `control_timeout_s` probes and scrapes. `session`
-    is used for probes and scrapes and stays open; without it the backend creates and closes its own.
+    `idle_timeout_s` the time between two reads after the first token, `control_timeout_s` probes and scrapes.
     """
 
     url: str
@@ -32,7 +29,6 @@ class Endpoint:
     connect_timeout_s: float = 5.0
     idle_timeout_s: float = 60.0
     control_timeout_s: float = 5.0
-    session: aiohttp.ClientSession | None = None
 
 
 class EngineClient:
@@ -53,7 +49,6 @@ class EngineClient:
             origin,
             headers=self._headers,
             tls=tls,
-            session=endpoint.session,
             timeout_s=endpoint.control_timeout_s,
         )
 

@@ -111,7 +111,6 @@ class Connection(asyncio.Protocol):
         "_chunks",
         "_complete",
         "_framed",
-        "_loop",
         "_parser",
         "_paused",
         "_pool",
@@ -121,11 +120,13 @@ class Connection(asyncio.Protocol):
         "answering",
         "closed",
         "draining",
+        "ended",
         "error",
         "head_bytes",
         "head_complete",
         "idle_since",
         "listener",
+        "loop",
         "on_body",
         "silent_sweeps",
         "status",
@@ -134,7 +135,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, pool: Owner, loop: asyncio.AbstractEventLoop) -> None:
         self._pool = pool
-        self._loop = loop
+        self.loop = loop
         self._transport: asyncio.Transport | None = None
         self._chunks: list[bytes] = []
         self.on_body = self._chunks.append  # of each piece of a body, from C to C
@@ -150,6 +151,8 @@ class Connection(asyncio.Protocol):
         self._unread = 0
         self._paused = False
         self._complete = False
+        #: The answer is complete or has failed: nothing more will come.
+        self.ended = False
         self._reusable = False
         self._framed = False  # the body's length is told; otherwise it ends with the connection
         self.answering = False
@@ -195,23 +198,23 @@ class Connection(asyncio.Protocol):
             self.listener()
         elif self.draining:
             self._chunks.clear()
-        if (
-            self._unread > HIGH_WATER_BYTES
-            and not self._paused
-            and self._transport is not None
-            and not self.closed
-        ):
+        if self._unread > HIGH_WATER_BYTES or len(data) >= _LARGE_READ_BYTES:
+            self._hold_back(len(data))
+
+    def _hold_back(self, read_bytes: int) -> None:
+        """Stop reading while too much is unread, or for a turn of the event loop."""
+        if self.closed or self._paused or self._transport is None:
+            return
+        if self._unread > HIGH_WATER_BYTES:
             if self.draining:
                 self._drop()
                 return
             self._paused = True
             self._transport.pause_reading()
-        if len(data) < _LARGE_READ_BYTES or self._complete or self._paused or self.closed:
-            return
-        if self._transport is not None:
+        elif read_bytes >= _LARGE_READ_BYTES and not self._complete:
             self._paused = True
             self._transport.pause_reading()
-            self._loop.call_soon(self._read_on)
+            self.loop.call_soon(self._read_on)
 
     def _read_on(self) -> None:
         if (
@@ -224,7 +227,7 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.closed = True
+        self.closed = self.ended = True
         if not self._complete and self.error is None:
             if exc is None and self.head_complete and not self._framed:
                 self._complete = True
@@ -261,7 +264,7 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if not self.head_complete:
             return  # 1xx
-        self._complete = True
+        self._complete = self.ended = True
         self._reusable = self._parser.should_keep_alive()
         if self.draining:
             self._finish()
@@ -273,6 +276,7 @@ class Connection(asyncio.Protocol):
         self.idle_since = None
         transport = self._transport
         if transport is None or self.closed or transport.is_closing():
+            self.ended = True
             self.error = ConnectionLost("the connection was closed while idle")
         elif len(body) < 65536:
             transport.write(head + body)
@@ -332,6 +336,7 @@ class Connection(asyncio.Protocol):
             self._drop()
 
     def _fail(self, error: UpstreamError) -> None:
+        self.ended = True
         if self.error is None:
             self.error = error
         if isinstance(error, Aborted):

@@ -12,11 +12,10 @@ from backends.engine_errors import from_event
 from backends.engine_numbers import finish_reason, sound_usage
 from backends.http1 import Connection
 from backends.pool import Pool
-from backends.post import Post
+from backends.post import Follower, Post
 from backends.stream import ODD_SHAPES
 from router.background import failed
 from router.core.errors import AnswerTooLarge, UpstreamError
-from router.core.interfaces import Batch, Sink
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 
@@ -31,7 +30,7 @@ class JsonCall(Post):
     """`router.core.interfaces.OpenCall` for an answer in one piece. `read` makes OpenAI's answer of the engine's, or raises
     UpstreamError. `vectors`: it is one of embeddings."""
 
-    __slots__ = ("_read", "_sink", "_vectors")
+    __slots__ = ("_read", "_vectors")
 
     def __init__(
         self,
@@ -39,25 +38,18 @@ class JsonCall(Post):
         head: bytes,
         request_id: str,
         body: Any,
-        sink: Sink,
+        follower: Follower,
         read: Callable[[dict[str, Any]], dict[str, Any]],
         *,
         vectors: bool = False,
     ) -> None:
         """Raises UpstreamRejected for a body that JSON cannot hold."""
-        super().__init__(pool, head, request_id, body)
-        self._sink = sink
+        super().__init__(pool, head, request_id, body, follower)
         self._read = read
         self._vectors = vectors
 
     def resume(self) -> None:
         """There is nothing to go on with: it never pauses."""
-
-    def _sent(self) -> None:
-        self._sink.sent()
-
-    def _failed(self, error: Exception) -> None:
-        self._sink.failed(error)
 
     def _opened(self, connection: Connection) -> None:
         connection.watched = True  # the idle limit holds from here on
@@ -71,7 +63,7 @@ class JsonCall(Post):
         try:
             data = self._whole(connection, MAX_BODY_BYTES)
         except UpstreamError as error:
-            self._sink.failed(error)
+            self._follower.failed(error)
             return
         if data is None:
             return
@@ -91,14 +83,14 @@ class JsonCall(Post):
         try:
             answer = self._read(_checked(parse))
         except UpstreamError as error:
-            self._sink.failed(error)
+            self._follower.failed(error)
         except ODD_SHAPES as error:
             failed("engine-answer", error)
-            self._sink.failed(UpstreamError("the engine's answer has an unknown shape"))
+            self._follower.failed(UpstreamError("the engine's answer has an unknown shape"))
         except Exception as error:  # noqa: BLE001 (the root of a callback)
-            self._sink.failed(error)
+            self._follower.failed(error)
         else:
-            self._sink.ended(answer)
+            self._follower.ended(answer)
 
 
 def _checked(parse: Callable[[], Any]) -> dict[str, Any]:
@@ -116,15 +108,12 @@ def _checked(parse: Callable[[], Any]) -> dict[str, Any]:
 
 
 class _Answer:
-    """A sink whose answer is awaited."""
+    """A follower of whom the answer is awaited."""
 
     def __init__(self) -> None:
         self.future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
 
     def sent(self) -> None: ...
-
-    def take(self, batch: Batch) -> bool:
-        raise NotImplementedError
 
     def ended(self, answer: dict[str, Any] | None) -> None:
         if not self.future.done():

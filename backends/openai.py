@@ -15,7 +15,7 @@ from backends.engine_numbers import token_count
 from backends.json_calls import JsonCall, json_answer, sound_answer
 from backends.kind import EngineKind
 from backends.metrics import MetricsReader
-from backends.sse import SseScanner
+from backends.scanning import SseScanner
 from backends.stream import StreamedCall
 from router.core.errors import UpstreamError
 from router.core.interfaces import COUNTED_FIELDS, Call, OpenCall, Sink

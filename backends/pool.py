@@ -64,8 +64,8 @@ class Pool:
         if not self._idle:
             return None
         connection = self._idle.pop()
-        now = asyncio.get_running_loop().time()
-        if connection.idle_since is not None and now - connection.idle_since > self._idle_connection_s:
+        idle_since = connection.idle_since
+        if idle_since is not None and connection.loop.time() - idle_since > self._idle_connection_s:
             connection.close_idle()  # the freshest is too old, so all are; the sweep closes the others
             return None
         self._busy.add(connection)
@@ -116,7 +116,7 @@ class Pool:
         if self._closed:
             connection.close_idle()
             return
-        connection.idle_since = asyncio.get_running_loop().time()
+        connection.idle_since = connection.loop.time()
         self._idle.append(connection)
 
     def forget(self, connection: Connection) -> None:

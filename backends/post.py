@@ -9,8 +9,9 @@ once by a fresh one. An answer whose status is not 2xx is read and becomes the e
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from contextvars import Context
-from typing import Any
+from typing import Any, Protocol
 
 from backends.engine_errors import from_response
 from backends.http1 import Connection, ConnectionLost
@@ -25,13 +26,24 @@ _LARGE_BYTES = 1024 * 1024
 _SECRET_BYTES = 8
 
 
-class Post:
-    """One POST. A subclass says what becomes of it: `_sent`, `_opened` and `_failed`; the last is called once at most, and
-    never after `abort`. `_later` is what it waits for beside its connection."""
+class Follower(Protocol):
+    """Who follows a POST: what of `router.core.interfaces.Sink` every call tells."""
+
+    def sent(self) -> None: ...
+
+    def ended(self, answer: dict[str, Any] | None) -> None: ...
+
+    def failed(self, error: Exception) -> None: ...
+
+
+class Post(ABC):
+    """One POST. A subclass says what becomes of its answer (`_opened`). `_later` is what it waits for beside its
+    connection."""
 
     __slots__ = (
         "_body",
         "_connection",
+        "_follower",
         "_head",
         "_later",
         "_parts",
@@ -41,8 +53,9 @@ class Post:
         "_size",
     )
 
-    def __init__(self, pool: Pool, head: bytes, request_id: str, body: Any) -> None:
-        """`head` is made with `request_head`. Raises UpstreamRejected for a body that JSON cannot hold."""
+    def __init__(self, pool: Pool, head: bytes, request_id: str, body: Any, follower: Follower) -> None:
+        """`head` is made with `request_head`. `follower` is told nothing after `abort`. Raises UpstreamRejected for a body
+        that JSON cannot hold."""
         try:
             self._body = dumps(body)
         except TypeError as error:
@@ -50,6 +63,7 @@ class Post:
         self._pool = pool
         self._head = head
         self._request_id = request_id
+        self._follower = follower
         self._connection: Connection | None = None
         self._later: asyncio.Task[Any] | asyncio.Handle | None = None
         self._reused = False
@@ -73,17 +87,9 @@ class Post:
             connection.listener = None
             connection.abort()
 
-    # --- what a subclass does --------------------------------------------------------------------------
-    def _sent(self) -> None:
-        """It is on its way."""
-
+    @abstractmethod
     def _opened(self, connection: Connection) -> None:
         """The head of a 2xx answer is here: the subclass listens to the connection from now on."""
-        raise NotImplementedError
-
-    def _failed(self, error: Exception) -> None:
-        """It has ended with this error."""
-        raise NotImplementedError
 
     # --- sending ---------------------------------------------------------------------------------------
     def _start(self) -> None:
@@ -99,7 +105,7 @@ class Post:
         try:
             self._start()
         except UpstreamError as error:
-            self._failed(error)
+            self._follower.failed(error)
 
     def _connect(self) -> None:
         # The connection's callbacks run in this context for all requests that it will serve, not only for this one.
@@ -117,7 +123,9 @@ class Post:
         if error is None:
             self._send(connecting.result())
         else:
-            self._failed(error if isinstance(error, Exception) else UpstreamError(type(error).__name__))
+            self._follower.failed(
+                error if isinstance(error, Exception) else UpstreamError(type(error).__name__)
+            )
 
     def _send(self, connection: Connection) -> None:
         self._connection = connection
@@ -130,7 +138,7 @@ class Post:
         connection.listener = self._head_came
         connection.send(head, body)
         if connection.error is None:
-            self._sent()
+            self._follower.sent()
         else:
             self._lost(connection, connection.error)
 
@@ -155,7 +163,7 @@ class Post:
             self._reused = False
             self._connect()
         else:
-            self._failed(error)
+            self._follower.failed(error)
 
     def _error_came(self) -> None:
         connection = self._connection
@@ -166,14 +174,14 @@ class Post:
         except AnswerTooLarge:
             said = b""
         except UpstreamError as error:
-            self._failed(error)
+            self._follower.failed(error)
             return
         if said is not None:
             for secret in _secrets(
                 self._head
             ):  # a refusal may quote the request's head, and is passed on to the client
                 said = said.replace(secret, b"***")
-            self._failed(from_response(connection.status, said))
+            self._follower.failed(from_response(connection.status, said))
 
     def _whole(self, connection: Connection, limit_bytes: int) -> bytes | None:
         """The body once all of it is here. Raises UpstreamError; the connection is given back or closed by then."""

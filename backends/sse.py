@@ -1,3 +1,4 @@
+# cython: language_level=3, annotation_typing=False
 """Turns the bytes of an OpenAI-shaped event stream into `Batch`es of whole events.
 
 Reading is in three gears.
@@ -13,6 +14,8 @@ Reading is in three gears.
 Text inside JSON strings cannot imitate the marks because its quotes and line ends are escaped.
 
 The outcome does not depend on how the bytes were cut into reads.
+
+`backends.native` has this module compiled, with another `_run`; `backends.scanning` chooses.
 """
 
 from __future__ import annotations
@@ -200,7 +203,7 @@ class SseScanner:
         failure, self.failure = self.failure, None
         while at < stop - 1:  # a single line end may be left of blank lines
             if self._before is not None and data.startswith(self._before, at):
-                count, end = self._run(data, self._before, at, stop)
+                count, end = self._run(data, at, stop)
                 if count:
                     if self._collector is None:
                         run = data[at : end - 2]
@@ -265,19 +268,19 @@ class SseScanner:
             return Batch(b"", tokens, usage, finish_reason)
         return Batch(b"", 0, usage, finish_reason) if usage is not None or finish_reason is not None else None
 
-    def _run(self, data: bytes, before: bytes, at: int, stop: int) -> tuple[int, int]:
+    def _run(self, data: bytes, at: int, stop: int) -> tuple[int, int]:
         """How many events from `at` on are the learned one but for their text, and where they end: the bulk of an answer
         that came in one read. A text with a quote in it ends the run."""
         after, seam = self._after, self._seam
         seam_bytes, find, startswith = len(seam), data.find, data.startswith
-        start = at + len(before)
+        start = at + self._text_at
         quote = find(b'"', start, stop)
         texts: list[bytes] = []
         while quote > start and startswith(seam, quote):
             texts.append(data[start:quote])
             start = quote + seam_bytes
             quote = find(b'"', start, stop)
-        end = start - len(before)
+        end = start - self._text_at
         if quote > start and startswith(after, quote):
             texts.append(data[start:quote])
             end = quote + len(after)

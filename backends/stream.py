@@ -28,15 +28,14 @@ class Scanner(Protocol):
 class StreamedCall(Post):
     """`router.core.interfaces.OpenCall` for an answer that is streamed."""
 
-    __slots__ = ("_paused", "_scanner", "_sink", "_take")
+    __slots__ = ("_paused", "_scanner", "_take")
 
     def __init__(
         self, pool: Pool, head: bytes, request_id: str, body: Any, scanner: Scanner, sink: Sink
     ) -> None:
         """Raises UpstreamRejected for a body that JSON cannot hold."""
-        super().__init__(pool, head, request_id, body)
+        super().__init__(pool, head, request_id, body, sink)
         self._scanner = scanner
-        self._sink = sink
         self._take = sink.take
         self._paused = False
 
@@ -44,12 +43,6 @@ class StreamedCall(Post):
         """Go on after `Sink.take` paused it."""
         self._paused = False
         self._came()
-
-    def _sent(self) -> None:
-        self._sink.sent()
-
-    def _failed(self, error: Exception) -> None:
-        self._sink.failed(error)
 
     def _opened(self, connection: Connection) -> None:
         self._body = b""  # it is not sent again
@@ -62,26 +55,29 @@ class StreamedCall(Post):
         if connection is None or self._paused:
             return
         scanner = self._scanner
+        taken = False
         try:
             while not scanner.done:
                 if scanner.failure is not None:
                     raise scanner.failure
+                if taken and not connection.ended:
+                    return  # all that has come was taken
                 data = connection.take()
                 if data is None:
                     return
                 if not data:
                     raise UpstreamError("the engine's stream ended without its end mark")
                 batch = scanner.feed(data)
-                if batch is None:
-                    continue
-                # Before the first token the request's own time limits hold, not the idle limit.
-                connection.watched = scanner.started
-                paused = self._take(batch)
-                if self._connection is None:
-                    return  # aborted by whoever took it
-                if paused:  # unread bytes pile up to the connection's mark, then it stops reading
-                    self._paused = True
-                    return
+                if batch is not None:
+                    # Before the first token the request's own time limits hold, not the idle limit.
+                    connection.watched = scanner.started
+                    paused = self._take(batch)
+                    if self._connection is None:
+                        return  # aborted by whoever took it
+                    if paused:  # unread bytes pile up to the connection's mark, then it stops reading
+                        self._paused = True
+                        return
+                taken = True
         except UpstreamError as error:
             self._end_with(error)
             return
@@ -94,8 +90,8 @@ class StreamedCall(Post):
             return
         self._connection = None
         connection.release()
-        self._sink.ended(None)
+        self._follower.ended(None)
 
     def _end_with(self, error: Exception) -> None:
         self.abort()
-        self._sink.failed(error)
+        self._follower.failed(error)

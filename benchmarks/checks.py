@@ -77,3 +77,16 @@ def positive_number(text: str) -> float:
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"must be above 0, not {text!r}")
     return value
+
+
+def add_number(
+    parser: argparse._ActionsContainer, name: str, default: float, metavar: str, meaning: str
+) -> None:
+    """Add an option for a number above 0, a whole one if its default is an int."""
+    parser.add_argument(
+        name,
+        type=whole_number if isinstance(default, int) else positive_number,
+        default=default,
+        metavar=metavar,
+        help=f"{meaning} (default {default:g})",
+    )

@@ -24,8 +24,9 @@ from math import inf
 from random import Random
 
 from policies.calibration_guard import CalibrationGuard
-from policies.picking import least, name_of
-from router.core.interfaces import Choice, Option
+from policies.picking import Reasons, least, name_of
+from router.core.interfaces import Choice, Option, Options
+from router.core.profile import EngineProfile
 from router.core.types import Candidate, Request
 
 #: The reason for options passed over while P(miss) is distrusted.
@@ -48,13 +49,10 @@ class LeastLatency:
         self._guard = CalibrationGuard(epsilon, max_level=2)
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
-        times_s = [
-            expected_s(option, self.ttft_weight) + (1.0 - self.ttft_weight) * added
-            for option, added in zip(options, added_s(request, options), strict=True)
-        ]
-        misses = [p_miss(option) for option in options]
+        times_s = weighed_s(request, options, self.ttft_weight)
+        misses = p_misses(options)
         every = range(len(options))
-        meeting = [at for at in every if misses[at] <= self.epsilon]
+        meeting = [at for at, miss in enumerate(misses) if miss <= self.epsilon]
         distrusted = bool(self._guard.level) and request.slo is not None
         if distrusted:
             index = least_busy(options, meeting if meeting and self._guard.level == 1 else every)
@@ -64,16 +62,7 @@ class LeastLatency:
         else:
             index = min(every, key=lambda at: (misses[at], times_s[at], name_of(options[at])))
         bound_s = times_s[index] * (1.0 + SIMILAR)
-        taken = _format_time(times_s[index])
-        reasons: list[str | None] = [
-            BUSIER
-            if distrusted
-            else f"would miss its SLO with probability {miss:.2f}"
-            if miss > self.epsilon
-            else f"slower, including the delay to other requests: {_format_time(time_s)}, against {taken}"
-            for miss, time_s in zip(misses, times_s, strict=True)
-        ]
-        reasons[index] = None
+        reasons = _reasons(index, misses, times_s, self.epsilon, distrusted=distrusted)
         return Choice(
             index,
             [None if time_s == inf else time_s for time_s in times_s],
@@ -91,6 +80,35 @@ class LeastLatency:
         self._guard.observed(request.id, met)
 
 
+def _reasons(
+    index: int, misses: Sequence[float], times_s: Sequence[float], epsilon: float, *, distrusted: bool
+) -> Sequence[str | None]:
+    def why(at: int) -> str:
+        if distrusted:
+            return BUSIER
+        if misses[at] > epsilon:
+            return f"would miss its SLO with probability {misses[at]:.2f}"
+        time, taken = _format_time(times_s[at]), _format_time(times_s[index])
+        return f"slower, including the delay to other requests: {time}, against {taken}"
+
+    return Reasons(len(misses), index, why)
+
+
+def weighed_s(request: Request, options: Sequence[Option], ttft_weight: float) -> list[float]:
+    """By option: the time that the policy minimises, in seconds; infinite if unknown."""
+    added = added_s(request, options)
+    if ttft_weight:
+        return [
+            expected_s(option, ttft_weight) + (1.0 - ttft_weight) * each
+            for option, each in zip(options, added, strict=True)
+        ]
+    if isinstance(options, Options):
+        expected: Sequence[float | None] = options.columns.e2e_s_mean
+    else:
+        expected = [None if (told := option.prediction) is None else told.e2e_s_mean for option in options]
+    return [inf if e2e_s is None else e2e_s + each for e2e_s, each in zip(expected, added, strict=True)]
+
+
 def expected_s(option: Option, ttft_weight: float) -> float:
     """Expected time of an option in seconds, with TTFT weighted in; infinite if unknown."""
     prediction = option.prediction
@@ -104,20 +122,30 @@ def expected_s(option: Option, ttft_weight: float) -> float:
 def added_s(request: Request, options: Sequence[Option]) -> list[float]:
     """By option: expected seconds that the request adds to the E2E of all sequences at its instance, in total."""
     to_each_s: dict[tuple[int, float], float] = {}  # by profile and answer: many instances share them
+    before: EngineProfile | None = None  # the last of them
+    tokens_before = added = 0.0
     found = []
-    for option in options:
-        instance, prediction = option.instance, option.prediction
+    if isinstance(options, Options):
+        lengths: list[float | None] = [tokens or 0.0 for tokens in options.columns.output_tokens_mean]
+    else:
+        lengths = [
+            None if (told := option.prediction) is None else told.output_tokens_mean or 0.0
+            for option in options
+        ]
+    for option, tokens in zip(options, lengths, strict=True):
+        instance = option.instance
         profile = instance.profiles.get(option.candidate.model)
-        if profile is None or prediction is None:
+        if profile is None or tokens is None:
             found.append(0.0)
             continue
-        tokens = prediction.output_tokens_mean or 0.0
-        key = id(profile), tokens
-        added = to_each_s.get(key)
-        if added is None:
-            step_s = profile.per_seq_s + (request.prompt_tokens + tokens / 2) * profile.per_kv_token_s
-            prefill_s = profile.prefill_s(max(1, request.prompt_tokens))
-            added = to_each_s[key] = prefill_s + _SHARED_STEPS * tokens * step_s
+        if profile is not before or tokens != tokens_before:
+            before, tokens_before, key = profile, tokens, (id(profile), tokens)
+            known = to_each_s.get(key)
+            if known is None:
+                step_s = profile.per_seq_s + (request.prompt_tokens + tokens / 2) * profile.per_kv_token_s
+                prefill_s = profile.prefill_s(max(1, request.prompt_tokens))
+                known = to_each_s[key] = prefill_s + _SHARED_STEPS * tokens * step_s
+            added = known
         found.append(instance.running * added / instance.speed)
     return found
 
@@ -142,6 +170,13 @@ def p_miss(option: Option) -> float:
     if prediction is None:
         return 1.0
     return 0.0 if prediction.p_miss is None else prediction.p_miss
+
+
+def p_misses(options: Sequence[Option]) -> list[float]:
+    """`p_miss` of each option."""
+    if isinstance(options, Options):
+        return [miss or 0.0 for miss in options.columns.p_miss]
+    return [1.0 if (told := option.prediction) is None else told.p_miss or 0.0 for option in options]
 
 
 def _format_time(time_s: float) -> str:

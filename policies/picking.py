@@ -2,11 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
+from typing import overload
 
 from router.core.interfaces import Choice, Option
 from router.core.types import Request
+
+
+class Reasons(Sequence[str | None]):
+    """The reasons of a choice, each made when it is read: most are never read. `why` gives the reason for each of `size`
+    options but the one `taken`; it must know all that it needs."""
+
+    __slots__ = ("_size", "_taken", "_why")
+
+    def __init__(self, size: int, taken: int, why: Callable[[int], str]) -> None:
+        self._size = size
+        self._taken = taken
+        self._why = why
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[str | None]:
+        taken, why = self._taken, self._why
+        return (None if at == taken else why(at) for at in range(self._size))
+
+    @overload
+    def __getitem__(self, at: int) -> str | None: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[str | None]: ...
+
+    def __getitem__(self, at: int | slice) -> str | list[str | None] | None:
+        if isinstance(at, slice):
+            return list(self)[at]
+        index = range(self._size)[at]
+        return None if index == self._taken else self._why(index)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 def name_of(option: Option) -> tuple[str, str]:

@@ -31,14 +31,15 @@ better one, and costs attainment. Counting the cost to others, the adaptive risk
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from random import Random
 
 from policies.calibration_guard import CalibrationGuard
-from policies.latency import BUSIER, SIMILAR, added_s, expected_s, least_busy, p_miss
-from policies.picking import format_s, least, name_of
+from policies.latency import BUSIER, SIMILAR, least_busy, p_miss, p_misses, weighed_s
+from policies.picking import Reasons, format_s, least, name_of
 from router.core.interfaces import Choice, Option
+from router.core.profile import EngineProfile
 from router.core.types import Candidate, Request
 
 #: A promised TPOT counts as broken if the predicted TPOT is above this share of it.
@@ -50,6 +51,9 @@ _LOST_KV_USAGE = 0.8
 #: Factors of the accepted risk for a request that finds an option that meets its SLO, and for one that finds none.
 _RISK_DOWN, _RISK_UP = 0.995, 1.3
 _LEAST_RISK = 0.1
+
+#: A kind of instance: how expensive it is to occupy, then how fast it is (see `_kinds`). Less is better.
+_Kind = tuple[float, float]
 
 
 class BestFit:
@@ -64,14 +68,12 @@ class BestFit:
         self._guard = CalibrationGuard(epsilon, max_level=2)
 
     def choose(self, request: Request, options: Sequence[Option], rng: Random) -> Choice:
-        times_s = [
-            expected_s(option, 0.0) + added
-            for option, added in zip(options, added_s(request, options), strict=True)
-        ]
+        times_s = weighed_s(request, options, 0.0)
         if request.slo is None:
             return self._without_slo(options, times_s)
-        misses = [p_miss(option) for option in options]
-        meeting = [at for at, miss in enumerate(misses) if miss <= self.epsilon * self._risk]
+        misses = p_misses(options)
+        accepted = self.epsilon * self._risk
+        meeting = [at for at, miss in enumerate(misses) if miss <= accepted]
         if not meeting:
             meeting = [at for at, miss in enumerate(misses) if miss <= self.epsilon]
         if not meeting:
@@ -99,9 +101,7 @@ class BestFit:
         broken = [promises_broken(option) for option in options]
         every = range(len(options))
         index = min(every, key=lambda at: (broken[at], times_s[at], name_of(options[at])))
-        reasons = [
-            None if at == index else _why_slower(broken[at], broken[index], times_s[at]) for at in every
-        ]
+        reasons = _why_slower(index, broken, times_s)
         return Choice(index, [None if time_s == inf else time_s for time_s in times_s], reasons)
 
     def _best_fit(
@@ -111,23 +111,27 @@ class BestFit:
         misses: Sequence[float],
         times_s: Sequence[float],
     ) -> Choice:
-        broken = {at: promises_broken(options[at]) for at in meeting}
-        kinds = dict(zip(meeting, _occupancies([options[at] for at in meeting]), strict=True))
-        least_broken: dict[tuple[float, float], int] = {}  # by kind of instance
-        for at, kind in kinds.items():
-            least_broken[kind] = min(broken[at], least_broken.get(kind, broken[at]))
-        occupancy = {at: (least_broken[kind], *kind) for at, kind in kinds.items()}
-        index = min(meeting, key=lambda at: (occupancy[at], times_s[at], misses[at], name_of(options[at])))
-        reasons = [
-            None if at == index else _why_not_best(miss, occupancy.get(at), occupancy[index])
-            for at, miss in enumerate(misses)
-        ]
+        kinds = _kinds(options, meeting)
+        least_broken: dict[_Kind, int] = {}
+        for at, kind in zip(meeting, kinds, strict=True):
+            broken = promises_broken(options[at]) if options[at].instance.promised_tpot_s else 0
+            known = least_broken.get(kind)
+            if known is None or broken < known:
+                least_broken[kind] = broken
+        taken = min(least_broken, key=lambda kind: (least_broken[kind], *kind))
+        among = [at for at, kind in zip(meeting, kinds, strict=True) if kind is taken]
+        least_s = min([times_s[at] for at in among])
+        index = min(
+            [at for at in among if times_s[at] == least_s], key=lambda at: (misses[at], name_of(options[at]))
+        )
         bound_s = times_s[index] * (1.0 + SIMILAR)
-        alternatives = [
-            at
-            for at in meeting
-            if at != index and occupancy[at] == occupancy[index] and times_s[at] <= bound_s
-        ]
+        alternatives = [at for at in among if at != index and times_s[at] <= bound_s]
+        kind_of: list[_Kind | None] = [*kinds]
+        if len(meeting) < len(options):
+            kind_of = [None] * len(options)
+            for at, kind in zip(meeting, kinds, strict=True):
+                kind_of[at] = kind
+        reasons = _why_not_best(index, misses, kind_of, least_broken)
         return Choice(index, misses, reasons, alternatives=alternatives)
 
     def _without_packing(
@@ -140,17 +144,7 @@ class BestFit:
         """P(miss) has been too optimistic for best fit: the least time, or the fewest sequences."""
         blind = self._guard.level > 1
         index = least_busy(options, range(len(options))) if blind else least(options, meeting, times_s)
-        reasons = [
-            None
-            if at == index
-            else BUSIER
-            if blind
-            else f"would miss its SLO with probability {miss:.2f}"
-            if miss > self.epsilon
-            else f"slower: {format_s(times_s[at])} (no best fit: more SLOs were missed than predicted)"
-            for at, miss in enumerate(misses)
-        ]
-        return Choice(index, misses, reasons)
+        return Choice(index, misses, _why_not_packed(index, misses, times_s, self.epsilon, blind=blind))
 
     def _least_miss(
         self, options: Sequence[Option], misses: Sequence[float], times_s: Sequence[float]
@@ -166,19 +160,20 @@ class BestFit:
             return misses[at], broken[at], *last
 
         index = min(range(len(options)), key=rank)
-        reasons = [
-            None if at == index else f"would miss its SLO with probability {miss:.2f}"
-            for at, miss in enumerate(misses)
-        ]
-        return Choice(index, misses, reasons, defer=lost and not _has_room(options[index], broken[index]))
+        return Choice(
+            index,
+            misses,
+            _why_missed(index, misses),
+            defer=lost and not _has_room(options[index], broken[index]),
+        )
 
 
 def promises_broken(option: Option, margin: float = _TPOT_MARGIN) -> int:
     """Requests running at the option's instance whose promised TPOT breaks if this request joins them."""
-    prediction = option.prediction
-    if prediction is None or prediction.tpot_s is None:
+    promised, prediction = option.instance.promised_tpot_s, option.prediction
+    if not promised or prediction is None or prediction.tpot_s is None:
         return 0
-    return bisect_left(option.instance.promised_tpot_s, prediction.tpot_s / margin)
+    return bisect_left(promised, prediction.tpot_s / margin)
 
 
 def _has_room(option: Option, broken: int) -> bool:
@@ -188,48 +183,97 @@ def _has_room(option: Option, broken: int) -> bool:
     return not broken and not instance.awaiting_first_token and (usage is None or usage < _LOST_KV_USAGE)
 
 
-def _occupancies(options: Sequence[Option]) -> list[tuple[float, float]]:
-    """How expensive it is to occupy each option: its price in USD (rounded to three digits: predictions are no more
-    precise), then its speed (step time in seconds, negated)."""
-    hourly = all(option.instance.usd_per_hour is not None for option in options)
+def _kinds(options: Sequence[Option], among: Sequence[int]) -> list[_Kind]:
+    """How expensive it is to occupy each option of `among`: its price in USD (rounded to three digits: predictions are no
+    more precise), then its speed (step time in seconds, negated)."""
+    hourly = all(options[at].instance.usd_per_hour is not None for at in among)
     prices: dict[float | None, float] = {None: 0.0}
     steps_s: dict[tuple[int, float], float] = {}  # by profile and speed: many instances share them
-    found = []
-    for option in options:
+    kinds: dict[_Kind, _Kind] = {}  # one object for equal ones
+    last: EngineProfile | None = None
+    last_speed = 0.0
+    last_cost_usd: float | None = None
+    found: list[_Kind] = []
+    for at in among:
+        option = options[at]
         instance, prediction = option.instance, option.prediction
         cost_usd = instance.usd_per_hour if hourly else (prediction.cost_usd if prediction else None)
+        profile = instance.profiles.get(option.candidate.model)
+        if (
+            profile is last
+            and last is not None
+            and instance.speed == last_speed
+            and cost_usd == last_cost_usd
+        ):
+            found.append(found[-1])
+            continue
         price = prices.get(cost_usd)
         if price is None:
             price = prices[cost_usd] = float(f"{cost_usd:.3g}")
-        profile = instance.profiles.get(option.candidate.model)
         if profile is None:
-            found.append((price, -((prediction.tpot_s if prediction else None) or 0.0)))
-            continue
-        key = id(profile), instance.speed
-        step_s = steps_s.get(key)
-        if step_s is None:
-            step_s = steps_s[key] = profile.step_s(0, 1, 0.0) / instance.speed
-        found.append((price, -step_s))
+            kind = price, -((prediction.tpot_s if prediction else None) or 0.0)
+        else:
+            key = id(profile), instance.speed
+            step_s = steps_s.get(key)
+            if step_s is None:
+                step_s = steps_s[key] = profile.step_s(0, 1, 0.0) / instance.speed
+            kind = price, -step_s
+        last, last_speed, last_cost_usd = profile, instance.speed, cost_usd
+        found.append(kinds.setdefault(kind, kind))
     return found
 
 
-def _why_not_best(miss: float, occupancy: tuple[float, ...] | None, taken: tuple[float, ...]) -> str:
-    if occupancy is None:
-        return f"would miss its SLO with probability {miss:.2f}"
-    if occupancy[0] > taken[0]:
-        return _why_broken(int(occupancy[0]))
-    if occupancy[1] > taken[1]:
-        return "a cheaper instance meets the SLO"
-    if occupancy[2] > taken[2]:
-        return "faster than needed: kept free for requests that need it"
-    return "equivalent but not faster, including the delay to other requests"
+# --- reasons: functions of what they need, because most are never read ---------------------------------------------------
+def _why_not_best(
+    index: int, misses: Sequence[float], kinds: Sequence[_Kind | None], broken: Mapping[_Kind, int]
+) -> Sequence[str | None]:
+    """`kinds` has the kind of each option (None: it misses the SLO), `broken` the promises that break there at least."""
+    taken = kinds[index]
+
+    def why(at: int) -> str:
+        kind = kinds[at]
+        if kind is None or taken is None:
+            return _would_miss(misses[at])
+        if broken[kind] > broken[taken]:
+            return _would_break(broken[kind])
+        if kind[0] > taken[0]:
+            return "a cheaper instance meets the SLO"
+        if kind[1] > taken[1]:
+            return "faster than needed: kept free for requests that need it"
+        return "equivalent but not faster, including the delay to other requests"
+
+    return Reasons(len(misses), index, why)
 
 
-def _why_slower(broken: int, taken: int, time_s: float) -> str:
-    if broken > taken:
-        return _why_broken(broken)
-    return "slower" if time_s == inf else f"slower: {time_s:.3g} s expected"
+def _why_not_packed(
+    index: int, misses: Sequence[float], times_s: Sequence[float], epsilon: float, *, blind: bool
+) -> Sequence[str | None]:
+    def why(at: int) -> str:
+        if blind:
+            return BUSIER
+        if misses[at] > epsilon:
+            return _would_miss(misses[at])
+        return f"slower: {format_s(times_s[at])} (no best fit: more SLOs were missed than predicted)"
+
+    return Reasons(len(misses), index, why)
 
 
-def _why_broken(broken: int) -> str:
+def _why_missed(index: int, misses: Sequence[float]) -> Sequence[str | None]:
+    return Reasons(len(misses), index, lambda at: _would_miss(misses[at]))
+
+
+def _why_slower(index: int, broken: Sequence[int], times_s: Sequence[float]) -> Sequence[str | None]:
+    def why(at: int) -> str:
+        if broken[at] > broken[index]:
+            return _would_break(broken[at])
+        return "slower" if times_s[at] == inf else f"slower: {times_s[at]:.3g} s expected"
+
+    return Reasons(len(times_s), index, why)
+
+
+def _would_miss(miss: float) -> str:
+    return f"would miss its SLO with probability {miss:.2f}"
+
+
+def _would_break(broken: int) -> str:
     return f"would break the promised TPOT of running requests ({broken})"

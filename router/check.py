@@ -20,6 +20,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from backends import scanning
 from backends.engine import profiles
 from policies import POLICIES
 from router.config import ConfigError, FleetConfig, InstanceConfig, Problem, load, located
@@ -73,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
                     "models": models,
                     "instances": instances,
                     "compiled_kernels": native,
+                    "compiled_scanning": scanning.WHY_NOT_NATIVE is None,
                     "warnings": found,
                 }
             )
@@ -82,6 +84,7 @@ def run(args: argparse.Namespace) -> int:
     console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 240)
     console.print(_table(config))
     console.print(f"note: {kernels.description()}", markup=False)
+    console.print(f"note: {scanning.description()}", markup=False)
     for warning in found:
         console.print(f"warning: {warning}", markup=False, style="yellow")
     console.print(f"{args.config}: ok{', with warnings' if found else ''}", markup=False)

@@ -39,12 +39,14 @@ def run(args: argparse.Namespace) -> int:
     """Show or upgrade; the exit code is 2 if the database cannot be used. Raises ConfigError for a bad fleet file."""
     url = store_url(load(args.config), os.environ)
     try:
-        before, now = asyncio.run(_versions(url, upgrade=args.action == "upgrade"))
+        before, now, created = asyncio.run(_versions(url, upgrade=args.action == "upgrade"))
     except StoreError as error:
         print(f"headway db: {error}", file=sys.stderr)
         return 2
     if args.json:
         print(json.dumps({"version": now, "before": before, "newest": schema.NEWEST}))
+    elif created:
+        print(f"the tables were created at {_named(now)}")
     elif args.action == "upgrade" and before != now:
         print(f"the tables were upgraded from {_named(before)} to {_named(now)}")
     elif now == schema.NEWEST:
@@ -58,18 +60,20 @@ def _named(version: str | None) -> str:
     return "no version" if version is None else f"version {version}"
 
 
-async def _versions(url: str, *, upgrade: bool) -> tuple[str | None, str | None]:
-    """The tables' version before and after."""
+async def _versions(url: str, *, upgrade: bool) -> tuple[str | None, str | None, bool]:
+    """The tables' version before and after, and whether they were created."""
     parsed = parse_url(url)
     path = sqlite_path(parsed)
     if not upgrade and path is not None and not path.exists():
         raise StoreError(f"no database at {location(parsed)}")
     engine = create_engine(parsed)
     try:
-        before = await schema.current(engine) if path is None or path.exists() else None
+        there = path is None or path.exists()
+        before = await schema.current(engine) if there else None
+        created = upgrade and (not there or await schema.is_empty(engine))
         if upgrade:
             await connect(parsed, engine, create=True)
-        return before, schema.NEWEST if upgrade else before
+        return before, schema.NEWEST if upgrade else before, created
     except schema.SchemaError as error:
         raise StoreError(f"the store {location(parsed)} {error}") from None
     except driver_errors(parsed) as error:

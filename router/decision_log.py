@@ -225,8 +225,14 @@ def _instruction(instruction: Instruction) -> Any:
     name = type(instruction).__name__
     if isinstance(instruction, Finish):
         return [name, instruction.request_id, list(map(_result, instruction.settlement))]
-    # A stream is the rule, and not written: so logs of before there was a choice are compared too.
-    written = instruction[:-1] if isinstance(instruction, Dispatch) and instruction.streams else instruction
+    written: Sequence[Any] = instruction
+    if isinstance(instruction, Dispatch):
+        request_id, attempt, candidate, bound, state, *rest = instruction
+        written = [request_id, attempt, candidate, bound, state.prediction, state.decision, *rest]
+        if (
+            instruction.streams
+        ):  # the rule, and not written: so logs of before there was a choice are compared too
+            written.pop()
     return [name, *map(_result, written)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -202,7 +203,11 @@ def _ms(seconds: float | None) -> str:
 
 
 def _usd(amount: float | None) -> str:
-    return "?" if amount is None else f"${amount:.6f}"
+    """With six decimals, and more where a small amount has fewer than two digits in these."""
+    if amount is None:
+        return "?"
+    decimals = 1 - math.floor(math.log10(amount)) if 0 < amount < 1e-5 else 6
+    return f"${amount:.{decimals}f}"
 
 
 def _share(value: float) -> str:

@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 import logging
 import signal
 import socket
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Protocol
 
 from router.background import Tasks
 from router.config import ConfigError, FleetConfig
 from router.core.errors import Refusal
 from router.emulated import Engines
-from router.gateway.app import create_app
+from router.gateway.asgi import Application
 from router.gateway.endpoints import ROUTES, HotPaths
 from router.gateway.http.server import GatewayServer, server_config
 from router.gateway.service import Gateway
 from router.gateway.telemetry.exposition import Page
 from router.listening import raise_open_files, url_of
+from router.process_memory import keep_freed_memory, use_huge_pages
 from router.wiring import open_gateway
 
 logger = logging.getLogger("headway")
 
 #: After SIGTERM, open streams may continue for this long.
 DRAIN_S = 30.0
-#: The numbers of two mallopt settings of glibc, and the amount of freed memory to keep.
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
-_KEPT_BYTES = 256 * 1024 * 1024
 
 
 class Place(Protocol):
@@ -94,17 +90,6 @@ class Process:
         self._server.should_exit = True
 
 
-def keep_freed_memory() -> None:
-    """Make glibc keep the freed memory of large bodies. By default it returns blocks of 32 MiB to the system at once, and
-    each copy of a body then blocks the event loop for 20 to 90 ms while the system maps 8192 new pages. With kept memory
-    it takes 5 ms. Other C libraries are left unchanged."""
-    with suppress(OSError, AttributeError, TypeError):
-        libc = ctypes.CDLL(None)
-        libc.malloc_trim(0)  # what the start freed goes back first
-        libc.mallopt(_M_MMAP_MAX, 0)
-        libc.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
-
-
 async def run_gateway(
     config: FleetConfig,
     listener: socket.socket,
@@ -132,7 +117,7 @@ async def run_gateway(
             loop.call_soon(ready)
 
         scrape: Callable[[], Awaitable[Page]] | None = None if place is None else place.scrape
-        app = create_app(gateway, started, scrape)
+        app = Application(gateway, started, scrape)
         raise_open_files()
         settings = server_config(app, config.server.host, config.server.port, grace_s=2.0)
         server = GatewayServer(settings, lambda: gateway.config, ROUTES, HotPaths(gateway))
@@ -145,6 +130,7 @@ async def run_gateway(
             place.opened(process)
         gc.collect()
         keep_freed_memory()
+        use_huge_pages()
         gc.freeze()  # the objects so far stay, so the collector skips them
         gc.set_threshold(50_000, 20, 100)  # requests leave few cycles, so rare collections are cheaper
         await server.serve(sockets=[listener])

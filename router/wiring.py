@@ -14,12 +14,12 @@ from pathlib import Path
 from random import Random
 from time import monotonic
 
-import aiohttp
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 import backends
 import policies
+from backends import scanning
 from backends.engine import profiles
 from policies.settings import TargetTable
 from predictors import kernels
@@ -35,7 +35,6 @@ from router.core.profile import EngineProfile
 from router.core.scheduler import Scheduler
 from router.core.types import PromptFeatures, Targets
 from router.decision_log import DecisionLog, Header
-from router.discovery import KubernetesPods
 from router.emulated import EmulatedEngines, Engines
 from router.gateway.fleet.artifacts import Artifacts
 from router.gateway.fleet.changes import FleetChanges
@@ -133,6 +132,7 @@ def text_estimators(predictor: OnlinePredictor) -> dict[str, TextEstimator]:
 def create_predictor(config: FleetConfig) -> OnlinePredictor:
     """The predictor of a fleet file. Raises ConfigError for an artifact that is damaged or does not fit."""
     logger.info("%s", kernels.description())
+    logger.info("%s", scanning.description())
     return OnlinePredictor(load_artifacts(config))
 
 
@@ -183,7 +183,6 @@ async def open_gateway(
             wait_s=30.0,  # machines that start together: the database may take longer
         )
         stack.push_async_callback(store.close)
-        session = await stack.enter_async_context(aiohttp.ClientSession())
         emulated = engines
         if emulated is None:
             emulated = await stack.enter_async_context(EmulatedEngines())
@@ -196,7 +195,7 @@ async def open_gateway(
             url = instance.url
             if url is None:
                 url = await emulated.url(instance)
-            return create_backend(instance, fleet, url, environment, session)
+            return create_backend(instance, fleet, url, environment)
 
         tracing = create_tracing(config)
         if tracing is not None:
@@ -226,9 +225,16 @@ async def open_gateway(
             gateway.runner.on_event = decision_log.write
         stack.push_async_callback(gateway.stop)
         await gateway.start()
-        for number, entry in enumerate(config.discovery):
-            pods = KubernetesPods(entry, session, environment)
-            gateway.tasks.start(pods.follow(partial(gateway.changes.found, number)), "discovery")
+        if config.discovery:
+            # Here, because most fleets need neither.
+            import aiohttp
+
+            from router.discovery import KubernetesPods
+
+            session = await stack.enter_async_context(aiohttp.ClientSession())
+            for number, entry in enumerate(config.discovery):
+                pods = KubernetesPods(entry, session, environment)
+                gateway.tasks.start(pods.follow(partial(gateway.changes.found, number)), "discovery")
         yield gateway
 
 
@@ -433,7 +439,6 @@ def create_backend(
     fleet: FleetConfig,
     url: str,
     environment: Mapping[str, str],
-    session: aiohttp.ClientSession,
 ) -> Backend:
     """The adapter of one instance, with its secrets from the environment."""
     place = f"instances.{instance.name}"
@@ -456,7 +461,6 @@ def create_backend(
             settings=instance.settings,
             connect_timeout_s=limits.connect_timeout_s,
             idle_timeout_s=limits.idle_timeout_s,
-            session=session,
         )
     except (OSError, ValueError) as error:
         raise ConfigError(place, [Problem((), str(error))]) from error

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import TimeElapsedColumn
 from rich.table import Table
 
-from benchmarks.checks import positive_number, whole_number
+from benchmarks.checks import add_number, positive_number, whole_number
 from benchmarks.collect.drive import Collection, Level, Settings, collect
 from benchmarks.collect.drive import Progress as Standing
 from benchmarks.collect.engines import fleet_from, open_engines
@@ -73,13 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help='one prompt a line, JSON lines with "prompt", or a workload file',
     )
-    what.add_argument(
-        "--max-tokens",
-        type=whole_number,
-        default=512,
-        metavar="N",
-        help="bound of every answer (default 512)",
-    )
+    add_number(what, "--max-tokens", 512, "N", "bound of every answer")
     what.add_argument(
         "--emulate-lengths",
         action="store_true",
@@ -90,23 +84,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load.add_argument(
         "--concurrency", type=_counts, default=(), metavar="N,N..", help="requests always in flight"
     )
-    load.add_argument(
-        "--requests",
-        type=whole_number,
-        default=100,
-        metavar="N",
-        help="a level, instance and model (default 100)",
-    )
-    load.add_argument(
-        "--timeout-s", type=positive_number, default=120.0, metavar="S", help="for one answer (default 120)"
-    )
-    load.add_argument(
-        "--report-s",
-        type=positive_number,
-        default=1.0,
-        metavar="S",
-        help="between two reads of an engine's load (default 1)",
-    )
+    add_number(load, "--requests", 100, "N", "a level, instance and model")
+    add_number(load, "--timeout-s", 120.0, "S", "for one answer")
+    add_number(load, "--report-s", 1.0, "S", "between two reads of an engine's load")
     load.add_argument(
         "--seed", type=int, default=1, help="order of prompts and times of arrivals (default 1)"
     )

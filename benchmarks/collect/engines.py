@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
-import aiohttp
 import yaml
 
 from backends import KINDS
@@ -65,7 +64,6 @@ def fleet_from(args: argparse.Namespace) -> FleetConfig:
 async def open_engines(config: FleetConfig, environment: Mapping[str, str]) -> AsyncIterator[list[Engine]]:
     """All instances of a fleet, open; they may be down. Raises ConfigError."""
     async with AsyncExitStack() as stack:
-        session = await stack.enter_async_context(aiohttp.ClientSession())
         emulated = await stack.enter_async_context(EmulatedEngines())
         for each in config.instances:
             check_profile(each)
@@ -73,7 +71,7 @@ async def open_engines(config: FleetConfig, environment: Mapping[str, str]) -> A
         engines = []
         for each in config.instances:
             url = each.url if each.url is not None else await emulated.url(each)
-            backend = create_backend(each, config, url, environment, session)
+            backend = create_backend(each, config, url, environment)
             stack.push_async_callback(backend.aclose)
             client = _client(each, url, environment)
             stack.push_async_callback(client.aclose)

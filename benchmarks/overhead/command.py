@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 from rich.progress import TimeRemainingColumn
 
-from benchmarks.checks import positive_number, whole_number
+from benchmarks.checks import add_number
 from benchmarks.overhead import report
 from benchmarks.overhead.processes import StartError
 from benchmarks.overhead.runs import TARGETS, Measured, measure, run_count
@@ -23,25 +23,11 @@ def parser() -> argparse.ArgumentParser:
     """The options."""
     made = argparse.ArgumentParser(
         prog="python -m benchmarks.overhead",
-        description="Measure what the gateway itself costs, beside no gateway and beside nginx as a plain proxy.",
+        description="Measure what the gateway itself costs, beside no gateway, nginx and a Rust router.",
     )
-    made.add_argument(
-        "--passes", type=whole_number, default=3, metavar="N", help="repeat N times (default 3)"
-    )
-    made.add_argument(
-        "--duration",
-        type=positive_number,
-        default=3.0,
-        metavar="S",
-        help="seconds a run measures (default 3)",
-    )
-    made.add_argument(
-        "--rate",
-        type=positive_number,
-        default=200.0,
-        metavar="R",
-        help="requests/s of the scenario json (default 200)",
-    )
+    add_number(made, "--passes", 3, "N", "repeat N times")
+    add_number(made, "--duration", 3.0, "S", "seconds a run measures")
+    add_number(made, "--rate", 200.0, "R", "requests/s of the scenario json")
     made.add_argument(
         "--scenarios",
         type=lambda text: _names(text, tuple(SCENARIOS)),
@@ -54,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
         type=lambda text: _names(text, TARGETS),
         default=list(TARGETS),
         metavar="A,B",
-        help=f"of {', '.join(TARGETS)} (default: all; nginx only where it is installed)",
+        help=f"of {', '.join(TARGETS)} (default: all; nginx and vllm-router only where they are installed)",
     )
     made.add_argument(
         "--micro",

@@ -33,7 +33,7 @@ from benchmarks.scenarios import Scenario, load_scenario
 from benchmarks.simulator import Fleet, arrivals, open_fleet, simulate
 from predictors.learned.models import load_models
 from router.config import FleetConfig, loads
-from router.gateway.app import create_app
+from router.gateway.asgi import Application
 from router.gateway.endpoints import ROUTES, HotPaths
 from router.gateway.http.server import GatewayServer, server_config
 from router.wiring import open_gateway
@@ -94,7 +94,7 @@ async def _serve(config: FleetConfig, listener: socket.socket, client: _Client) 
         client.begin(server, listener.getsockname()[1])
 
     async with open_gateway(config) as gateway:
-        app = create_app(gateway, started, None)
+        app = Application(gateway, started)
         settings = server_config(app, config.server.host, config.server.port, grace_s=1.0)
         server = GatewayServer(settings, lambda: gateway.config, ROUTES, HotPaths(gateway))
         await server.serve(sockets=[listener])

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
+from importlib import import_module
+from pkgutil import iter_modules
 from timeit import Timer
 from typing import Any
 
@@ -14,42 +16,17 @@ import numpy as np
 
 from predictors import kernels
 from predictors.analytic.answer_length import answer_length
+from predictors.kernels import ResidualWindow, reference
 from predictors.kernels.length_bins import PRIOR_SHARES
-from predictors.kernels.reference import (
-    latency_networks,
-    length_network,
-    lengths,
-    misses,
-    prompt_encoder,
-    quantiles,
-    relevance_network,
-)
 from predictors.learned.artifact import SHIPPED, load, path_of
 from predictors.learned.models import KINDS
 from predictors.learned.text import prompt_features
-from predictors.online.residuals import ResidualWindow
 from router.core.types import Slo
 
 _REPEATS = 25
 _LEAST_S = 0.02
 _TEXT = "please write a short story about the sea and explain how a mutex works with an example in c "
 _ESTIMATE = (0.2, 0.01, 0, 0, 0.1, 0.0, 9, 9, 200.0, 0.0, 180.0, 0.0, 0.009)
-
-#: The names of `predictors.kernels`, by module in which NumPy's are.
-_REFERENCE = {
-    "Encoder": prompt_encoder,
-    "LatencyNetwork": latency_networks,
-    "LearnedLengths": lengths,
-    "LengthNetwork": length_network,
-    "LengthTable": lengths,
-    "MemoryNetwork": latency_networks,
-    "RelevanceNetwork": relevance_network,
-    "memory_rows": latency_networks,
-    "p_miss": misses,
-    "served_quantiles": quantiles,
-    "served_tables": lengths,
-    "target_rows": latency_networks,
-}
 
 
 def main() -> None:
@@ -58,7 +35,7 @@ def main() -> None:
     parser.add_argument("--onnx", action="store_true", help="measure ONNX Runtime too")
     args = parser.parse_args()
     print(kernels.description())
-    numpy = dict(steps(lambda name: getattr(_REFERENCE[name], name)))
+    numpy = dict(steps(in_numpy))
     compiled = {}
     if kernels.WHY_NOT_NATIVE is None:
         compiled = dict(steps(lambda name: getattr(kernels, name)))
@@ -77,6 +54,14 @@ def least_us(step: Callable[[], object]) -> float:
     step()
     number = max(1, round(_LEAST_S / max(timer.timeit(1), 1e-7)))
     return min(timer.repeat(_REPEATS, number)) / number * 1e6
+
+
+def in_numpy(name: str) -> Any:
+    """What a name of `predictors.kernels` is in NumPy."""
+    modules = [
+        import_module(f"{reference.__name__}.{each.name}") for each in iter_modules(reference.__path__)
+    ]
+    return next(vars(module)[name] for module in modules if name in vars(module))
 
 
 def weights_of(kind: str) -> dict[str, np.ndarray]:
@@ -167,7 +152,7 @@ def onnx_steps() -> Iterator[tuple[str, Callable[[], object]]]:
         return onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
 
     node = helper.make_node
-    net = latency_networks.LatencyNetwork(weights_of("latency"))
+    net = in_numpy("LatencyNetwork")(weights_of("latency"))
     hidden = len(net.by_hidden)
     step = session(
         [

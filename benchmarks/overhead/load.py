@@ -145,7 +145,9 @@ class Load:
         self._idle: list[Client] = []  # in open loop
         self._due_ns: deque[int] = deque()  # requests that found no idle connection
         self._requests = {
-            port: wire.request(port, stream=plan.stream, chunks=plan.chunks, pace_us=plan.pace_us)
+            port: wire.request(
+                port, stream=plan.stream, chunks=plan.chunks, pace_us=plan.pace_us, key=plan.key
+            )
             for port in plan.ports
         }
         self._loop = asyncio.get_running_loop()

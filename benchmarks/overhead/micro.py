@@ -22,7 +22,7 @@ from typing import Any
 
 import policies
 from backends.engine import profiles
-from backends.sse import SseScanner
+from backends.scanning import SseScanner
 from benchmarks.overhead import wire
 from predictors.learned.models import UNTRAINED, Models, load_models
 from predictors.learned.text import prompt_features

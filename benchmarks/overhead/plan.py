@@ -18,7 +18,7 @@ class Plan:
     `mode` is "closed" (each connection sends the next request at once), "open" (`rate_per_s` requests at fixed instants,
     whatever the answers do) or "hold" (each connection opens one stream and keeps it). Connections take the
     `ports` in turn. `target_pids` are the processes under test, `bench_pids` the engine's; the load generator
-    reads their CPU time when its measured window opens and closes.
+    reads their CPU time when its measured window opens and closes. `key` is the client's, None without one.
     """
 
     mode: str
@@ -32,6 +32,7 @@ class Plan:
     rate_per_s: float = 0.0
     target_pids: tuple[int, ...] = ()
     bench_pids: tuple[int, ...] = ()
+    key: str | None = None
 
     @property
     def stream_s(self) -> float:

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,9 @@ _START_S = 30.0
 _END_S = 10.0
 FLEET_FILE = "fleet.yaml"
 DATABASE_FILE = "headway.db"
+#: Gateways of ours with other fleet files (`fleet_of`).
+VARIANTS = ("when_needed", "slo")
+_SLO = {"ttft_ms": 2000, "tpot_ms": 200, "e2e_ms": 30_000}
 
 
 class StartError(RuntimeError):
@@ -117,12 +120,15 @@ def upstream(cores: Cores) -> Iterator[Target]:
             end(process)
 
 
-def fleet_of(engine: Target, directory: Path) -> dict[str, Any]:
-    """The fleet file of a gateway over the canned engine: least_load, SQLite in `directory`, metrics."""
-    return {
+def fleet_of(engine: Target, directory: Path, variant: str = "headway") -> dict[str, Any]:
+    """The fleet file of a gateway over the canned engine: least_load, SQLite in `directory`, metrics. The variant
+    `when_needed` has that `upstream_stream`; `slo` has the policy `slo`, targets, and eight candidates."""
+    slo = variant == "slo"
+    ports = engine.ports * (4 if slo else 1)
+    fleet: dict[str, Any] = {
         "server": {"host": "127.0.0.1", "port": free_port()},
         "store": {"url": f"sqlite+aiosqlite:///{directory / DATABASE_FILE}"},
-        "defaults": {"policy": "least_load"},
+        "defaults": {"policy": "slo", "slo": _SLO} if slo else {"policy": "least_load"},
         "models": [{"name": wire.MODEL}],
         "instances": [
             {
@@ -131,17 +137,19 @@ def fleet_of(engine: Target, directory: Path) -> dict[str, Any]:
                 "url": f"http://127.0.0.1:{port}",
                 "serves": {wire.MODEL: wire.MODEL},
             }
-            for number, port in enumerate(engine.ports)
+            for number, port in enumerate(ports)
         ],
     }
+    if variant == "when_needed":
+        fleet["upstream_stream"] = variant
+    return fleet
 
 
 @contextmanager
-def gateway(engine: Target, directory: Path, cores: Cores) -> Iterator[Target]:
-    """`headway serve` over the canned engine, in an empty directory: least_load, SQLite, metrics."""
-    fleet = fleet_of(engine, directory)
+def gateway(fleet: Mapping[str, Any], directory: Path, cores: Cores) -> Iterator[Target]:
+    """`headway serve` of a fleet, in an empty directory."""
     path = directory / FLEET_FILE
-    path.write_text(yaml.safe_dump(fleet))
+    path.write_text(yaml.safe_dump(dict(fleet)))
     command = [sys.executable, "-m", "router.cli", "serve", "--config", str(path), "--log-level", "error"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     log = directory / "headway.log"
@@ -159,24 +167,45 @@ def gateway(engine: Target, directory: Path, cores: Cores) -> Iterator[Target]:
 
 
 @contextmanager
-def nginx(engine: Target, directory: Path, cores: Cores) -> Iterator[Target]:
-    """nginx as a plain proxy with one worker. Raises StartError if it is not installed or does not start."""
-    program = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
+def peer(name: str, engine: Target, directory: Path, cores: Cores) -> Iterator[Target]:
+    """Another proxy of `PEERS` with one worker. Raises StartError if it is not installed or does not start."""
+    program = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
     if program is None:
-        raise StartError("nginx is not installed")
+        raise StartError(f"{name} is not installed")
     port = free_port()
-    configuration = directory / "nginx.conf"
-    configuration.write_text(_nginx_configuration(engine.ports, port, directory))
-    log = directory / "nginx.log"
-    command = [program, "-p", str(directory), "-e", "stderr", "-c", str(configuration)]
+    log = directory / f"{name}.log"
+    command = [program, *PEERS[name](engine.ports, port, directory)]
     with log.open("wb") as errors, pinned(cores.target):
-        process = subprocess.Popen(command, stdout=errors, stderr=errors)  # noqa: S603 (our own program)
+        process = subprocess.Popen(command, stdout=errors, stderr=errors)  # noqa: S603 (a program of this machine)
     with process:
         try:
-            _wait_for_port(process, port, "nginx", log)
-            yield Target("nginx", (port,), tuple(usage.tree(process.pid)))
+            wait_for_port(process, port, name, log)
+            yield Target(name, (port,), tuple(usage.tree(process.pid)))
         finally:
             end(process)
+
+
+def _nginx(engines: Sequence[int], port: int, directory: Path) -> list[str]:
+    configuration = directory / "nginx.conf"
+    configuration.write_text(_nginx_configuration(engines, port, directory))
+    return ["-p", str(directory), "-e", "stderr", "-c", str(configuration)]
+
+
+def _vllm_router(engines: Sequence[int], port: int, directory: Path) -> list[str]:
+    del directory
+    return [
+        *("--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(free_port())),
+        *("--worker-urls", *(f"http://127.0.0.1:{engine}" for engine in engines)),
+        *("--policy", "round_robin", "--max-concurrent-requests", "8192", "--disable-retries"),
+        *("--log-level", "error"),
+    ]
+
+
+#: The arguments of each, for the engines' ports, its own and an empty directory.
+PEERS: dict[str, Callable[[Sequence[int], int, Path], list[str]]] = {
+    "nginx": _nginx,
+    "vllm-router": _vllm_router,
+}
 
 
 def _nginx_configuration(engines: Sequence[int], port: int, directory: Path) -> str:
@@ -250,7 +279,8 @@ def _line(process: subprocess.Popen[bytes], name: str, log: Path | None = None) 
     return line
 
 
-def _wait_for_port(process: subprocess.Popen[bytes], port: int, name: str, log: Path) -> None:
+def wait_for_port(process: subprocess.Popen[bytes], port: int, name: str, log: Path) -> None:
+    """Wait until a process listens. Raises StartError."""
     until = time.monotonic() + _START_S
     while time.monotonic() < until and process.poll() is None:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0):

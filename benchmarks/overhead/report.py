@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.overhead.plan import Result
-from benchmarks.overhead.processes import Cores
+from benchmarks.overhead.processes import PEERS, Cores
 from benchmarks.overhead.runs import TARGETS, Measured
 from benchmarks.overhead.scenarios import SCENARIOS, Figure, Scenario
 from benchmarks.terminal import aligned
@@ -68,6 +68,7 @@ def text(measured: Measured) -> str:
     parts = [f"{_machine()}; {measured.cores.text()}", *_missing(measured)]
     for name, results in measured.results.items():
         parts += ["", *_table(SCENARIOS[name], results), *notes(results, measured.cores)]
+    parts += ["", *_ratios(measured)]
     parts += [
         "",
         "Medians over the passes (least-most). `added` is less `direct` in the same pass. Chunk times come from",
@@ -153,19 +154,48 @@ def _disturbances(results: Mapping[str, Sequence[Result]]) -> Iterator[str]:
 
 def _table(scenario: Scenario, results: Mapping[str, Sequence[Result]]) -> list[str]:
     targets = [target for target in TARGETS if target in results]
-    compare = [target for target in ("direct", "nginx") if target in targets and "headway" in targets]
+    compare = [target for target in ("direct", *PEERS) if target in targets and "headway" in targets]
     rows = [["", *targets, *(f"headway / {target}" for target in compare)]]
     for figure in scenario.figures:
         found = {target: over_passes(figure, target, results) for target in targets}
         if not any(found.values()):
             continue
         row = [figure.name, *(passes.text() if passes else "-" for passes in found.values())]
-        for target in compare:
-            ours, theirs = found["headway"], found[target]
-            comparable = ours is not None and theirs is not None and theirs.median > 0
-            row.append(f"{ours.median / theirs.median:.2f}" if comparable and ours and theirs else "-")
-        rows.append(row)
+        rows.append([*row, *(_ratio(found["headway"], found[target]) for target in compare)])
     return [f"{scenario.name}: {scenario.title}", *aligned(rows)]
+
+
+#: What the gateway is judged by, beside its peers: scenario, figure, target.
+_JUDGED = (
+    ("json-max", "requests/s", "headway"),
+    ("json-max", "requests/s", "when_needed"),
+    ("json-max", "requests/s", "slo"),
+    ("streams", "added TTFT p50 us", "headway"),
+    ("streams", "CPU us a chunk", "headway"),
+    ("streams-max", "chunks/s", "headway"),
+    ("json", "added p99 us", "headway"),
+    ("idle", "PSS MiB", "headway"),
+    ("hold", "PSS MiB", "headway"),
+)
+
+
+def _ratios(measured: Measured) -> list[str]:
+    """The figures of `_JUDGED` in units of each peer's."""
+    peers = [peer for peer in PEERS if any(peer in results for results in measured.results.values())]
+    rows = [["in units of", *peers]]
+    for scenario, name, target in _JUDGED:
+        results = measured.results.get(scenario, {})
+        figure = next(each for each in SCENARIOS[scenario].figures if each.name == name)
+        ours = over_passes(figure, target, results)
+        if ours is not None:
+            theirs = [over_passes(figure, peer, results) for peer in peers]
+            rows.append([f"{scenario}: {name}, {target}", *(_ratio(ours, each) for each in theirs)])
+    return aligned(rows) if peers and len(rows) > 1 else []
+
+
+def _ratio(ours: Passes | None, theirs: Passes | None) -> str:
+    comparable = ours is not None and theirs is not None and theirs.median > 0
+    return f"{ours.median / theirs.median:.2f}" if comparable and ours and theirs else "-"
 
 
 def _missing(measured: Measured) -> list[str]:

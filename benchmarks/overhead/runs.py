@@ -13,7 +13,7 @@ from benchmarks.overhead.plan import Result
 from benchmarks.overhead.processes import Cores, StartError, Target
 from benchmarks.overhead.scenarios import Scenario
 
-TARGETS = ("direct", "nginx", "headway")
+TARGETS = ("direct", *processes.PEERS, "headway", *processes.VARIANTS)
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ def measure(
     on_run: Callable[[str], None] = lambda run: None,
 ) -> Measured:
     """Measure; `on_run` gets each run's name before it starts. Every pass starts its processes afresh, and
-    the order of the targets rotates. Raises StartError if anything but nginx does not start."""
+    the order of the targets rotates. Raises StartError if anything but a peer does not start."""
     processes.allow_many_files()
     measured = Measured(Cores.here())
     for number in range(passes):
@@ -45,7 +45,7 @@ def measure(
             running = dict(_start(stack, engine, targets, folder, measured))
             for scenario in scenarios:
                 by_target = measured.results.setdefault(scenario.name, {})
-                names = [name for name in running if name != "direct" or scenario.direct]
+                names = [name for name in running if scenario.is_for(name)]
                 turn = number % len(names) if names else 0
                 for name in names[turn:] + names[:turn]:
                     on_run(f"pass {number + 1}: {scenario.name}, {name}")
@@ -56,9 +56,7 @@ def measure(
 
 def run_count(scenarios: Sequence[Scenario], targets: Sequence[str], passes: int) -> int:
     """How many runs `measure` makes if every target starts."""
-    return passes * sum(
-        len([name for name in targets if name != "direct" or scenario.direct]) for scenario in scenarios
-    )
+    return passes * sum(len([name for name in targets if scenario.is_for(name)]) for scenario in scenarios)
 
 
 def _start(
@@ -71,10 +69,11 @@ def _start(
         own.mkdir()
         if name == "direct":
             yield name, engine
-        elif name == "headway":
-            yield name, stack.enter_context(processes.gateway(engine, own, measured.cores))
-        else:
+        elif name in processes.PEERS:
             try:
-                yield name, stack.enter_context(processes.nginx(engine, own, measured.cores))
+                yield name, stack.enter_context(processes.peer(name, engine, own, measured.cores))
             except StartError as error:
                 measured.missing[name] = str(error)
+        else:
+            fleet = processes.fleet_of(engine, own, name)
+            yield name, stack.enter_context(processes.gateway(fleet, own, measured.cores))

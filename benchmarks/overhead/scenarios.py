@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from benchmarks.overhead.plan import Plan, Result
-from benchmarks.overhead.processes import Target
+from benchmarks.overhead.processes import VARIANTS, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,8 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One load. `direct`: it is measured without a gateway too. `figures` are what it reports."""
+    """One load. `direct`: it is measured without a gateway too; `variants`: with other fleet files too. `figures` are what
+    it reports."""
 
     name: str
     title: str
@@ -31,7 +32,14 @@ class Scenario:
     chunks: int = 16
     pace_us: int = 0
     direct: bool = True
+    variants: bool = False
     fixed_s: float | None = None  # its measured window, whatever duration was asked for
+
+    def is_for(self, target: str) -> bool:
+        """Whether a target is measured with it."""
+        if target == "direct":
+            return self.direct
+        return self.variants or target not in VARIANTS
 
     def plan(self, target: Target, engine: Target, duration_s: float, rate_per_s: float) -> Plan:
         """The load generator's orders."""
@@ -111,6 +119,7 @@ SCENARIOS = {
                 _CPU_A_REQUEST,
             ),
             connections=32,
+            variants=True,
         ),
         Scenario(
             "streams",

@@ -39,7 +39,7 @@ STREAM_HEAD = (
 )
 
 
-def request(port: int, *, stream: bool, chunks: int, pace_us: int = 0) -> bytes:
+def request(port: int, *, stream: bool, chunks: int, pace_us: int = 0, key: str | None = None) -> bytes:
     """A whole HTTP request for `chunks` content events, `pace_us` microseconds apart."""
     body = orjson.dumps(
         {
@@ -52,9 +52,11 @@ def request(port: int, *, stream: bool, chunks: int, pace_us: int = 0) -> bytes:
             "stream": stream,
         }
     )
+    authorization = "" if key is None else f"Authorization: Bearer {key}\r\n"
     head = (
         f"POST {PATH} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
-        f"Accept: {'text/event-stream' if stream else 'application/json'}\r\nContent-Length: {len(body)}\r\n\r\n"
+        f"Accept: {'text/event-stream' if stream else 'application/json'}\r\nContent-Length: {len(body)}\r\n"
+        f"{authorization}\r\n"
     )
     return head.encode() + body
 

@@ -56,6 +56,8 @@ class SimulatedEngine:
         self._profiles = profiles_
         self._due_engine_s = 0.0
         self._gaps: Gaps | None = None
+        self._reported: tuple[int, int, float, float | None, int] | None = None  # what `_report` says
+        self._report = LoadReport()
         self._batching: Engine | None = None
         self._slots: SlotEngine | None = None
         self.restart()
@@ -173,14 +175,24 @@ class SimulatedEngine:
         engine = self._batching
         assert engine is not None  # noqa: S101 (restart made one)
         queries = engine.prefix_queries_total
-        return LoadReport(
-            running=engine.running,
-            waiting=engine.waiting,
-            kv_usage=engine.kv_usage,
-            prefix_hit_rate=engine.prefix_hits_total / queries if queries else None,
-            preemptions_total=engine.preemptions_total,
-            kv_capacity_tokens=engine.kv.total * engine.profile.block_tokens,
+        facts = (
+            engine.running,
+            engine.waiting,
+            engine.kv_usage,
+            engine.prefix_hits_total / queries if queries else None,
+            engine.preemptions_total,
         )
+        if facts != self._reported:
+            running, waiting, kv_usage, prefix_hit_rate, preemptions_total = self._reported = facts
+            self._report = LoadReport(
+                running=running,
+                waiting=waiting,
+                kv_usage=kv_usage,
+                prefix_hit_rate=prefix_hit_rate,
+                preemptions_total=preemptions_total,
+                kv_capacity_tokens=engine.kv.total * engine.profile.block_tokens,
+            )
+        return self._report
 
     def _upstream_names(self, loaded: list[LoadedModel]) -> frozenset[str]:
         return frozenset(self._candidates[each.model].upstream_model for each in loaded)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import log, nan
 from pathlib import Path
 from struct import Struct
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -76,7 +76,7 @@ class Log:
         prediction, output_tokens, attempts = _NO_PREDICTION, 0, len(settlement.attempts)
         if answer is not None:
             prediction, output_tokens = answer.prediction, answer.output_tokens
-            propensity = answer.decision.propensity if attempts == 1 else None  # as in the records
+            propensity = answer.propensity if attempts == 1 else None  # as in the records
             instance = self._instance[answer.candidate.instance]
             model = self._model[answer.candidate.model]
         met = settlement.slo_met
@@ -130,7 +130,8 @@ class Gaps:
 
     def add(self, gap_s: float, count: int) -> None:
         place = round(log(gap_s) * self._BINS_A_LOG)
-        self._counts[place] = self._counts.get(place, 0) + count
+        counts = self._counts
+        counts[place] = counts.get(place, 0) + count
 
     def arrays(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
         """Gaps in seconds, rising, and how many there were of each."""
@@ -139,8 +140,7 @@ class Gaps:
         return gaps_s, np.array([self._counts[place] for place in places], dtype=np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class LoadSample:
+class LoadSample(NamedTuple):
     """One instance at one moment. `in_flight` is the router's count; `kv_usage` is None for an engine with slots."""
 
     at_s: float

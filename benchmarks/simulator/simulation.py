@@ -195,27 +195,30 @@ class Simulation:
                 else:
                     what(now)
             self._events += 1
+        self.scheduler.catch_up()
         return now
 
     # --- the scheduler -------------------------------------------------------------------------------
     def _apply(self, event: Event, now: float) -> None:
-        self._carry_out(self.scheduler.handle(event, now), now)
+        instructions = self.scheduler.respond(event, now)
+        if instructions:
+            self._carry_out(instructions, now)
 
     def _carry_out(self, instructions: Sequence[Instruction], now: float) -> None:
         for instruction in instructions:
             if self._on_instruction is not None:
                 self._on_instruction(instruction, now)
             request = self._requests[instruction.request_id]
-            match instruction:
-                case Dispatch():
-                    self._dispatch(request, instruction, now)
-                case Cancel():
-                    self._cancel(request.attempts[instruction.attempt], now)
-                case Finish():
-                    self._finish(request, instruction)
+            if isinstance(instruction, Dispatch):
+                self._dispatch(request, instruction, now)
+            elif isinstance(instruction, Finish):
+                self._finish(request, instruction)
+            elif isinstance(instruction, Cancel):
+                self._cancel(request.attempts[instruction.attempt], now)
 
     def _arm(self) -> None:
         """Set the scheduler's timer, if it wants an earlier one."""
+        self.scheduler.catch_up()
         at_s = self.scheduler.wake_at
         if at_s is not None and at_s < self._wakes_at:
             self._wakes_at = at_s
@@ -232,10 +235,10 @@ class Simulation:
         request = simulated.arrival.request
         self._requests[request.id] = simulated
         if simulated.index % _TIMED_EVERY:
-            instructions = self.scheduler.handle(Arrived(request), now)
+            instructions = self.scheduler.respond(Arrived(request), now)
         else:
             began = perf_counter()
-            instructions = self.scheduler.handle(Arrived(request), now)
+            instructions = self.scheduler.respond(Arrived(request), now)
             self._decision_s.append(perf_counter() - began)
         self._carry_out(instructions, now)
         self._arm()
@@ -364,6 +367,7 @@ class Simulation:
     # --- instances -----------------------------------------------------------------------------------
     def _probe_round(self, now: float) -> None:
         self._probe_all(now)
+        self.scheduler.catch_up()
         if self.timeline.wanted():
             self.timeline.add(self._samples(now))
         self._arm()
@@ -391,8 +395,9 @@ class Simulation:
         for name in order:  # who came back has what it was sent for that by now
             engine = self.engines[name]
             if not engine.down:
-                self._hand_out(engine, now)  # of a jump under way: the report is of now
-                self._watch(engine)
+                if engine.due is not None:
+                    self._hand_out(engine, now)  # of a jump under way: the report is of now
+                    self._watch(engine)
                 reports.append(LoadReported(name, engine.report(now)))
         for reported in reports:  # what is sent on one report is not in another one yet
             self._apply(reported, now)

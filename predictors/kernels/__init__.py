@@ -13,6 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from predictors.kernels.reference.estimates import AnalyticEstimate, Estimate, analytic_estimates
+from predictors.kernels.reference.histories import InstanceHistory
 from predictors.kernels.reference.latency_networks import (
     LatencyNetwork,
     MemoryNetwork,
@@ -25,6 +26,7 @@ from predictors.kernels.reference.misses import p_miss
 from predictors.kernels.reference.prompt_encoder import Encoder
 from predictors.kernels.reference.quantiles import served_quantiles
 from predictors.kernels.reference.relevance_network import RelevanceHeads, RelevanceNetwork
+from predictors.kernels.reference.residuals import ResidualWindow, Shrinkage, StratifiedResiduals
 
 VARIABLE = "HEADWAY_KERNELS"
 
@@ -33,13 +35,13 @@ def _why_not_native() -> str | None:
     if os.environ.get(VARIABLE) == "numpy":
         return f"{VARIABLE} is numpy"
     try:
-        from predictors.kernels.native import distributions, estimates, networks
+        from predictors.kernels.native import distributions, estimates, histories, networks, residuals
     except ImportError as error:
         reason, _, _ = str(error).partition(" (")
         return f"they are not compiled ({reason})"
     folder = Path(__file__).parent / "native"
-    for module in (distributions, estimates, networks):
-        sources = [folder / "arithmetic.pxd", folder / f"{module.__name__.rpartition('.')[2]}.pyx"]
+    for module in (distributions, estimates, histories, networks, residuals):
+        sources = [*sorted(folder.glob("*.pxd")), folder / f"{module.__name__.rpartition('.')[2]}.pyx"]
         # An installed package has no sources.
         if all(path.is_file() for path in sources) and digest(sources) != module.SOURCE:
             return "they were compiled from other sources: install Headway again (make install)"
@@ -63,6 +65,7 @@ if WHY_NOT_NATIVE is None:
         served_tables,
     )
     from predictors.kernels.native.estimates import analytic_estimates  # type: ignore[no-redef]
+    from predictors.kernels.native.histories import InstanceHistory  # type: ignore[no-redef]
     from predictors.kernels.native.networks import (  # type: ignore[no-redef]
         Encoder,
         LatencyNetwork,
@@ -74,11 +77,16 @@ if WHY_NOT_NATIVE is None:
         memory_rows,
         target_rows,
     )
+    from predictors.kernels.native.residuals import (  # type: ignore[no-redef]
+        ResidualWindow,
+        Shrinkage,
+        StratifiedResiduals,
+    )
 
 __all__ = [
-    "VARIABLE", "WHY_NOT_NATIVE", "AnalyticEstimate", "Encoder", "Estimate", "LatencyNetwork", "LearnedLengths", "LengthFleet",
-    "LengthNetwork", "LengthTable", "MemoryNetwork", "RelevanceHeads", "RelevanceNetwork", "analytic_estimates", "memory_rows",
-    "p_miss", "served_quantiles", "served_tables", "target_rows",
+    "VARIABLE", "WHY_NOT_NATIVE", "AnalyticEstimate", "Encoder", "Estimate", "InstanceHistory", "LatencyNetwork", "LearnedLengths", "LengthFleet",
+    "LengthNetwork", "LengthTable", "MemoryNetwork", "RelevanceHeads", "RelevanceNetwork", "ResidualWindow", "Shrinkage",
+    "StratifiedResiduals", "analytic_estimates", "memory_rows", "p_miss", "served_quantiles", "served_tables", "target_rows",
 ]  # fmt: skip
 
 

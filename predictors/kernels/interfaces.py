@@ -21,7 +21,7 @@ class LogError(Protocol):
 
 
 class ErrorWindow(LogError, Protocol):
-    """A distribution that is read from a window of observed errors (`predictors.online.residuals`)."""
+    """A distribution that is read from a window of observed errors (`predictors.kernels.reference.residuals`)."""
 
     values: list[float]
     bias: float
@@ -97,14 +97,14 @@ class Rate(Protocol):
 
 
 class Windows(Protocol):
-    """The window to read, by stratum of load (`predictors.online.residuals.StratifiedResiduals`)."""
+    """The window to read, by stratum of load (`predictors.kernels.reference.residuals.StratifiedResiduals`)."""
 
     @property
     def windows(self) -> Sequence[ErrorWindow]: ...
 
 
 class Shrinks(Protocol):
-    """How far an estimate is drawn towards its mean (`predictors.online.residuals.Shrinkage`)."""
+    """How far an estimate is drawn towards its mean (`predictors.kernels.reference.residuals.Shrinkage`)."""
 
     def shrunk(self, estimate_s: float) -> float: ...
 

@@ -37,6 +37,9 @@ _ARRAYS = {
 #: Tables with a row for each of some names or ids, and the number of further rows.
 _TABLES = {"grams": ("gram_table", 1), "words": ("word_table", 1), "models": ("model_table", 0), "families": ("family_table", 1)}  # fmt: skip
 
+#: The arrays that are read for each new set of models; the network has taken what it needs of the others.
+_EMBEDDINGS = ("model_table", "model_spread", "family_table", "family_spread")
+
 
 class LengthModel:
     """A trained length predictor; see the module's docstring."""
@@ -44,7 +47,7 @@ class LengthModel:
     def __init__(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         self.name = name
         self._network = LengthNetwork(arrays)
-        self._arrays = arrays
+        self._arrays = {name: arrays[name] for name in _EMBEDDINGS}
         self._models = {str(key): row for row, key in enumerate(arrays["models"])}
         # The last row of the family table is that of an unknown family.
         self._families = {str(key): row for row, key in enumerate(arrays["families"])}

@@ -6,16 +6,15 @@ from collections import deque
 from math import exp
 
 from predictors.analytic.physical import GENERIC_PROFILE, TPOT_STRATA, TTFT_STRATA, PrefillRate, StepCosts
+from predictors.kernels import InstanceHistory, Shrinkage, StratifiedResiduals
 from predictors.kernels.interfaces import LogError
 from predictors.kernels.levels import P95
 from predictors.kernels.reference.estimates import Estimate
 from predictors.kernels.reference.quantiles import Distribution
-from predictors.learned.latency.history import InstanceHistory
 from predictors.online.calibration import GroupCalibration
 from predictors.online.coverage import Coverage
 from predictors.online.model_lengths import ModelLengths
 from predictors.online.prediction import OnlinePrediction, Quantiles
-from predictors.online.residuals import Shrinkage, StratifiedResiduals
 from router.core.profile import EngineProfile
 from router.core.state import Instance
 from router.core.types import Request

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from predictors.analytic.physical import PrefillRate
-from predictors.kernels import LearnedLengths
-from predictors.learned.latency.history import InstanceHistory
+from predictors.kernels import InstanceHistory, LearnedLengths
 from predictors.learned.models import Models
 from predictors.online.calibration import GroupCalibration, Trust
 from predictors.online.candidate_stats import CandidateStats, PendingTtft
@@ -63,9 +62,9 @@ class FleetStats:
 
     def history(self, instance: str) -> InstanceHistory:
         """The history of an instance, for the latency model."""
-        history = self.histories.get(instance)
+        history, model = self.histories.get(instance), self.models.latency
         if history is None:
-            history = self.histories[instance] = InstanceHistory(self.models.latency)
+            history = self.histories[instance] = InstanceHistory(None if model is None else model.network)
         return history
 
     def coverage(self) -> dict[str, dict[str, float | None]]:

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from predictors.kernels import InstanceHistory
 from predictors.kernels.levels import TAUS
 from predictors.learned.latency.features import EVENT_FEATURES, TARGET_FEATURES
-from predictors.learned.latency.history import InstanceHistory
 from predictors.learned.latency.model import LatencyModel
 from predictors.learned.models import Models
 from predictors.learned.trees import TREE_FEATURES, TreeModel, tree_row

@@ -1,18 +1,16 @@
-"""The effects of an attempt's start and end: on its instance's work and health, its request's money, and the predictor."""
+"""The effects of an attempt's start and end: on its instance's work and health, and on its request's money."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from dataclasses import replace
 
 from router.core import health
 from router.core.deciding import Decided
 from router.core.events import Failure, FailureKind
-from router.core.interfaces import Predictor
 from router.core.request_state import AttemptPhase, AttemptState, RequestState
 from router.core.settings import SchedulerSettings
 from router.core.settlement import bill
-from router.core.types import EndedHow
+from router.core.types import EndedHow, Request
 
 #: Statuses that depend on the request or the load, and not on the instance's health.
 NO_FAULT = frozenset({408, 413, 414, 415, 429, 431, 503})
@@ -20,54 +18,47 @@ NO_FAULT = frozenset({408, 413, 414, 415, 429, 431, 503})
 _ERROR_CHARS = 300
 
 
-def start(
-    state: RequestState, decided: Decided, confidence: float, predictor: Predictor, now: float, *, hedge: bool
-) -> AttemptState:
-    """Create and count an attempt at the chosen candidate. It may start if its phase is PREFILL."""
-    request, prediction = state.request, decided.prediction
-    candidate, instance = decided.option.candidate, decided.option.instance
-    promised_tpot_s = None if request.slo is None else request.slo.tpot_s
-    if (prediction.p_miss or 0.0) > confidence:
-        promised_tpot_s = None  # the target will probably be missed anyway
+def start(state: RequestState, decided: Decided, now: float, *, hedge: bool) -> AttemptState:
+    """Create an attempt at the chosen candidate. It may start if its phase is PREFILL. `count` follows."""
+    request, option, money = state.request, decided.option, state.money
+    candidate = option.candidate
     attempt = AttemptState(
         len(state.attempts) + 1,
         candidate,
-        instance,
-        prediction,
-        decided.decision,
-        state.money.output_bound(candidate),
+        option.instance,
+        decided,
+        money.output_bound(candidate),
         hedge,
         now,
         request.prompt_tokens,
-        int(prediction.output_tokens_p50 or 0.0),
-        promised_tpot_s,
     )
     state.attempts.append(attempt)
     state.under_way.append(attempt)
     state.tried.add((candidate.instance, candidate.model))
     state.placed = candidate
-    instance.dispatched(request.prompt_tokens)
-    if promised_tpot_s is not None:
-        insort(instance.promised_tpot_s, promised_tpot_s)
-    predictor.observe_dispatch(request, candidate, instance, prediction, now)
-    if not state.money.begin(attempt.number, candidate, attempt.bound):
+    if not money.begin(attempt.number, candidate, attempt.bound):
         attempt.phase = AttemptPhase.FUNDING
     return attempt
 
 
-def first_token(state: RequestState, attempt: AttemptState, predictor: Predictor, now: float) -> None:
+def count(request: Request, attempt: AttemptState, confidence: float) -> None:
+    """Count an attempt at its instance from now on."""
+    prediction = attempt.prediction
+    attempt.expected_output_tokens = int(prediction.output_tokens_p50 or 0.0)
+    instance = attempt.instance
+    instance.dispatched(attempt.pending_tokens)
+    slo = request.slo
+    # A target that will probably be missed anyway is no promise.
+    if slo is not None and slo.tpot_s is not None and (prediction.p_miss or 0.0) <= confidence:
+        attempt.promised_tpot_s = slo.tpot_s
+        insort(instance.promised_tpot_s, slo.tpot_s)
+
+
+def first_token(attempt: AttemptState, now: float) -> None:
     """An attempt has its first token and decodes from now on."""
     attempt.first_token_at = now
     attempt.phase = AttemptPhase.DECODING
     attempt.instance.first_token(attempt.pending_tokens, attempt.expected_output_tokens)
-    predictor.observe_ttft(
-        state.request,
-        attempt.candidate,
-        attempt.instance,
-        attempt.prediction,
-        now - attempt.dispatched_at,
-        now,
-    )
 
 
 def assume_first_token(attempt: AttemptState) -> None:
@@ -78,34 +69,16 @@ def assume_first_token(attempt: AttemptState) -> None:
         attempt.instance.first_token(attempt.pending_tokens, attempt.expected_output_tokens)
 
 
-def succeed(
-    state: RequestState, attempt: AttemptState, predictor: Predictor, tpot_s: float | None, now: float
-) -> None:
+def succeed(state: RequestState, attempt: AttemptState, now: float) -> None:
     """An attempt has given its complete answer."""
     health.answered(attempt.instance)
     _release(state, attempt, EndedHow.OK, now)
-    request = state.request
-    if attempt.bound.max_tokens != request.max_tokens and request.decodes:
-        request = replace(
-            request, max_tokens=attempt.bound.max_tokens
-        )  # without its bound the answer might have been longer
-    predictor.observe_end(
-        request,
-        attempt.candidate,
-        attempt.instance,
-        attempt.prediction,
-        attempt.output_tokens,
-        attempt.prompt_tokens,
-        tpot_s,
-        now,
-    )
 
 
 def lose(
     state: RequestState,
     attempt: AttemptState,
     how: EndedHow,
-    predictor: Predictor,
     now: float,
     *,
     sent: bool,
@@ -114,15 +87,6 @@ def lose(
     """An attempt has ended without a complete answer. `sent`: the engine got the request; `too_large`: its answer was
     larger than the router reads."""
     _release(state, attempt, how, now, sent=sent, too_large=too_large)
-    predictor.observe_loss(
-        state.request,
-        attempt.candidate,
-        attempt.instance,
-        attempt.prediction,
-        now - attempt.dispatched_at,
-        attempt.decoding,
-        now,
-    )
 
 
 def count_failure(

@@ -21,18 +21,22 @@ class DeadlineHeap:
 
     `known` has the ids of open requests as its keys; its values are not read."""
 
-    __slots__ = ("_entries",)
+    __slots__ = ("_entries", "_known")
 
-    def __init__(self) -> None:
+    def __init__(self, known: Mapping[str, Any]) -> None:
+        self._known = known
         self._entries: list[tuple[float, str, int]] = []
 
     def add(self, at: float, request_id: str, number: int = 0) -> None:
         """Add an entry that is due at `at`."""
-        heapq.heappush(self._entries, (at, request_id, number))
-
-    def next_at(self, known: Mapping[str, Any]) -> float:
-        """When the first entry of an open request is due; infinity if there is none."""
         entries = self._entries
+        heapq.heappush(entries, (at, request_id, number))
+        if len(entries) > _LEAST_TO_SWEEP and len(entries) > 4 * len(self._known):
+            self._sweep()
+
+    def next_at(self) -> float:
+        """When the first entry of an open request is due; infinity if there is none."""
+        entries, known = self._entries, self._known
         while entries and entries[0][1] not in known:
             heapq.heappop(entries)
         return entries[0][0] if entries else math.inf
@@ -44,9 +48,7 @@ class DeadlineHeap:
             _, request_id, number = heapq.heappop(self._entries)
             yield request_id, number
 
-    def sweep(self, known: Mapping[str, Any]) -> None:
-        """Remove the entries of closed requests if they are the majority."""
-        entries = self._entries
-        if len(entries) > _LEAST_TO_SWEEP and len(entries) > 4 * len(known):
-            self._entries = [entry for entry in entries if entry[1] in known]
-            heapq.heapify(self._entries)
+    def _sweep(self) -> None:
+        """Remove the entries of closed requests."""
+        self._entries = [entry for entry in self._entries if entry[1] in self._known]
+        heapq.heapify(self._entries)

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
-from typing import NamedTuple
 
-from router.core.interfaces import Choice, Option, Policy, Predictor
+from router.core.interfaces import Choice, Option, Options, Policy, Predictor
+from router.core.state import Load, load_features, load_of
 from router.core.types import Candidate, Considered, Decision, Prediction, Request
 
 EXPLORED = "passed over to explore"
 
 
-class Decided(NamedTuple):
-    """A decision. `Policy.placed` gets its `options` and `choice` at the dispatch. `prediction` is that of the chosen
-    option."""
+@dataclass(slots=True, eq=False)
+class Decided:
+    """A decision of `policy` at `at_s` among `options`. `Policy.placed` gets `options` and `choice` at the dispatch.
+    `busy` and `passed_over` could not be chosen. `loads` are the loads of the options' instances, as `state.load_of` has them.
 
-    decision: Decision
+    A policy that uses no predictions does not wait for one: `Decider.complete` adds that of the chosen option and `loads`,
+    before anything changes at the instances."""
+
+    policy: str
+    at_s: float
     options: Sequence[Option]
     choice: Choice
-    prediction: Prediction
+    busy: Sequence[Option]
+    passed_over: Sequence[tuple[Candidate, str]]
+    loads: Sequence[Load] = ()
 
     @property
     def option(self) -> Option:
@@ -27,9 +35,25 @@ class Decided(NamedTuple):
         return self.options[self.choice.index]
 
     @property
-    def deferred(self) -> bool:
-        """True if the policy advises to queue the request and decide again."""
-        return self.choice.defer
+    def decision(self) -> Decision:
+        """All of it, as it is recorded."""
+        choice = self.choice
+        considered = [
+            Considered(each.candidate, each.prediction, score, reason)
+            for each, score, reason in zip(self.options, choice.scores, choice.reasons, strict=True)
+        ]
+        considered += [
+            Considered(each.candidate, each.prediction, None, "no free slot") for each in self.busy
+        ]
+        considered += [Considered(candidate, None, None, reason) for candidate, reason in self.passed_over]
+        return Decision(
+            self.policy,
+            self.at_s,
+            choice.index,
+            tuple(considered),
+            choice.propensity,
+            tuple([load_features(load, self.at_s) for load in self.loads]),
+        )
 
 
 class Decider:
@@ -50,15 +74,18 @@ class Decider:
         options: Sequence[Option],
         now: float,
         *,
-        busy: Iterable[Option] = (),
-        passed_over: Iterable[tuple[Candidate, str]] = (),
+        busy: Sequence[Option] = (),
+        passed_over: Sequence[tuple[Candidate, str]] = (),
         dry: bool = False,
     ) -> Decided:
-        """Choose among `options` (at least one). The decision also lists `busy` and `passed_over`. A `dry` run always
-        predicts, never explores, and leaves the generator unchanged: it draws what the next real decision would."""
+        """Choose among `options` (at least one); `complete` must follow before anything changes. The decision also lists
+        `busy` and `passed_over`. A `dry` run always predicts, never explores, and leaves the generator unchanged: it draws
+        what the next real decision would."""
         policy = self.policies[request.policy]
         if (policy.predicts or dry) and options[0].prediction is None:
-            self.predictor.predict_all(request, options, now)
+            columns = self.predictor.predict_all(request, options, now)
+            if columns is not None:
+                options = Options(options, columns)
         if request.seed is not None:
             rng = Random(request.seed)
         elif dry:
@@ -72,26 +99,17 @@ class Decider:
             choice = self._explored(
                 choice, rng if request.seed is None else Random(f"{request.seed}/explore")
             )
-        option = options[choice.index]
+        return Decided(request.policy, now, options, choice, busy, passed_over)
+
+    def complete(self, request: Request, decided: Decided) -> Prediction:
+        """Add what the choice did not need; returns the prediction of the chosen option."""
+        option = decided.option
+        decided.loads = [load_of(each.instance) for each in decided.options]
         prediction = option.prediction
         if prediction is None:
-            prediction = self.predictor.predict(request, option.candidate, option.instance, now)
+            prediction = self.predictor.predict(request, option.candidate, option.instance, decided.at_s)
             option.prediction = prediction
-        considered = [
-            Considered(each.candidate, each.prediction, score, reason)
-            for each, score, reason in zip(options, choice.scores, choice.reasons, strict=True)
-        ]
-        considered += [Considered(each.candidate, each.prediction, None, "no free slot") for each in busy]
-        considered += [Considered(candidate, None, None, reason) for candidate, reason in passed_over]
-        decision = Decision(
-            request.policy,
-            now,
-            choice.index,
-            tuple(considered),
-            choice.propensity,
-            tuple(each.instance.load_features(now) for each in options),
-        )
-        return Decided(decision, options, choice, prediction)
+        return prediction
 
     def _explored(self, choice: Choice, rng: Random) -> Choice:
         """With probability `explore`, a uniform draw from the choice and its alternatives. The propensity includes this

@@ -78,6 +78,11 @@ def eligible(
 ) -> Eligible:
     """Sort the candidates of `models` by what they can do for `request` at `now`. `money` says what it can still pay.
     A quality floor is checked against `qualities`, without them against the priors."""
+    models = tuple(models)
+    if not (request.needs or tried or money.is_bounded or request.min_quality is not None):
+        found = _by_state(request, models, instances_by_model, now)
+        if found.free or found.busy:
+            return found
     free: list[Option] = []
     busy: list[Option] = []
     out: list[tuple[Candidate, str]] = []
@@ -91,7 +96,6 @@ def eligible(
     need_tokens = (request.longest_prompt_tokens or request.prompt_tokens) + (1 if request.decodes else 0)
     poor: set[tuple[str, str]] = set()
     best_quality = None
-    models = tuple(models)
     if request.min_quality is not None:
         poor, best_quality = _below(request, request.min_quality, models, instances_by_model, qualities)
     for model in models:
@@ -120,12 +124,8 @@ def eligible(
             affordable = True
             if (candidate.instance, model) in tried:
                 out.append((candidate, "already tried"))
-            elif instance.draining:
-                out.append((candidate, "draining"))
-            elif not instance.healthy:
-                out.append((candidate, "unhealthy"))
-            elif instance.ejected_for and request.owner in instance.ejected_for:
-                out.append((candidate, "requests of this key fail there"))
+            elif why := _out_of_service(request, instance):
+                out.append((candidate, why))
             elif free_slots(instance, now) < 1:
                 busy.append(Option(candidate, instance))
             else:
@@ -139,6 +139,59 @@ def eligible(
         else:
             refusal = _refusal(request, bool(out), fits, good, affordable, over_budget, best_quality)
     return Eligible(free, busy, out, refusal)
+
+
+def _by_state(
+    request: Request,
+    models: tuple[str, ...],
+    instances_by_model: Mapping[str, Mapping[str, Instance]],
+    now: float,
+) -> Eligible:
+    """`eligible` for a request to which only the contexts and the instances' states matter, without the refusal."""
+    free: list[Option] = []
+    busy: list[Option] = []
+    out: list[tuple[Candidate, str]] = []
+    prompt_tokens = request.prompt_tokens
+    need_tokens = (request.longest_prompt_tokens or prompt_tokens) + (1 if request.decodes else 0)
+    max_tokens = request.max_tokens
+    tight = False
+    for model in models:
+        for instance in instances_by_model.get(model, {}).values():
+            candidate = instance.candidates[model]
+            context_tokens = candidate.context_tokens
+            if context_tokens is not None:
+                if need_tokens > context_tokens:
+                    out.append((candidate, f"context of {context_tokens} tokens is too short"))
+                    continue
+                if max_tokens is not None and prompt_tokens + max_tokens > context_tokens:
+                    tight = True
+            if instance.draining or not instance.healthy or instance.ejected_for:
+                why = _out_of_service(request, instance)
+                if why is not None:
+                    out.append((candidate, why))
+                    continue
+            if (
+                instance.max_concurrency is None
+                and instance.returned_at is None
+                and not instance.report.waiting
+            ) or free_slots(instance, now) >= 1:
+                free.append(Option(candidate, instance))
+            else:
+                busy.append(Option(candidate, instance))
+    if tight and max_tokens is not None:
+        free = _roomy(free, prompt_tokens + max_tokens, out)
+    return Eligible(free, busy, out, None)
+
+
+def _out_of_service(request: Request, instance: Instance) -> str | None:
+    """Why an instance takes no request of this owner now; None if it does."""
+    if instance.draining:
+        return "draining"
+    if not instance.healthy:
+        return "unhealthy"
+    if instance.ejected_for and request.owner in instance.ejected_for:
+        return "requests of this key fail there"
+    return None
 
 
 def _below(

@@ -46,6 +46,7 @@ from typing import NamedTuple, Protocol
 
 from router.core.money.account import OutputBound
 from router.core.money.reservation import Allowance, Funding
+from router.core.request_state import AttemptState
 from router.core.settings import SchedulerSettings
 from router.core.settlement import Settlement
 from router.core.state import Instance, Work
@@ -254,17 +255,27 @@ Event = (
 class Dispatch(NamedTuple):
     """Send the request to a candidate. `bound` limits the length of its answer, `allowance` what it may cost for now
     (None: no budget bounds it). `hedge`: it is a second attempt beside a running one; when one of them gives its first
-    token, `Cancel` ends the other one. `streams`: the engine is to stream its answer; if not, no `FirstToken` comes."""
+    token, `Cancel` ends the other one. `streams`: the engine is to stream its answer; if not, no `FirstToken` comes.
+    `state` is the scheduler's state of the attempt, to be read only."""
 
     request_id: str
     attempt: int
     candidate: Candidate
     bound: OutputBound
-    prediction: Prediction
-    decision: Decision
+    state: AttemptState
     allowance: Allowance | None = None
     hedge: bool = False
     streams: bool = True
+
+    @property
+    def prediction(self) -> Prediction:
+        """The prediction for this dispatch, known after `Scheduler.catch_up`."""
+        return self.state.prediction
+
+    @property
+    def decision(self) -> Decision:
+        """The decision for this candidate, complete after `Scheduler.catch_up`."""
+        return self.state.decision
 
 
 class Cancel(NamedTuple):

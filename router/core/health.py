@@ -67,7 +67,8 @@ def request_failed(instance: Instance, owner: str | None, eject_after: int, retu
 def answered(instance: Instance) -> None:
     """Record a request that the instance answered completely."""
     instance.connect_failures = 0
-    instance.request_failures.clear()
+    if instance.request_failures:
+        instance.request_failures.clear()
 
 
 def ejected_elsewhere(instance: Instance, now: float) -> bool:

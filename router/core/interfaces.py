@@ -21,6 +21,16 @@ class Option:
     prediction: Prediction | None = None
 
 
+class Options(list[Option]):
+    """Options with their predictions by column too."""
+
+    __slots__ = ("columns",)
+
+    def __init__(self, options: Sequence[Option], columns: PredictionColumns) -> None:
+        super().__init__(options)
+        self.columns = columns
+
+
 @dataclass(slots=True)
 class Choice:
     """What a policy decided.
@@ -96,6 +106,26 @@ class TargetHolder(Protocol):
         ...
 
 
+class PredictionColumns(Protocol):
+    """The predictions of all options, in their order: by name of a value (`router.core.types.Prediction`), the values of all.
+    Reading a column is cheaper than reading the value of each prediction."""
+
+    @property
+    def p_miss(self) -> Sequence[float | None]: ...
+    @property
+    def ttft_s_p50(self) -> Sequence[float | None]: ...
+    @property
+    def tpot_s(self) -> Sequence[float | None]: ...
+    @property
+    def e2e_s_mean(self) -> Sequence[float | None]: ...
+    @property
+    def output_tokens_mean(self) -> Sequence[float | None]: ...
+    @property
+    def cost_usd(self) -> Sequence[float | None]: ...
+    @property
+    def quality(self) -> Sequence[float | None]: ...
+
+
 class Predictor(Protocol):
     """Predicts how a candidate would serve a request, and learns from the outcome.
 
@@ -111,8 +141,11 @@ class Predictor(Protocol):
         """The prediction for a dispatch of the request to `candidate` at `now`."""
         ...
 
-    def predict_all(self, request: Request, options: Sequence[Option], now: float) -> None:
-        """Set `Option.prediction` of every option; cheaper than one call each."""
+    def predict_all(
+        self, request: Request, options: Sequence[Option], now: float
+    ) -> PredictionColumns | None:
+        """Set `Option.prediction` of every option; cheaper than one call each. Returns the same values by column, if the
+        predictor has them."""
         ...
 
     def qualities(self, request: Request, candidates: Sequence[Candidate]) -> Sequence[float | None]:

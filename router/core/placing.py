@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from router.core.money.account import RequestMoney
 from router.core.queue import Waiting
 from router.core.request_state import AttemptState, RequestPhase, RequestState
 from router.core.settings import SchedulerSettings
-from router.core.types import Candidate, Decision, Request
+from router.core.types import Candidate, Decision, Prediction, Request
 from router.core.waiting_room import WaitingRoom
 
 #: A request is no longer deferred after this share of its time.
@@ -50,6 +50,7 @@ class Placer:
         self.fleet = fleet
         self.waiting = WaitingRoom()
         self.usual_tokens = 256.0  # a start value, until there are answers
+        self.predictor = predictor
         self._decider = Decider(policies, predictor, rng)
         self.settings = settings
 
@@ -61,14 +62,6 @@ class Placer:
     def settings(self, settings: SchedulerSettings) -> None:
         self._settings = settings
         self._decider.explore = settings.explore
-
-    @property
-    def predictor(self) -> Predictor:
-        return self._decider.predictor
-
-    @predictor.setter
-    def predictor(self, predictor: Predictor) -> None:
-        self._decider.predictor = predictor
 
     # --- decisions -----------------------------------------------------------------------------------
     def place(self, state: RequestState, now: float) -> Placement:
@@ -82,13 +75,20 @@ class Placer:
             return found.refusal
         if not found.free:
             return self._wait(state, found.busy, now, deferred=False)
-        options = self._admitted(request, found.free, found.passed_over, now)
-        if isinstance(options, Refusal):
-            return options
+        options = found.free
+        if request.hard:
+            admitted = self._admitted(request, options, found.passed_over, now)
+            if isinstance(admitted, Refusal):
+                return admitted
+            options = admitted
         decided = self._decider.decide(request, options, now, busy=found.busy, passed_over=found.passed_over)
-        if decided.deferred and not request.hard and self._may_wait(state, now):
+        if decided.choice.defer and not request.hard and self._may_wait(state, now):
             return self._wait(state, found.free, now, deferred=True)
         return decided
+
+    def complete(self, request: Request, decided: Decided) -> Prediction:
+        """Add what a choice did not need (`Decider.complete`)."""
+        return self._decider.complete(request, decided)
 
     def hedge(self, state: RequestState, attempt: AttemptState, now: float) -> Decided | None:
         """Where a second attempt beside a late first one goes; None if none pays."""
@@ -113,6 +113,7 @@ class Placer:
         if isinstance(options, Refusal):
             raise options
         decided = self._decider.decide(request, options, now, passed_over=found.passed_over, dry=True)
+        self._decider.complete(request, decided)
         return decided.decision
 
     def eligible(self, state: RequestState, now: float) -> Eligible:
@@ -128,7 +129,7 @@ class Placer:
                     return other
         return found
 
-    def _candidates(self, state: RequestState, models: Iterable[str], now: float) -> Eligible:
+    def _candidates(self, state: RequestState, models: tuple[str, ...], now: float) -> Eligible:
         return eligible(
             state.request,
             models,

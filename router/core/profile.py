@@ -69,13 +69,13 @@ class EngineProfile:
         """Seconds to prefill one prompt on an idle engine in chunks of `max_batched_tokens`. `cached_tokens` of it are
         in the prefix cache."""
         new = max(1, prompt_tokens - cached_tokens)
-        chunks, rest = 0, new
-        linear_s = 0.0
-        if new >= self.max_batched_tokens:
+        if new < self.max_batched_tokens:
+            chunks, linear_s = 1, max(self.floor_s, new * self.per_token_s)
+        else:
             chunks, rest = divmod(new, self.max_batched_tokens)
             linear_s = chunks * max(self.floor_s, self.max_batched_tokens * self.per_token_s)
-        if rest:
-            linear_s += max(self.floor_s, rest * self.per_token_s)
-            chunks += 1
+            if rest:
+                linear_s += max(self.floor_s, rest * self.per_token_s)
+                chunks += 1
         pairs = new * (cached_tokens + (new + 1) / 2)
         return chunks * self.overhead_s + linear_s + pairs * self.per_pair_s + new * self.per_token_extra_s

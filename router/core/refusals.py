@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from router.core.errors import Refusal
 from router.core.interfaces import Option
-from router.core.types import Outcome, Request
+from router.core.request_state import AttemptState
+from router.core.types import EndedHow, Outcome, Request
 
 _LEAST_S, _MOST_S = 1.0, 60.0
 
@@ -73,14 +74,14 @@ def overloaded(retry_after_s: float) -> Refusal:
     )
 
 
-def failed(attempts: int) -> Refusal:
-    """Every attempt failed upstream."""
-    return Refusal(
-        502,
-        "upstream_error",
-        f"Every attempt failed upstream ({attempts} tried).",
-        Outcome.BACKEND_ERROR,
+def failed(attempts: Iterable[AttemptState]) -> Refusal:
+    """Every attempt failed upstream. The message names each one's instance and error, which has no prompt and no secret."""
+    errors = "; ".join(
+        f"{each.candidate.instance}: {each.error or 'no reason given'}"
+        for each in attempts
+        if each.ended_how is EndedHow.FAILED
     )
+    return Refusal(502, "upstream_error", f"Every attempt failed upstream: {errors}.", Outcome.BACKEND_ERROR)
 
 
 def expired(after_s: float, outcome: Outcome, by_e2e: bool) -> Refusal:

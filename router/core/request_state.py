@@ -29,10 +29,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from router.core.deciding import Decided
 from router.core.errors import Refusal
 from router.core.money.account import OutputBound, RequestMoney
 from router.core.state import Instance
 from router.core.types import Candidate, Decision, EndedHow, Outcome, Prediction, Request
+
+#: The prediction of an attempt that has none (yet).
+NO_PREDICTION = Prediction()
 
 
 class RequestPhase(Enum):
@@ -57,8 +61,9 @@ class AttemptPhase(Enum):
 class AttemptState:
     """One attempt. Times are on the driver's clock in seconds.
 
-    `number` counts the request's attempts from 1. `expected_output_tokens` and `promised_tpot_s` (its TPOT target, if
-    it can be met) are its part of the instance's work. `assumed_decoding`: it is not streamed, and has counted there as
+    `number` counts the request's attempts from 1. `prediction` is that of its dispatch. `expected_output_tokens` and
+    `promised_tpot_s` (its TPOT target, if it can be met) are its part of the instance's work. These three are known once
+    it is counted there (`attempts.count`). `assumed_decoding`: it is not streamed, and has counted there as
     decoding since its first token was expected. The fields after `first_token_at` are set at its end:
     `output_tokens` and `prompt_tokens` are the engine's counts (None: it sent none), `billed` says whether the engine
     is paid for it.
@@ -67,13 +72,13 @@ class AttemptState:
     number: int
     candidate: Candidate
     instance: Instance
-    prediction: Prediction
-    decision: Decision
+    decided: Decided
     bound: OutputBound
     hedge: bool
     dispatched_at: float
     pending_tokens: int
-    expected_output_tokens: int
+    prediction: Prediction = NO_PREDICTION
+    expected_output_tokens: int = 0
     promised_tpot_s: float | None = None
     phase: AttemptPhase = AttemptPhase.PREFILL
     assumed_decoding: bool = False
@@ -85,6 +90,16 @@ class AttemptState:
     cost_usd: float = 0.0
     billed: bool = False
     error: str | None = None
+
+    @property
+    def decision(self) -> Decision:
+        """The decision for this candidate."""
+        return self.decided.decision
+
+    @property
+    def propensity(self) -> float:
+        """The probability with which the policy chose this candidate."""
+        return self.decided.choice.propensity
 
     @property
     def decoding(self) -> bool:

@@ -18,14 +18,21 @@ described in `router.core.request_state`, their parts are elsewhere: who may tak
 `placing`, one decision in `deciding`, who waits in `waiting_room`, what an attempt's start and end change in `attempts`, money in
 `money`, when a hedge pays in `hedging`, how an end counts in `settlement`.
 
+Instructions come first: `respond` returns them before the predictor and the policies have learned from the event, and
+before a prediction is made that the decision did not use. What is postponed so is done by `catch_up`, which the driver calls
+once it has carried out the instructions, and in any case before anything else changes: so each step sees the same state as
+if nothing had been postponed, and gives the same result. No such step makes an instruction. One that fails is reported
+(`on_fault`), and nothing else is lost by it.
+
 The driver keeps one timer, set to `wake_at`, and answers it with `Tick`.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -96,6 +103,7 @@ class Scheduler:
         self.policies = policies
         self._rng = rng or Random()
         self.settings = settings or SchedulerSettings()
+        self.predictor = predictor
         self._placer = Placer(Fleet(instances), policies, predictor, self.settings, self._rng)
         self._waiting = self._placer.waiting
         self._targets = targets
@@ -105,16 +113,21 @@ class Scheduler:
         self._awaiting_until = (
             -math.inf
         )  # the latest time limit of all requests that were in `_awaiting` together
-        self._deadlines = DeadlineHeap()  # hard SLOs
-        self._hedges = DeadlineHeap()  # when an attempt, by its number, becomes late
-        self._unseen = DeadlineHeap()  # when the first token is expected of an attempt that is not streamed
+        self._deadlines = DeadlineHeap(self._requests)  # hard SLOs
+        self._hedges = DeadlineHeap(self._awaiting)  # when an attempt, by its number, becomes late
+        self._unseen = DeadlineHeap(
+            self._requests
+        )  # when the first token is expected of an attempt that is not streamed
         self._unseen_at = math.inf  # the first of these
         self._arrivals = 0
         self._hedged = 0
         self._now = 0.0
         self._out: list[Instruction] = []
-        #: Called with an error of a policy or a predictor. It ends only the request that was being placed; the event's
-        #: instructions for other requests stay. None: the error is raised.
+        #: What `catch_up` does, in this order. Such a step reads the state as it is when it is added, so whatever changes the
+        #: state catches up first.
+        self._postponed: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        #: Called with an error of a policy or a predictor. It ends only the request that was being placed, and none if it
+        #: was learning; the event's instructions for other requests stay. None: the error is raised.
         self.on_fault: Callable[[Exception], None] | None = None
         self._handlers: dict[type, Callable[[Any, float], None]] = {
             Arrived: self._arrived,
@@ -138,14 +151,6 @@ class Scheduler:
         }
 
     # --- what drivers read ---------------------------------------------------------------------------
-    @property
-    def predictor(self) -> Predictor:
-        return self._placer.predictor
-
-    @predictor.setter
-    def predictor(self, predictor: Predictor) -> None:
-        self._placer.predictor = predictor
-
     @property
     def fleet(self) -> Fleet:
         return self._placer.fleet
@@ -181,7 +186,7 @@ class Scheduler:
     @property
     def wake_at(self) -> float | None:
         """When the driver must send the next `Tick`; None for never."""
-        at = min(self._deadlines.next_at(self._requests), self._hedges.next_at(self._awaiting))
+        at = min(self._deadlines.next_at(), self._hedges.next_at())
         if self._awaiting:
             at = min(at, next(iter(self._awaiting.values())).request.expires_at)
         if self._waiting:
@@ -192,11 +197,22 @@ class Scheduler:
 
     def decide(self, request: Request, now: float) -> Decision:
         """A dry run: what would be done with `request` now. Changes nothing. Raises Refusal."""
+        self.catch_up()
         return self._placer.dry_run(request, now)
 
     # --- events --------------------------------------------------------------------------------------
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """Handle one event at time `now` (in seconds; it never goes back). Returns the instructions, in their order."""
+        out = self.respond(event, now)
+        if self._postponed:
+            self.catch_up()
+        return out
+
+    def respond(self, event: Event, now: float) -> list[Instruction]:
+        """`handle`, but for what can wait until the instructions are carried out. `catch_up` must follow before anybody
+        reads the state."""
+        if self._postponed:
+            self.catch_up()
         self._now = now
         out: list[Instruction] = []
         self._out = out
@@ -204,6 +220,21 @@ class Scheduler:
             self._assume_first_tokens(now)
         self._handlers[type(event)](event, now)
         return out
+
+    def catch_up(self) -> None:
+        """Do what was postponed, in its order."""
+        postponed = self._postponed
+        for entry in postponed:
+            step, arguments = entry
+            try:
+                step(*arguments)
+            except Exception as error:
+                if self.on_fault is None:
+                    while postponed.popleft() is not entry:
+                        pass
+                    raise
+                self.on_fault(error)
+        postponed.clear()
 
     def _arrived(self, event: Arrived, now: float) -> None:
         self._arrivals += 1
@@ -215,6 +246,7 @@ class Scheduler:
         # already wait get these first.
         if self._waiting and (self.fleet.returning() or self._waiting.due(state.models, now)):
             self._serve_queue(now)
+            self.catch_up()
         try:
             self._carry_out(state, self._placer.place(state, now), now)
         except Exception as error:  # noqa: BLE001 (reported by `_fault`)
@@ -225,8 +257,22 @@ class Scheduler:
         if state is None or attempt is None or attempt.phase is not AttemptPhase.PREFILL:
             return
         self._awaiting.pop(event.request_id, None)
-        attempts.blame(state, self.settings, answered=True)
-        attempts.first_token(state, attempt, self.predictor, now)
+        if state.failed_at:
+            attempts.blame(state, self.settings, answered=True)
+        attempts.first_token(attempt, now)
+        self._postponed.append(
+            (
+                self.predictor.observe_ttft,
+                (
+                    state.request,
+                    attempt.candidate,
+                    attempt.instance,
+                    attempt.prediction,
+                    now - attempt.dispatched_at,
+                    now,
+                ),
+            )
+        )
         if len(state.under_way) > 1:
             for other in list(state.under_way):
                 if other is not attempt:
@@ -284,7 +330,7 @@ class Scheduler:
             self._succeed(state, attempt, event, now)
         else:
             too_large = failure is not None and failure.kind is FailureKind.TOO_LARGE
-            attempts.lose(state, attempt, how, self.predictor, now, sent=event.sent, too_large=too_large)
+            self._lose(state, attempt, how, now, sent=event.sent, too_large=too_large)
             if state.phase is RequestPhase.ENDING:
                 if not state.under_way:
                     self._finish(state, now)
@@ -308,15 +354,15 @@ class Scheduler:
                 self._serve_queue(now)
 
     def _load_reported(self, event: LoadReported, now: float) -> None:
-        instance = self.instances.get(event.instance)
+        instance = self._placer.fleet.instances.get(event.instance)
         if instance is not None:
             instance.takes_report(event.report, now)
-            self.predictor.observe_report(instance, now)
+            self._postponed.append((self.predictor.observe_report, (instance, now)))
             if self._waiting:
                 self._serve_queue(now)
 
     def _probed(self, event: Probed, now: float) -> None:
-        instance, settings = self.instances.get(event.instance), self.settings
+        instance, settings = self._placer.fleet.instances.get(event.instance), self.settings
         if instance is not None:
             changed = health.probed(instance, event.healthy, settings.eject_after, settings.return_after, now)
             if changed and self._waiting:
@@ -335,7 +381,7 @@ class Scheduler:
         before = self.instances
         self._placer.fleet = Fleet(event.instances)
         for name in before.keys() - self.instances.keys():
-            self.predictor.forget(name)
+            self._postponed.append((self.predictor.forget, (name,)))
         self.settings = self._placer.settings = event.settings
         if self._waiting:
             self._serve_queue(now)
@@ -411,10 +457,12 @@ class Scheduler:
             if state.request.hard:
                 message = "The hard SLO cannot be kept any more: the request was queued too long."
                 self._refuse(state, refusals.unattainable(message, self._placer.drain_s()), now)
+        self.catch_up()
         full = {models: fleet.full(models, now) for models in waiting_room.models}
         if all(full.values()):
             return  # walk a queue of thousands only if there may be a free slot
         for waiting, state in waiting_room.in_order():
+            self.catch_up()
             models = waiting.models
             if models not in full:
                 full[models] = fleet.full(models, now)
@@ -439,23 +487,41 @@ class Scheduler:
     # --- attempts ------------------------------------------------------------------------------------
     def _dispatch(self, state: RequestState, decided: Decided, now: float, *, hedge: bool = False) -> None:
         """Start an attempt at the chosen candidate; it may have to wait for money first."""
-        request = state.request
         if state.phase is RequestPhase.QUEUED:
             state.charged_tokens = self._waiting.remove(state, served=True)
-        self._register(state)
-        attempt = attempts.start(state, decided, self.settings.confidence, self.predictor, now, hedge=hedge)
-        self.policies[request.policy].placed(request, decided.options, decided.choice)
-        if self.settings.hedge_share and not hedge:
-            at = hedging.hedge_at(request, attempt.prediction)
-            if at is not None:
-                self._hedges.add(at, request.id, attempt.number)
-        if not request.engine_streams and request.decodes and attempt.prediction.engine_ttft_s is not None:
-            at = now + attempt.prediction.engine_ttft_s
-            self._unseen.add(at, request.id, attempt.number)
-            self._unseen_at = min(self._unseen_at, at)
+        attempt = attempts.start(state, decided, now, hedge=hedge)
+        self._postponed.append((self._dispatched, (state, attempt, now)))
         if attempt.phase is AttemptPhase.PREFILL:
             self._send(state, attempt)
         self._request_money(state)
+
+    def _dispatched(self, state: RequestState, attempt: AttemptState, now: float) -> None:
+        """The rest of a dispatch. The attempt counts also where the predictor or the policy fails."""
+        request, decided = state.request, attempt.decided
+        try:
+            attempt.prediction = self._placer.complete(request, decided)
+        finally:
+            self._count(state, attempt, now)
+            try:
+                self.predictor.observe_dispatch(
+                    request, attempt.candidate, attempt.instance, attempt.prediction, now
+                )
+            finally:
+                self.policies[request.policy].placed(request, decided.options, decided.choice)
+
+    def _count(self, state: RequestState, attempt: AttemptState, now: float) -> None:
+        """Count a new attempt, and set its time limits and its request's."""
+        request, prediction = state.request, attempt.prediction
+        self._register(state)
+        attempts.count(request, attempt, self.settings.confidence)
+        if self.settings.hedge_share and not attempt.hedge:
+            at = hedging.hedge_at(request, prediction)
+            if at is not None:
+                self._hedges.add(at, request.id, attempt.number)
+        if not request.engine_streams and request.decodes and prediction.engine_ttft_s is not None:
+            at = now + prediction.engine_ttft_s
+            self._unseen.add(at, request.id, attempt.number)
+            self._unseen_at = min(self._unseen_at, at)
 
     def _send(self, state: RequestState, attempt: AttemptState) -> None:
         attempt.phase = AttemptPhase.PREFILL
@@ -465,8 +531,7 @@ class Scheduler:
                 attempt.number,
                 attempt.candidate,
                 attempt.bound,
-                attempt.prediction,
-                attempt.decision,
+                attempt,
                 state.money.allowance(attempt.number),
                 attempt.hedge,
                 state.request.engine_streams,
@@ -479,7 +544,7 @@ class Scheduler:
             attempt = self._find(request_id, number)[1]
             if attempt is not None:
                 attempts.assume_first_token(attempt)
-        self._unseen_at = self._unseen.next_at(self._requests)
+        self._unseen_at = self._unseen.next_at()
 
     def _hedge(self, state: RequestState, attempt: AttemptState, now: float) -> None:
         """Start a second attempt beside a late one, if it pays and the share of hedges is not used up. Its gain grows
@@ -488,6 +553,7 @@ class Scheduler:
         again = hedging.again_at(request, now)
         if again is not None:
             self._hedges.add(again, request.id, attempt.number)
+        self.catch_up()
         if (
             attempt.phase is not AttemptPhase.PREFILL  # it waits for money, and a hedge would take some of it
             or self._hedged + 1 > settings.hedge_share * self._arrivals
@@ -512,7 +578,7 @@ class Scheduler:
         """The budgets do not pay an attempt, so it never starts. Another attempt under way continues; without one the
         request ends."""
         attempt.error = "the key's budgets do not pay it"
-        attempts.lose(state, attempt, EndedHow.CANCELLED, self.predictor, now, sent=False)
+        self._lose(state, attempt, EndedHow.CANCELLED, now, sent=False)
         if not state.under_way:
             message = "The key's budgets, or those of the keys that made it, are spent."
             self._refuse(state, refusals.insufficient_quota(message), now)
@@ -524,8 +590,28 @@ class Scheduler:
         first_at = now if attempt.first_token_at is None else attempt.first_token_at
         ttft_s, e2e_s = first_at - request.arrived_at, now - request.arrived_at
         known_tpot_s = None if attempt.first_token_at is None else tpot_s(ttft_s, e2e_s, output_tokens)
-        attempts.succeed(state, attempt, self.predictor, known_tpot_s, now)
-        attempts.blame(state, self.settings, answered=True)
+        attempts.succeed(state, attempt, now)
+        observed = request
+        if bound.max_tokens != request.max_tokens and request.decodes:
+            # Without its bound the answer might have been longer.
+            observed = replace(request, max_tokens=bound.max_tokens)
+        self._postponed.append(
+            (
+                self.predictor.observe_end,
+                (
+                    observed,
+                    attempt.candidate,
+                    attempt.instance,
+                    attempt.prediction,
+                    output_tokens,
+                    attempt.prompt_tokens,
+                    known_tpot_s,
+                    now,
+                ),
+            )
+        )
+        if state.failed_at:
+            attempts.blame(state, self.settings, answered=True)
         self._placer.answered(state, output_tokens)
         state.placed = attempt.candidate  # with a hedge, the attempt that answered
         met = slo_met(request.slo, ttft_s, e2e_s, output_tokens)
@@ -539,6 +625,34 @@ class Scheduler:
         else:
             outcome = Outcome.LATE if met is False else Outcome.OK
         self._end(state, Verdict(outcome, now, None, attempt, met), now, lost=EndedHow.HEDGE_LOST)
+
+    def _lose(
+        self,
+        state: RequestState,
+        attempt: AttemptState,
+        how: EndedHow,
+        now: float,
+        *,
+        sent: bool,
+        too_large: bool = False,
+    ) -> None:
+        """An attempt has ended without a complete answer."""
+        self.catch_up()
+        attempts.lose(state, attempt, how, now, sent=sent, too_large=too_large)
+        self._postponed.append(
+            (
+                self.predictor.observe_loss,
+                (
+                    state.request,
+                    attempt.candidate,
+                    attempt.instance,
+                    attempt.prediction,
+                    now - attempt.dispatched_at,
+                    attempt.decoding,
+                    now,
+                ),
+            )
+        )
 
     def _failed(self, state: RequestState, attempt: AttemptState, failure: Failure, now: float) -> None:
         """An attempt failed: the request continues with its other attempt, is placed again, or ends."""
@@ -559,9 +673,11 @@ class Scheduler:
             self._retry(state, now)
 
     def _retry(self, state: RequestState, now: float) -> None:
-        request, had = state.request, len(state.attempts)
+        request = state.request
         due = state.hard_deadline()
-        if had < self.settings.max_attempts and now < min(request.expires_at, due or math.inf):
+        may_start = len(state.attempts) < self.settings.max_attempts
+        if may_start and now < min(request.expires_at, due or math.inf):
+            self.catch_up()
             try:
                 placement = self._placer.place(state, now)
                 if not isinstance(placement, Refusal):
@@ -570,12 +686,12 @@ class Scheduler:
             except Exception as error:  # noqa: BLE001 (reported by `_fault`)
                 self._fault(state, error, now)
                 return
-        self._refuse(state, refusals.failed(had), now)  # the client gets the first error
+        self._refuse(state, refusals.failed(state.attempts), now)
 
     def _cancel(self, state: RequestState, attempt: AttemptState, how: EndedHow, now: float) -> None:
         """Instruct the driver to abort an attempt. One that waits for money ends at once."""
         if attempt.phase is AttemptPhase.FUNDING:
-            attempts.lose(state, attempt, how, self.predictor, now, sent=False)
+            self._lose(state, attempt, how, now, sent=False)
         elif attempt.phase is not AttemptPhase.CANCELLING:
             attempt.phase, attempt.ended_how = AttemptPhase.CANCELLING, how
             self._out.append(Cancel(state.request.id, attempt.number))
@@ -614,8 +730,9 @@ class Scheduler:
             self._waiting.remove(state)
         state.phase = RequestPhase.ENDING
         self._awaiting.pop(state.request.id, None)
-        for attempt in list(state.under_way):
-            self._cancel(state, attempt, lost, now)
+        if state.under_way:
+            for attempt in list(state.under_way):
+                self._cancel(state, attempt, lost, now)
         if not state.under_way:
             self._finish(state, now)
 
@@ -625,6 +742,7 @@ class Scheduler:
 
     def _fault(self, state: RequestState, error: Exception, now: float) -> None:
         """A policy or a predictor failed while a request was being placed."""
+        self.catch_up()
         if self.on_fault is None:
             raise error
         self.on_fault(error)
@@ -633,16 +751,13 @@ class Scheduler:
 
     def _finish(self, state: RequestState, now: float) -> None:
         request = state.request
-        attempts.blame(state, self.settings, answered=False)
+        if state.failed_at:
+            attempts.blame(state, self.settings, answered=False)
         self._requests.pop(request.id, None)
-        self._deadlines.sweep(self._requests)
-        self._hedges.sweep(self._awaiting)
-        if not request.engine_streams:
-            self._unseen.sweep(self._requests)
         settlement = settle(state)
         learner = self._learners.get(request.policy)
         if learner is not None and state.placed is not None:
-            learner.ended(request, state.placed, settlement.slo_met, now)
+            self._postponed.append((learner.ended, (request, state.placed, settlement.slo_met, now)))
         self._out.append(Finish(request.id, settlement))
 
     # --- bookkeeping ---------------------------------------------------------------------------------
@@ -650,14 +765,19 @@ class Scheduler:
         self, request_id: str, attempt: int
     ) -> tuple[RequestState, AttemptState | None] | tuple[None, None]:
         state = self._requests.get(request_id)
-        return (None, None) if state is None else (state, state.attempt(attempt))
+        if state is None:
+            return None, None
+        for each in state.under_way:
+            if each.number == attempt:
+                return state, each
+        return state, None
 
     def _register(self, state: RequestState) -> None:
         """Schedule a request's time limits."""
         request_id, expires_at = state.request.id, state.request.expires_at
         if request_id not in self._requests:
             self._requests[request_id] = state
-            if (due := state.hard_deadline()) is not None:
+            if state.request.hard and (due := state.hard_deadline()) is not None:
                 self._deadlines.add(due, request_id)
         if not self._awaiting:
             self._awaiting_until = -math.inf

@@ -60,40 +60,39 @@ def settle(state: RequestState) -> Settlement:
     request, verdict, money = state.request, state.verdict, state.money
     assert verdict is not None  # noqa: S101 (a request is settled after its verdict)
     attempts = tuple(state.attempts)
-    answer = verdict.answer
+    answer, refusal = verdict.answer, verdict.refusal
     if answer is None and attempts:
         answer = next((each for each in attempts if each.decoding and not _unseen(each)), attempts[-1])
     e2e_s = verdict.at - request.arrived_at
     ttft_s = None
-    if (
-        answer is not None
-        and answer.first_token_at is not None
-        and (answer is verdict.answer or not _unseen(answer))
-    ):
-        ttft_s = answer.first_token_at - request.arrived_at
+    output_tokens, prompt_tokens = 0, request.prompt_tokens
+    if answer is not None:
+        output_tokens, prompt_tokens = answer.output_tokens, answer.prompt_tokens or prompt_tokens
+        if answer.first_token_at is not None and (answer is verdict.answer or not _unseen(answer)):
+            ttft_s = answer.first_token_at - request.arrived_at
     met = verdict.slo_met
-    if verdict.refusal is not None and request.slo is not None and verdict.outcome not in _OUTSIDE_SLO:
+    if refusal is not None and request.slo is not None and verdict.outcome not in _OUTSIDE_SLO:
         met = False
-    refusal = verdict.refusal
-    output_tokens = 0 if answer is None else answer.output_tokens
-    worked = any(each.billed for each in attempts)
-    prompt_tokens = request.prompt_tokens if answer is None else answer.prompt_tokens or request.prompt_tokens
+    billed = decoded = False
+    for each in attempts:
+        billed = billed or each.billed
+        decoded = decoded or each.first_token_at is not None
     return Settlement(
-        outcome=verdict.outcome,
-        error_code=verdict.error_code or (None if refusal is None else refusal.code),
-        refusal=refusal,
-        slo_met=met,
-        answer=answer,
-        attempts=attempts,
-        e2e_s=e2e_s,
-        ttft_s=ttft_s,
-        tpot_s=tpot_s(ttft_s, e2e_s, output_tokens),
-        queue_wait_s=e2e_s if not attempts else attempts[0].dispatched_at - request.arrived_at,
-        decoded=any(each.decoding for each in attempts) or _answered_in_one_piece(request, verdict),
-        cost_usd=money.spent_usd,
-        overrun_usd=money.overrun_usd,
-        reserved_usd=money.reserved_usd,
-        used_tokens=prompt_tokens + output_tokens if worked else 0,
+        verdict.outcome,
+        verdict.error_code or (None if refusal is None else refusal.code),
+        refusal,
+        met,
+        answer,
+        attempts,
+        e2e_s,
+        ttft_s,
+        tpot_s(ttft_s, e2e_s, output_tokens),
+        attempts[0].dispatched_at - request.arrived_at if attempts else e2e_s,
+        decoded or _answered_in_one_piece(request, verdict),
+        money.spent_usd,
+        money.overrun_usd,
+        money.reserved_usd,
+        prompt_tokens + output_tokens if billed else 0,
     )
 
 

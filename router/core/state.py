@@ -7,8 +7,10 @@ others reported (`Instance.elsewhere`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
+from operator import attrgetter
 from typing import NamedTuple
 
 from router.core.profile import EngineProfile
@@ -25,6 +27,32 @@ LOAD_FEATURES = (
     "kv_usage",
     "report_age_s",
 )
+
+#: What `LOAD_FEATURES` are made of: the counts, the report and its time.
+Load = tuple[int, int, int, int, LoadReport, float | None]
+load_of: Callable[[Instance], Load] = attrgetter(
+    "in_flight",
+    "awaiting_first_token",
+    "pending_prefill_tokens",
+    "context_tokens",
+    "report",
+    "reported_at",
+)
+
+
+def load_features(load: Load, now: float) -> tuple[float | None, ...]:
+    """The values of `LOAD_FEATURES` at `now`."""
+    in_flight, awaiting_first_token, pending_prefill_tokens, context_tokens, report, reported_at = load
+    return (
+        in_flight,
+        awaiting_first_token,
+        pending_prefill_tokens,
+        context_tokens,
+        report.running,
+        report.waiting,
+        report.kv_usage,
+        None if reported_at is None else round(now - reported_at, 4),
+    )
 
 
 class Work(NamedTuple):
@@ -178,17 +206,3 @@ class Instance:
         self.report = report
         self.reported_at = now
         self.dispatched_since_report = self.ended_since_report = 0
-
-    def load_features(self, now: float) -> tuple[float | None, ...]:
-        """The values of `LOAD_FEATURES`."""
-        report = self.report
-        return (
-            self.in_flight,
-            self.awaiting_first_token,
-            self.pending_prefill_tokens,
-            self.context_tokens,
-            report.running,
-            report.waiting,
-            report.kv_usage,
-            None if self.reported_at is None else round(now - self.reported_at, 4),
-        )

@@ -1,9 +1,7 @@
-"""The FastAPI application: everything but the hot paths, which `router.gateway.endpoints` serves in front of it."""
+"""The FastAPI application: everything but the hot paths, which `router.gateway.endpoints` serves in front of it, and what
+`router.gateway.asgi` answers itself."""
 
 from __future__ import annotations
-
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
@@ -19,35 +17,19 @@ from router.gateway.routes.overview import overview_routes
 from router.gateway.routes.routing import routing_routes
 from router.gateway.routes.ui import ui_routes
 from router.gateway.service import Gateway
-from router.gateway.telemetry.exposition import Page
 
 
-def create_app(
-    gateway: Gateway,
-    on_start: Callable[[], Awaitable[None]] | None = None,
-    scrape: Callable[[], Awaitable[Page]] | None = None,
-) -> FastAPI:
-    """The application over a running gateway.
-
-    `on_start` runs when the server starts. `scrape` makes the metrics page of all workers (None: one process).
-    """
-
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        if on_start is not None:
-            await on_start()
-        yield
-
+def create_app(gateway: Gateway) -> FastAPI:
+    """The application over a running gateway."""
     app = FastAPI(
         title="Headway",
         version=__version__,
-        lifespan=lifespan,
         docs_url=None,  # `ui_routes` serves our own page: FastAPI's loads its script from another host
         redoc_url=None,
         redirect_slashes=False,
     )
     app.add_middleware(Guard, gateway=gateway)
-    app.include_router(operation_routes(gateway, scrape))
+    app.include_router(operation_routes())
     app.include_router(model_routes(gateway))
     app.include_router(routing_routes(gateway))
     app.include_router(ollama_routes(gateway))

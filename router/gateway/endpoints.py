@@ -64,6 +64,9 @@ ROUTES: dict[str, OpenAIRoute | OllamaRoute] = {
     **OLLAMA_ROUTES,
 }
 
+#: Without a usage event this codec keeps nothing of a request.
+_OPENAI = OpenAICodec(False)
+
 
 class HotPaths:
     """Serves the requests of one gateway on the hot paths."""
@@ -81,17 +84,16 @@ class HotPaths:
             return
         gateway, route = self._gateway, ROUTES[client.path]
         rules = gateway.rules
+        now = time.time()
         record = RequestRecord(
-            id=gateway.new_request_id(),
-            received_at=time.time(),
+            id=gateway.new_request_id(now),
+            received_at=now,
             api=route.name,
             arrived_at=gateway.runner.clock(),
         )
         current_request.set(record.id)
         headers: dict[bytes, bytes] = dict(client.headers)
-        codec: ApiCodec = (
-            OpenAICodec(False) if isinstance(route, OpenAIRoute) else OllamaCodec(route.kind, "")
-        )
+        codec: ApiCodec = _OPENAI if isinstance(route, OpenAIRoute) else OllamaCodec(route.kind, "")
         extra: list[tuple[bytes, bytes]] = []
         reservation: KeyReservation | None = None
         if rules.config.store.when_full == "refuse" and gateway.store.full:
@@ -130,7 +132,8 @@ class HotPaths:
                 stream = body.get("stream") is True and api != "embeddings"
                 options = body.get("stream_options")
                 include_usage = isinstance(options, dict) and options.get("include_usage") is True
-                codec = OpenAICodec(stream and include_usage)
+                if stream and include_usage:
+                    codec = OpenAICodec(True)
             else:
                 codec = OllamaCodec(route.kind, asked if isinstance(asked, str) else "")
                 translated = route.translate(body)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import time
 from dataclasses import dataclass, field
 
 from predictors.online.predictor import OnlinePredictor
@@ -110,20 +109,38 @@ class Gateway:
         self.stalls.stop()
         await close_all("shutdown", self.store.close)
 
+    def readiness(self) -> tuple[int, dict[str, str]]:
+        """(status, content) of `/readyz`: whether the gateway can serve requests and record them. It stays ready while a
+        database server is away: the content then says so."""
+        if self.draining:
+            return 503, {"status": "draining"}
+        instances = self.runner.scheduler.instances.values()
+        if not any(instance.healthy and not instance.draining for instance in instances):
+            return 503, {"status": "no live instance"}
+        fault = self.store.fault
+        if fault is None and self.store.full and self.config.store.when_full == "refuse":
+            fault = "no room is left for records"
+        if fault is not None:
+            return 503, {"status": "store fault", "reason": fault}
+        away = {"store": "does not answer; records wait"} if self.store.away else {}
+        return 200, {"status": "ready", **away}
+
     # --- requests ------------------------------------------------------------------------------------
-    def new_request_id(self) -> str:
-        """Time-ordered and unguessable."""
+    def new_request_id(self, now: float) -> str:
+        """Time-ordered and unguessable. `now` is in seconds since the epoch."""
         if not self._randomness:
             noise = secrets.token_bytes(8 * 256)  # one system call for many ids
             self._randomness = [noise[at : at + 8].hex() for at in range(0, len(noise), 8)]
-        return f"req_{int(time.time() * 1000):011x}{self._randomness.pop()}"
+        return f"req_{int(now * 1000):011x}{self._randomness.pop()}"
 
     def finish(self, record: RequestRecord) -> None:
         """A request has ended: count it and keep it."""
         self.metrics.record(record)
         if record.trace is not None and self.tracing is not None:
+            record.complete()
             with surviving("tracing"):
                 self.tracing.end(record, record.trace)
-        if self.config.observability.log_requests:
+        if self.fleet.rules.config.observability.log_requests:
+            record.complete()
             log_request(record)
         self.store.writer.put(record)

@@ -12,11 +12,13 @@ def needs_of(api: str, body: Mapping[str, Any]) -> tuple[Need, ...]:
     """The needs of a checked body, each once."""
     if api == "embeddings":
         return () if _texts(body["input"]) else (Need(Capability.PROMPTS_AS_IDS, "input"),)
-    several = next((name for name in ("n", "best_of") if (body.get(name) or 1) > 1), None)
-    needs = [] if several is None else [Need(Capability.SEVERAL_ANSWERS, several)]
+    needs: list[Need] = []
+    for several in ("n", "best_of"):
+        if (body.get(several) or 1) > 1:
+            needs.append(Need(Capability.SEVERAL_ANSWERS, several))
+            break
     if api == "chat":
-        needs += _media(body["messages"])
-        return tuple(needs)
+        return (*needs, *_media(body["messages"]))
     prompt = body["prompt"]
     if not _texts(prompt):
         needs.append(Need(Capability.PROMPTS_AS_IDS, "prompt"))

@@ -11,7 +11,6 @@ images, plus what a chat template adds.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -85,8 +84,7 @@ _SEEN = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class PromptFacts:
+class PromptFacts(NamedTuple):
     """`tokens`: best estimate. `tokens_bound`: upper bound. `prefix`: hashes of the leading blocks, each chained to those
     before it. `longest_tokens`: the longest of several prompts in one request, which must fit a context (None: one prompt).
     `prompts`: their number. `text_bytes` and `media`: the bytes of text and the number of images (or other media) in both
@@ -192,11 +190,11 @@ def bound_around(api: str, body: Mapping[str, Any]) -> int:
 
 def unseen_bytes(body: Mapping[str, Any], seen: Collection[str]) -> int:
     """Bytes of fields that may be written into a prompt, except those in `seen`, which the caller has counted."""
-    return sum(
-        len(name) + json_bytes(value)
-        for name, value in body.items()
-        if name not in seen and name not in _NOT_PROMPT
-    )
+    size = 0
+    for name, value in body.items():
+        if name not in seen and name not in _NOT_PROMPT:
+            size += len(name) + json_bytes(value)
+    return size
 
 
 def prompt_texts(api: str, body: Mapping[str, Any]) -> list[str]:
@@ -286,7 +284,10 @@ def _bound_of_json(value: Any) -> int:
 
 
 def _text_bytes(texts: Iterable[str]) -> int:
-    return sum(len(text) if text.isascii() else _encoded_bytes(text) for text in texts)
+    size = 0
+    for text in texts:
+        size += len(text) if text.isascii() else _encoded_bytes(text)
+    return size
 
 
 def _encoded_bytes(text: str) -> int:

@@ -6,12 +6,14 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, with_config
 from typing_extensions import TypedDict
 
-from router.core.errors import invalid_request
+from router.core.errors import Refusal, invalid_request
+from router.core.quoting import cut
 from router.core.types import Slo
 from router.request.validation import Check, says, wrong
 
@@ -142,14 +144,19 @@ _HEADERS = Check(_Headers)
 #: The names of headers that carry routing parameters, lower case.
 ROUTING_HEADERS = tuple(name.encode() for name in _Headers.__annotations__)
 _NAMES = frozenset(ROUTING_HEADERS)
+_OURS = b"x-headway-"
 
 
 def from_headers(headers: Mapping[bytes, bytes]) -> RoutingInput | None:
-    """Read routing parameters from headers with lower-case names; None without any.
+    """Read routing parameters from headers with lower-case names; None without any. Raises a 400 Refusal for an unknown
+    header that begins with `x-headway-`.
 
     `x-headway-ttft-ms` wins over llm-d's `x-llm-d-slo-ttft-ms`, tpot likewise. A bad number is refused even if another
     header wins over it. Raises a 400 Refusal whose `param` is the header's name.
     """
+    for name in headers:
+        if name.startswith(_OURS) and name not in _NAMES:
+            raise _unknown(name.decode("latin-1"))
     if _NAMES.isdisjoint(headers):
         return None
     given = _HEADERS(
@@ -171,6 +178,13 @@ def from_headers(headers: Mapping[bytes, bytes]) -> RoutingInput | None:
         None if models is None else tuple(models),
         get("x-headway-priority"),
     )
+
+
+def _unknown(name: str) -> Refusal:
+    known = [header[len(_OURS) :].decode() for header in ROUTING_HEADERS if header.startswith(_OURS)]
+    near = [_OURS.decode() + word for word in get_close_matches(name[len(_OURS) :][:100], known, n=3)]
+    said = f"did you mean {' or '.join(near)}?" if near else f"known: {_OURS.decode()}({'|'.join(known)})."
+    return invalid_request(f"{cut(name)} is not a known header; {said}", cut(name))
 
 
 def _text(header: bytes, value: bytes) -> str:

@@ -27,7 +27,7 @@ _NO_TARGET = Slo()
 @dataclass(frozen=True, slots=True)
 class RoutingParams:
     """The merged parameters. `models` are fleet names, never empty. `slo` is None without a target. `hard`: a missed target
-    refuses or ends the request."""
+    refuses or ends the request. `on_miss` is None where nobody sets it."""
 
     policy: str
     models: tuple[str, ...]
@@ -37,6 +37,7 @@ class RoutingParams:
     min_quality: float | None = None
     priority: int = 0
     seed: int | None = None
+    on_miss: OnMiss | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +146,7 @@ class RoutingRules:
             min_quality=_tighter(max, quality, key.min_quality),
             priority=priority,
             seed=body.seed,
+            on_miss=on_miss,
         )
 
     def _check_policy(self, policy: str | None, param: str) -> None:

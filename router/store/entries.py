@@ -47,6 +47,7 @@ REQUEST_COLUMNS: tuple[str, ...] = (
     ),
     *("itl_max_s", "e2e_s", "cost_usd", "slo_ttft_s", "slo_tpot_s", "slo_e2e_s", "slo_met", "max_cost_usd"),
     *("budget_overrun_usd", "outcome", "error_code"),
+    *("min_quality", "on_miss", "priority"),  # later versions add at the end: a spool may be of an older one
 )
 ATTEMPT_COLUMNS: tuple[str, ...] = (
     *("request_id", "number", "instance", "model", "started_at", "first_token_at", "ended_at"),
@@ -83,6 +84,7 @@ def from_line(line: bytes) -> Entry | None:
         return None
     document, _, blob = document.partition(b"\t")
     request, attempts, *others = orjson.loads(document)
+    request += [None] * (len(REQUEST_COLUMNS) - len(request))
     if len(others) == 2 and others[0] is not None:  # a spool of version 0.1.0 has the blob inside the JSON
         blob = others[0].encode()
     explanation = (request[0], blob, others[-1]) if blob else None

@@ -11,36 +11,18 @@ classes, because old blobs must stay readable. When they change, `VERSION` must 
 from __future__ import annotations
 
 from array import array
-from base64 import b64decode, b64encode
-from collections.abc import Callable, Sequence
-from operator import attrgetter
+from binascii import a2b_base64, b2a_base64
+from collections.abc import Sequence
 from sys import byteorder
 from typing import Any, TypedDict
 
 import orjson
 
-from router.core.types import Considered, Decision, Prediction, PromptFeatures
-from router.store.records import RequestRecord
+from router.core.types import Considered, Decision, PromptFeatures
+from router.store.records import PREDICTION_FIELDS, RequestRecord, prediction_values
 
 VERSION = 2
-PREDICTION_FIELDS = (
-    "output_tokens_p50",
-    "output_tokens_p90",
-    "output_tokens_mean",
-    "ttft_s_p50",
-    "ttft_s_p95",
-    "tpot_s",
-    "e2e_s_mean",
-    "e2e_s_p50",
-    "e2e_s_p95",
-    "quality",
-    "cost_usd",
-    "p_miss",
-    "engine_ttft_s",
-    "quality_sd",
-    "memory_ratio",
-)
-#: The number of these fields in blobs of each version.
+#: The number of `PREDICTION_FIELDS` in blobs of each version.
 _FIELDS_OF = {1: 13, 2: 15}
 LOAD_FIELDS = (
     "in_flight",
@@ -57,8 +39,6 @@ MAX_PREFIX_HASHES = 128
 # Encoding hundreds of candidates to drop most of them would cost more than the request.
 _MAX_CANDIDATES = 96
 _UINT64 = 2**64 - 1
-
-_prediction_values: Callable[[Prediction], tuple[Any, ...]] = attrgetter(*PREDICTION_FIELDS)
 
 
 class KeptCandidate(TypedDict):
@@ -102,7 +82,7 @@ def encode(record: RequestRecord, max_bytes: int = MAX_BLOB_BYTES) -> bytes | No
     features = None if record.features is None else _packed(record.features)
     keep = _MAX_CANDIDATES
     while True:
-        rows = [_decision_row(decision, record.arrived_at, keep) for decision in record.decisions]
+        rows = [_decision_row(decision, record.arrived_at, keep, record) for decision in record.decisions]
         blob = orjson.dumps({"v": VERSION, "prefix": prefix, "f": features, "d": rows})
         if len(blob) <= max_bytes:
             return blob
@@ -115,7 +95,11 @@ def encode(record: RequestRecord, max_bytes: int = MAX_BLOB_BYTES) -> bytes | No
             keep = max(1, min(most * max_bytes // len(blob), most - 1))
 
 
-def _decision_row(decision: Decision, arrived_at: float | None, keep: int) -> tuple[Any, ...]:
+def _decision_row(
+    decision: Decision, arrived_at: float | None, keep: int, record: RequestRecord | None = None
+) -> tuple[Any, ...]:
+    """A decision as it stands in the blob. `record` has the values of one prediction already."""
+    known = None if record is None else record.prediction
     considered, loads, chosen = decision.considered, decision.loads, decision.chosen
     kept: Sequence[int] = range(len(considered))
     if len(considered) > keep:
@@ -132,7 +116,11 @@ def _decision_row(decision: Decision, arrived_at: float | None, keep: int) -> tu
                 candidate.model,
                 option.score,
                 option.reason,
-                None if prediction is None else _prediction_values(prediction),
+                None
+                if prediction is None
+                else record.predicted
+                if prediction is known and record is not None
+                else prediction_values(prediction),
                 loads[i] if i < known_loads else None,
             )
         )
@@ -164,11 +152,11 @@ def _packed(features: PromptFeatures) -> tuple[str, int, tuple[int, ...]]:
     ids = array("H", features.head + features.tail)
     if byteorder == "big":
         ids.byteswap()
-    return b64encode(ids.tobytes()).decode(), len(features.head), features.counts
+    return b2a_base64(ids, newline=False).decode(), len(features.head), features.counts
 
 
 def _unpacked(packed: str, head: int, counts: Sequence[int]) -> PromptFeatures:
-    ids = array("H", b64decode(packed))
+    ids = array("H", a2b_base64(packed))
     if byteorder == "big":
         ids.byteswap()
     return PromptFeatures(tuple(ids[:head]), tuple(ids[head:]), tuple(counts))

@@ -14,10 +14,11 @@ def record_line(record: RequestRecord, *, keep_prompts: bool) -> bytes | None:
     """The line; None if the record has no valid row. Values that no line takes are corrected, and an explanation that cannot
     be encoded is left out."""
     try:
-        blob = explanations.encode(record)
-    except UNFIT:
-        blob = None
-    try:
+        record.complete()
+        try:
+            blob = explanations.encode(record)
+        except UNFIT:
+            blob = None
         request = request_row(record)
         attempts = [attempt_row(record.id, attempt) for attempt in record.attempt_records]
         prompt = clean_prompt(record.prompt) if keep_prompts else None

@@ -1,17 +1,58 @@
 """The record of a request, which the gateway fills, and how it becomes rows.
 
-The hot path builds one `RequestRecord` and passes it to the writer.
+The hot path builds one `RequestRecord` and passes it to the writer. What the scheduler says about the request's end is
+copied into it later (`RequestRecord.complete`), for many records together: code and data then stay in the processor's
+caches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
+from router.core.settlement import Settlement
 from router.core.types import Decision, EndedHow, Outcome, Prediction, PromptFeatures, Slo
 from router.store.entries import REQUEST_COLUMNS, Row, clean
+
+#: The values that are kept of a prediction, in this order, which old explanations have too.
+PREDICTION_FIELDS = (
+    "output_tokens_p50",
+    "output_tokens_p90",
+    "output_tokens_mean",
+    "ttft_s_p50",
+    "ttft_s_p95",
+    "tpot_s",
+    "e2e_s_mean",
+    "e2e_s_p50",
+    "e2e_s_p95",
+    "quality",
+    "cost_usd",
+    "p_miss",
+    "engine_ttft_s",
+    "quality_sd",
+    "memory_ratio",
+)
+PredictionValues = tuple[float | None, ...]
+prediction_values: Callable[[Prediction], PredictionValues] = attrgetter(*PREDICTION_FIELDS)
+
+
+def prediction_picker(*names: str) -> Callable[[PredictionValues], PredictionValues]:
+    """What takes the values of these fields, two or more, out of all."""
+    return itemgetter(*map(PREDICTION_FIELDS.index, names))
+
+
+_predicted_columns = prediction_picker(
+    "output_tokens_p50",
+    "output_tokens_p90",
+    "ttft_s_p50",
+    "ttft_s_p95",
+    "e2e_s_p50",
+    "e2e_s_p95",
+    "quality",
+    "cost_usd",
+)
 
 
 @dataclass(slots=True)
@@ -34,7 +75,7 @@ class AttemptRecord:
 
 @dataclass(slots=True)
 class RequestRecord:
-    """One row of `requests` (fields up to `error_code` are its columns), with its attempts and decisions.
+    """One row of `requests` (fields up to `priority` are its columns), with its attempts and decisions.
 
     `received_at` is in seconds since the epoch. `arrived_at` is the same moment on the clock of `Decision.at_s`, so
     that decisions are stored as seconds after the arrival. `prefix` are hashes of the prompt's leading blocks,
@@ -82,6 +123,9 @@ class RequestRecord:
     max_cost_usd: float | None = None
     budget_overrun_usd: float | None = None
     error_code: str | None = None
+    min_quality: float | None = None
+    on_miss: str | None = None
+    priority: int | None = None
     # beside the row
     arrived_at: float | None = None
     attempt_records: list[AttemptRecord] = field(default_factory=list)
@@ -90,17 +134,72 @@ class RequestRecord:
     features: PromptFeatures | None = None
     prompt: str | None = None
     trace: Any = None  # its place in a trace, used by the gateway only
+    span_ids: dict[int, int | None] | None = None  # of attempts, by number, if it is traced
+    settlement: Settlement | None = None  # what `complete` copies
+    prediction: Prediction | None = None  # of the chosen candidate
+    predicted: PredictionValues = ()  # its values
 
-    def set_prediction(self, prediction: Prediction) -> None:
-        """Copy the prediction of the chosen candidate."""
-        self.predicted_output_tokens_p50 = prediction.output_tokens_p50
-        self.predicted_output_tokens_p90 = prediction.output_tokens_p90
-        self.predicted_ttft_s_p50 = prediction.ttft_s_p50
-        self.predicted_ttft_s_p95 = prediction.ttft_s_p95
-        self.predicted_e2e_s_p50 = prediction.e2e_s_p50
-        self.predicted_e2e_s_p95 = prediction.e2e_s_p95
-        self.predicted_quality = prediction.quality
-        self.predicted_cost_usd = prediction.cost_usd
+    def complete(self) -> None:
+        """Copy what `settlement` says into the columns, attempts and decisions, once."""
+        settlement = self.settlement
+        if settlement is None:
+            return
+        self.settlement = None
+        answer, attempts = settlement.answer, settlement.attempts
+        self.outcome = settlement.outcome
+        self.error_code = settlement.error_code
+        self.slo_met = settlement.slo_met
+        self.e2e_s, self.ttft_s, self.tpot_s = settlement.e2e_s, settlement.ttft_s, settlement.tpot_s
+        self.queue_wait_s = settlement.queue_wait_s
+        self.decoded = settlement.decoded
+        self.hedged = settlement.hedged
+        self.attempts = len(attempts)
+        self.cost_usd = settlement.cost_usd
+        self.budget_overrun_usd = settlement.overrun_usd
+        since = self.received_at - (self.arrived_at or 0.0)
+        for state in attempts:
+            candidate, first_at, ended_at = state.candidate, state.first_token_at, state.ended_at
+            self.decisions.append(state.decision)
+            self.attempt_records.append(
+                AttemptRecord(
+                    state.number,
+                    candidate.instance,
+                    candidate.model,
+                    since + state.dispatched_at,
+                    None if first_at is None else since + first_at,
+                    None if ended_at is None else since + ended_at,
+                    state.output_tokens,
+                    state.cost_usd,
+                    state.ended_how,
+                    state.error,
+                    None if self.span_ids is None else self.span_ids.get(state.number),
+                )
+            )
+        if answer is None:
+            return
+        self.model, self.instance = answer.candidate.model, answer.candidate.instance
+        self.prompt_tokens = answer.prompt_tokens or self.prompt_tokens
+        self.output_tokens = answer.output_tokens
+        if self.prediction is not answer.prediction:
+            self.set_prediction(answer.prediction)
+        if len(attempts) == 1:  # of several attempts no single draw tells what came of the request
+            self.propensity = answer.propensity
+
+    def set_prediction(self, prediction: Prediction) -> PredictionValues:
+        """Copy the prediction of the chosen candidate; its values."""
+        self.prediction = prediction
+        self.predicted = values = prediction_values(prediction)
+        (
+            self.predicted_output_tokens_p50,
+            self.predicted_output_tokens_p90,
+            self.predicted_ttft_s_p50,
+            self.predicted_ttft_s_p95,
+            self.predicted_e2e_s_p50,
+            self.predicted_e2e_s_p95,
+            self.predicted_quality,
+            self.predicted_cost_usd,
+        ) = _predicted_columns(values)
+        return values
 
     def set_slo(self, slo: Slo) -> None:
         """Copy the targets."""

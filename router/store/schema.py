@@ -1,8 +1,9 @@
 """The version of a database's tables: read, migrated to the newest (Alembic, `router.store.migrations`), checked.
 
 Opening a store for recording migrates it first. Processes that start at the same time take turns, by PostgreSQL's advisory
-lock or SQLite's lock on the file. A migration is one transaction: it is complete or not done. A database without a version
-(made before there were versions) starts at the first, which makes only the tables that are missing.
+lock or SQLite's lock on the file. A migration is one transaction: it is complete or not done. A database without our tables
+gets them as they are now, without Alembic, whose modules take memory for as long as the process lives. One with tables but
+without a version (made before there were versions) starts at the first, which makes only the tables that are missing.
 """
 
 from __future__ import annotations
@@ -10,7 +11,17 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import (
+    Column,
+    Connection,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    insert,
+    inspect,
+    text,
+)
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from router.store.tables import metadata
@@ -18,9 +29,16 @@ from router.store.tables import metadata
 log = logging.getLogger(__name__)
 
 #: All versions that this program knows, oldest first.
-VERSIONS = ("0001", "0002")
+VERSIONS = ("0001", "0002", "0003")
 NEWEST = VERSIONS[-1]
 
+# As Alembic makes it.
+_VERSION_TABLE = Table(
+    "alembic_version",
+    MetaData(),
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
 _FOLDER = Path(__file__).with_name("migrations")
 # Any number that nothing else in the database uses: "headway" in ASCII.
 _LOCK = 0x68656164776179
@@ -64,6 +82,12 @@ async def current(engine: AsyncEngine) -> str | None:
         return await connection.run_sync(version)
 
 
+async def is_empty(engine: AsyncEngine) -> bool:
+    """Whether the database has none of our tables."""
+    async with engine.connect() as connection:
+        return await connection.run_sync(_empty)
+
+
 def version(connection: Connection) -> str | None:
     """The version of the tables; None if there is none. Raises SchemaError for an unknown version."""
     if not inspect(connection).has_table("alembic_version"):
@@ -87,6 +111,22 @@ def _upgrade(connection: Connection) -> str | None:
     before = version(connection)
     if before == NEWEST:
         return before
+    if _empty(connection):
+        metadata.create_all(connection)
+        _VERSION_TABLE.create(connection)
+        connection.execute(insert(_VERSION_TABLE).values(version_num=NEWEST))
+        log.info("the store's tables were created at version %s", NEWEST)
+    else:
+        _migrate(connection)
+        log.info("the store's tables were upgraded from %s to version %s", before or "no version", NEWEST)
+    return before
+
+
+def _empty(connection: Connection) -> bool:
+    return not {*metadata.tables, _VERSION_TABLE.name}.intersection(inspect(connection).get_table_names())
+
+
+def _migrate(connection: Connection) -> None:
     # Its own message has a dozen lines.
     logging.getLogger("alembic").setLevel(logging.WARNING)
     from alembic import command
@@ -97,8 +137,6 @@ def _upgrade(connection: Connection) -> str | None:
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
     _refuse_missing(connection)
-    log.info("the store's tables were upgraded from %s to version %s", before or "no version", NEWEST)
-    return before
 
 
 def _refuse_missing(connection: Connection) -> None:

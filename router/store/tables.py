@@ -70,6 +70,9 @@ requests = Table(
     Column("budget_overrun_usd", Double),
     Column("outcome", Text, nullable=False),
     Column("error_code", Text),
+    Column("min_quality", Double),
+    Column("on_miss", Text),
+    Column("priority", BigInteger),
     # Clustered by id: one tree to append to instead of two.
     sqlite_with_rowid=False,
 )

@@ -36,7 +36,7 @@ TICK_S = 0.05
 #: A batch whose oldest record is older than this at a tick goes to the spool.
 SPOOL_AFTER_S = 0.12
 #: Records that become lines together at most: about a quarter of a millisecond of work.
-_LINES_AT_ONCE = 32
+_LINES_AT_ONCE = 16
 MAX_PENDING_RECORDS = 20_000
 #: How many requests without a valid key are recorded: at once, and in each second. Otherwise callers without a key
 #: could fill the buffer, the spool or the database.

@@ -10,6 +10,7 @@ from predictors.kernels.reference import lengths, normal, quantiles as reference
 from libc.math cimport erfc, exp, fabs, log, pow, sqrt, INFINITY
 
 from predictors.kernels.native.arithmetic cimport item, within
+from predictors.kernels.native.residuals cimport ResidualWindow
 
 cdef extern from *:
     """
@@ -333,20 +334,15 @@ cdef double score_of(double share) except? -1e300:
 cdef class Errors:
     """One distribution of log errors: a window of observed ones, or the latency model's quantiles."""
 
-    cdef list _values
-    cdef double _bias, _tail
+    cdef ResidualWindow _window
     cdef const double[:] _quantiles
 
-    cdef int read(self, window, const double[:] quantiles) except -1:
-        self._values = None
+    cdef int read(self, ResidualWindow window, const double[:] quantiles) except -1:
+        self._window = window
         if window is None:
             self._quantiles = quantiles
             if quantiles.shape[0] != TAUS:
                 raise ValueError("other quantiles")
-        else:
-            self._values, self._bias, self._tail = window.values, window.bias, window.tail
-            if not self._values:
-                raise ValueError("an empty window")
         return 0
 
     cdef double _at(self, Py_ssize_t i) except? -1e300:
@@ -355,53 +351,27 @@ cdef class Errors:
 
     cdef double exceed(self, double residual) except? -1.0:
         """P(log error > residual)."""
-        cdef Py_ssize_t size, low = 0, high, middle
-        cdef double innovation, below, value, width
-        if self._values is None:
-            for middle in range(1, TAUS - 1):
-                low += self._at(middle) < residual
-            value = self._at(low)
-            width = self._at(low + 1) - value
-            return 0.5 * erfc(ROOT_HALF * (SCORES[low] + (residual - value) * (SCORES[low + 1] - SCORES[low]) / width))
-        innovation = residual - self._bias
-        size = high = len(self._values)
-        while low < high:
-            middle = (low + high) >> 1
-            if <double>self._values[middle] < innovation:
-                low = middle + 1
-            else:
-                high = middle
-        if low == 0:
-            return 1.0 - 1.0 / ((size + 1) * square(1.0 + (<double>self._values[0] - innovation) / self._tail))
-        below = self._values[low - 1]
-        if low == size:
-            return 1.0 / ((size + 1) * square(1.0 + (innovation - below) / self._tail))
-        return 1.0 - (low + (innovation - below) / (<double>self._values[low] - below)) / (size + 1)
+        cdef Py_ssize_t low = 0, middle
+        cdef double value, width
+        if self._window is not None:
+            return self._window.above(residual)
+        for middle in range(1, TAUS - 1):
+            low += self._at(middle) < residual
+        value = self._at(low)
+        width = self._at(low + 1) - value
+        return 0.5 * erfc(ROOT_HALF * (SCORES[low] + (residual - value) * (SCORES[low + 1] - SCORES[low]) / width))
 
     cdef double quantile(self, double share) except? -1e300:
         """The log error not exceeded with this probability."""
-        cdef Py_ssize_t low, last
-        cdef double score, value, at
-        if self._values is None:
-            score = score_of(min(max(share, 1e-15), 1.0 - 1e-15))
-            low = 0
-            for last in range(1, TAUS - 1):
-                low += SCORES[last] < score
-            value = self._at(low)
-            return value + (score - SCORES[low]) * (self._at(low + 1) - value) / (SCORES[low + 1] - SCORES[low])
-        last = len(self._values) - 1
-        at = share * (last + 2) - 1
-        if not at > 0.0:
-            return self._bias + <double>self._values[0]
-        low = <Py_ssize_t>min(at, <double>last)
-        if low >= last:
-            return self._bias + <double>self._values[last]
-        value = self._values[low]
-        return self._bias + (value + (at - low) * (<double>self._values[low + 1] - value))
-
-
-cdef double square(double x) noexcept:
-    return x * x
+        cdef Py_ssize_t low = 0, each
+        cdef double score, value
+        if self._window is not None:
+            return self._window.at_share(share)
+        score = score_of(min(max(share, 1e-15), 1.0 - 1e-15))
+        for each in range(1, TAUS - 1):
+            low += SCORES[each] < score
+        value = self._at(low)
+        return value + (score - SCORES[low]) * (self._at(low + 1) - value) / (SCORES[low + 1] - SCORES[low])
 
 
 # --- P(an SLO is missed) ---------------------------------------------------------------------------------

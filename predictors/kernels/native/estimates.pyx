@@ -6,6 +6,7 @@ from predictors.kernels.reference.estimates import CONSTANTS, MOST_PREFILL_SHARE
 from libc.math cimport exp, floor, log
 
 from predictors.kernels.native.arithmetic cimport item
+from predictors.kernels.native.residuals cimport ResidualWindow, Shrinkage, StratifiedResiduals
 
 
 cdef extern from *:
@@ -43,6 +44,7 @@ def analytic_estimates(list stats, candidates, instances, double request_tokens,
     cdef double ratio, prompt_tokens, cached_tokens, pending_tokens, tpot_s, ttft_bias, tpot_bias, long_mean
     cdef Physical found
     cdef Costs costs
+    cdef ResidualWindow ttft_errors, tpot_errors
     if not size == len(candidates) == len(instances) == len(cached) == len(answers):
         raise ValueError("columns of different lengths")
     estimates = []
@@ -69,8 +71,9 @@ def analytic_estimates(list stats, candidates, instances, double request_tokens,
             if model not in loaded and f"{model}:latest" not in loaded:
                 found.ttft_s += costs.load_s
                 found.ttft_stratum = 2
-        ttft_errors, tpot_errors = of.ttft.windows[found.ttft_stratum], of.tpot.windows[found.tpot_stratum]
-        tpot_s = shrunk(of.shrinkage, found.tpot_s)
+        ttft_errors = (<StratifiedResiduals?>of.ttft).windows[found.ttft_stratum]
+        tpot_errors = (<StratifiedResiduals?>of.tpot).windows[found.tpot_stratum]
+        tpot_s = (<Shrinkage?>of.shrinkage).shrunk(found.tpot_s)
         ttft_bias, tpot_bias, long_mean = ttft_errors.median, tpot_errors.median, item(answer, LONG_MEAN)
         estimate = new_tuple(Estimate, (
             found.ttft_s, tpot_s, found.ttft_stratum, found.tpot_stratum, ttft_bias, tpot_bias, ttft_errors.count,
@@ -96,19 +99,6 @@ cdef double rate_of(prefills, double now) except? -1.0:
     if past_s <= 0.0:
         return tokens / horizon_s
     return tokens * exp(-past_s / horizon_s) / horizon_s
-
-
-cdef double shrunk(shrinkage, double estimate_s) except? -1.0:
-    """`Shrinkage.shrunk`"""
-    cdef double slope = shrinkage.slope, within, reach
-    if slope >= 1.0:
-        return estimate_s
-    within, reach = log(estimate_s) - <double>shrinkage.mean, shrinkage.reach
-    if within > reach:
-        within = reach
-    elif within < -reach:
-        within = -reach
-    return estimate_s * exp((slope - 1.0) * within)
 
 
 cdef double step_of(Costs *costs, double fixed_s, double tokens) noexcept:

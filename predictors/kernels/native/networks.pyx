@@ -14,7 +14,7 @@ from predictors.kernels.reference import relevance_network as reference_relevanc
 
 from libc.math cimport exp, expf, fabs, fabsf, log, log1p, log1pf, log2, logf, rint, sqrt, sqrtf
 
-from predictors.kernels.native.arithmetic cimport add_product, add_row, add_times, item, relu_all, silu_all, tanh_all, tanh_of, within
+from predictors.kernels.native.arithmetic cimport add_product, add_row, add_steps, item, relu_all, silu_all, tanh_all, tanh_of, within
 
 cdef extern from *:
     """
@@ -37,12 +37,6 @@ cdef float[::1] zeros(Py_ssize_t size):
 
 
 cdef class LatencyNetwork:
-    cdef const float[::1] _event_mean, _event_by, _gate_bias, _join_bias, _target_mean, _target_by, _middle_bias, _last_bias
-    cdef const float[:, ::1] _by_event, _by_hidden, _join, _by_target, _middle, _last, _widths
-    cdef float[::1] _event, _gates, _row, _first, _second, _out
-    cdef Py_ssize_t _hidden, _width
-    cdef float _clip
-
     def __init__(self, arrays):
         weights = reference_latency.LatencyNetwork(arrays)
         self._event_mean, self._event_by = floats(weights.event_mean), floats(weights.event_by)
@@ -65,9 +59,12 @@ cdef class LatencyNetwork:
         return state
 
     def step(self, tuple row, float[::1] state):
+        self.advance(np.array(row, np.float64), state)
+
+    cdef int advance(self, const double[::1] row, float[::1] state) except -1:
         cdef Py_ssize_t hidden = self._hidden, i
         cdef float[::1] event = self._event, gates = self._gates
-        if len(row) != event.shape[0] or state.shape[0] != 2 * hidden + self._width:
+        if row.shape[0] != event.shape[0] or state.shape[0] != 2 * hidden + self._width:
             raise ValueError("a row or a state of another size")
         for i in range(event.shape[0]):
             event[i] = within((<float>row[i] - self._event_mean[i]) * self._event_by[i], -self._clip, self._clip)
@@ -84,6 +81,7 @@ cdef class LatencyNetwork:
             state[i] = shown * tanh_of(state[hidden + i])
         state[2 * hidden:] = self._join_bias
         add_product(state[:hidden], self._join, state[2 * hidden:])
+        return 0
 
     def quantiles(self, states, const double[:, :] rows):
         cdef Py_ssize_t size = rows.shape[0], width = self._width, taus = self._widths.shape[1], n, i, time
@@ -477,31 +475,49 @@ def target_rows(summaries, estimates, double now):
     return found
 
 
+#: Ids of grams that are searched together.
+cdef enum:
+    BLOCK = 64
+
 cdef double LEAST_GAP_S = reference_latency.LEAST_GAP_S
 
 
 cdef class Encoder:
-    cdef const int[::1] _rows
-    cdef const float[::1] _idf
-    cdef const float[:, ::1] _adds
-    cdef int _unknown
+    cdef const int[::1] _ids  # sorted
+    cdef const int[::1] _starts  # of each block of ids: the first of the known ids that is not below it
+    cdef const float[::1] _idf, _step, _lexicon_step
+    cdef const signed char[:, ::1] _table, _lexicon
+    cdef float _unknown_idf
+    cdef float[::1] _projected, _said
     cdef long long _words, _pairs
-    cdef Py_ssize_t _size
 
     def __init__(self, ids, idf, table, step, lexicon, lexicon_step, unknown_idf):
         weights = reference_encoder.Encoder(ids, idf, table, step, lexicon, lexicon_step, unknown_idf)
-        self._rows, self._idf, self._adds = weights.rows, weights.known_idf, floats(weights.adds)
-        self._unknown, self._size = weights.unknown, table.shape[1]
+        self._ids, self._idf, self._unknown_idf = weights.ids.astype(np.int32), floats(weights.idf), weights.unknown_idf
+        self._table, self._step = np.ascontiguousarray(weights.table), floats(weights.step)
+        self._lexicon, self._lexicon_step = np.ascontiguousarray(weights.lexicon), floats(weights.lexicon_step)
+        self._projected, self._said = zeros(self._table.shape[1]), zeros(self._lexicon.shape[1])
         self._words, self._pairs = reference_encoder.WORDS, reference_encoder.PAIRS
+        blocks = np.arange(0, self._words + self._pairs + BLOCK, BLOCK)
+        self._starts = weights.ids.searchsorted(blocks).astype(np.int32)
+
+    cdef Py_ssize_t _row(self, long long gram) except -2:
+        """The row of a gram, -1 for an unknown one."""
+        cdef Py_ssize_t row
+        for row in range(self._starts[gram // BLOCK], self._starts[gram // BLOCK + 1]):
+            if self._ids[row] == gram:
+                return row
+        return -1
 
     def vector(self, features):
         cdef tuple head = features[0], tail = features[1], counts = features[2]
-        cdef Py_ssize_t ahead = len(head), words = ahead + len(tail), size = self._size, scores = self._adds.shape[1] - size
-        cdef Py_ssize_t grams = max(2 * words - 1, 0), first_score = size + len(counts) + 1, i
-        cdef long long before = 0, word, gram
+        cdef Py_ssize_t ahead = len(head), words = ahead + len(tail)
+        cdef Py_ssize_t size = self._table.shape[1], scores = self._lexicon.shape[1]
+        cdef Py_ssize_t grams = max(2 * words - 1, 0), first_score = size + len(counts) + 1, row, i
+        cdef long long before = 0, word
         cdef double of_all = 0.0, of_known = 0.0, length = 0.0, by
         cdef float weight
-        cdef int row, times = 0
+        cdef int times = 0
         cdef long long[::1] ids
         found = np.empty(grams, np.int64)
         ids = found
@@ -509,36 +525,38 @@ cdef class Encoder:
             word = head[i] if i < ahead else tail[i - ahead]
             ids[i] = word
             if i:
-                gram = (word * 2654435761 + before * 40503 + 12345) % self._pairs
-                ids[words + i - 1] = self._words + gram
+                ids[words + i - 1] = self._words + (word * 2654435761 + before * 40503 + 12345) % self._pairs
             before = word
         found.sort()
         vector = np.zeros(first_score + scores, np.float32)
-        cdef float[::1] out = vector, added = zeros(size + scores)
+        cdef float[::1] out = vector, projected = self._projected, said = self._said
+        projected[:] = 0.0
+        said[:] = 0.0
         for i in range(len(counts)):
             out[size + i] = count_feature(counts, i)
         for i in range(grams):
             times += 1
             if i + 1 < grams and ids[i + 1] == ids[i]:
                 continue
-            row = self._rows[ids[i]]
-            weight = (1.0 + logf(times)) * self._idf[row]
+            row = self._row(ids[i])
+            weight = (1.0 + logf(times)) * (self._unknown_idf if row < 0 else self._idf[row])
             times = 0
             of_all += weight * weight
-            if row != self._unknown:
+            if row >= 0:
                 of_known += weight * weight
-                add_times(weight, self._adds[row], added)
+                add_steps(weight * self._step[row], self._table, row, projected)
+                add_steps(weight * self._lexicon_step[row], self._lexicon, row, said)
         if of_known > 0.0:
             for i in range(size):
-                length += added[i] * added[i]
+                length += projected[i] * projected[i]
             length = sqrt(length)
             if length > 0.0:
                 for i in range(size):
-                    out[i] = added[i] / length
+                    out[i] = projected[i] / length
                 out[first_score - 1] = min(length / sqrt(of_all), 1.0)
             by = sqrt(of_known)
             for i in range(scores):
-                out[first_score + i] = added[size + i] / by
+                out[first_score + i] = said[i] / by
         return vector
 
 
@@ -557,8 +575,10 @@ cdef class RelevanceHeads:
     cdef const long long[::1] _scales
     cdef const float[:, ::1] _out, _departures  # (said, M), (prototypes, M)
     cdef const float[::1] _bias, _prior, _shifts
+    cdef float[::1] _departure, _shown
 
     def __init__(self, heads):
+        self._departure, self._shown = zeros(len(heads.bias)), zeros(len(heads.bias))
         self.scale, self._scales = heads.scale, heads.scales
         self._out, self._departures = floats(heads.out.T), floats(heads.departures.T)
         self._bias, self._prior, self._shifts = floats(heads.bias), floats(heads.prior), floats(heads.shifts)
@@ -624,8 +644,9 @@ cdef class RelevanceNetwork:
         for i in range(tasks):
             said[units + scores + i] /= total
         size = option._bias.shape[0]
-        departure, shown = zeros(size), zeros(size)
+        departure, shown = option._departure, option._shown
         departure[:] = option._bias
+        shown[:] = 0.0
         add_product(said, option._out, departure)
         add_product(likeness, option._departures, shown)
         means, deviations = np.empty(size), np.empty(size)

@@ -30,7 +30,7 @@ def target_rows(
     summaries: Sequence[tuple[float, ...]], estimates: Sequence[tuple[float, ...]], now: float
 ) -> np.ndarray:
     """(N, TARGETS): a row of `predictors.learned.latency.features.TARGET_FEATURES` for each of N instances that a request
-    may join, from the summary of its history (`predictors.learned.latency.history.InstanceHistory.summary`) and the
+    may join, from the summary of its history (`predictors.kernels.reference.histories.InstanceHistory.summary`) and the
     request's estimate there (`predictors.kernels.reference.estimates.Estimate`)."""
     if len(summaries) != len(estimates):
         raise ValueError("as many summaries as estimates")

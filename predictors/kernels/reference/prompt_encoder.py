@@ -52,7 +52,8 @@ def count_features(counts: Sequence[int]) -> list[float]:
 class Encoder:
     """`ids` (G,) are the known grams, and `idf` (G,) their weights. `table` (G, D) is what each adds to the
     vector, in whole numbers of `step` (G,); `lexicon` (G, L) and `lexicon_step` (G,) are the same for its effect on
-    quality. `unknown_idf` is that of an unknown gram."""
+    quality. `unknown_idf` is that of an unknown gram. Raises IndexError for an id that no gram has, TypeError for whole
+    numbers of more than one byte."""
 
     def __init__(
         self,
@@ -64,41 +65,45 @@ class Encoder:
         lexicon_step: np.ndarray,
         unknown_idf: float,
     ) -> None:
-        self.ids, self.idf, self.table, self.step, self.unknown_idf = ids, idf, table, step, unknown_idf
-        # Real numbers in memory, and one more row: the unknown gram, which adds nothing.
-        self.unknown = len(ids)
-        adds = np.concatenate([table * step[:, None], lexicon * lexicon_step[:, None]], axis=1)
-        self.adds = np.concatenate([adds, np.zeros_like(adds[:1])]).astype(np.float32)
-        self.known_idf = np.append(idf, unknown_idf).astype(np.float32)
-        self.rows = np.full(WORDS + PAIRS, self.unknown, dtype=np.int32)
-        self.rows[ids] = np.arange(len(ids))
+        if table.dtype != np.int8 or lexicon.dtype != np.int8:
+            raise TypeError("whole numbers of more than one byte")
+        if len(ids) and not 0 <= ids.min() <= ids.max() < WORDS + PAIRS:
+            raise IndexError("an id that no gram has")
+        # In the order of their ids, as they are found. A table of all ids would be some megabytes, most of them unknown.
+        order = np.argsort(ids)
+        self.ids, self.idf, self.unknown_idf = ids[order], idf[order], unknown_idf
+        self.table, self.step = table[order], step[order]
+        self.lexicon, self.lexicon_step = lexicon[order], lexicon_step[order]
 
     def vector(self, features: PromptFeatures) -> np.ndarray:
         """(D + counts + 1 + L,) float32: a direction of length 1 (zeros where nothing is known), the counts, the share
         of the prompt's weight that the direction stands for, in [0, 1], and the lexicon's scores."""
         size = self.table.shape[1]
         first_score = size + COUNTS + 1
-        out = np.zeros(COUNTS + 1 + self.adds.shape[1], dtype=np.float32)
+        out = np.zeros(first_score + self.lexicon.shape[1], dtype=np.float32)
         out[size : first_score - 1] = count_features(features.counts)
-        rows, times = self._counted(grams(features))
-        weights = (1.0 + np.log(times)) * self.known_idf[rows]
-        known = weights[rows != self.unknown]
-        if not len(known):
+        found, times = _counted(grams(features))
+        rows = np.minimum(self.ids.searchsorted(found), len(self.ids) - 1)
+        known = self.ids[rows] == found
+        if not known.any():
             return out
-        added = weights @ self.adds[rows]
-        projected = added[:size]
+        weights = (1.0 + np.log(times)) * np.where(known, self.idf[rows], np.float32(self.unknown_idf))
+        rows, of_known = rows[known], weights[known]
+        projected = (of_known * self.step[rows]) @ self.table[rows].astype(np.float32)
+        scores = (of_known * self.lexicon_step[rows]) @ self.lexicon[rows].astype(np.float32)
         length = float(projected @ projected) ** 0.5
         if length > 0.0:
             np.divide(projected, length, out=out[:size])
             out[first_score - 1] = min(length / float(weights @ weights) ** 0.5, 1.0)
-        np.divide(added[size:], float(known @ known) ** 0.5, out=out[first_score:])
+        np.divide(scores, float(of_known @ of_known) ** 0.5, out=out[first_score:])
         return out
 
-    def _counted(self, found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(row of each different gram, float32 count of it): np.unique in half its time."""
-        found.sort()
-        changes = np.empty(len(found) + 1, dtype=np.bool_)
-        changes[0] = changes[-1] = True
-        np.not_equal(found[1:], found[:-1], out=changes[1:-1])
-        starts = changes.nonzero()[0]
-        return self.rows[found[starts[:-1]]], (starts[1:] - starts[:-1]).astype(np.float32)
+
+def _counted(found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(each different gram, float32 count of it), in order: np.unique in half its time."""
+    found.sort()
+    changes = np.empty(len(found) + 1, dtype=np.bool_)
+    changes[0] = changes[-1] = True
+    np.not_equal(found[1:], found[:-1], out=changes[1:-1])
+    starts = changes.nonzero()[0]
+    return found[starts[:-1]], (starts[1:] - starts[:-1]).astype(np.float32)

@@ -42,7 +42,7 @@ class LatencyModel:
 
     def __init__(self, name: str, arrays: dict[str, np.ndarray]) -> None:
         self.name = name
-        network = LatencyNetwork(arrays)
+        self.network = network = LatencyNetwork(arrays)
         self.start = network.start
         self.step = network.step
         self.quantiles = network.quantiles

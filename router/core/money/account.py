@@ -75,7 +75,9 @@ class RequestMoney:
     @property
     def is_bounded(self) -> bool:
         """Whether a cap or a budget bounds what the request may cost."""
-        return self._left_of_cap_usd() is not None or self._left_of_budgets_usd() is not None
+        return self._request.max_cost_usd is not None or (
+            self.reservation is not None and self.reservation.left_usd is not None
+        )
 
     def too_expensive(self, candidate: Candidate) -> str | None:
         """Why the money does not pay the prompt and one token of each choice at this candidate; None if it does."""
@@ -225,7 +227,7 @@ class RequestMoney:
         self._costs_usd.pop(attempt, None)
         self._waiting.pop(attempt, None)
         self.spent_usd += cost_usd
-        if cost_usd:
+        if cost_usd and (self.reservation is not None or self._request.max_cost_usd is not None):
             bound_tokens = prompt_tokens or self._request.bound_tokens(candidate.model)
             self._charged_usd += candidate.price.cost_usd(bound_tokens, output_tokens)
 

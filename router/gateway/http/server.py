@@ -174,8 +174,12 @@ class GatewayProtocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._in_head:
             return  # trailers are not headers
-        super().on_header(name, value)
-        if len(self.headers) > MAX_HEADERS or len(value) > MAX_HEAD_BYTES:
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        headers = self.headers
+        headers.append((name, value))
+        if len(headers) > MAX_HEADERS or len(value) > MAX_HEAD_BYTES:
             raise _Refused(431, "The request has too many or too large headers.")
 
     def on_headers_complete(self) -> None:
@@ -241,7 +245,7 @@ class GatewayProtocol(HttpToolsProtocol):
         """Refuse framing that a proxy could read differently. The parser has already refused two lengths, a length with
         chunks, and wrong line ends."""
         framing = [header for header in self.headers if header[0] in _FRAMING]
-        if len(framing) > 1 and len({name for name, _ in framing}) < len(framing):
+        if len(framing) > 1 and len(dict(framing)) < len(framing):
             raise _Refused(400, "A header that may stand once stands twice.")
         for name, value in framing:
             if name == b"transfer-encoding" and (value.lower() != b"chunked" or version == "1.0"):

@@ -61,6 +61,7 @@ def build_request(
     record.policy = params.policy
     record.max_tokens = bodies.output_cap(body)
     record.max_cost_usd = params.max_cost_usd
+    record.min_quality, record.on_miss, record.priority = params.min_quality, params.on_miss, params.priority
     record.features = facts.features
     if params.slo is not None:
         record.set_slo(params.slo)
@@ -111,21 +112,12 @@ def scheduler_request(
     """The scheduler's request. `arrived_at` is in seconds on the runner's clock, `session` the client's own id."""
     models = params.models
     terms = None if key is None else rules.terms.get(key)
-    allowed = None if terms is None else terms.models
-    fallbacks = tuple(
-        dict.fromkeys(
-            name
-            for model in models
-            for name in rules.fallbacks[model]
-            if name not in models and (allowed is None or name in allowed)
-        )
-    )
     return Request(
         id=request_id,
         arrived_at=arrived_at,
         policy=params.policy,
         models=models,
-        fallbacks=fallbacks,
+        fallbacks=_fallbacks(rules, models, None if terms is None else terms.models),
         prompt_tokens=facts.tokens,
         prompt_tokens_bound=facts.tokens_bound,
         longest_prompt_tokens=facts.longest_tokens,
@@ -150,6 +142,16 @@ def scheduler_request(
         prefix=facts.prefix if terms is None else salted(facts.prefix, terms.prefix_salt),
         features=facts.features,
     )
+
+
+def _fallbacks(rules: Rules, models: tuple[str, ...], allowed: frozenset[str] | None) -> tuple[str, ...]:
+    """What is tried when none of `models` can serve, in order."""
+    found: dict[str, None] = {}  # an ordered set
+    for model in models:
+        for name in rules.fallbacks[model]:
+            if name not in models and (allowed is None or name in allowed):
+                found[name] = None
+    return tuple(found)
 
 
 def session_id(key: str | None, client_session: str) -> str:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from math import ceil
-from operator import attrgetter
 from typing import Any
 
 import orjson
 
 from backends import sse_events
 from router.core.errors import Refusal
-from router.core.types import Prediction, Request
+from router.core.request_state import AttemptState
+from router.core.settlement import Settlement
+from router.core.types import Request
 from router.explain import PREDICTED
 from router.gateway.codecs.codec import ApiCodec
 from router.gateway.http.client_request import ClientRequest
-from router.store.records import RequestRecord
+from router.store.records import RequestRecord, prediction_picker
 
-_predicted: Callable[[Prediction], tuple[float | None, ...]] = attrgetter(*PREDICTED)
+_shown = prediction_picker(*PREDICTED)
 
 
 def header_lines(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
@@ -45,31 +46,27 @@ def length_event(api: str, model: str, request: Request) -> bytes:
     return sse_events.event(orjson.dumps(chunk))
 
 
-def headway_object(record: RequestRecord, prediction: Prediction) -> dict[str, Any]:
+def headway_object(record: RequestRecord, settlement: Settlement, answer: AttemptState) -> dict[str, Any]:
     """The `headway` member of an answer."""
+    candidate, ttft_s = answer.candidate, settlement.ttft_s
     return {
         "request_id": record.id,
         "policy": record.policy,
-        "model": record.model,
-        "instance": record.instance,
-        "attempts": record.attempts,
-        "ttft_ms": None if record.ttft_s is None else round(record.ttft_s * 1000, 3),
-        "e2e_ms": None if record.e2e_s is None else round(record.e2e_s * 1000, 3),
-        "cost_usd": record.cost_usd,
-        "predicted": predicted_object(prediction),
-        "slo_met": record.slo_met,
-        "outcome": record.outcome,
-        "queue_wait_ms": None if record.queue_wait_s is None else round(record.queue_wait_s * 1000, 3),
+        "model": candidate.model,
+        "instance": candidate.instance,
+        "attempts": len(settlement.attempts),
+        "ttft_ms": None if ttft_s is None else round(ttft_s * 1000, 3),
+        "e2e_ms": round(settlement.e2e_s * 1000, 3),
+        "cost_usd": settlement.cost_usd,
+        "predicted": dict(zip(PREDICTED, _shown(record.set_prediction(answer.prediction)), strict=True)),
+        "slo_met": settlement.slo_met,
+        "outcome": settlement.outcome,
+        "queue_wait_ms": round(settlement.queue_wait_s * 1000, 3),
     }
 
 
-def predicted_object(prediction: Prediction) -> dict[str, float | None]:
-    """The `predicted` member of an answer."""
-    return dict(zip(PREDICTED, _predicted(prediction), strict=True))
-
-
 def respond_refusal(
-    responder: ClientRequest,
+    client: ClientRequest,
     codec: ApiCodec,
     refusal: Refusal,
     request_id: str,
@@ -85,4 +82,4 @@ def respond_refusal(
         headers.append((b"www-authenticate", b"Bearer"))
     # A 413 keeps the connection: what is left of the body is read and dropped. To close now would reset the
     # connection, and the client, still sending, would lose the answer.
-    responder.respond(refusal.status, header_lines(headers), codec.error(refusal))
+    client.respond(refusal.status, header_lines(headers), codec.error(refusal))

@@ -15,11 +15,11 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
+from backends.scanning import Assembler
 from router.core.errors import AnswerTooLarge, OutOfSockets, UpstreamError, UpstreamRejected
 from router.core.events import Allow, Dispatch, Failure, FailureKind
 from router.core.interfaces import Backend, Batch, Call, OpenCall
 from router.gateway.codecs.codec import ApiCodec
-from router.gateway.codecs.openai.assemble import Assembler
 from router.gateway.http.client_request import ClientRequest
 from router.gateway.relay.exchange import Exchange
 from router.gateway.relay.metered import MeteredStream, tokens_of
@@ -71,6 +71,7 @@ class Attempt:
         "_assembler",
         "_behind",
         "_call",
+        "_client",
         "_clock",
         "_codec",
         "_exchange",
@@ -79,7 +80,6 @@ class Attempt:
         "_listener",
         "_metered",
         "_passing",
-        "_responder",
         "_taking",
         "_task",
         "aborted",
@@ -99,19 +99,24 @@ class Attempt:
         self,
         listener: Listener,
         exchange: Exchange,
-        responder: ClientRequest,
+        client: ClientRequest,
         dispatch: Dispatch,
         metered: MeteredStream | None,
     ) -> None:
         self._listener = listener
         self._clock = listener.clock
         self._exchange = exchange
-        self._responder = responder
+        self._client = client
         self._codec: ApiCodec = exchange.codec
         self._metered = metered
         self._call: OpenCall | None = None
         self._task: asyncio.Task[None] | None = None  # adjusts an answer that may be large
-        self._assembler: Assembler | None = None
+        # Puts a stream together for a client that wants none.
+        self._assembler = (
+            Assembler("chat" if exchange.api == "chat" else "completions")
+            if dispatch.streams and not exchange.request.client_streams
+            else None
+        )
         self._held: list[bytes] = []  # what came before the first token
         self._passing = False  # the response has begun with it
         self._taking = False  # a batch is being taken
@@ -128,12 +133,13 @@ class Attempt:
         self.answer: dict[str, Any] | None = None
 
     # --- its life ------------------------------------------------------------------------------------
+    @property
+    def collector(self) -> Assembler | None:
+        """What takes its events as they are parsed; None where each is counted first, or passed on."""
+        return None if self._metered is not None else self._assembler
+
     def start(self, find: Callable[[str], Backend], call: Call) -> None:
         """Send the request. `find` gives an instance's adapter, or raises UpstreamError."""
-        if call.streams and not self._exchange.request.client_streams:
-            self._assembler = Assembler("chat" if call.api == "chat" else "completions")
-            if self._metered is None:  # else each event is counted first
-                call = call._replace(collector=self._assembler)
         try:
             self._call = find(call.candidate.instance).start(call, self)
         except Exception as error:  # noqa: BLE001 (a fault of ours ends the request)
@@ -264,29 +270,30 @@ class Attempt:
                 first = True
             else:
                 gap_s = now - self._last_at
-                self.itl_max_s = max(self.itl_max_s, gap_s)
+                if gap_s > self.itl_max_s:  # noqa: PLR1730 (`max` takes longer)
+                    self.itl_max_s = gap_s
             self._last_at = now
         if usage is not None:
             self.usage = usage
         if finish_reason is not None:
             self.finish_reason = finish_reason
-        responder = self._responder
+        client = self._client
         if self._assembler is not None:
             if data:
                 self._assembler.feed(data)
         elif self._passing:
             out = self._codec.events(data)
             if out:
-                responder.write(out)
+                client.write(out)
         else:
             self._held.append(data)
             if first:
                 self.begin(b"")
         if first:  # reported after it is on its way
             self._listener.first_token(self)
-        if self._passing and responder.paused:
+        if self._passing and client.paused:
             self._behind = True
-            responder.on_writable = self._caught_up
+            client.on_writable = self._caught_up
             return True
         return False
 

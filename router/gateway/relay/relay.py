@@ -43,7 +43,7 @@ from router.gateway.relay.exchange import Exchange
 from router.gateway.relay.metered import MeteredStream
 from router.gateway.relay.runner import Runner
 from router.gateway.telemetry.tracing import new_span_id
-from router.store.records import AttemptRecord, RequestRecord
+from router.store.records import RequestRecord
 
 logger = logging.getLogger("headway")
 
@@ -88,10 +88,10 @@ class Relay:
     """One request's way through the gateway; `router.gateway.relay.runner.RequestHandle`. Used once: `start` brings it on
     its way, and nothing waits for its end."""
 
-    def __init__(self, services: Services, exchange: Exchange, responder: ClientRequest) -> None:
+    def __init__(self, services: Services, exchange: Exchange, client: ClientRequest) -> None:
         self._services = services
         self._exchange = exchange
-        self._responder = responder
+        self._client = client
         self._runner = services.runner
         self._request = exchange.request
         self._attempts: dict[int, Attempt] = {}  # by number
@@ -99,8 +99,8 @@ class Relay:
 
     def start(self) -> None:
         """Submit the request. The hooks of its client are set until its end."""
-        self._responder.on_left = self._client_left
-        self._responder.on_shutdown = self._shut_down
+        self._client.on_left = self._client_left
+        self._client.on_shutdown = self._shut_down
         self._runner.submit(self._request, self._funding(), self)
 
     def _funding(self) -> Funding | None:
@@ -116,7 +116,7 @@ class Relay:
 
     def _end(self) -> None:
         self._ended_already = True
-        self._responder.on_left = self._responder.on_shutdown = None
+        self._client.on_left = self._client.on_shutdown = None
         self._attempts.clear()  # they know this relay: cycles that only the collector would find
 
     def _report(self, event: RequestEvent, now: float | None = None) -> None:
@@ -141,8 +141,8 @@ class Relay:
         exchange, record = self._exchange, self._exchange.record
         record.outcome, record.error_code = Outcome.BACKEND_ERROR, "internal_error"
         record.e2e_s = self.clock() - self._request.arrived_at
-        if self._responder.response_started:
-            self._responder.abort()
+        if self._client.response_started:
+            self._client.abort()
         else:
             self._refuse(internal_error())
         if exchange.reservation is not None:
@@ -159,7 +159,7 @@ class Relay:
         if instruction.streams and (bound.paid_tokens is not None or instruction.allowance is not None):
             meter = TokenMeter(request, candidate, bound, instruction.allowance)
             metered = MeteredStream(meter, request.choices, hide_usage=not exchange.wants_each_usage)
-        attempt = Attempt(self, exchange, self._responder, instruction, metered)
+        attempt = Attempt(self, exchange, self._client, instruction, metered)
         self._attempts[instruction.attempt] = attempt
         traceparent, trace = None, exchange.record.trace
         if trace is not None:
@@ -175,6 +175,7 @@ class Relay:
             metered is not None,
             traceparent,
             request.cache_salt,
+            attempt.collector,
         )
         attempt.start(self._services.fleet.backend, call)
 
@@ -201,13 +202,21 @@ class Relay:
         """Answer or refuse the client; record the request."""
         exchange, settlement = self._exchange, instruction.settlement
         record, reservation = exchange.record, exchange.reservation
-        self._record(settlement)
+        record.settlement, record.outcome = settlement, settlement.outcome
+        record.prompt_tokens = self._request.prompt_tokens
+        if record.trace is not None:
+            record.span_ids = {number: attempt.span_id for number, attempt in self._attempts.items()}
+        if (answer := settlement.answer) is not None:
+            record.artifact = self._services.artifacts.name
+            if (relayed := self._attempts.get(answer.number)) is not None:
+                record.finish_reason, record.itl_max_s = relayed.finish_reason, relayed.itl_max_s or None
         try:
             self._answer(settlement)
         except Exception:
+            record.complete()
             record.outcome, record.error_code = Outcome.BACKEND_ERROR, "internal_error"
-            if self._responder.response_started:
-                self._responder.abort()
+            if self._client.response_started:
+                self._client.abort()
             else:
                 self._refuse(internal_error())
             raise
@@ -262,37 +271,37 @@ class Relay:
     def begin_stream(self, attempt: Attempt, data: bytes) -> None:
         """The status line and the first bytes of a streamed answer."""
         headers = self._head(self._exchange.codec.stream_type, attempt.dispatch)
-        self._responder.begin(200, headers + b"cache-control: no-cache\r\n", data)
+        self._client.begin(200, headers + b"cache-control: no-cache\r\n", data)
 
     def _answer(self, settlement: Settlement) -> None:
         """Give the client the answer, the rest of it, or an error."""
-        responder, codec = self._responder, self._exchange.codec
+        client, codec = self._client, self._exchange.codec
         if settlement.refusal is not None:
-            if responder.response_started:
-                responder.end(codec.stream_error(settlement.refusal))
+            if client.response_started:
+                client.end(codec.stream_error(settlement.refusal))
             else:
                 self._refuse(settlement.refusal)
             return
         if settlement.answer is None or settlement.outcome is Outcome.CLIENT_CANCELLED:
-            responder.gone()
+            client.gone()
             return
         attempt = self._attempts[settlement.answer.number]
-        headway = headway_object(self._exchange.record, attempt.dispatch.prediction)
+        headway = headway_object(self._exchange.record, settlement, settlement.answer)
         if attempt.answer is not None:
             body = codec.non_streaming(attempt.answer, headway)
-            responder.respond(200, self._head(codec.body_type, attempt.dispatch), body)
+            client.respond(200, self._head(codec.body_type, attempt.dispatch), body)
             return
         last = self._exchange.length_event(attempt.dispatch.candidate.model) if attempt.cut else b""
-        if responder.response_started:
+        if client.response_started:
             rest = codec.events(last)
         else:  # an answer may be without a single token: then nothing has been sent yet
             attempt.begin(last)
             rest = b""
-        responder.end(rest + codec.finish(attempt.usage_or_count(), attempt.finish_reason, headway))
+        client.end(rest + codec.finish(attempt.usage_or_count(), attempt.finish_reason, headway))
 
     def _refuse(self, refusal: Refusal) -> None:
         exchange = self._exchange
-        respond_refusal(self._responder, exchange.codec, refusal, self._request.id, exchange.headers)
+        respond_refusal(self._client, exchange.codec, refusal, self._request.id, exchange.headers)
 
     def _head(self, content_type: bytes, dispatch: Dispatch) -> bytes:
         request, prediction = self._request, dispatch.prediction
@@ -310,48 +319,3 @@ class Relay:
                 header_lines(self._exchange.headers),
             )
         )
-
-    # --- the record ----------------------------------------------------------------------------------
-    def _record(self, settlement: Settlement) -> None:
-        """Fill the record by the settlement."""
-        record, answer = self._exchange.record, settlement.answer
-        record.outcome = settlement.outcome
-        record.error_code = settlement.error_code
-        record.slo_met = settlement.slo_met
-        record.e2e_s, record.ttft_s, record.tpot_s = settlement.e2e_s, settlement.ttft_s, settlement.tpot_s
-        record.queue_wait_s = settlement.queue_wait_s
-        record.decoded = settlement.decoded
-        record.hedged = settlement.hedged
-        record.attempts = len(settlement.attempts)
-        record.cost_usd = settlement.cost_usd
-        record.budget_overrun_usd = settlement.overrun_usd
-        since = record.received_at - self._request.arrived_at
-        for state in settlement.attempts:
-            record.decisions.append(state.decision)
-            record.attempt_records.append(
-                AttemptRecord(
-                    state.number,
-                    state.candidate.instance,
-                    state.candidate.model,
-                    since + state.dispatched_at,
-                    None if state.first_token_at is None else since + state.first_token_at,
-                    None if state.ended_at is None else since + state.ended_at,
-                    state.output_tokens,
-                    state.cost_usd,
-                    state.ended_how,
-                    state.error,
-                )
-            )
-        for number, attempt in self._attempts.items():
-            record.attempt_records[number - 1].span_id = attempt.span_id
-        if answer is None:
-            return
-        record.model, record.instance = answer.candidate.model, answer.candidate.instance
-        record.prompt_tokens = answer.prompt_tokens or self._request.prompt_tokens
-        record.output_tokens = answer.output_tokens
-        record.set_prediction(answer.prediction)
-        record.artifact = self._services.artifacts.name
-        if (relayed := self._attempts.get(answer.number)) is not None:
-            record.finish_reason, record.itl_max_s = relayed.finish_reason, relayed.itl_max_s or None
-        if record.attempts == 1:  # of several attempts no single draw tells what came of the request
-            record.propensity = answer.decision.propensity

@@ -79,28 +79,39 @@ class Runner:
     def submit(self, request: Request, funding: Funding | None, handle: RequestHandle) -> None:
         """Bring a request in. Its instructions go to `handle` until its `Finish`, which comes in any case."""
         self._handles[request.id] = handle
+        event = Arrived(request, funding)
         began = perf_counter()
         try:
-            self.apply(Arrived(request, funding))
+            instructions = self._instruct(event, self.clock())
         except BaseException:
             self.forget(request.id)
             raise
         if self.on_decision is not None:
             self.on_decision(request.policy, perf_counter() - began)
+        self._catch_up(event, instructions)
 
     def apply(self, event: Event, now: float | None = None) -> None:
         """Feed one event (that happened `now`, else at this moment) and carry out what comes of it."""
-        if now is None:
-            now = self.clock()
-        instructions = self.scheduler.handle(event, now)
-        kind = type(event)
+        self._catch_up(event, self._instruct(event, self.clock() if now is None else now))
+
+    def _instruct(self, event: Event, now: float) -> list[Instruction]:
+        """Feed one event, and carry out the instructions."""
+        scheduler = self.scheduler
+        instructions = scheduler.respond(event, now)
         if self.on_event is not None:
+            scheduler.catch_up()
             self.on_event(event, now, instructions)
-        if self.on_work is not None and (instructions or kind is Ended or kind is Left):
-            self.on_work()
         for instruction in instructions:
             self._carry_out(instruction)
-        if instructions or self.scheduler.queue_depth or self._may_be_earlier(event):
+        return instructions
+
+    def _catch_up(self, event: Event, instructions: list[Instruction]) -> None:
+        """Now that nobody waits for it any more, let the scheduler do the rest, and set the timer."""
+        scheduler = self.scheduler
+        scheduler.catch_up()
+        if self.on_work is not None and (instructions or type(event) is Ended or type(event) is Left):
+            self.on_work()
+        if instructions or scheduler.queue_depth or self._may_be_earlier(event):
             self._arm()
 
     def forget(self, request_id: str) -> None:

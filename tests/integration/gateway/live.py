@@ -13,14 +13,13 @@ from typing import Any
 
 import aiohttp
 import yaml
-from fastapi import FastAPI
 
 import policies
 from backends.emulator.faults import Fault, parse_fault
 from backends.emulator.instance import EmulatedInstance
 from router.config import FleetConfig, loads
 from router.core.state import Instance
-from router.gateway.app import create_app
+from router.gateway.asgi import Application
 from router.gateway.endpoints import ROUTES, HotPaths
 from router.gateway.http.server import GatewayServer, server_config
 from router.gateway.service import Gateway
@@ -47,23 +46,6 @@ MODELS: list[dict[str, Any]] = [
         "quality": 0.6,
     },
 ]
-
-
-class WhenAsked:
-    """The gateway's FastAPI application, built at its first request. That takes half of a gateway's start, and most tests
-    use only the hot endpoints."""
-
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
-        self._app: FastAPI | None = None
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "lifespan":
-            for _ in ("startup", "shutdown"):
-                await send({"type": f"{(await receive())['type']}.complete"})
-            return
-        self._app = self._app or create_app(self._gateway)
-        await self._app(scope, receive, send)
 
 
 @dataclass
@@ -250,7 +232,7 @@ async def live(
         )
         listener = listen("127.0.0.1", 0)
         stack.callback(listener.close)
-        settings = server_config(WhenAsked(gateway), "127.0.0.1", 0, grace_s=1.0)
+        settings = server_config(Application(gateway), "127.0.0.1", 0, grace_s=1.0)
         server = GatewayServer(settings, lambda: gateway.config, ROUTES, HotPaths(gateway))
         started = asyncio.create_task(server.serve(sockets=[listener]))
 

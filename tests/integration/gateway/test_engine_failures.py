@@ -86,9 +86,12 @@ async def test_no_more_attempts_than_allowed(tmp_path):
     ) as gw:
         for engine in gw.engines.values():
             engine.arm(fault("status"))
-        status, headers, _ = await gw.chat(model="small")
+        status, headers, answer = await gw.chat(model="small")
         assert status == 502
-        assert (await gw.row(headers["x-request-id"]))["attempts"] == 2
+        row = await gw.row(headers["x-request-id"])
+        assert row["attempts"] == 2
+        for attempt in await gw.gateway.store.attempts(row["id"]):
+            assert f"{attempt['instance']}: {attempt['error']}" in answer["error"]["message"]
 
 
 @pytest.mark.parametrize("kind_of_fault", MID_STREAM)

@@ -13,14 +13,14 @@ from tests.integration.gateway.staged import chat, says, staged
 def sessions_heard(gw):
     """The sessions of requests from here on."""
     scheduler = gw.gateway.runner.scheduler
-    handle, found = scheduler.handle, []
+    respond, found = scheduler.respond, []
 
     def hear(event, now):
         if isinstance(event, Arrived):
             found.append(event.request.session)
-        return handle(event, now)
+        return respond(event, now)
 
-    scheduler.handle = hear
+    scheduler.respond = hear
     return found
 
 

@@ -20,11 +20,11 @@ import uvloop
 
 import policies
 from router.config import loads
-from router.gateway.app import create_app
+from router.gateway.asgi import Application
 from router.gateway.endpoints import ROUTES, HotPaths
 from router.gateway.http.server import GatewayServer, server_config
 from router.gateway.telemetry.stalls import StallWatch
-from router.process import keep_freed_memory
+from router.process_memory import keep_freed_memory
 from router.serve import listen
 from router.wiring import open_gateway
 
@@ -46,7 +46,7 @@ async def main(path: Path) -> None:
     keep_freed_memory()
     async with open_gateway(config, environment={}, seed=0) as gateway:
         listener = listen("127.0.0.1", 0)
-        settings = server_config(create_app(gateway), "127.0.0.1", 0, grace_s=1.0)
+        settings = server_config(Application(gateway), "127.0.0.1", 0, grace_s=1.0)
         server = GatewayServer(settings, lambda: gateway.config, ROUTES, HotPaths(gateway))
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         reader = asyncio.StreamReader()

@@ -43,11 +43,17 @@ def test_the_program_knows_its_own_versions() -> None:
     assert tuple(reversed(found)) == schema.VERSIONS
 
 
-async def test_the_versions_lead_to_the_tables_of_the_program(engine: AsyncEngine) -> None:
+@pytest.mark.parametrize("before", [(), ("runs",)], ids=["from nothing", "by every version"])
+async def test_the_versions_lead_to_the_tables_of_the_program(
+    engine: AsyncEngine, before: tuple[str, ...]
+) -> None:
     def differences(connection: Connection) -> list[object]:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         return list(compare_metadata(context, tables.metadata))
 
+    async with engine.begin() as connection:
+        made = [tables.metadata.tables[name] for name in before]
+        await connection.run_sync(lambda sync: tables.metadata.create_all(sync, tables=made))
     assert await schema.upgrade(engine) is None
     assert await schema.upgrade(engine) == schema.NEWEST
     async with engine.connect() as connection:
@@ -81,6 +87,34 @@ async def test_a_database_from_before_keeps_its_rows(
     ]  # fmt: skip
     assert (await store.spent())["team-a", "total"] == {"before": 5.0}
     await store.close()
+
+
+async def test_older_tables_get_the_newer_columns(
+    engine: AsyncEngine, store_url: str, tmp_path: Path, make_record: MakeRecord
+) -> None:
+    await schema.upgrade(engine)
+    added = ("min_quality", "on_miss", "priority")
+    async with engine.begin() as connection:
+        row = dict(zip(REQUEST_COLUMNS, request_row(make_record(1)), strict=True))
+        await connection.execute(insert(tables.requests), [row])
+        for name in added:
+            await connection.execute(text(f"ALTER TABLE requests DROP COLUMN {name}"))
+        await connection.execute(text("UPDATE alembic_version SET version_num = '0002'"))
+    store = await Store.open(store_url, state_dir=tmp_path)
+    store.writer.put(make_record(2, min_quality=0.5, on_miss="reject", priority=-3))
+    assert await store.writer.flush(10.0)
+    newer, older = (await store.requests()).requests
+    assert [newer[name] for name in added] == [0.5, "reject", -3]
+    assert [older[name] for name in added] == [None] * 3
+    await store.close()
+
+
+async def test_new_tables_are_said_to_be_created(
+    engine: AsyncEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "router.store.schema"):
+        await schema.upgrade(engine)
+    assert caplog.messages == [f"the store's tables were created at version {schema.NEWEST}"]
 
 
 async def test_a_database_of_a_newer_program_is_refused(
@@ -146,16 +180,16 @@ def test_operators_upgrade_by_hand(
         code, told = headway("db", "version")
         assert (code, told) == (2, f"headway db: no database at {tmp_path / 'headway.db'}")
         (tmp_path / "headway.db").touch()
-    due = "are at no version, the newest is 0002"
+    due = "are at no version, the newest is 0003"
     assert headway("db", "version") == (
         0,
-        "the tables are at no version; the newest is 0002: run headway db upgrade",
+        "the tables are at no version; the newest is 0003: run headway db upgrade",
     )
     assert due in headway("check")[1]
-    assert headway("db", "upgrade") == (0, "the tables were upgraded from no version to version 0002")
-    assert headway("db", "upgrade") == (0, "the tables are at version 0002, the newest")
+    assert headway("db", "upgrade") == (0, "the tables were created at version 0003")
+    assert headway("db", "upgrade") == (0, "the tables are at version 0003, the newest")
     assert headway("db", "version", "--json") == (
         0,
-        '{"version": "0002", "before": "0002", "newest": "0002"}',
+        '{"version": "0003", "before": "0003", "newest": "0003"}',
     )
     assert due not in headway("check")[1]

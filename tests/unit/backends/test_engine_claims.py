@@ -14,7 +14,7 @@ from backends.engine_errors import from_event, from_response
 from backends.engine_numbers import MAX_TOKENS, finish_reason, sound_usage, token_count
 from backends.metrics import ITL_HISTOGRAM, KV_USAGE, PREEMPTIONS, PREFIX_HITS, PREFIX_QUERIES, MetricsReader
 from backends.ndjson import NdjsonScanner
-from backends.sse import SseScanner
+from backends.scanning import SseScanner
 from router.core.errors import UpstreamError
 from router.core.interfaces import Call
 from router.core.types import Candidate

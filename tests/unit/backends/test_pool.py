@@ -38,14 +38,18 @@ class Opened(Post):
     """A POST whose answer the test reads by itself."""
 
     def __init__(self, pool: Pool, head: bytes) -> None:
-        super().__init__(pool, head, "r", {})
+        super().__init__(pool, head, "r", {}, self)
         self.connection: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
 
     def _opened(self, connection: Connection) -> None:
         connection.listener = None
         self.connection.set_result(connection)
 
-    def _failed(self, error: Exception) -> None:
+    def sent(self) -> None: ...
+
+    def ended(self, answer: dict[str, Any] | None) -> None: ...
+
+    def failed(self, error: Exception) -> None:
         self.connection.set_exception(error)
 
 

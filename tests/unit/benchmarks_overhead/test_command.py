@@ -18,7 +18,7 @@ def test_through_the_gateway_counts_agree(tmp_path: Path) -> None:
     """What was asked, what was answered and what the gateway recorded are the same."""
     asked = 0
     with processes.upstream(Cores()) as engine:
-        with processes.gateway(engine, tmp_path, Cores()) as gateway:
+        with processes.gateway(processes.fleet_of(engine, tmp_path), tmp_path, Cores()) as gateway:
             for stream in (False, True):
                 plan = Plan(
                     mode="closed",
@@ -55,11 +55,12 @@ def test_a_whole_measurement_where_nginx_is_not_installed(
     assert command.main([*arguments, "--json", str(out)]) == 0
     printed = capsys.readouterr().out
     assert "without nginx: nginx is not installed" in printed
+    assert "in units of" not in printed
     assert "json-max: JSON, 32 connections" in printed
     assert "answers failed" not in printed
     written = orjson.loads(out.read_bytes())
     figures = written["scenarios"]["json-max"]["figures"]
-    assert set(figures["requests/s"]) == {"direct", "headway"}
+    assert set(figures["requests/s"]) == {"direct", "headway", "when_needed", "slo"}
     assert figures["requests/s"]["headway"]["median"] > 0
     assert written["scenarios"]["idle"]["figures"]["RSS MiB"]["headway"]["median"] > 10
     assert "direct" not in written["scenarios"]["idle"]["passes"]
@@ -70,7 +71,7 @@ def test_a_gateway_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("benchmarks.overhead.wire.MODEL", "")  # a fleet file that is refused
     with (
         pytest.raises(StartError, match=r"the gateway did not start: .+"),
-        processes.gateway(engine, tmp_path, Cores()),
+        processes.gateway(processes.fleet_of(engine, tmp_path), tmp_path, Cores()),
     ):
         pass
 
@@ -79,7 +80,7 @@ def test_a_gateway_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pyt
     ("arguments", "said"),
     [
         (["--scenarios", "json,speed"], "'speed' is none of idle, hold, json"),
-        (["--targets", "haproxy"], "is none of direct, nginx, headway"),
+        (["--targets", "haproxy"], "is none of direct, nginx, vllm-router, headway"),
         (["--passes", "0"], "must be a whole number of at least 1"),
         (["--passes", "two"], "--passes"),
         (["--duration", "-1"], "must be above 0"),

@@ -103,3 +103,20 @@ def test_cores_are_shared_out() -> None:
 def test_runs_are_counted() -> None:
     every = list(SCENARIOS.values())
     assert run_count(every, ("direct", "headway"), 2) == 2 * (4 + 6)
+
+
+def test_what_the_gateway_is_judged_by_stands_in_units_of_its_peers() -> None:
+    held = replace(GOOD, pss_mib=100.0)
+    results = {
+        "json-max": {
+            "nginx": [GOOD],
+            "headway": [replace(GOOD, answers=250)],
+            "slo": [replace(GOOD, answers=100)],
+        },
+        "idle": {"nginx": [replace(held, pss_mib=10.0)], "headway": [held]},
+    }
+    text = report.text(Measured(TWO, results, {}))
+    assert row(text, "in units of") == ["nginx"]
+    assert row(text, "json-max: requests/s, headway") == ["0.25"]
+    assert row(text, "json-max: requests/s, slo") == ["0.10"]
+    assert row(text, "idle: PSS MiB, headway") == ["10.00"]

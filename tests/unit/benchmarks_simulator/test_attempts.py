@@ -10,9 +10,13 @@ import pytest
 from benchmarks.simulator import OUTCOMES, Arrival, Result, Simulation, open_fleet
 from benchmarks.simulator.simulation import SimulatedAttempt, SimulatedRequest
 from benchmarks.workloads.format import WorkloadRequest
+from router.core.deciding import Decided
 from router.core.events import Cancel, Dispatch, Instruction
+from router.core.interfaces import Choice
 from router.core.money.account import OutputBound
-from router.core.types import Candidate, Decision, Prediction, Request
+from router.core.request_state import AttemptState
+from router.core.state import Instance
+from router.core.types import Candidate, Request
 from tests.unit.benchmarks_simulator.worlds import config, emulated, understood
 from tests.unit.benchmarks_simulator.wrong import Wrong, hasty
 
@@ -84,8 +88,12 @@ def test_both_attempts_fit_under_the_money_cap() -> None:
 
 def attempt(bound: OutputBound, tokens: int) -> SimulatedAttempt:
     """An attempt at an answer of 100 tokens, of which `tokens` have come."""
-    decision = Decision("random", 0.0, 0, (), 1.0, ())
-    dispatch = Dispatch("r", 1, Candidate("a", "m", "m"), bound, Prediction(), decision)
+    candidate = Candidate("a", "m", "m")
+    decided = Decided("random", 0.0, (), Choice(0, (), ()), (), ())
+    instance = Instance("a", "vllm", {"m": candidate})
+    dispatch = Dispatch(
+        "r", 1, candidate, bound, AttemptState(1, candidate, instance, decided, bound, False, 0.0, 10)
+    )
     arrival = Arrival(Request("r", 0.0, "random", ("m",), prompt_tokens=10), {"m": 100}, {}, ())
     found = SimulatedAttempt(SimulatedRequest(0, arrival), dispatch)
     found.tokens = tokens

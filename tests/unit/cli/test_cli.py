@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import router
+from backends import scanning
 from predictors import kernels
 from router import cli
 
@@ -88,6 +89,7 @@ def test_check_of_a_good_fleet(fleet: Path, capsys: pytest.CaptureFixture[str]) 
     assert "model qwen: no instance serves it" in printed
     assert "fleet.yaml: ok" in printed
     assert kernels.description() in printed
+    assert scanning.description() in printed
 
 
 def test_check_as_json(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,6 +97,7 @@ def test_check_as_json(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capsys.readouterr().out)
     assert (found["ok"], found["models"], found["instances"]) == (True, ["llama", "qwen"], ["a"])
     assert found["compiled_kernels"] == (kernels.WHY_NOT_NATIVE is None)
+    assert found["compiled_scanning"] == (scanning.WHY_NOT_NATIVE is None)
     assert any("HEADWAY_TEST_UNSET_KEY" in warning for warning in found["warnings"])
 
 

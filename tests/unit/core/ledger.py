@@ -50,14 +50,15 @@ _EXACT_USD = 1e-12
 
 def listen(scheduler: Scheduler, listener: Listener) -> None:
     """Let `listener` get all that a scheduler handles."""
-    handle = scheduler.handle
+    respond = scheduler.respond
 
     def heard(event: Event, now: float) -> list[Instruction]:
-        instructions = handle(event, now)
+        instructions = respond(event, now)
+        scheduler.catch_up()
         listener(event, now, instructions)
         return instructions
 
-    scheduler.handle = heard  # type: ignore[method-assign]
+    scheduler.respond = heard  # type: ignore[method-assign]
 
 
 @dataclass

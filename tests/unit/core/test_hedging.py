@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
+from router.core.deciding import Decided
 from router.core.events import Arrived, Cancel, Dispatch, Ended, FirstToken, Left, Tick
 from router.core.hedging import again_at, gain, hedge_at, pays
-from router.core.interfaces import Option
+from router.core.interfaces import Choice, Option
 from router.core.money.account import OutputBound
 from router.core.request_state import AttemptState
 from router.core.scheduler import Scheduler
 from router.core.state import Instance
-from router.core.types import Candidate, Decision, EndedHow, Prediction, Price, Request, Slo
+from router.core.types import Candidate, EndedHow, Prediction, Price, Request, Slo
 from tests.unit.core.worlds import (
     CHEAP,
     Fixed,
@@ -198,9 +199,9 @@ def test_when_a_token_is_late():
 def attempt(p_miss: float, price: Price) -> AttemptState:
     candidate = Candidate("a", "m", "m", price)
     prediction = Prediction(ttft_s_p50=0.2, ttft_s_p95=0.5, p_miss=p_miss, cost_usd=price.cost_usd(100, 100))
-    decision = Decision("first", 0.0, 0, (), None, ())
+    decided = Decided("first", 0.0, (), Choice(0, (), ()), (), ())
     bound = OutputBound()
-    return AttemptState(1, candidate, instance("a"), prediction, decision, bound, False, 0.0, 100, 100)
+    return AttemptState(1, candidate, instance("a"), decided, bound, False, 0.0, 100, prediction, 100)
 
 
 def option(p_miss: float, price: Price) -> Option:

@@ -9,7 +9,7 @@ from typing import get_args
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.core.events import Allow, Cancel, Dispatch, Event, FleetChanged, Granted, Reserve
+from router.core.events import Allow, Cancel, Dispatch, Event, FleetChanged, Granted, Instruction, Reserve
 from router.core.types import EndedHow, Outcome
 from router.decision_log import compared
 from tests.unit.core.script import Script, fleet
@@ -36,6 +36,30 @@ def test_the_same_events_give_the_same_instructions(seed: int) -> None:
             assert compared(again.handle(here, now)) == text
         else:
             assert compared(again.handle(event, now)) == text
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_what_is_postponed_changes_no_instruction_and_nothing_that_is_learned(seed: int) -> None:
+    script = Script(Random(seed))
+    script.run(80)
+    instances = {each.name: each for each in fleet()}
+    again = script.build(list(instances.values()))
+    out: list[Instruction] | None = None
+    before = ""
+    for event, now, _, text in script.log:
+        here: Event = event
+        if isinstance(event, FleetChanged):
+            here = event._replace(instances=tuple(instances[each.name] for each in event.instances))
+        following = again.respond(here, now)  # catches up with the event before
+        assert out is None or compared(out) == before
+        out, before = following, text
+    again.catch_up()
+    assert out is None or compared(out) == before
+    assert again.predictor.observed == script.s.predictor.observed
+    assert {name: each.work for name, each in again.instances.items()} == {
+        name: each.work for name, each in script.s.instances.items()
+    }
 
 
 def test_all_that_may_happen_is_among_it() -> None:

@@ -118,6 +118,7 @@ def test_a_failed_attempt_goes_to_the_next_candidate_then_ends():
     assert (sent.candidate.instance, sent.attempt) == ("b", 2)
     refusal = refused(s.handle(failed("r1", 2), 0.2))
     assert (refusal.status, refusal.code, refusal.outcome) == (502, "upstream_error", Outcome.BACKEND_ERROR)
+    assert refusal.message == "Every attempt failed upstream: a: it broke; b: it broke."
     assert all(i.in_flight == 0 for i in s.instances.values())
 
 

@@ -201,6 +201,7 @@ def start(
     finished = asyncio.Event()
 
     def finish(record: RequestRecord) -> None:
+        record.complete()
         records.append(record)
         finished.set()
 

@@ -10,10 +10,9 @@ from typing import Any
 import orjson
 import pytest
 
-from backends.sse import SseScanner
+from backends.scanning import Assembler, SseScanner
 from router.core.errors import UpstreamError
 from router.gateway.codecs.ollama.stream import NdjsonStream
-from router.gateway.codecs.openai.assemble import Assembler
 from router.gateway.codecs.responses import stream as responses_stream
 from router.gateway.codecs.responses.stream import ResponsesStream
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import orjson
@@ -12,9 +13,8 @@ from hypothesis import strategies as st
 from openai.types import Completion
 from openai.types.chat import ChatCompletion
 
-from backends.sse import SseScanner
+from backends.scanning import Assembler, SseScanner
 from router.core.errors import UpstreamError
-from router.gateway.codecs.openai.assemble import Assembler
 
 HEAD = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1700000000, "model": "llama"}
 TEXT_HEAD = {"id": "cmpl-1", "object": "text_completion", "created": 1700000000, "model": "llama"}
@@ -414,7 +414,7 @@ def test_the_result_is_that_of_plain_merging_however_the_stream_is_cut(
 @given(st.lists(TEXT, max_size=20), st.integers(1, 400))
 def test_folding_early_changes_nothing(pieces: list[str], fold_bytes: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("router.gateway.codecs.openai.assemble._FOLD_BYTES", fold_bytes)
+        patch.setattr(sys.modules[Assembler.__module__], "_FOLD_BYTES", fold_bytes)
         answer = assembled(
             *[text_chunk(piece) for piece in pieces], text_chunk("", "stop"), api="completions"
         )

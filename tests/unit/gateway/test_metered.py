@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.sse import SseScanner
+from backends.scanning import SseScanner
 from router.core.errors import UpstreamError
 from router.core.interfaces import Batch
 from router.core.money.account import OutputBound

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from backends.sse import SseScanner
+from backends.scanning import Assembler, SseScanner
 from router.core.errors import UpstreamError
 from router.gateway.codecs.codec import ApiCodec
 from router.gateway.codecs.ollama.codec import OllamaCodec
-from router.gateway.codecs.openai.assemble import Assembler
 from router.gateway.codecs.openai.codec import OpenAICodec
 from router.gateway.codecs.responses.codec import ResponsesCodec
 from router.gateway.codecs.responses.request import responses_to_chat

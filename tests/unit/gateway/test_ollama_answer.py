@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from ollama import ChatResponse, EmbedResponse, GenerateResponse
 from ollama._types import EmbeddingsResponse
 
+from backends.scanning import Assembler
 from router.core.errors import UpstreamError
 from router.gateway.codecs.ollama.answer import Timings, loaded, non_streaming, rfc3339
 from router.gateway.codecs.ollama.embeddings import at_length_1, embed_from_openai, embeddings_from_openai
 from router.gateway.codecs.ollama.stream import NdjsonStream
-from router.gateway.codecs.openai.assemble import Assembler
 
 AT_NS = 1_700_000_000_123_456_789
 AT = "2023-11-14T22:13:20.123456789Z"

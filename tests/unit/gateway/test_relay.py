@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from router.core import attempts
 from router.core.errors import AnswerTooLarge, OutOfSockets, UpstreamError, UpstreamRejected
 from router.core.events import FailureKind, Tick
 from router.core.money.reservation import Funding
@@ -232,32 +233,52 @@ class Broken(Fixed):
         self._fail("loss")
 
 
-@pytest.mark.parametrize("when", ["ttft", "end", "loss"])
-def test_a_fault_in_the_scheduler_ends_its_request_and_frees_its_slot(when: str) -> None:
+@pytest.mark.parametrize("when", ["dispatch", "ttft", "end", "loss"])
+def test_a_fault_while_something_is_learned_costs_no_request_anything(when: str) -> None:
     s = scheduler("a", predictor=Broken(when))
     engine = Engine(*saying(b"a", b"b"))
     leaves = [(0.5, lambda found: found.leave())] if when == "loss" else []
+    found = relayed(s, {"a": engine}, request(), *leaves)
+    assert found.record.outcome is (Outcome.CLIENT_CANCELLED if leaves else Outcome.OK)
+    assert idle(s)
+    assert s.predictor.when == ""
+
+
+@pytest.mark.parametrize("step", ["first_token", "succeed", "lose"])
+def test_a_fault_in_the_scheduler_ends_its_request_and_frees_its_slot(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, faults = getattr(attempts, step), [RuntimeError("broken")]
+
+    def broken(*values: Any, **named: Any) -> None:
+        real(*values, **named)
+        if faults:
+            raise faults.pop()
+
+    monkeypatch.setattr(attempts, step, broken)
+    s = scheduler("a")
+    engine = Engine(*saying(b"a", b"b"))
+    leaves = [(0.5, lambda found: found.leave())] if step == "lose" else []
     found = relayed(s, {"a": engine}, request(), *leaves)
     assert (found.record.outcome, found.record.error_code) == (Outcome.BACKEND_ERROR, "internal_error")
     assert all(each.in_flight == 0 for each in s.instances.values())
 
 
-def test_a_fault_at_the_arrival_frees_the_slot() -> None:
+def test_a_fault_of_a_policy_after_its_choice_costs_the_request_nothing() -> None:
     s = scheduler("a")
     s.policies["first"].placed = lambda *_: 1 / 0  # type: ignore[method-assign, index]
     found = relayed(s, {"a": Engine(*saying(b"a"))}, request())
-    assert (found.record.outcome, found.record.error_code) == (Outcome.BACKEND_ERROR, "internal_error")
-    assert (found.client.status, idle(s)) == (500, True)
+    assert (found.record.outcome, found.client.status, idle(s)) == (Outcome.OK, 200, True)
 
 
 @pytest.mark.parametrize("queued", [False, True])
-def test_a_fault_of_the_predictor_at_a_dispatch_frees_the_slot(queued: bool) -> None:
-    predictor = Broken("" if queued else "dispatch")
-    s, engine = scheduler("a", predictor=predictor), Engine(*saying(b"a"))
+def test_a_fault_of_the_policy_at_a_decision_frees_the_slot(queued: bool) -> None:
+    s, engine = scheduler("a"), Engine(*saying(b"a"))
+    s.policies["first"].choose = lambda *_: 1 / 0  # type: ignore[method-assign, index]
     later: list[tuple[float, Any]] = []
     if queued:
         s.instances["a"].dispatched(0)  # another request has the slot
-        later = [(0.5, lambda _: setattr(predictor, "when", "dispatch")), (1.0, lambda found: free(s, found))]
+        later = [(1.0, lambda found: free(s, found))]
     found = relayed(s, {"a": engine}, request(), *later)
     assert (found.record.outcome, found.record.error_code) == (Outcome.BACKEND_ERROR, "internal_error")
     assert (found.client.status, idle(s), engine.calls) == (500, True, [])

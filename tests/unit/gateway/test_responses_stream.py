@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
+from backends.scanning import Assembler
 from router.core.errors import Refusal
 from router.core.types import Outcome
-from router.gateway.codecs.openai.assemble import Assembler
 from router.gateway.codecs.responses.answer import non_streaming_response
 from router.gateway.codecs.responses.codec import ResponsesCodec
 from router.gateway.codecs.responses.request import responses_to_chat

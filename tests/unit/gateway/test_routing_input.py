@@ -170,6 +170,26 @@ def test_without_routing_headers_there_are_no_parameters() -> None:
     assert from_headers({b"host": b"x", b"x-headway": b"1", b"content-type": b"y"}) is None
 
 
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("x-headway-model", "x-headway-models"),
+        ("x-headway-ttft", "x-headway-ttft-ms"),
+        ("x-headway-ttft_ms", "x-headway-ttft-ms"),
+        ("x-headway-colour", "known: x-headway-(policy|"),
+        ("x-headway-", "known: "),
+    ],
+)
+def test_an_unknown_header_of_ours_is_refused_with_the_near_names(name: str, near: str) -> None:
+    assert near in refused_header(name, b"1").message
+
+
+def test_a_very_long_unknown_header_is_cut() -> None:
+    with pytest.raises(Refusal) as caught:
+        from_headers({b"x-headway-" + b"a" * 60_000: b"1"})
+    assert len(caught.value.message) < 500
+
+
 def test_all_headers() -> None:
     assert headers(
         headway_policy="price",

@@ -36,8 +36,11 @@ class Scripted:
         self.queue_depth = 0
         self.wake_at: float | None = None
 
-    def handle(self, event: Event, now: float) -> list[Instruction]:
+    def respond(self, event: Event, now: float) -> list[Instruction]:
         return self.answer(event)
+
+    def catch_up(self) -> None:
+        """Nothing is postponed."""
 
 
 class Handle:

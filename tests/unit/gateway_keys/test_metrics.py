@@ -257,3 +257,15 @@ def test_decision_times_by_policy(metrics: Metrics) -> None:
 def test_two_processes_worth_of_metrics_do_not_meet(metrics: Metrics) -> None:
     metrics.record(record())
     assert "headway_requests_total" not in scrape(Metrics())
+
+
+def test_records_are_counted_together_and_a_faulty_one_spares_the_others(metrics: Metrics) -> None:
+    broken = record()
+    broken.e2e_s = "soon"  # type: ignore[assignment]
+    metrics.record(record())
+    metrics.record(broken)
+    for _ in range(metrics_module._COUNTED_AT_ONCE):
+        metrics.record(record())
+    samples = scrape(metrics)
+    counted = value(samples, "gen_ai_server_request_duration_seconds_count", server_address="gpu-0")
+    assert counted == metrics_module._COUNTED_AT_ONCE + 1

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from random import Random
 
 import pytest
 
 from policies.latency import BUSIER, LeastLatency, added_s, least_busy
 from policies.slo import BestFit, promises_broken
-from router.core.interfaces import Option
+from router.core.interfaces import Option, Options, Policy
 from router.core.profile import EngineProfile
 from router.core.state import Instance
 from router.core.types import Candidate, LoadReport, Prediction, Request, Slo
@@ -164,3 +165,40 @@ def test_load_is_weighted_by_speed_if_all_profiles_are_known() -> None:
     slow.instance.profiles.clear()
     assert least_busy([fast, slow], [0, 1]) == 1
     assert least_busy([fast, slow], [0]) == 0
+
+
+# --- predictions by column -----------------------------------------------------------------------------
+class ByColumn:
+    """The columns of some options."""
+
+    def __init__(self, options: Sequence[Option]) -> None:
+        self._options = options
+
+    def __getattr__(self, name: str) -> list[float | None]:
+        return [getattr(each.prediction, name) for each in self._options]
+
+
+@pytest.mark.parametrize("make", [BestFit, LeastLatency])
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_columns_decide_as_the_predictions_do(make: Callable[[float], Policy], level: int) -> None:
+    drawn = Random(7)
+    for number in range(200):
+        options = [
+            option(
+                f"e{at}",
+                miss=drawn.choice((0.0, 0.05, 0.3, 0.97)),
+                e2e=drawn.choice((1.0, 2.0)),
+                running=drawn.randrange(3),
+                profile=drawn.choice((PROFILE, None)),
+                promised=drawn.choice(((), (0.04,))),
+            )
+            for at in range(drawn.randrange(1, 6))
+        ]
+        one, other = make(0.1), make(0.1)
+        one._guard.level = other._guard.level = level  # type: ignore[attr-defined]
+        plain = one.choose(request(number), options, Random(0))
+        found = other.choose(request(number), Options(options, ByColumn(options)), Random(0))
+        assert found == plain
+        assert list(found.reasons) == [plain.reasons[at] for at in range(len(options))]
+        assert found.reasons[found.index] is None
+        assert found.reasons[:2] == list(plain.reasons)[:2]

@@ -35,7 +35,7 @@ def test_what_is_said_is_what_is_used() -> None:
 
 def test_kernels_of_other_sources_are_not_used(tmp_path: Path) -> None:
     """As after a checkout of another version, which does not compile them."""
-    for name in ("distributions", "estimates", "networks"):
+    for name in ("distributions", "estimates", "histories", "networks", "residuals"):
         (tmp_path / f"{name}.py").write_text("SOURCE = 'of another version'\n")
     program = (
         "import sys, types\n"

@@ -8,10 +8,10 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
+from predictors.kernels import ResidualWindow
 from predictors.kernels.reference.misses import LogErrors
 from predictors.kernels.reference.normal import beyond, scores
 from predictors.kernels.reference.quantiles import Distribution
-from predictors.online.residuals import ResidualWindow
 from predictors.online.sessions import SessionIndex
 
 

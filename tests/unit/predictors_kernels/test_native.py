@@ -15,6 +15,7 @@ from hypothesis.extra.numpy import arrays
 from backends.engine.profiles import names, profile
 from predictors import kernels
 from predictors.analytic.answer_length import answer_length
+from predictors.kernels import ResidualWindow
 from predictors.kernels.length_bins import BINS, PRIOR_SHARES
 from predictors.kernels.reference import estimates as estimates_in_python
 from predictors.kernels.reference import (
@@ -31,7 +32,6 @@ from predictors.learned.models import KINDS, UNTRAINED
 from predictors.learned.text import COUNTS
 from predictors.online.candidate_stats import CandidateStats
 from predictors.online.fleet_stats import FleetStats
-from predictors.online.residuals import ResidualWindow
 from router.core.state import Instance
 from router.core.types import Candidate, LoadReport, PromptFeatures, Slo
 from tests.unit.predictors_learned.test_length_model import made_artifact

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from predictors.kernels import InstanceHistory
 from predictors.kernels.levels import TAUS
 from predictors.learned.artifact import Artifact, ArtifactError
 from predictors.learned.latency.features import EVENT_FEATURES, LATENCY_FEATURES, TARGET_FEATURES
-from predictors.learned.latency.history import InstanceHistory
 from predictors.learned.latency.model import HIDDEN, SHAPES, WIDTH, LatencyModel
 from router.core.state import Instance
 
@@ -94,7 +94,11 @@ def test_widths_stretch_from_the_median():
 
 def test_a_history_with_a_model_keeps_its_state_up_to_date():
     model = LatencyModel.load(artifact(drawn()))
-    history, recorded, instance = InstanceHistory(model), InstanceHistory(None), Instance("a", "vllm", {})
+    history, recorded, instance = (
+        InstanceHistory(model.network),
+        InstanceHistory(None),
+        Instance("a", "vllm", {}),
+    )
     state = model.start()
     assert (history.state == state).all()
     for at in range(3):

@@ -6,7 +6,8 @@ from random import Random
 
 import pytest
 
-from predictors.online.residuals import PRIOR_SIZE, ResidualWindow, Shrinkage, StratifiedResiduals
+from predictors.kernels import ResidualWindow, Shrinkage, StratifiedResiduals
+from predictors.kernels.reference.residuals import PRIOR_SIZE
 
 
 def learned(mean: float, sd: float, count: int, seed: int = 1) -> ResidualWindow:

@@ -137,3 +137,19 @@ def test_why_this_one_and_not_the_next_in_a_few_lines() -> None:
         "not v100-0/llama, v100-1/llama and 2 more: unhealthy",
         "and 2 more",
     ]
+
+
+@pytest.mark.parametrize(
+    ("amount", "shown"),
+    [
+        (None, "?"),
+        (0.0, "$0.000000"),
+        (4e-7, "$0.00000040"),
+        (1.234e-9, "$0.0000000012"),
+        (9.99e-6, "$0.0000100"),
+        (0.000012, "$0.000012"),
+        (1.5, "$1.500000"),
+    ],
+)
+def test_small_amounts_keep_two_digits(amount: float | None, shown: str) -> None:
+    assert explain._usd(amount) == shown

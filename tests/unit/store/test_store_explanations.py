@@ -11,8 +11,8 @@ import pytest
 from router.core.state import LOAD_FEATURES
 from router.core.types import Candidate, Considered, Decision, Prediction, PromptFeatures
 from router.store import explanations
-from router.store.explanations import LOAD_FIELDS, MAX_PREFIX_HASHES, PREDICTION_FIELDS, decode, encode, kept
-from router.store.records import RequestRecord
+from router.store.explanations import LOAD_FIELDS, MAX_PREFIX_HASHES, decode, encode, kept
+from router.store.records import PREDICTION_FIELDS, RequestRecord
 
 MakeRecord = Callable[..., RequestRecord]
 MakeDecision = Callable[..., Decision]

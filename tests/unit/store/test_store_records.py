@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.core.types import Outcome, Prediction, Slo
+from router.core.deciding import Decided
+from router.core.interfaces import Choice, Option
+from router.core.money.account import OutputBound
+from router.core.request_state import AttemptState
+from router.core.settlement import Settlement
+from router.core.state import Instance
+from router.core.types import Candidate, Considered, Decision, EndedHow, Outcome, Prediction, Slo
 from router.store import tables
 from router.store.entries import (
     ATTEMPT_COLUMNS,
@@ -20,6 +26,8 @@ from router.store.entries import (
     clean,
     clean_prompt,
     corrected_row,
+    from_line,
+    to_line,
 )
 from router.store.records import AttemptRecord, RequestRecord, attempt_row, request_row
 
@@ -34,7 +42,7 @@ CONTRACT_COLUMNS = re.findall(
     predicted_output_tokens_p90 predicted_ttft_s_p50 predicted_ttft_s_p95 predicted_e2e_s_p50
     predicted_e2e_s_p95 predicted_quality predicted_cost_usd artifact propensity queue_wait_s ttft_s tpot_s
     itl_max_s e2e_s cost_usd slo_ttft_s slo_tpot_s slo_e2e_s slo_met max_cost_usd budget_overrun_usd outcome
-    error_code
+    error_code min_quality on_miss priority
 """,
 )
 
@@ -115,3 +123,36 @@ def test_ids_are_compared_by_bytes_in_postgresql() -> None:
     for table in (tables.requests, tables.attempts, tables.explanations):
         column = next(iter(table.primary_key.columns))
         assert column.type.dialect_impl(postgresql.dialect()).collation == "C"
+
+
+def test_a_settlement_is_copied_once() -> None:
+    instance = Instance("a", "vllm", {})
+    candidate = Candidate("a", "m", "m")
+    prediction = Prediction(ttft_s_p50=0.5)
+    decision = Decision("slo", 10.5, 0, (Considered(candidate, prediction, 1.0, None),), 0.25, ())
+    choice = Choice(0, (1.0,), (None,), 0.25)
+    decided = Decided("slo", 10.5, (Option(candidate, instance, prediction),), choice, (), ())
+    attempt = AttemptState(1, candidate, instance, decided, OutputBound(), False, 10.5, 5, prediction, 20)
+    attempt.first_token_at, attempt.ended_at, attempt.ended_how = 11.0, 12.0, EndedHow.OK
+    attempt.output_tokens, attempt.cost_usd = 7, 0.25
+    record = RequestRecord("req", 1000.0, arrived_at=10.0, prompt_tokens=5, span_ids={1: 77})
+    record.settlement = Settlement(
+        Outcome.LATE, None, None, False, attempt, (attempt,), 2.0, 1.0, 0.1, 0.5, True, 0.25, None, 0.0, 12
+    )
+    record.complete()
+    record.complete()
+    assert (record.outcome, record.attempts, record.e2e_s, record.ttft_s) == (Outcome.LATE, 1, 2.0, 1.0)
+    assert (record.model, record.instance, record.prompt_tokens, record.output_tokens) == ("m", "a", 5, 7)
+    assert (record.predicted_ttft_s_p50, record.propensity, record.decisions) == (0.5, 0.25, [decision])
+    assert record.attempt_records == [
+        AttemptRecord(1, "a", "m", 1000.5, 1001.0, 1002.0, 7, 0.25, EndedHow.OK, None, 77)
+    ]
+
+
+def test_a_line_of_an_older_version_lacks_the_newest_columns(make_record: MakeRecord) -> None:
+    row = request_row(make_record(3))
+    older = REQUEST_COLUMNS.index("error_code") + 1
+    entry = from_line(to_line(row[:older], [], None, None))
+    assert entry is not None
+    assert entry.request == (*row[:older], None, None, None)
+    assert len(entry.request) == len(REQUEST_COLUMNS)

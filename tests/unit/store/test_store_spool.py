@@ -12,7 +12,7 @@ from zlib import crc32
 
 import pytest
 
-from router.store.entries import Entry, find_line, from_line, to_line
+from router.store.entries import REQUEST_COLUMNS, Entry, find_line, from_line, to_line
 from router.store.explanations import encode
 from router.store.lines import record_line
 from router.store.records import RequestRecord, attempt_row, request_row
@@ -50,7 +50,8 @@ def test_a_line_of_version_0_1_0_is_read() -> None:
     """Its blob is a text inside the JSON, before the prompt."""
     line = b'[["req_1",null],[["req_1",1]],"{\\"v\\":2}","a prompt"]'
     line = b"%08x %s\n" % (crc32(line), line)
-    assert from_line(line) == Entry(("req_1", None), [("req_1", 1)], ("req_1", b'{"v":2}', "a prompt"))
+    row = ("req_1", *[None] * (len(REQUEST_COLUMNS) - 1))  # it has fewer columns
+    assert from_line(line) == Entry(row, [("req_1", 1)], ("req_1", b'{"v":2}', "a prompt"))
 
 
 def test_a_line_is_found_by_its_requests_id() -> None:

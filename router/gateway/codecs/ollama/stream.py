@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from backends.assemble import merge_tool_call
 from backends.engine_numbers import finish_reason as finish_reason_of
 from backends.sse_events import EventTemplate, chunk_of, event_template
 from router.gateway.codecs.ollama.answer import (
@@ -21,7 +22,6 @@ from router.gateway.codecs.ollama.answer import (
     thinking_of,
     tool_calls_of,
 )
-from router.gateway.codecs.openai.assemble import merge_tool_call
 
 
 class NdjsonStream:

@@ -13,10 +13,10 @@ from typing import Any
 
 import orjson
 
+from backends.assemble import merge_tool_call
 from backends.sse_events import EventTemplate, chunk_of, event_template
 from router.core.errors import UpstreamError
 from router.core.raw_json import dumps
-from router.gateway.codecs.openai.assemble import merge_tool_call
 from router.gateway.codecs.responses.answer import (
     THINKING,
     call_item,

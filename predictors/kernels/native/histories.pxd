@@ -1,0 +1,34 @@
+from predictors.kernels.native.networks cimport LatencyNetwork
+
+cdef enum:
+    EVENT_SIZE = 18
+    SUMMARY_SIZE = 44
+
+
+cdef struct Ring:  # the last moments of one kind
+    double moments[32]
+    Py_ssize_t first, size, room
+
+
+cdef struct Recent:  # the last values of one kind: of 1 if there are any, the newest, the median, low and high
+    double newest[9]
+    Py_ssize_t first, size
+    double values[5]
+
+
+cdef class InstanceHistory:
+    cdef LatencyNetwork _network
+    cdef readonly list events, _waiting
+    cdef float[::1] _state
+    cdef double _step_s, _event_at
+    cdef bint _any_event, _summarised
+    cdef Ring _first_8, _first_32, _arrivals, _ended
+    cdef Recent _ttft[2]
+    cdef Recent _ttft_error, _tpot, _tpot_error
+    cdef double[SUMMARY_SIZE] _summary
+    cdef tuple _seen
+
+    cdef int _add(
+        self, int kind, instance, double now, double size, double estimate, double cached, double error
+    ) except -1
+    cdef int summarise(self, instance) except -1

@@ -1,0 +1,36 @@
+cdef class ResidualWindow:
+    cdef readonly Py_ssize_t count
+    cdef readonly double bias, tail, median, p95, median_factor, p95_factor, mean_factor, p95_excess
+    cdef readonly tuple factors
+    cdef double _least_rate, _most_lag, _noise_sd, _bias_inertia
+    cdef Py_ssize_t _window, _stale, _pseudos
+    cdef object _prior  # of the pseudo-observations in it: a memory view holds them for all windows that have learned nothing
+    cdef const double[::1] _shared  # the values, until the first is observed
+    cdef double *_values
+    cdef double *_recent
+    cdef Py_ssize_t _size, _room, _first, _recents
+
+    cdef int _use_prior(self, double sd) except -1
+    cdef int _reserve(self) except -1
+    cdef int _insert(self, double value) except -1
+    cdef int _remove(self, double value) except -1
+    cdef Py_ssize_t _place(self, double value) noexcept
+    cdef const double *_sorted(self) noexcept
+    cdef int _summarise(self) except -1
+    cdef int learn(self, double residual) except -1
+    cdef double at_share(self, double share) noexcept
+    cdef double above(self, double residual) noexcept
+
+
+cdef class StratifiedResiduals:
+    cdef readonly ResidualWindow pooled
+    cdef readonly list strata, windows
+    cdef long _observed
+
+
+cdef class Shrinkage:
+    cdef readonly double slope, mean, reach
+    cdef double _mean_actual, _variance, _covariance
+    cdef long _count
+
+    cpdef double shrunk(self, double estimate_s) except? -1.0

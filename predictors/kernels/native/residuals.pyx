@@ -1,0 +1,282 @@
+# cython: language_level=3, boundscheck=True, wraparound=False, initializedcheck=True, cdivision=True
+"""The windows of log errors of `predictors.kernels.reference.residuals`, compiled. See there for what each computes.
+
+The values of a window lie side by side, so that reading a window that no request has read for a while takes few lines of a
+cache. Windows that have learned nothing share their prior's values."""
+
+import numpy as np
+
+from predictors.kernels.reference import residuals as reference
+
+from cpython.mem cimport PyMem_Free, PyMem_Realloc
+from libc.math cimport exp, fabs, log, sqrt
+from libc.string cimport memcpy, memmove
+
+cdef extern from *:
+    """
+    #ifndef HEADWAY_SOURCE
+    #define HEADWAY_SOURCE ""
+    #endif
+    """
+    const char *HEADWAY_SOURCE
+
+#: What this module was compiled from (`predictors.kernels.digest`).
+SOURCE = HEADWAY_SOURCE.decode()
+
+cdef Py_ssize_t PRIOR_SIZE = reference.PRIOR_SIZE, BIAS_KNOWN = reference.BIAS_KNOWN
+cdef double LAG = reference.LAG, MOST_LAG = reference.MOST_LAG
+cdef dict PRIORS = {}  # by standard deviation, a few: the values in order of size, and in the order in which they stay
+
+
+cdef tuple prior_of(double sd):
+    found = PRIORS.get(sd)
+    if found is None:
+        staying = np.array(reference.prior(sd))
+        found = np.sort(staying), staying
+        if len(PRIORS) < 64:
+            PRIORS[sd] = found
+    return found
+
+
+cdef class ResidualWindow:
+    def __init__(self, double prior_sd, double noise_sd, Py_ssize_t memory=64):
+        if memory < 1:
+            raise ValueError("a window without a memory")
+        self._least_rate, self._window, self._most_lag = 1.0 / memory, 4 * memory, memory * MOST_LAG
+        self._noise_sd, self._bias_inertia = noise_sd, (noise_sd / prior_sd) ** 2
+        self._use_prior((prior_sd**2 + noise_sd**2) ** 0.5)
+        self._summarise()
+
+    def __dealloc__(self):
+        PyMem_Free(self._values)
+        PyMem_Free(self._recent)
+
+    cdef int _use_prior(self, double sd) except -1:
+        self._shared, self._prior = prior_of(sd)
+        self._size = self._pseudos = PRIOR_SIZE
+        return 0
+
+    cdef const double *_sorted(self) noexcept:
+        return self._values if self._values != NULL else &self._shared[0]
+
+    @property
+    def values(self):
+        cdef const double *values = self._sorted()
+        return [values[at] for at in range(self._size)]
+
+    @property
+    def _pseudo(self):
+        return self._prior[:self._pseudos].tolist()
+
+    def observe(self, double residual):
+        self.learn(residual)
+
+    cdef int learn(self, double residual) except -1:
+        cdef double innovation = residual - self.bias, rate
+        cdef Py_ssize_t room
+        self.count += 1
+        rate = 1.0 / (self.count + self._bias_inertia)
+        self.bias += innovation * (rate if rate > self._least_rate else self._least_rate)
+        if self.count < BIAS_KNOWN:
+            return self._summarise()
+        if self.count == BIAS_KNOWN:
+            self._use_prior(self._noise_sd)
+        self._insert(innovation)
+        self._recent[(self._first + self._recents) % self._room] = innovation
+        self._recents += 1
+        if self._pseudos:
+            if self.count % 2 == 0:
+                self._pseudos -= 1
+                self._remove(self._prior[self._pseudos])
+        elif self._recents > self._window:
+            innovation = self._recent[self._first]
+            self._first = (self._first + 1) % self._room
+            self._recents -= 1
+            self._remove(innovation)
+        self._stale += 1
+        if self._stale >= self._most_lag or self._stale > self.count * LAG:
+            return self._summarise()
+        return 0
+
+    cdef int _reserve(self) except -1:
+        """Make room for one more value."""
+        cdef Py_ssize_t room
+        cdef double *grown
+        if self._size < self._room:
+            return 0
+        # With all its room a window holds what it may hold and one more; only then do recent values wrap around.
+        room = min(max(2 * self._room, 2 * PRIOR_SIZE), max(self._window, 2 * PRIOR_SIZE) + 1)
+        if room <= self._size or self._first:
+            raise IndexError("a window beyond its bound")
+        grown = <double *>PyMem_Realloc(self._recent, room * sizeof(double))
+        if grown == NULL:
+            raise MemoryError
+        self._recent = grown
+        grown = <double *>PyMem_Realloc(self._values, room * sizeof(double))
+        if grown == NULL:
+            raise MemoryError
+        if self._values == NULL:
+            memcpy(grown, &self._shared[0], self._size * sizeof(double))
+        self._values, self._room = grown, room
+        return 0
+
+    cdef Py_ssize_t _place(self, double value) noexcept:
+        """Before which value this one belongs; before the first of equal ones."""
+        cdef const double *values = self._sorted()
+        cdef Py_ssize_t low = 0, high = self._size, middle
+        while low < high:
+            middle = (low + high) >> 1
+            if values[middle] < value:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    cdef int _insert(self, double value) except -1:
+        cdef Py_ssize_t at
+        self._reserve()
+        at = self._place(value)
+        memmove(self._values + at + 1, self._values + at, (self._size - at) * sizeof(double))
+        self._values[at] = value
+        self._size += 1
+        return 0
+
+    cdef int _remove(self, double value) except -1:
+        cdef Py_ssize_t at = self._place(value)
+        if at >= self._size:
+            raise IndexError("a value that is not in the window")
+        memmove(self._values + at, self._values + at + 1, (self._size - at - 1) * sizeof(double))
+        self._size -= 1
+        return 0
+
+    def correct(self, double taken, double actual):
+        cdef double by = actual - taken, rate, wanted, before
+        cdef Py_ssize_t i, at, nearest = self._first
+        if fabs(by) < 1e-12:
+            return
+        rate = 1.0 / (self.count + self._bias_inertia)
+        self.bias += by * (rate if rate > self._least_rate else self._least_rate)
+        if not self._recents:
+            return
+        wanted = taken - self.bias
+        for i in range(1, self._recents):
+            at = (self._first + i) % self._room
+            if fabs(self._recent[at] - wanted) < fabs(self._recent[nearest] - wanted):
+                nearest = at
+        before = self._recent[nearest]
+        self._recent[nearest] = before + by
+        self._remove(before)
+        self._insert(before + by)
+        self._summarise()
+
+    def quantile(self, double probability):
+        return self.at_share(probability)
+
+    def quantiles(self, probabilities):
+        return [self.at_share(probability) for probability in probabilities]
+
+    cdef double at_share(self, double share) noexcept:
+        cdef const double *values = self._sorted()
+        cdef Py_ssize_t last = self._size - 1, low
+        cdef double at = share * (last + 2) - 1
+        if not at > 0.0:
+            return self.bias + values[0]
+        low = last if at >= last else <Py_ssize_t>at
+        if low >= last:
+            return self.bias + values[last]
+        return self.bias + values[low] + (at - low) * (values[low + 1] - values[low])
+
+    def exceed(self, double residual):
+        return self.above(residual)
+
+    cdef double above(self, double residual) noexcept:
+        """P(r > residual)."""
+        cdef const double *values = self._sorted()
+        cdef double innovation = residual - self.bias
+        cdef Py_ssize_t size = self._size, at = self._place(innovation)
+        if at == 0:
+            return 1.0 - 1.0 / ((size + 1) * square(1.0 + (values[0] - innovation) / self.tail))
+        if at == size:
+            return 1.0 / ((size + 1) * square(1.0 + (innovation - values[size - 1]) / self.tail))
+        return 1.0 - (at + (innovation - values[at - 1]) / (values[at] - values[at - 1])) / (size + 1)
+
+    def least_factor(self):
+        return exp(self.bias + self._sorted()[0] - (self.tail if self._size < 2 * PRIOR_SIZE else 0.0))
+
+    cdef int _summarise(self) except -1:
+        cdef const double *values = self._sorted()
+        cdef double sd
+        self._stale = 0
+        self.tail = max(0.5 * (values[(self._size * 3) // 4] - values[self._size // 4]), 0.02)
+        self.median, self.p95 = self.at_share(0.5), self.at_share(0.95)
+        self.median_factor, self.p95_factor = exp(self.median), exp(self.p95)
+        self.p95_excess = exp(self.p95 - self.median) - 1.0
+        sd = min((self.p95 - self.median) / 1.645, 1.0)
+        self.mean_factor = exp(self.median + 0.5 * sd * sd)
+        self.factors = self.median_factor, self.p95_factor, self.mean_factor
+        return 0
+
+
+cdef double square(double x) noexcept:
+    return x * x
+
+
+cdef Py_ssize_t OWN_AFTER = reference.StratifiedResiduals.OWN_AFTER
+
+
+cdef class StratifiedResiduals:
+    OWN_AFTER = reference.StratifiedResiduals.OWN_AFTER
+
+    def __init__(self, Py_ssize_t strata, double prior_sd, double noise_sd, Py_ssize_t memory=64):
+        self.pooled = ResidualWindow(prior_sd, noise_sd, memory)
+        self.strata = [ResidualWindow(prior_sd, noise_sd, memory) for _ in range(strata)]
+        self.windows = [self.pooled] * strata
+
+    def correct(self, Py_ssize_t stratum, double taken, double actual):
+        cdef ResidualWindow own = self.strata[stratum]
+        own.correct(taken, actual)
+        if own.count <= OWN_AFTER:
+            self.pooled.correct(taken, actual)
+
+    def observe(self, Py_ssize_t stratum, double residual):
+        cdef ResidualWindow own = self.strata[stratum]
+        own.learn(residual)
+        if own.count == OWN_AFTER:
+            self.windows[stratum] = own
+        self._observed += 1
+        if self._observed % 4 == 0 or own.count <= OWN_AFTER:
+            self.pooled.learn(residual)
+
+
+cdef long SHRINK_MEMORY = reference.Shrinkage.MEMORY
+cdef double PRIOR_VARIANCE = reference.Shrinkage.PRIOR_VARIANCE
+
+
+cdef class Shrinkage:
+    def __init__(self):
+        self.slope = 1.0
+
+    def observe(self, double estimate_s, double actual_s):
+        cdef double rate, by, by_actual, slope
+        self._count += 1
+        rate = 1.0 / (self._count if self._count < SHRINK_MEMORY else SHRINK_MEMORY)
+        by = log(estimate_s) - self.mean
+        by_actual = log(actual_s) - self._mean_actual
+        self.mean += rate * by
+        self._mean_actual += rate * by_actual
+        self._variance = (1.0 - rate) * (self._variance + rate * by * by)
+        self._covariance = (1.0 - rate) * (self._covariance + rate * by * by_actual)
+        slope = (self._covariance + PRIOR_VARIANCE) / (self._variance + PRIOR_VARIANCE)
+        self.slope = 0.0 if slope < 0.0 else (1.0 if slope > 1.0 else slope)
+        self.reach = 2.0 * sqrt(self._variance)
+
+    cpdef double shrunk(self, double estimate_s) except? -1.0:
+        cdef double within
+        if self.slope >= 1.0:
+            return estimate_s
+        within = log(estimate_s) - self.mean
+        if within > self.reach:
+            within = self.reach
+        elif within < -self.reach:
+            within = -self.reach
+        return estimate_s * exp((self.slope - 1.0) * within)
