@@ -27,7 +27,8 @@ from policies.placement.types import (
 )
 
 #: How many ways to pack are tried before a set of models counts as not fitting.
-_TRIES = 100_000
+_TRIES = 20_000
+_MOST_MEMORY = 1e6  # times the memory that is there
 _LARGEST_CLUSTER = 64  # times the GPUs that are there, when counting those missing
 #: llama.cpp's Q8_0 against 16 bits: 34 bytes hold 32 weights.
 _Q8_0 = 8.5 / 16
@@ -94,10 +95,12 @@ def pack(models: Sequence[Model], cluster: Cluster, limits: Limits = DEFAULT_LIM
 
 def needed_gb(models: Sequence[Model], cluster: Cluster, limits: Limits = DEFAULT_LIMITS) -> float:
     """The least memory on each GPU with which all models fit, to 0.01 %. With several kinds all grow by the same
-    factor; the figure is that of the kind that has least."""
+    factor; the figure is that of the kind that has least. Raises ValueError if a model runs on none of them."""
     low, high = 0.0, 1.0
     while (packed := pack(models, _scaled(cluster, high), limits)) is None:
         low, high = high, 2 * high
+        if high > _MOST_MEMORY:
+            raise ValueError("a model runs on none of these GPUs")
     while high - low > 1e-4 * high:
         middle = (low + high) / 2
         found = pack(models, _scaled(cluster, middle), limits)

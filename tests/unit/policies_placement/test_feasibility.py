@@ -88,3 +88,8 @@ def test_needed_gb_of_unlike_gpus_is_that_of_the_smaller_ones() -> None:
     pools = (Pool(GpuKind("a", 10.0), 1), Pool(GpuKind("b", 20.0), 1))
     # one model each: 30 GB on b needs a factor of 1.5
     assert needed_gb([Model("m", 30.0), Model("n", 15.0)], Cluster(pools)) == pytest.approx(15.0, rel=1e-3)
+
+
+def test_no_memory_is_enough_for_a_format_that_does_not_run() -> None:
+    with pytest.raises(ValueError, match="runs on none"):
+        needed_gb([Model("m", 1.0, precision=Precision.FP8)], cluster(1, GpuKind("v100", 30.0, (7, 0))))
