@@ -61,9 +61,11 @@ dev: $(VENV)/.dev ## .venv with the development tools too
 .tools/helm: scripts/install-helm | $(BIN)/python
 	@PYTHON=$(BIN)/python scripts/install-helm $@
 
-# The stamps make a second run start at once; a changed pin, project file or kernel installs again. Where there is no
-# C compiler, the kernels are not built and predictions use NumPy.
-$(VENV)/.runtime: requirements/runtime.txt pyproject.toml setup.py $(wildcard predictors/kernels/native/*.p[xy]*) | $(BIN)/python
+COMPILED := backends/assemble.py backends/sse.py benchmarks/pipelines/engine.py benchmarks/pipelines/schedulers.py \
+  $(wildcard */native/*.p[xy]* */*/native/*.p[xy]*)
+# The stamps make a second run start at once; a changed pin, project file or compiled module installs again. Where there is
+# no C compiler, Python and NumPy do the work.
+$(VENV)/.runtime: requirements/runtime.txt pyproject.toml setup.py $(COMPILED) | $(BIN)/python
 	$(PIP) install --quiet --require-hashes -r requirements/runtime.txt
 	$(PIP) install --quiet --no-deps --no-build-isolation -e .
 	@touch $@

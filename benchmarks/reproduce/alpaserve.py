@@ -1,5 +1,5 @@
-"""`headway reproduce alpaserve`: each published placement, whether AlpaServe's own method gives it, and what Headway's planner makes of
-the same requests."""
+"""`headway reproduce alpaserve`: each published placement, whether AlpaServe's own method gives it, and what
+Headway's planner makes of the same requests."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """How much to try: arrival seeds for the reproduction, each of `requests`; workloads to compare planners on, each of
-    `planning_requests`; AlpaServe's evolutionary search too."""
+    """How much to try: arrival seeds for the reproduction, each of `requests`; workloads to compare planners on, each
+    of `planning_requests`; AlpaServe's evolutionary search too."""
 
     seeds: int = 20
     requests: int = 1000

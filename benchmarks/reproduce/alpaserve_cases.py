@@ -45,8 +45,8 @@ class _File(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One published placement. `gap_s`: mean time between requests, which is how the published `rate` acts. `groups`: tensor degree,
-    pipeline degree and models of each; none if it was found infeasible."""
+    """One published placement. `gap_s`: mean time between requests, which is how the published `rate` acts. `groups`:
+    tensor degree, pipeline degree and models of each; none if it was found infeasible."""
 
     number: int
     algorithm: str

@@ -19,8 +19,8 @@ _OTHER_SETTINGS = {("AlpaServe", "regular"): IDLE, ("AlpaServe*", "regular"): BU
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """`seeds`: those of `tried` whose requests give the published placement, in a setting. `reasons`: what the others give in the usual
-    one. An infeasible case is tried once, and its reason is why."""
+    """`seeds`: those of `tried` whose requests give the published placement, in a setting. `reasons`: what the others
+    give in the usual one. An infeasible case is tried once, and its reason is why."""
 
     seeds: tuple[int, ...]
     tried: int

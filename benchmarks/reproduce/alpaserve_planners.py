@@ -1,5 +1,5 @@
-"""What planners attain on the requests of a case: the published placement, AlpaServe with its options, random and exhaustive search,
-and Headway's planner."""
+"""What planners attain on the requests of a case: the published placement, AlpaServe with its options, random and
+exhaustive search, and Headway's planner."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _EXHAUSTIVE = 20_000  # placements
 
 @dataclass(frozen=True, slots=True)
 class Attained:
-    """Attainment in simulation, means over draws. `random`: as many placements as `headway` looked at (`evaluations`, in `seconds`).
-    None: there are too many placements for `exhaustive`, models are of one size for `split`, not asked for (`evolved`). `bound`: what
-    memory allows at best."""
+    """Attainment in simulation, means over draws. `random`: as many placements as `headway` looked at (`evaluations`,
+    in `seconds`). None: there are too many placements for `exhaustive`, models are of one size for `split`, not asked
+    for (`evolved`). `bound`: what memory allows at best."""
 
     alpaserve: float
     beam: float
@@ -57,8 +57,8 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class Against:
-    """A published placement beside Headway's plans. `gap`: Headway's attainment less its own, the least of all draws. `held_out`: on
-    requests that no planner saw, its own and Headway's."""
+    """A published placement beside Headway's plans. `gap`: Headway's attainment less its own, the least of all draws.
+    `held_out`: on requests that no planner saw, its own and Headway's."""
 
     published: float
     gap: float

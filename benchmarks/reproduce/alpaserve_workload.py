@@ -1,8 +1,9 @@
 """What the published cases leave open, and is assumed here: the GPU, the stage times and the requests.
 
-The cases fit 8 x A100-40GB only (docs/reproductions.md). A request makes 20 tokens, one at a time. A stage reads its weights once for
-each token at the A100's data-sheet bandwidth times the share that `backends.engine.hardware` has for it. A request's deadline is
-`slo_scale` times what it takes on one GPU. Requests arrive as a Poisson process and ask every model alike.
+The cases fit 8 x A100-40GB only (docs/reproductions.md). A request makes 20 tokens, one at a time. A stage reads its
+weights once for each token at the A100's data-sheet bandwidth times the share that `backends.engine.hardware` has for
+it. A request's deadline is `slo_scale` times what it takes on one GPU. Requests arrive as a Poisson process and ask
+every model alike.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ _TRACES = {"code": "code.csv.gz", "conversation": "conv.csv.gz"}
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Assumptions that differ from the usual ones. `trace`: arrivals of a stretch of the named Azure trace, drawn out to the mean gap.
-    `idle`: nobody asks the first model. `layers`: stage times have the constant times of each layer and its all-reduces too."""
+    """Assumptions that differ from the usual ones. `trace`: arrivals of a stretch of the named Azure trace, drawn out
+    to the mean gap. `idle`: nobody asks the first model. `layers`: stage times have the constant times of each layer
+    and its all-reduces too."""
 
     name: str
     trace: bool = False
@@ -80,7 +82,8 @@ class Workload:
 
 def workload(case: Case, setting: Setting, seed: int, requests: int, data: Path) -> Workload:
     """The requests of a case, drawn by a seed. Raises ReproductionError if a trace is needed and not there."""
-    kind = GpuKind("a100-40g", BUDGET_GB[case.model_set])
+    budget_gb = BUDGET_GB[case.model_set]
+    kind = GpuKind("a100-40g" if budget_gb <= 40 else f"gpu-{budget_gb:g}g", budget_gb)
     count = len(case.models)
     draw = np.random.default_rng(seed)
     if setting.trace:

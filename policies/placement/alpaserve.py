@@ -1,7 +1,8 @@
-"""AlpaServe's planner, and AlpaServe*: Li et al., "AlpaServe: Statistical Multiplexing with Model Parallelism for Deep Learning
-Serving", OSDI '23, section 4.2; github.com/alpa-projects/mms (`ModelParallelismSearch`).
+"""AlpaServe's planner, and AlpaServe*: Li et al., "AlpaServe: Statistical Multiplexing with Model Parallelism for
+Deep Learning Serving", OSDI '23, section 4.2; github.com/alpa-projects/mms (`ModelParallelismSearch`).
 
-Each candidate of `equal_groups` is filled with replicas, greedily or by a beam, by simulating the requests; the best score wins.
+Each candidate of `equal_groups` is filled with replicas, greedily or by a beam, by simulating the requests; the best
+score wins.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ def alpaserve(
 def alpaserve_star(
     cluster: Cluster, models: Sequence[Model], evaluate: Evaluator, *, limits: Limits = DEFAULT_LIMITS
 ) -> Plan | None:
-    """AlpaServe*: every group runs every model, so that each request has a replica. None if no candidate has the memory for it
-    (`feasibility` says why)."""
+    """AlpaServe*: every group runs every model, so that each request has a replica. None if no candidate has the
+    memory for it (`feasibility` says why)."""
     fit = Fit(models)
     everything = tuple(range(len(models)))
     found = []
@@ -67,8 +68,8 @@ def best_plan(plans: Sequence[Plan]) -> Plan:
 
 
 def greedy(start: Placement, fit: Fit, evaluate: Evaluator) -> Placement:
-    """Simulate, find the group that was given the fewest requests and the model with the most unserved ones that fits there, add
-    that replica, and again until nothing fits. Of equal groups the first, of equal models the last."""
+    """Simulate, find the group that was given the fewest requests and the model with the most unserved ones that fits
+    there, add that replica, and again until nothing fits. Of equal groups the first, of equal models the last."""
     placement = start
     while (added := _add_one(placement, fit, evaluate)) is not None:
         placement = added.sorted()
@@ -88,7 +89,8 @@ def _add_one(placement: Placement, fit: Fit, evaluate: Evaluator) -> Placement |
 
 
 def beam_search(start: Placement, fit: Fit, evaluate: Evaluator, width: int) -> Placement:
-    """Add one replica in every possible way, keep the `width` best, and again until nothing fits; the best met on the way."""
+    """Add one replica in every possible way, keep the `width` best, and again until nothing fits; the best met on the
+    way."""
     beam = [start]
     best = Plan(start, evaluate(start))
     visited: set[Placement] = set()

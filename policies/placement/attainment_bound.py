@@ -1,7 +1,7 @@
 """How many requests any placement can serve, by memory alone: at best every request for a set of models that fits.
 
-The set of most requests is a 0-1 knapsack over the memory of all GPUs together; it is solved by branch and bound with the
-fractional bound (Dantzig 1957).
+The set of most requests is a 0-1 knapsack over the memory of all GPUs together; it is solved by branch and bound with
+the fractional bound (Dantzig 1957).
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 from itertools import product
+from math import prod
+from random import Random
 
 from policies.placement.types import DEFAULT_LIMITS, Cluster, GpuKind, Group, Limits, Placement, Pool, Shape
 
@@ -24,12 +26,21 @@ def powers_of_two(largest: int) -> list[int]:
 
 
 def equal_groups(cluster: Cluster, limits: Limits = DEFAULT_LIMITS) -> list[Placement]:
-    """AlpaServe's candidates: each pool in equal groups of a power of two; what is left over as pipelines of (1, 1, s), s again
-    powers of two. With several pools, each combination."""
+    """AlpaServe's candidates: each pool in equal groups of a power of two; what is left over as pipelines of (1, 1,
+    s), s again powers of two. With several pools, each combination."""
     choices = [_equal_groups(pool, limits) for pool in cluster.pools]
     return [
         Placement(tuple(Group(shape) for shapes in each for shape in shapes)) for each in product(*choices)
     ]
+
+
+def some_equal_groups(cluster: Cluster, limits: Limits, most: int, random: Random) -> list[Placement]:
+    """All of `equal_groups`, or where there are more than `most` (several pools), so many drawn at random."""
+    choices = [_equal_groups(pool, limits) for pool in cluster.pools]
+    if prod(map(len, choices)) <= most:
+        return equal_groups(cluster, limits)
+    drawn = [[random.choice(each) for each in choices] for _ in range(most)]
+    return [Placement(tuple(Group(shape) for shapes in each for shape in shapes)) for each in drawn]
 
 
 def _equal_groups(pool: Pool, limits: Limits) -> list[list[Shape]]:

@@ -43,7 +43,8 @@ def _exchanges(without: Placement, place: int, old: int, other: int, fit: Fit) -
 def group_changes(
     placement: Placement, fit: Fit, limits: Limits, wanted: Sequence[float]
 ) -> Iterator[Placement]:
-    """Give one group another shape, split one, or merge two. `wanted`: how much each model is to be kept where not all fit."""
+    """Give one group another shape, split one, or merge two. `wanted`: how much each model is to be kept where not
+    all fit."""
     for place, group in enumerate(placement.groups):
         kind, gpus = group.shape.kind, group.shape.gpus
         for shape in shapes(kind, gpus, limits):

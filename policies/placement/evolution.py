@@ -1,8 +1,8 @@
 """AlpaServe's evolutionary search: improves a plan by random changes of many placements side by side.
 
-github.com/alpa-projects/mms (`evolutionary_search`): in each step, placements are drawn by attainment and changed (two groups merged
-8 %, one split 8 %, each replica replaced 5 %, by a model drawn by its unserved requests). Unlike there, a change that does not fit
-into memory is left out.
+github.com/alpa-projects/mms (`evolutionary_search`): in each step, placements are drawn by attainment and changed
+(two groups merged 8 %, one split 8 %, each replica replaced 5 %, by a model drawn by its unserved requests). Unlike
+there, a change that does not fit into memory is left out.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Whether a set of models fits a cluster, and if not: which model, which limit, and what would change that.
 
-A model is infeasible alone if no GPU runs its format or the largest group is too small. Together models are infeasible if they do
-not fit into the largest groups that the cluster allows: what fits into two groups of equal GPUs fits into one of both, so smaller
-groups never hold more.
+A model is infeasible alone if no GPU runs its format or the largest group is too small. Together models are
+infeasible if they do not fit into the largest groups that the cluster allows: what fits into two groups of equal GPUs
+fits into one of both, so smaller groups never hold more.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from policies.placement.types import (
 )
 
 #: How many ways to pack are tried before a set of models counts as not fitting.
-_TRIES = 100_000
+_TRIES = 20_000
+_MOST_MEMORY = 1e6  # times the memory that is there
 _LARGEST_CLUSTER = 64  # times the GPUs that are there, when counting those missing
 #: llama.cpp's Q8_0 against 16 bits: 34 bytes hold 32 weights.
 _Q8_0 = 8.5 / 16
@@ -36,8 +37,8 @@ _SIXTEEN_BITS = (Precision.FP16, Precision.BF16)
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """Why models cannot be placed. `needed_gb` and `budget_gb` are of one GPU, where memory is the limit. `changes`: each alone
-    makes it fit, the smallest of its kind."""
+    """Why models cannot be placed. `needed_gb` and `budget_gb` are of one GPU, where memory is the limit. `changes`:
+    each alone makes it fit, the smallest of its kind."""
 
     models: tuple[str, ...]
     limit: str
@@ -53,8 +54,8 @@ class Obstacle:
 
 
 def obstacles(models: Sequence[Model], cluster: Cluster, limits: Limits = DEFAULT_LIMITS) -> list[Obstacle]:
-    """Nothing if all models can be placed at once. Else each model that fits nowhere; or, if each would fit alone, one obstacle for
-    all together."""
+    """Nothing if all models can be placed at once. Else each model that fits nowhere; or, if each would fit alone,
+    one obstacle for all together."""
     alone = [
         found for model in range(len(models)) if (found := _alone(models[model], cluster, limits)) is not None
     ]
@@ -93,11 +94,13 @@ def pack(models: Sequence[Model], cluster: Cluster, limits: Limits = DEFAULT_LIM
 
 
 def needed_gb(models: Sequence[Model], cluster: Cluster, limits: Limits = DEFAULT_LIMITS) -> float:
-    """The least memory on each GPU with which all models fit, to 0.01 %. With several kinds all grow by the same factor; the figure is
-    that of the kind that has least."""
+    """The least memory on each GPU with which all models fit, to 0.01 %. With several kinds all grow by the same
+    factor; the figure is that of the kind that has least. Raises ValueError if a model runs on none of them."""
     low, high = 0.0, 1.0
     while (packed := pack(models, _scaled(cluster, high), limits)) is None:
         low, high = high, 2 * high
+        if high > _MOST_MEMORY:
+            raise ValueError("a model runs on none of these GPUs")
     while high - low > 1e-4 * high:
         middle = (low + high) / 2
         found = pack(models, _scaled(cluster, middle), limits)

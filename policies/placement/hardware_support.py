@@ -3,9 +3,9 @@
 Compute capabilities: developer.nvidia.com/cuda-gpus. Engines, as their documentation says (November 2026):
 
 - vLLM's default builds need 7.5 since they use CUDA 13 (docs.vllm.ai/en/latest/getting_started/installation/gpu;
-  github.com/vllm-project/vllm/pull/39878), builds for CUDA 12 need 7.0 (docs.vllm.ai/en/v0.4.0.post1/getting_started; its
-  V1 engine: pull requests 23614 and 24022). It refuses bf16 below 8.0 (github.com/vllm-project/vllm/issues/1157). FP8 is
-  computed from 8.9 on; from 7.5 on vLLM runs FP8 weights with 16-bit activations
+  github.com/vllm-project/vllm/pull/39878), builds for CUDA 12 need 7.0 (docs.vllm.ai/en/v0.4.0.post1/getting_started;
+  its V1 engine: pull requests 23614 and 24022). It refuses bf16 below 8.0 (github.com/vllm-project/vllm/issues/1157).
+  FP8 is computed from 8.9 on; from 7.5 on vLLM runs FP8 weights with 16-bit activations
   (docs.vllm.ai/en/v0.32.0/features/quantization/llm_compressor/fp8).
 - Ollama needs 5.0 (docs.ollama.com/gpu).
 """

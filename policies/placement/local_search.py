@@ -1,22 +1,23 @@
 """Headway's planner: unlike groups, and local search from the best starts.
 
-AlpaServe divides a cluster into equal groups and never takes a replica back. Here every division into groups of powers of two is
-filled greedily (where there are too many, equal groups only), beside random placements. The best of unlike divisions are improved by
-single changes (a replica added, dropped, replaced, moved or exchanged; a group reshaped, split or merged with another) as long as one
-of them helps; then the best one has some of its groups emptied and filled anew at random, is improved again, and is kept if that
-helped (iterated local search, Lourenço, Martin and Stützle, 2003). AlpaServe's greedy plan is among the starts, so the result is never
-worse than it in the same simulation.
+AlpaServe divides a cluster into equal groups and never takes a replica back. Here every division into groups of
+powers of two is filled greedily (where there are too many, equal groups only), beside random placements. The best of
+unlike divisions are improved by single changes (a replica added, dropped, replaced, moved or exchanged; a group
+reshaped, split or merged with another) as long as one of them helps. Then the best one has some of its groups filled
+anew at random, is improved again, and is kept if that helped (iterated local search, Lourenço, Martin and Stützle,
+2003). On one pool AlpaServe's greedy plan is among the starts, so the result is never worse than it in the same
+simulation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
 from policies.placement.alpaserve import Plan, greedy
 from policies.placement.attainment_bound import most_servable
-from policies.placement.candidates import count_mixed_groups, equal_groups, mixed_groups, shapes
+from policies.placement.candidates import count_mixed_groups, mixed_groups, shapes, some_equal_groups
 from policies.placement.changes import group_changes, replica_changes
 from policies.placement.memory import Fit
 from policies.placement.outcomes import Evaluator
@@ -26,15 +27,19 @@ from policies.placement.types import DEFAULT_LIMITS, Cluster, Group, Limits, Mod
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How far to search. `divisions`: the most divisions of the cluster that are all tried; `random_starts`: random placements
-    beside them; `climbs`: how many starts, each of another division, are improved; `kicks`: how often the best one is changed at
-    random; `evaluations`: the most placements looked at in all."""
+    """How far to search. `divisions`: the most divisions of a cluster that are all filled; where there are more,
+    `equal_divisions` into equal groups are. `random_starts`: random placements beside them. `climbs`: how many
+    starts, each of another division, are improved. `kicks`: how often the best one is changed at random.
+    `evaluations` and `simulated_requests`: the search ends when it has asked for so many placements, or simulated so
+    many requests (some 2.5 million a second); starts take at most half of either."""
 
     divisions: int = 300
+    equal_divisions: int = 60
     random_starts: int = 300
     climbs: int = 4
     kicks: int = 30
     evaluations: int = 20_000
+    simulated_requests: int = 8_000_000
 
 
 DEFAULT_EFFORT = Effort()
@@ -51,43 +56,58 @@ def local_search(
     known: Sequence[Placement] = (),
 ) -> Plan:
     """The best plan found. `known`: placements to start from too, for example the one that runs now."""
-    search = _Search(
-        Fit(models),
-        evaluate,
-        random,
-        limits,
-        evaluate.evaluations + effort.evaluations,
-        most_servable(cluster, models, evaluate.arrivals.counts),
-    )
-    return search.run(cluster, effort, known)
+    bound = most_servable(cluster, models, evaluate.arrivals.counts)
+    search = _Search(Fit(models), evaluate, random, limits, effort, bound)
+    return search.run(cluster, known)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Search:
     fit: Fit
     evaluate: Evaluator
     random: Random
     limits: Limits
-    last: int  # stop when the evaluator has counted so many
+    effort: Effort
     bound: int  # no placement serves more requests
+    began: tuple[int, int] = field(init=False)  # the evaluator's counts
 
-    def run(self, cluster: Cluster, effort: Effort, known: Sequence[Placement]) -> Plan:
-        filled_divisions = (
-            greedy(start, self.fit, self.evaluate)
-            for start in _divisions(cluster, self.limits, effort.divisions)
+    def __post_init__(self) -> None:
+        self.began = self.evaluate.evaluations, self.evaluate.simulated_requests
+
+    def spent(self, share: float = 1.0) -> bool:
+        """Whether this share of the effort is used up."""
+        evaluations, simulated = self.began
+        return (
+            self.evaluate.evaluations - evaluations >= share * self.effort.evaluations
+            or self.evaluate.simulated_requests - simulated >= share * self.effort.simulated_requests
         )
-        drawn = (
-            random_placement(cluster, self.fit, self.random, self.limits) for _ in range(effort.random_starts)
-        )
-        starts = [self.plan(each) for each in (*known, *filled_divisions, *drawn) if self.fit.valid(each)]
-        best = max(
-            map(self.climb, _unlike(sorted(starts, key=_rank, reverse=True), effort.climbs)), key=_rank
-        )
-        for _ in range(effort.kicks):
-            if self.evaluate.evaluations >= self.last or sum(best.outcome.good) >= self.bound:
+
+    def run(self, cluster: Cluster, known: Sequence[Placement]) -> Plan:
+        starts = [self.plan(each) for each in known if self.fit.valid(each)]
+        for placement in self.starts(cluster):
+            starts.append(self.plan(placement))
+            if self.spent(0.5):
+                break
+        starts.sort(key=_rank, reverse=True)
+        # Where all that memory allows is served already, only latency is left to gain.
+        climbs = 1 if sum(starts[0].outcome.good) >= self.bound else self.effort.climbs
+        best = max(map(self.climb, _unlike(starts, climbs)), key=_rank)
+        for _ in range(self.effort.kicks):
+            if self.spent() or sum(best.outcome.good) >= self.bound:
                 break
             best = max(best, self.climb(self.plan(self.kicked(best.placement))), key=_rank)
         return best
+
+    def starts(self, cluster: Cluster) -> Iterator[Placement]:
+        if count_mixed_groups(cluster, self.limits) <= self.effort.divisions:
+            divisions = mixed_groups(cluster, self.limits)
+        else:
+            most = self.effort.equal_divisions
+            divisions = iter(some_equal_groups(cluster, self.limits, most, self.random))
+        for start in divisions:
+            yield greedy(start, self.fit, self.evaluate)
+        for _ in range(self.effort.random_starts):
+            yield random_placement(cluster, self.fit, self.random, self.limits)
 
     def plan(self, placement: Placement) -> Plan:
         ordered = placement.sorted()
@@ -103,7 +123,7 @@ class _Search:
         changed = list(dict.fromkeys(each.sorted() for each in self.neighbours(plan.placement)))
         self.random.shuffle(changed)
         for each in changed:
-            if self.evaluate.evaluations >= self.last:
+            if self.spent():
                 break
             outcome = self.evaluate(each)
             if outcome.rank > plan.outcome.rank:
@@ -122,12 +142,6 @@ class _Search:
             shape = self.random.choice(shapes(old.kind, old.gpus, self.limits))
             groups[place] = filled(Group(shape), self.fit, self.random)
         return Placement(tuple(groups))
-
-
-def _divisions(cluster: Cluster, limits: Limits, most: int) -> list[Placement]:
-    if count_mixed_groups(cluster, limits) <= most:
-        return list(mixed_groups(cluster, limits))
-    return equal_groups(cluster, limits)[:most]
 
 
 def _unlike(plans: Iterable[Plan], count: int) -> list[Plan]:

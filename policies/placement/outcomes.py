@@ -1,7 +1,7 @@
 """How well a placement serves a list of requests, remembered.
 
-Groups that share no model do not influence each other. So a placement is simulated in parts, each a set of groups joined by
-shared models, and a part that was met before costs nothing: what a planner changes is mostly one part.
+Groups that share no model do not influence each other. So a placement is simulated in parts, each a set of groups
+joined by shared models, and a part that was met before costs nothing: what a planner changes is mostly one part.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class StageTimes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """AlpaServe's: a stage's time grows by `per_stage` for each stage of its pipeline; `request_s` comes once for each request."""
+    """AlpaServe's: a stage's time grows by `per_stage` for each stage of its pipeline; `request_s` comes once for
+    each request."""
 
     per_stage: float = 0.009
     request_s: float = 0.011
@@ -31,8 +32,8 @@ class Overheads:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`good`: requests in time, by model. `mean_latency_s` is over all requests, a refused one counting as 0. `sent`: requests
-    that each group was given."""
+    """`good`: requests in time, by model. `mean_latency_s` is over all requests, a refused one counting as 0. `sent`:
+    requests that each group was given."""
 
     requests: int
     good: tuple[int, ...]
@@ -53,8 +54,8 @@ class Outcome:
 
 @dataclass(slots=True)
 class Evaluator:
-    """Simulates placements for the same requests. `evaluations` counts placements asked for, `simulated_requests` what that
-    cost."""
+    """Simulates placements for the same requests. `evaluations` counts placements asked for, `simulated_requests`
+    what that cost."""
 
     arrivals: Arrivals
     stage_s: StageTimes

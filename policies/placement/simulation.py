@@ -1,8 +1,8 @@
 """First come, first served over pipelined groups: what becomes of a list of requests.
 
-The fast simulator of AlpaServe (Li et al., OSDI '23; github.com/alpa-projects/mms, `simulate_requests_mixed`): a request goes to
-the replica whose last stage is free first, passes the stages one after another, one request a stage at a time, and is refused on
-arrival when it would end after its deadline.
+The fast simulator of AlpaServe (Li et al., OSDI '23; github.com/alpa-projects/mms, `simulate_requests_mixed`): a
+request goes to the replica whose last stage is free first, passes the stages one after another, one request a stage
+at a time, and is refused on arrival when it would end after its deadline.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from policies.placement.arrivals import Arrivals
 
 
 class Served(NamedTuple):
-    """`good`: requests in time, by model. `latency_s`: the sum over those. `sent`: requests that each group was given, refused
-    ones too."""
+    """`good`: requests in time, by model. `latency_s`: the sum over those. `sent`: requests that each group was
+    given, refused ones too."""
 
     good: list[int]
     latency_s: float

@@ -1,4 +1,5 @@
-"""AlpaServe's split by size: models of unlike size get GPUs of their own, so that short requests do not wait behind long ones.
+"""AlpaServe's split by size: models of unlike size get GPUs of their own, so that short requests do not wait behind
+long ones.
 
 Li et al., OSDI '23, section 4.2; github.com/alpa-projects/mms (`enumerate_separations`, `solve_separation_placement`).
 """
@@ -23,8 +24,8 @@ DIVISIONS = 100
 def split_by_size(
     pool: Pool, models: Sequence[Model], evaluate: Evaluator, *, limits: Limits = DEFAULT_LIMITS
 ) -> Plan | None:
-    """The best plan of those that give each class of models its own part of a pool. None with one class, or more classes
-    than GPUs."""
+    """The best plan of those that give each class of models its own part of a pool. None with one class, or more
+    classes than GPUs."""
     one_gpu = Shape(pool.kind)
     seconds = [evaluate.stage_s(model, one_gpu) for model in range(len(models))]
     classes = size_classes(seconds)

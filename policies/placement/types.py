@@ -31,8 +31,8 @@ class GpuKind:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What a replica needs in decimal gigabytes, over all its GPUs together. `layers` divide it over pipeline stages; without
-    them the stages are equal."""
+    """What a replica needs in decimal gigabytes, over all its GPUs together. `layers` divide it over pipeline stages;
+    without them the stages are equal."""
 
     name: str
     weights_gb: float

@@ -8,5 +8,5 @@ cdef extern from *:
     """
     const char *HEADWAY_SOURCE
 
-#: What `benchmarks.pipelines.native` was compiled from (`benchmarks.pipelines.compiled.digest`).
+#: What `benchmarks.pipelines.native` was compiled from (`router.compiled.digest`).
 SOURCE = HEADWAY_SOURCE.decode()

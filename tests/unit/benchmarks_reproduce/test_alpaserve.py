@@ -1,0 +1,146 @@
+"""`headway reproduce alpaserve`: on a made case, and on the published ones where HEADWAY_DATA has them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from router.cli import main
+
+LARGE = [
+    {"name": "llama-2-70b", "weights_gb_fp16": 137.95},
+    {"name": "falcon-40b", "weights_gb_fp16": 83.68},
+    {"name": "llama-2-7b", "weights_gb_fp16": 13.48},
+    {"name": "falcon-40b", "weights_gb_fp16": 83.68},
+]
+ALL_IN_ONE = [{"op": 4, "pp": 2, "models": [0, 1, 2, 3]}]
+QUICK = ["--seeds", "3", "--requests", "300", "--draws", "1", "--planning-requests", "300"]
+
+
+def case(groups: list[dict[str, Any]], **changed: Any) -> dict[str, Any]:
+    return {
+        "algorithm": "AlpaServe",
+        "model_set": "large",
+        "rate": 0.4,
+        "trace": "code",
+        "slo_scale": 5.0,
+        "feasible": bool(groups),
+        "groups": groups,
+        "devices": 8,
+        **changed,
+    }
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    big = [{"name": "llama-2-70b", "weights_gb_fp16": 137.95}] * 3
+    cases = [
+        case(ALL_IN_ONE),
+        case(ALL_IN_ONE, algorithm="AlpaServe*"),
+        case([], algorithm="AlpaServe*", model_set="twentyone"),
+    ]
+    sets = {"large": LARGE, "twentyone": big}
+    content = {"output_length": 20, "model_sets": sets, "cases": cases}
+    (tmp_path / "alpaserve_cases.json").write_text(json.dumps(content), encoding="utf-8")
+    return tmp_path
+
+
+def rows(data: Path, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, list[dict[str, Any]]]:
+    status = main(["reproduce", "alpaserve", "--data", str(data), "--json", *QUICK, *more])
+    return status, json.loads(capsys.readouterr().out)
+
+
+def test_rows(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, (greedy, star, infeasible) = rows(data, capsys)
+    assert status == 0
+    assert greedy["reproduced"]
+    assert star["reproduction"]["seeds"] == [0, 1, 2]
+    assert greedy["against"]["gap"] >= 0
+    assert greedy["against"]["attained"]["headway"] == greedy["against"]["attained"]["exhaustive"]
+    (reason,) = infeasible["reproduction"]["reasons"]
+    assert reason.startswith(
+        "llama-2-70b, llama-2-70b, llama-2-70b: need 51.8 GB of each of 8 GPUs, which have 49.1"
+    )
+    assert infeasible["against"] is None
+
+
+def test_the_table(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "alpaserve", "--data", str(data), *QUICK]) == 0
+    out = capsys.readouterr().out
+    assert "3 of 3 reproduced." in out
+    assert "NOT FEASIBLE" in out
+    assert out.endswith("Every row is within its bound.\n")
+
+
+def test_a_placement_that_the_method_does_not_give_is_out_of_bound(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = data / "alpaserve_cases.json"
+    content = json.loads(path.read_text())
+    content["cases"] = [case([{"op": 4, "pp": 1, "models": [2]}, {"op": 4, "pp": 1, "models": [1]}])]
+    path.write_text(json.dumps(content))
+    status, (row,) = rows(data, capsys)
+    assert (status, row["reproduced"]) == (1, False)
+    assert row["reproduction"]["reasons"] == ["3 x 1 x (4,2) scores higher"]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda path: path.unlink(), "no such file"),
+        (lambda path: path.write_text("{"), "not valid JSON"),
+        (lambda path: path.write_text('{"output_length": 20, "cases": []}'), "model_sets"),
+    ],
+)
+def test_data_that_cannot_be_used(
+    data: Path, change: Any, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(data / "alpaserve_cases.json")
+    assert main(["reproduce", "alpaserve", "--data", str(data)]) == 2
+    error = capsys.readouterr().err
+    assert problem in error
+    assert error.count("\n") == 1
+
+
+def test_what_is_missing_is_said(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HEADWAY_DATA", raising=False)
+    assert main(["reproduce", "alpaserve"]) == 2
+    assert "set HEADWAY_DATA" in capsys.readouterr().err
+    assert main(["reproduce", "alpaserve", "--data", str(data), "--cases", "9"]) == 2
+    assert "--cases: no case 9" in capsys.readouterr().err
+
+
+needs_data = pytest.mark.skipif(not os.environ.get("HEADWAY_DATA"), reason="needs the published cases")
+
+
+def published(capsys: pytest.CaptureFixture[str], *cases: int) -> dict[int, dict[str, Any]]:
+    numbers = [str(case) for case in cases]
+    place = Path(os.environ["HEADWAY_DATA"])
+    status, found = rows(place, capsys, "--cases", *numbers, "--seeds", "6", "--requests", "1000")
+    assert status == 0
+    return {row["case"]: row for row in found}
+
+
+@needs_data
+def test_published_cases(capsys: pytest.CaptureFixture[str]) -> None:
+    """Both placements of `large` at the seed that gives all 44, `regular` of AlpaServe*, and the infeasible one.
+    `headway reproduce alpaserve` runs all 49."""
+    found = published(capsys, 10, 11, 33, 39, 48)
+    assert all(row["reproduced"] for row in found.values())
+    assert all(5 in found[number]["reproduction"]["seeds"] for number in (10, 11, 39))
+    assert found[33]["reproduction"]["setting"] == "the trace's own arrivals, layer times"
+    assert "151.3 GB" in found[48]["reproduction"]["reasons"][0]
+
+
+@needs_data
+@pytest.mark.nightly
+def test_published_placements_that_the_method_would_not_end_at(capsys: pytest.CaptureFixture[str]) -> None:
+    found = published(capsys, 23, 24)
+    assert not any(row["reproduced"] for row in found.values())
+    assert all("has room for llama-2-7b" in row["reproduction"]["reasons"][0] for row in found.values())
