@@ -2,6 +2,7 @@
 
 headway reproduce alpaserve --data DIR
 headway reproduce helix --data DIR
+headway reproduce wlb --data DIR
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class System:
 SYSTEMS = {
     "alpaserve": System("benchmarks.reproduce.alpaserve", "AlpaServe and AlpaServe*: 49 placements"),
     "helix": System("benchmarks.reproduce.helix", "Helix: every simulation of its artifact evaluation"),
+    "wlb": System("benchmarks.reproduce.wlb", "WLB-LLM: groups of GPUs of unlike width, 12 rows"),
 }
 
 

@@ -1,8 +1,8 @@
 """Groups of GPUs of unlike width for one batch of documents: long ones on wide groups, short ones on single GPUs.
 
-A group of shape (tensor degree, context degree) works on its documents one after another. Wanted are the groups, and which
+A group of width (tensor degree, context degree) works on its documents one after another. Wanted are the groups, and which
 documents each takes, so that the last group ends as early as possible on so many GPUs. `equal_groups` is what WLB-LLM
-(arXiv 2503.17924) searches: one shape for all groups. `unlike_groups` lets every group have its own.
+(arXiv 2503.17924) searches: one width for all groups. `unlike_groups` lets every group have its own.
 
 For a limit on the time of a group, the least number of GPUs for what is left of the batch is
 
@@ -27,7 +27,7 @@ _ROUNDING = 1e-9
 _EXACT = 2_000
 
 
-class Shape(NamedTuple):
+class Width(NamedTuple):
     """How many GPUs share the heads (tensor parallel) and the tokens (context parallel) of a document."""
 
     tensor: int
@@ -38,14 +38,14 @@ class Shape(NamedTuple):
         return self.tensor * self.context
 
 
-#: The time of one document of so many tokens on a group of this shape, in any unit.
-Cost = Callable[[int, Shape], float]
+#: The time of one document of so many tokens on a group of this width, in any unit.
+Cost = Callable[[int, Width], float]
 
 
 class Group(NamedTuple):
     """`documents`: the lengths in tokens of what the group works on, longest first. `time`: of them all."""
 
-    shape: Shape
+    width: Width
     documents: tuple[int, ...]
     time: float
 
@@ -64,15 +64,15 @@ class GroupPlan:
 
     @property
     def gpus(self) -> int:
-        return sum(group.shape.gpus for group in self.groups)
+        return sum(group.width.gpus for group in self.groups)
 
 
-def unlike_groups(documents: Sequence[int], gpus: int, shapes: Sequence[Shape], cost: Cost) -> GroupPlan:
+def unlike_groups(documents: Sequence[int], gpus: int, widths: Sequence[Width], cost: Cost) -> GroupPlan:
     """The plan with the least makespan on at most so many GPUs; among such plans, one of the fewest GPUs.
 
-    Raises ValueError if no shape has so few GPUs.
+    Raises ValueError if no width has so few GPUs.
     """
-    usable = [shape for shape in shapes if shape.gpus <= gpus]
+    usable = [width for width in widths if width.gpus <= gpus]
     if not usable:
         raise ValueError(f"no group fits into {gpus} GPUs")
     search = _Search(documents, usable, cost)
@@ -89,9 +89,9 @@ def unlike_groups(documents: Sequence[int], gpus: int, shapes: Sequence[Shape], 
     return GroupPlan(best.groups, below if search.exact else search.bound(gpus))
 
 
-def equal_groups(documents: Sequence[int], groups: int, shape: Shape, cost: Cost) -> GroupPlan:
-    """The plan with the least makespan on so many groups of one shape."""
-    return unlike_groups(documents, groups * shape.gpus, [shape], cost)
+def equal_groups(documents: Sequence[int], groups: int, width: Width, cost: Cost) -> GroupPlan:
+    """The plan with the least makespan on so many groups of one width."""
+    return unlike_groups(documents, groups * width.gpus, [width], cost)
 
 
 #: How many documents of each length are left, or are in a group; the longest ones first.
@@ -101,18 +101,18 @@ _Counts = tuple[int, ...]
 class _Search:
     """The fewest GPUs for a limit on the time of a group."""
 
-    def __init__(self, documents: Sequence[int], shapes: Sequence[Shape], cost: Cost) -> None:
+    def __init__(self, documents: Sequence[int], widths: Sequence[Width], cost: Cost) -> None:
         self._lengths = sorted(set(documents), reverse=True)
         self._batch = tuple(documents.count(length) for length in self._lengths)
-        times = {shape: tuple(cost(length, shape) for length in self._lengths) for shape in shapes}
-        self._times = {shape: row for shape, row in times.items() if not _is_beaten(shape, times)}
+        times = {width: tuple(cost(length, width) for length in self._lengths) for width in widths}
+        self._times = {width: row for width, row in times.items() if not _is_beaten(width, times)}
         self._gpu_times: list[float] = [
-            min(time * shape.gpus for shape, time in zip(self._times, column, strict=True))
+            min(time * width.gpus for width, time in zip(self._times, column, strict=True))
             for column in zip(*self._times.values(), strict=True)
         ]
         self.exact = prod(count + 1 for count in self._batch) <= _EXACT
         self._limit = self._next = inf
-        self._fewest: dict[_Counts, tuple[int, Shape, _Counts]] = {}
+        self._fewest: dict[_Counts, tuple[int, Width, _Counts]] = {}
 
     def bound(self, gpus: int) -> float:
         """Each document takes its least time on some group, and all of them their least GPU time on all GPUs."""
@@ -121,7 +121,7 @@ class _Search:
 
     def together(self) -> float:
         """The least time of one group that takes all."""
-        return min(self._time(shape, self._batch) for shape in self._times)
+        return min(self._time(width, self._batch) for width in self._times)
 
     def plan(self, limit: float) -> GroupPlan:
         """The plan of the fewest GPUs in which no group takes longer than `limit`."""
@@ -129,8 +129,8 @@ class _Search:
         groups = []
         left = self._batch
         while any(left):
-            _, shape, taken = self._place(left)
-            groups.append(self._group(shape, taken))
+            _, width, taken = self._place(left)
+            groups.append(self._group(width, taken))
             left = _without(left, taken)
         return GroupPlan(tuple(groups), limit)
 
@@ -138,26 +138,26 @@ class _Search:
         """The least limit above that of the last plan at which a group could take more."""
         return self._next
 
-    def _place(self, left: _Counts) -> tuple[int, Shape, _Counts]:
+    def _place(self, left: _Counts) -> tuple[int, Width, _Counts]:
         """The fewest GPUs for what is left, and the first of their groups."""
         if left not in self._fewest:
-            options = [(shape, taken) for shape in self._times for taken in self._fillings(shape, left)]
+            options = [(width, taken) for width in self._times for taken in self._fillings(width, left)]
             if not self.exact:
                 options = [max(options, key=self._work_of_a_gpu)]
             self._fewest[left] = min(
-                (shape.gpus + self._gpus(_without(left, taken)), shape, taken) for shape, taken in options
+                (width.gpus + self._gpus(_without(left, taken)), width, taken) for width, taken in options
             )
         return self._fewest[left]
 
     def _gpus(self, left: _Counts) -> int:
         return self._place(left)[0] if any(left) else 0
 
-    def _fillings(self, shape: Shape, left: _Counts) -> Iterator[_Counts]:
+    def _fillings(self, width: Width, left: _Counts) -> Iterator[_Counts]:
         """What a group may take of what is left, at least one of the longest: nothing more fits."""
-        times = self._times[shape]
+        times = self._times[width]
         longest = next(at for at, count in enumerate(left) if count)
         for taken in self._parts(times, left, 0.0):
-            free = self._limit - self._time(shape, taken)
+            free = self._limit - self._time(width, taken)
             full = all(
                 time > free for time, count, has in zip(times, left, taken, strict=True) if count > has
             )
@@ -178,30 +178,30 @@ class _Search:
             for rest in self._parts(times, left[1:], used + count * times[at]):
                 yield (count, *rest)
 
-    def _work_of_a_gpu(self, option: tuple[Shape, _Counts]) -> float:
+    def _work_of_a_gpu(self, option: tuple[Width, _Counts]) -> float:
         """The least GPU time of the documents, for each GPU of the group."""
-        shape, taken = option
-        return self._least_gpu_time(taken) / shape.gpus
+        width, taken = option
+        return self._least_gpu_time(taken) / width.gpus
 
     def _least_gpu_time(self, counts: _Counts) -> float:
         return sum(count * least for count, least in zip(counts, self._gpu_times, strict=True))
 
-    def _time(self, shape: Shape, taken: _Counts) -> float:
-        return sum(count * time for count, time in zip(taken, self._times[shape], strict=True))
+    def _time(self, width: Width, taken: _Counts) -> float:
+        return sum(count * time for count, time in zip(taken, self._times[width], strict=True))
 
-    def _group(self, shape: Shape, taken: _Counts) -> Group:
+    def _group(self, width: Width, taken: _Counts) -> Group:
         documents = tuple(
             length for length, count in zip(self._lengths, taken, strict=True) for _ in range(count)
         )
-        return Group(shape, documents, self._time(shape, taken))
+        return Group(width, documents, self._time(width, taken))
 
 
-def _is_beaten(shape: Shape, times: Mapping[Shape, Sequence[float]]) -> bool:
-    """Whether another shape of no more GPUs takes no longer for any length; of equal ones the first stays."""
+def _is_beaten(width: Width, times: Mapping[Width, Sequence[float]]) -> bool:
+    """Whether another width of no more GPUs takes no longer for any length; of equal ones the first stays."""
     for other, row in times.items():
-        if other.gpus <= shape.gpus and all(map(le, row, times[shape])):
-            equal = other.gpus == shape.gpus and row == times[shape]
-            if other < shape or not (equal or other == shape):
+        if other.gpus <= width.gpus and all(map(le, row, times[width])):
+            equal = other.gpus == width.gpus and row == times[width]
+            if other < width or not (equal or other == width):
                 return True
     return False
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.placement.unlike_groups import GroupPlan, Shape, equal_groups, unlike_groups
+from policies.placement.unlike_groups import GroupPlan, Width, equal_groups, unlike_groups
 
-SHAPES = [Shape(tensor, context) for tensor in (1, 2, 4, 8) for context in (1, 2, 4, 8)]
-#: Milliseconds of attention, forward, one layer in the shape of Llama 8B on A100 80 GB, for documents of 1,024 and 32,768
-#: tokens, in the order of `SHAPES` (profile of hao-ai-lab/DistCA, Apache-2.0).
+WIDTHS = [Width(tensor, context) for tensor in (1, 2, 4, 8) for context in (1, 2, 4, 8)]
+#: Milliseconds of attention, forward, one layer in the width of Llama 8B on A100 80 GB, for documents of 1,024 and 32,768
+#: tokens, in the order of `WIDTHS` (profile of hao-ai-lab/DistCA, Apache-2.0).
 ATTENTION_MS = dict(
     zip(
-        SHAPES,
+        WIDTHS,
         [
             *[(0.89, 41.96), (0.81, 22.79), (1.06, 13.36), (2.0, 9.5)],
             *[(0.75, 21.95), (0.8, 12.07), (1.25, 7.64), (1.42, 6.25)],
@@ -29,8 +29,8 @@ ATTENTION_MS = dict(
 SHORT, LONG = 1024, 32768
 
 
-def attention_ms(tokens: int, shape: Shape) -> float:
-    return ATTENTION_MS[shape][tokens == LONG]
+def attention_ms(tokens: int, width: Width) -> float:
+    return ATTENTION_MS[width][tokens == LONG]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def attention_ms(tokens: int, shape: Shape) -> float:
     ],
 )
 def test_the_optima_of_the_published_batches(documents: list[int], gpus: int, makespan: float) -> None:
-    plan = unlike_groups(documents, gpus, SHAPES, attention_ms)
+    plan = unlike_groups(documents, gpus, WIDTHS, attention_ms)
     assert plan.makespan == pytest.approx(makespan, abs=1e-9)
     assert plan.bound == pytest.approx(makespan, abs=1e-6)
     assert plan.gpus <= gpus
@@ -51,18 +51,18 @@ def test_the_optima_of_the_published_batches(documents: list[int], gpus: int, ma
 
 def test_equal_groups_share_short_documents_with_the_long_one() -> None:
     cost = {SHORT: 0.86 + 0.22875, LONG: 7.16 + 4.778}  # attention and MLP on 8 x 1
-    plan = equal_groups([LONG] + [SHORT] * 32, 2, Shape(8, 1), lambda tokens, _: cost[tokens])
+    plan = equal_groups([LONG] + [SHORT] * 32, 2, Width(8, 1), lambda tokens, _: cost[tokens])
     assert plan.makespan == pytest.approx(23.91425)
     assert [len(group.documents) for group in plan.groups] == [12, 21]
 
 
 def test_too_few_gpus_are_refused() -> None:
     with pytest.raises(ValueError, match="no group fits into 4 GPUs"):
-        unlike_groups([LONG], 4, [Shape(8, 1)], attention_ms)
+        unlike_groups([LONG], 4, [Width(8, 1)], attention_ms)
 
 
 def test_nothing_to_do_needs_no_gpu() -> None:
-    assert unlike_groups([], 4, SHAPES, attention_ms) == GroupPlan((), 0.0)
+    assert unlike_groups([], 4, WIDTHS, attention_ms) == GroupPlan((), 0.0)
 
 
 @given(
@@ -71,22 +71,22 @@ def test_nothing_to_do_needs_no_gpu() -> None:
     times=st.lists(st.integers(1, 9), min_size=6, max_size=6),
 )
 def test_no_plan_is_better(documents: list[int], gpus: int, times: list[int]) -> None:
-    shapes = [Shape(1, 1), Shape(2, 1)]
+    widths = [Width(1, 1), Width(2, 1)]
 
-    def cost(tokens: int, shape: Shape) -> float:
-        return float(times[2 * (tokens - 1) + shapes.index(shape)])
+    def cost(tokens: int, width: Width) -> float:
+        return float(times[2 * (tokens - 1) + widths.index(width)])
 
-    usable = [shape for shape in shapes if shape.gpus <= gpus]
-    plan = unlike_groups(documents, gpus, shapes, cost)
+    usable = [width for width in widths if width.gpus <= gpus]
+    plan = unlike_groups(documents, gpus, widths, cost)
     assert plan.makespan == pytest.approx(
         min(
             max(
                 sum(
-                    cost(document, shape)
+                    cost(document, width)
                     for document, at in zip(documents, taken, strict=True)
                     if at == group
                 )
-                for group, shape in enumerate(groups)
+                for group, width in enumerate(groups)
             )
             for groups in _all_groups(usable, gpus)
             for taken in product(range(len(groups)), repeat=len(documents))
@@ -96,8 +96,8 @@ def test_no_plan_is_better(documents: list[int], gpus: int, times: list[int]) ->
     assert plan.bound <= plan.makespan + 1e-6
 
 
-def _all_groups(shapes: Sequence[Shape], gpus: int) -> Iterator[tuple[Shape, ...]]:
+def _all_groups(widths: Sequence[Width], gpus: int) -> Iterator[tuple[Width, ...]]:
     for number in range(1, gpus + 1):
-        for groups in combinations_with_replacement(shapes, number):
-            if sum(shape.gpus for shape in groups) <= gpus:
+        for groups in combinations_with_replacement(widths, number):
+            if sum(width.gpus for width in groups) <= gpus:
                 yield groups
