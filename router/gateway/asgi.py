@@ -5,6 +5,7 @@ which is loaded, in a thread, when it is first needed: it takes a tenth of a gat
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -20,6 +21,9 @@ from router.gateway.telemetry.scrapes import Scrapes, metrics_page
 Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
+
+#: One at a time: while pydantic builds models, it changes the warning filters of the whole process.
+_LOADING = threading.Lock()
 
 
 class Application:
@@ -73,12 +77,17 @@ class Application:
     async def _loaded(self) -> Any:
         if self._fastapi is None:
             self._fastapi = asyncio.create_task(asyncio.to_thread(self._load), name="FastAPI")
-        return await asyncio.shield(self._fastapi)
+        try:
+            return await asyncio.shield(self._fastapi)
+        except Exception:
+            self._fastapi = None  # the next request tries again
+            raise
 
     def _load(self) -> Any:
         from router.gateway.app import create_app
 
-        return create_app(self._gateway)
+        with _LOADING:
+            return create_app(self._gateway)
 
 
 async def _respond(send: Send, status: int, media_type: bytes, *pieces: bytes) -> None:

@@ -35,6 +35,7 @@ NOT_RUN = {
     ("docs/install.md", "make install"): _INSTALLS,
     ("docs/oracles.md", "from benchmarks.oracles"): "a fragment: its names stand for what the text says",
     ("docs/policies.md", "headway compare --scenario"): _LONG,
+    ("docs/reproductions.md", "headway reproduce"): "needs the published cases",
     ("docs/scenarios.md", "headway compare --scenario"): _LONG,
     ("docs/simulator.md", "headway workload build azure_conv"): _DATA,
     ("docs/training.md", "headway collect"): _ENGINES,
