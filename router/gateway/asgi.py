@@ -77,10 +77,12 @@ class Application:
     async def _loaded(self) -> Any:
         if self._fastapi is None:
             self._fastapi = asyncio.create_task(asyncio.to_thread(self._load), name="FastAPI")
+        loading = self._fastapi
         try:
-            return await asyncio.shield(self._fastapi)
+            return await asyncio.shield(loading)
         except Exception:
-            self._fastapi = None  # the next request tries again
+            if self._fastapi is loading:
+                self._fastapi = None  # the next request tries again
             raise
 
     def _load(self) -> Any:
