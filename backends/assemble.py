@@ -1,4 +1,4 @@
-# cython: language_level=3, annotation_typing=False
+# cython: language_level=3, annotation_typing=False, nonecheck=True, auto_pickle=False
 """Assembles the events of a stream into the answer of a request that did not ask for streaming.
 
 Runs of events that differ in one string only are not parsed (`EventTemplate`): their escaped strings are joined and

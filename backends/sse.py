@@ -1,4 +1,4 @@
-# cython: language_level=3, annotation_typing=False
+# cython: language_level=3, annotation_typing=False, nonecheck=True, auto_pickle=False
 """Turns the bytes of an OpenAI-shaped event stream into `Batch`es of whole events.
 
 Reading is in three gears.

@@ -110,11 +110,11 @@ class Predictions:
         of_ttft: Sequence[float]
         of_tpot: Sequence[float]
         of_ttft, of_tpot = self.estimates.factors(at)
-        of, row = self.outputs, self.outputs.rows[at]
-        if of.serves_ttft[at]:
-            of_ttft = of.factors[row, 0].tolist()
-        if of.serves_tpot[at]:
-            of_tpot = of.factors[row, 1].tolist()
+        of = self.outputs
+        ttft, tpot = of.serves_ttft[at], of.serves_tpot[at]
+        if ttft or tpot:
+            modelled = of.factors[of.rows[at]].tolist()
+            of_ttft, of_tpot = modelled[0] if ttft else of_ttft, modelled[1] if tpot else of_tpot
         return of_ttft, of_tpot
 
     def memory_ratio(self, at: int) -> float:

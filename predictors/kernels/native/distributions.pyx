@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=True, wraparound=False, initializedcheck=True, cdivision=True
+# cython: language_level=3, boundscheck=True, wraparound=False, initializedcheck=True, cdivision=True, nonecheck=True, auto_pickle=False
 """The distributions of `predictors.kernels.reference`, compiled. See there for what each computes."""
 
 import numpy as np

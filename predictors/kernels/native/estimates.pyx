@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=True, wraparound=False, initializedcheck=True, cdivision=True
+# cython: language_level=3, boundscheck=True, wraparound=False, initializedcheck=True, cdivision=True, nonecheck=True, auto_pickle=False
 """The analytic estimates of `predictors.kernels.reference.estimates`, compiled. See there for what is computed."""
 
 from predictors.kernels.reference.estimates import CONSTANTS, MOST_PREFILL_SHARE, AnalyticEstimate, Estimate

@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=True, wraparound=False, initializedcheck=True, cdivision=True
+# cython: language_level=3, boundscheck=True, wraparound=False, initializedcheck=True, cdivision=True, nonecheck=True, auto_pickle=False
 """The history of an instance of `predictors.kernels.reference.histories`, compiled. See there for what it computes."""
 
 import numpy as np
@@ -65,8 +65,10 @@ cdef int add(Recent *recent, double value) noexcept:
     return 0
 
 
-cdef double coarse(double tokens) noexcept:
+cdef double coarse(double tokens) except? -1.0:
     """log2 of tokens, rounded to a quarter."""
+    if not tokens > -1.0:
+        raise ValueError("a number of tokens below 0")
     return 0.25 * rint(4.0 * log2(tokens + 1.0))
 
 
@@ -83,6 +85,13 @@ cdef double log1p_of(count) except? -1.0:
     return 0.0 if count is None else checked_log1p(count)
 
 
+cdef double checked_log(double value) except? -1.0:
+    """What is no number would stay among the recent values."""
+    if not value > 0.0:
+        raise ValueError("a time that is not above 0")
+    return log(value)
+
+
 cdef double checked_log1p(double value) except? -1.0:
     """What is no number would stay in the state of the network."""
     if not value > -1.0:
@@ -94,7 +103,7 @@ cdef double[::1] ROW = np.zeros(EVENT_SIZE)  # of the event that is being added:
 
 
 cdef class InstanceHistory:
-    def __init__(self, LatencyNetwork network):
+    def __cinit__(self, LatencyNetwork network):
         self._network = network
         self.events, self._waiting = [], []
         if network is not None:
@@ -124,33 +133,33 @@ cdef class InstanceHistory:
         push(&self._arrivals, now)
         self._add(
             DISPATCHED, instance, now, coarse(estimate.prompt_tokens),
-            log(<double>estimate.ttft_s / step_s) + <double>estimate.ttft_bias, cached_share(estimate), 0.0,
+            checked_log(<double>estimate.ttft_s / step_s) + <double>estimate.ttft_bias, cached_share(estimate), 0.0,
         )
 
     def first_token(self, instance, estimate, double waited_s, double now):
-        cdef double ttft = log(waited_s), cached = cached_share(estimate), error
-        error = bounded(ttft - log(estimate.ttft_s) - <double>estimate.ttft_bias)
+        cdef double ttft = checked_log(waited_s), cached = cached_share(estimate), error
+        error = bounded(ttft - checked_log(estimate.ttft_s) - <double>estimate.ttft_bias)
         push(&self._first_8, now)
         push(&self._first_32, now)
         add(&self._ttft[1 if cached > 0.5 else 0], ttft)
         add(&self._ttft_error, error)
         self._add(
-            FIRST_TOKEN, instance, now, coarse(estimate.prompt_tokens), ttft - log(self._step_s), cached, error
+            FIRST_TOKEN, instance, now, coarse(estimate.prompt_tokens), ttft - checked_log(self._step_s), cached, error
         )
 
     def ended(self, instance, estimate, output_tokens, tpot_s, double now):
         cdef double error = 0.0, per_token = 0.0, tpot
         push(&self._ended, now)
         if tpot_s is not None and <double>tpot_s > 0.0:
-            tpot = log(<double>tpot_s)
-            per_token = tpot - log(self._step_s)
-            error = bounded(tpot - log(estimate.tpot_s) - <double>estimate.tpot_bias)
+            tpot = checked_log(<double>tpot_s)
+            per_token = tpot - checked_log(self._step_s)
+            error = bounded(tpot - checked_log(estimate.tpot_s) - <double>estimate.tpot_bias)
             add(&self._tpot, tpot)
             add(&self._tpot_error, error)
         self._add(ENDED, instance, now, coarse(output_tokens), per_token, cached_share(estimate), error)
 
     def lost(self, instance, double waited_s, bint decoding, double now):
-        self._add(LOST, instance, now, 0.0, 0.0 if decoding else log(waited_s / self._step_s + 1.0), 0.0, 0.0)
+        self._add(LOST, instance, now, 0.0, 0.0 if decoding else checked_log(waited_s / self._step_s + 1.0), 0.0, 0.0)
 
     def reported(self, instance, double now):
         self._add(REPORTED, instance, now, 0.0, 0.0, 0.0, 0.0)
@@ -158,23 +167,31 @@ cdef class InstanceHistory:
     cdef int _add(
         self, int kind, instance, double now, double size, double estimate, double cached, double error
     ) except -1:
-        cdef double step_s = self._step_s
+        cdef double step_s = self._step_s, since_s, waited_s
         cdef double[::1] row = ROW
+        cdef Py_ssize_t i
         report = instance.report
-        usage = report.kv_usage
+        running, waiting, usage = report.running, report.waiting, report.kv_usage
+        in_flight, awaiting, context_tokens = instance.in_flight, instance.awaiting_first_token, instance.context_tokens
+        pending_tokens = instance.pending_prefill_tokens
         self._summarised = False
+        since_s = now - self._event_at if self._any_event else 0.0
+        waited_s = now - <double>self._waiting[0] if self._waiting else 0.0
         row[:5] = 0.0
         row[kind] = 1.0
-        row[5] = checked_log1p((now - self._event_at) / step_s) if self._any_event else 0.0
-        self._any_event, self._event_at = True, now
+        row[5] = checked_log1p(since_s / step_s)
         row[6], row[7], row[8], row[9] = size, estimate, cached, error
-        row[10] = checked_log1p(instance.in_flight)
-        row[11] = checked_log1p(instance.awaiting_first_token)
-        row[12] = checked_log1p(instance.pending_prefill_tokens)
-        row[13] = checked_log1p((now - <double>self._waiting[0]) / step_s) if self._waiting else 0.0
-        row[14] = checked_log1p(instance.context_tokens)
-        row[15], row[16] = log1p_of(report.running), log1p_of(report.waiting)
+        row[10] = checked_log1p(in_flight)
+        row[11] = checked_log1p(awaiting)
+        row[12] = checked_log1p(pending_tokens)
+        row[13] = checked_log1p(waited_s / step_s)
+        row[14] = checked_log1p(context_tokens)
+        row[15], row[16] = log1p_of(running), log1p_of(waiting)
         row[17] = 0.0 if usage is None else <double>usage
+        for i in range(EVENT_SIZE):
+            if row[i] != row[i]:
+                raise ValueError("an event with a value that is no number")
+        self._any_event, self._event_at = True, now
         if self._network is None:
             self.events.append(tuple(row))
             return 0

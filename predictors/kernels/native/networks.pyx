@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=True, wraparound=False, initializedcheck=True, cdivision=True
+# cython: language_level=3, boundscheck=True, wraparound=False, initializedcheck=True, cdivision=True, nonecheck=True, auto_pickle=False
 """The networks of `predictors.kernels.reference`, compiled. See there for what each computes.
 
 Weights and work space are memory views that are made once, since a view costs as much as a small product. A call holds the

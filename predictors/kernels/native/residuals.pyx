@@ -1,4 +1,4 @@
-# cython: language_level=3, boundscheck=True, wraparound=False, initializedcheck=True, cdivision=True
+# cython: language_level=3, boundscheck=True, wraparound=False, initializedcheck=True, cdivision=True, nonecheck=True, auto_pickle=False
 """The windows of log errors of `predictors.kernels.reference.residuals`, compiled. See there for what each computes.
 
 The values of a window lie side by side, so that reading a window that no request has read for a while takes few lines of a
@@ -39,7 +39,7 @@ cdef tuple prior_of(double sd):
 
 
 cdef class ResidualWindow:
-    def __init__(self, double prior_sd, double noise_sd, Py_ssize_t memory=64):
+    def __cinit__(self, double prior_sd, double noise_sd, Py_ssize_t memory=64):
         if memory < 1:
             raise ValueError("a window without a memory")
         self._least_rate, self._window, self._most_lag = 1.0 / memory, 4 * memory, memory * MOST_LAG
@@ -61,8 +61,7 @@ cdef class ResidualWindow:
 
     @property
     def values(self):
-        cdef const double *values = self._sorted()
-        return [values[at] for at in range(self._size)]
+        return [self._sorted()[at] for at in range(self._size)]  # a new list may run a finaliser that changes the window
 
     @property
     def _pseudo(self):

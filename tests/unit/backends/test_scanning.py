@@ -1,12 +1,8 @@
-"""Compiled reading of a stream against Python's, and which of them is used."""
+"""Compiled reading of a stream against Python's."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -15,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends import assemble, scanning, sse
-from router.compiled import VARIABLE
 from router.core.errors import UpstreamError
 
 compiled = pytest.mark.skipif(scanning.WHY_NOT_NATIVE is not None, reason=scanning.description())
@@ -133,48 +128,3 @@ def test_a_text_of_another_type_is_refused() -> None:
     for wrong in ("text", bytearray(TOKEN), None):
         with pytest.raises(TypeError):
             scanner.feed(wrong)  # type: ignore[arg-type]
-
-
-# --- which of them is used -------------------------------------------------------------------------------
-_SAY = "from backends import scanning; print(scanning.description(), scanning.SseScanner.__module__)"
-
-
-def said(program: str = _SAY, **environment: str) -> str:
-    variables = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    return subprocess.check_output(
-        [sys.executable, "-c", program], env={**variables, **environment}, text=True, timeout=60
-    )
-
-
-def test_the_variable_turns_compiled_reading_off() -> None:
-    assert said(HEADWAY_KERNELS="numpy") == (
-        "streams are read by Python code, which is slower: HEADWAY_KERNELS is numpy backends.sse\n"
-    )
-
-
-def test_what_is_said_is_what_is_used() -> None:
-    native = scanning.WHY_NOT_NATIVE is None
-    assert scanning.SseScanner.__module__.startswith("backends.native") == native
-    assert scanning.Assembler.__module__.startswith("backends.native") == native
-    assert scanning.description().startswith(
-        "streams are read by compiled" if native else "streams are read by Python"
-    )
-
-
-def test_setup_names_the_same_sources() -> None:
-    """Else what was compiled would never be used."""
-    setup = Path(scanning.__file__).parents[1] / "setup.py"
-    assert all(f'"{name}"' in setup.read_text(encoding="utf-8") for name in scanning.SOURCES)
-
-
-def test_modules_of_other_sources_are_not_used(tmp_path: Path) -> None:
-    """As after a checkout of another version, which does not compile them."""
-    (tmp_path / "assemble.py").touch()
-    (tmp_path / "scanner.py").write_text("SOURCE = 'of another version'\n")
-    program = (
-        "import sys, types\n"
-        "native = types.ModuleType('backends.native')\n"
-        f"native.__path__ = [{str(tmp_path)!r}]\n"
-        "sys.modules['backends.native'] = native\n" + _SAY
-    )
-    assert "compiled from other sources: install Headway again" in said(program)

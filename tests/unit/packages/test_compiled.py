@@ -1,0 +1,103 @@
+"""Which compiled modules take the place of Python's, and what is said of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from backends import scanning
+from benchmarks.pipelines import compiled as pipelines
+from predictors import kernels
+from router.compiled import VARIABLE
+
+ROOT = Path(scanning.__file__).parents[1]
+
+
+class Choice(NamedTuple):
+    """`module` chooses between `python` and a module in `native`, for `example`, unless `sources` differ."""
+
+    module: str
+    example: str
+    python: str
+    native: str
+    why_not: str | None
+    compiled: tuple[str, ...]
+    sources: tuple[str, ...]
+
+
+CHOICES = [
+    Choice(
+        "predictors.kernels", "LengthTable", "predictors.kernels.reference.lengths", "predictors.kernels.native",
+        kernels.WHY_NOT_NATIVE, ("distributions", "estimates", "histories", "networks", "residuals"), (),
+    ),
+    Choice(
+        "backends.scanning", "SseScanner", "backends.sse", "backends.native",
+        scanning.WHY_NOT_NATIVE, ("assemble", "scanner"), scanning.SOURCES,
+    ),
+    Choice(
+        "benchmarks.pipelines.compiled", "MaxFlow", "benchmarks.pipelines.schedulers", "benchmarks.pipelines.native",
+        pipelines.WHY_NOT_NATIVE, ("schedulers", "source"), pipelines.SOURCES,
+    ),
+]  # fmt: skip
+each = pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: choice.module)
+
+
+def said(choice: Choice, before: str = "", **environment: str) -> list[str]:
+    """Why another process does not use the compiled modules, and where its example is from."""
+    program = f"{before}import {choice.module} as it; print(it.WHY_NOT_NATIVE, it.{choice.example}.__module__, sep='\\n')"
+    variables = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    output = subprocess.check_output(
+        [sys.executable, "-c", program], env={**variables, **environment}, text=True, timeout=60
+    )
+    return output.splitlines()
+
+
+@each
+def test_the_variable_turns_compiled_modules_off(choice: Choice) -> None:
+    assert said(choice, HEADWAY_KERNELS="numpy") == ["HEADWAY_KERNELS is numpy", choice.python]
+
+
+@each
+def test_what_is_said_is_what_is_used(choice: Choice) -> None:
+    why_not, module = said(choice)
+    assert why_not == str(choice.why_not)
+    assert module.startswith(choice.native) if choice.why_not is None else module == choice.python
+
+
+@each
+def test_modules_of_other_sources_are_not_used(choice: Choice, tmp_path: Path) -> None:
+    """As after a checkout of another version, which does not compile them."""
+    for name in choice.compiled:
+        (tmp_path / f"{name}.py").write_text("SOURCE = 'of another version'\n")
+    before = (
+        "import sys, types\n"
+        f"native = types.ModuleType({choice.native!r})\n"
+        f"native.__path__ = [{str(tmp_path)!r}]\n"
+        f"sys.modules[{choice.native!r}] = native\n"
+    )
+    assert said(choice, before) == [
+        "compiled from other sources: install Headway again (make install)",
+        choice.python,
+    ]
+
+
+@each
+def test_setup_names_the_same_sources(choice: Choice) -> None:
+    """Else what was compiled would never be used."""
+    setup = (ROOT / "setup.py").read_text(encoding="utf-8")
+    assert all(f'"{name}"' in setup for name in choice.sources or choice.compiled)
+
+
+def test_a_line_for_people() -> None:
+    native = kernels.WHY_NOT_NATIVE is None, scanning.WHY_NOT_NATIVE is None
+    assert kernels.description().startswith(
+        "predictions use the compiled" if native[0] else "predictions use NumPy"
+    )
+    assert scanning.description().startswith(
+        "streams are read by compiled" if native[1] else "streams are read by Python"
+    )
