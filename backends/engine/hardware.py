@@ -64,11 +64,12 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class HardwareSpec:
-    """One GPU. `flops` is dense 16-bit tensor throughput. `reached` is the share of bandwidth and `flops` that large
+    """One GPU. `compute_capability` is NVIDIA's. `flops` is dense 16-bit tensor throughput. `reached` is the share of bandwidth and `flops` that large
     matrix products reach, `attention_flops_share` the share of `flops` that prefill attention reaches, `llamacpp` the
     share of `reached` that llama.cpp reaches. `links` are by number of GPUs."""
 
     name: str
+    compute_capability: tuple[int, int]
     memory_bytes: float
     bytes_per_s: float
     flops: float
@@ -90,7 +91,24 @@ class HardwareSpec:
         """The rate of large matrix products."""
         return self.flops * self.reached.flops
 
+    @property
+    def runs_fp8(self) -> bool:
+        """Whether vLLM runs FP8 weights on it."""
+        return self.compute_capability >= _FP8_WEIGHTS
 
+    def weights_flops(self, weights: str | None) -> float:
+        """The rate of large matrix products with 16-bit weights (None) or FP8 ones."""
+        computed = weights == FP8 and self.compute_capability >= _FP8_PRODUCTS
+        return self.matmul_flops * (_FP8_GAIN if computed else 1.0)
+
+
+#: The suffix of FP8 weights in the names of profiles.
+FP8 = "fp8"
+#: From this compute capability on vLLM runs FP8 weights, with 16-bit products; from the second one on it computes in FP8
+#: (docs.vllm.ai/en/v0.32.0/features/quantization/llm_compressor/fp8). That page gives up to 1.6 times the throughput.
+_FP8_WEIGHTS, _FP8_PRODUCTS, _FP8_GAIN = (7, 5), (8, 9), 1.6
+#: One hop between two pipeline stages, assumed: a network of 10 Gbit/s, the slower case.
+PIPELINE_HOP = Link(100e-6, 1.25e9)
 #: The share of bandwidth that decode attention reaches (Vidur, A30, Qwen2-7B; median error 7 %), and the constant time
 #: of one layer's attention.
 ATTENTION_MEMORY_SHARE = 0.783
@@ -110,6 +128,7 @@ HARDWARE: dict[str, HardwareSpec] = {
     for spec in (
         HardwareSpec(
             name="a100-80g",
+            compute_capability=(8, 0),
             memory_bytes=85.0e9,
             bytes_per_s=2.039e12,
             flops=312e12,
@@ -121,6 +140,7 @@ HARDWARE: dict[str, HardwareSpec] = {
         ),
         HardwareSpec(
             name="h100-80g",
+            compute_capability=(9, 0),
             memory_bytes=85.0e9,
             bytes_per_s=3.35e12,
             flops=989e12,
@@ -134,6 +154,7 @@ HARDWARE: dict[str, HardwareSpec] = {
         ),
         HardwareSpec(
             name="a40",
+            compute_capability=(8, 6),
             memory_bytes=48.3e9,
             bytes_per_s=0.696e12,
             flops=149.7e12,
@@ -145,6 +166,7 @@ HARDWARE: dict[str, HardwareSpec] = {
         ),
         HardwareSpec(
             name="a30",
+            compute_capability=(8, 0),
             memory_bytes=25.4e9,
             bytes_per_s=0.933e12,
             flops=165e12,
@@ -156,6 +178,7 @@ HARDWARE: dict[str, HardwareSpec] = {
         ),
         HardwareSpec(
             name="l4",
+            compute_capability=(8, 9),
             memory_bytes=24.15e9,
             bytes_per_s=0.300e12,
             flops=121e12,
@@ -167,6 +190,7 @@ HARDWARE: dict[str, HardwareSpec] = {
         ),
         HardwareSpec(
             name="t4",
+            compute_capability=(7, 5),
             memory_bytes=16.1e9,
             bytes_per_s=0.320e12,
             flops=65e12,
@@ -178,6 +202,7 @@ HARDWARE: dict[str, HardwareSpec] = {
         ),
         HardwareSpec(
             name="v100-32g",
+            compute_capability=(7, 0),
             memory_bytes=34.3e9,
             bytes_per_s=0.900e12,
             flops=125e12,
@@ -189,6 +214,7 @@ HARDWARE: dict[str, HardwareSpec] = {
         ),
         HardwareSpec(
             name="rtx-4090",
+            compute_capability=(8, 9),
             memory_bytes=25.3e9,
             bytes_per_s=1.008e12,
             flops=165.2e12,

@@ -1,38 +1,53 @@
 """Engine profiles by name: `MODEL@HARDWARE`, for example `llama-3.1-8b@a100-80g`.
 
     llama-3.1-70b@4xa100-80g      tensor parallel over 4 GPUs, 16-bit weights, vLLM
+    llama-3.1-70b@pp2x4xa100-80g  two pipeline stages of 4 GPUs each
+    llama-3.1-70b@4xa100-80g:62+4xl4:18  two stages of unlike GPUs with 62 and 18 layers (`unlike_stages`)
+    llama-3.1-8b-fp8@l4           FP8 weights under vLLM
     qwen2.5-7b-q4@rtx-4090        Q4_K_M weights under llama.cpp, as Ollama serves them (also -q8)
 
 A profile exists where the weights fit and at least MIN_CONTEXT_TOKENS of KV memory are left. Its constants
 follow from the shape of the model and the figures in `backends.engine.hardware`; the formula they go into
 is `EngineProfile.step_s`.
+
+Pipelines are an approximation, not measured: p microbatches are in flight, one in each stage. So the work for each token is
+divided by p, and a step has p times the tokens. The constant work and the weights that a step reads stay: each
+microbatch passes all layers. Each of the p - 1 hops between stages adds `PIPELINE_HOP`. A prompt that runs alone takes
+longer in a real pipeline than predicted, up to p times, since its tokens are in one microbatch.
 """
 
 from __future__ import annotations
 
 import difflib
 import functools
+import itertools
 
 from backends.engine.hardware import (
     ATTENTION_MEMORY_SHARE,
     ATTENTION_S,
+    FP8,
     HARDWARE,
     HOST_S,
     LLAMACPP_ATTENTION_SHARE,
     LLAMACPP_LAYER_S,
+    PIPELINE_HOP,
     QUANTIZATIONS,
     HardwareSpec,
     Link,
     Quantization,
 )
 from backends.engine.models import MODELS, ModelSpec
+from backends.engine.unlike_stages import EngineStage, parsed, unlike_profile
 from router.core.profile import EngineProfile
 
 MIN_CONTEXT_TOKENS = 4096
 #: Ollama slots of a quantised profile; an Ollama server may use another number.
 SLOTS = 4
 
-_TENSOR_PARALLEL = (1, 2, 4, 8)
+TENSOR_DEGREES = (1, 2, 4, 8)
+PIPELINE_DEGREES = (1, 2, 4, 8)
+#: GPUs of the largest instance with a profile.
+MOST_GPUS = 16
 _VLLM_MEMORY_SHARE = 0.9  # vLLM's gpu_memory_utilization
 _VLLM_RESERVE_BYTES = 2.0e9  # activations and CUDA graphs on each GPU, assumed
 _OLLAMA_MEMORY_SHARE = 0.95
@@ -57,14 +72,32 @@ class UnknownProfile(KeyError):
         return self.message
 
 
+class ProfileNames(list[str]):
+    """The names of the catalog. Those of unlike stages are too many to list, but are in it too where there is a profile."""
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and find(name) is not None
+
+
 def names() -> list[str]:
-    """All profile names, sorted."""
-    return sorted(_profiles())
+    """All names of the catalog, sorted."""
+    return ProfileNames(sorted(_profiles()))
+
+
+def name_of(model: str, hardware: str, tensor: int = 1, pipeline: int = 1) -> str:
+    """The name of a profile. `model` has the suffix of its weights, such as `-fp8`; there may be no such profile."""
+    stages = f"pp{pipeline}x" if pipeline > 1 else ""
+    return f"{model}@{stages}{f'{tensor}x' if tensor > 1 else ''}{hardware}"
+
+
+def find(name: str) -> EngineProfile | None:
+    """The profile of this name, if there is one."""
+    return _profiles().get(name) or (_unlike(name) if "+" in name else None)
 
 
 def profile(name: str) -> EngineProfile:
     """The profile of this name. Raises UnknownProfile, which is a KeyError."""
-    found = _profiles().get(name)
+    found = find(name)
     if found is None:
         raise UnknownProfile(name, difflib.get_close_matches(name, _profiles(), n=5, cutoff=0.5))
     return found
@@ -76,62 +109,133 @@ def model_of(name: str) -> ModelSpec:
 
 
 def quantization_of(name: str) -> str | None:
-    """GGUF format of a profile's weights, None for 16-bit ones. Raises UnknownProfile."""
+    """GGUF format of a profile's weights, None for those that vLLM runs. Raises UnknownProfile."""
     quantization = _parts(name)[1]
-    return QUANTIZATIONS[quantization].label if quantization else None
+    return QUANTIZATIONS[quantization].label if quantization in QUANTIZATIONS else None
 
 
 def weights_bytes(name: str) -> int:
     """Bytes of a profile's weights over all its GPUs. Raises UnknownProfile."""
-    model, quantization, _ = _parts(name)
-    return int(_weights_bytes(MODELS[model], QUANTIZATIONS[quantization] if quantization else None))
+    model, weights, _ = _parts(name)
+    return int(bytes_of(MODELS[model], weights))
+
+
+def bytes_of(model: ModelSpec, weights: str | None = None) -> float:
+    """Bytes of a model's weights in 16 bits, or with the suffix of a format: `fp8`, `q4` or `q8`. With `fp8` the
+    embedding and the output layer stay in 16 bits."""
+    if weights == FP8:
+        return model.params + model.head_params * (1 if model.tied else 2)
+    return model.params * (QUANTIZATIONS[weights].bytes_per_weight if weights else 2)
+
+
+def budget_bytes(hardware: HardwareSpec) -> float:
+    """Bytes of each GPU that vLLM has for weights and KV cache."""
+    return hardware.memory_bytes * _VLLM_MEMORY_SHARE - _VLLM_RESERVE_BYTES
 
 
 def memory_bytes(name: str) -> int:
     """GPU memory of a profile's hardware in bytes, all GPUs together. Raises UnknownProfile."""
-    gpus, hardware = _hardware(_parts(name)[2])
-    return int(gpus * hardware.memory_bytes)
+    return int(sum(gpus * hardware.memory_bytes for gpus, _, hardware in hardware_of(_parts(name)[2])))
+
+
+def gpus_of(name: str) -> int:
+    """The number of GPUs of a profile's hardware. Raises UnknownProfile."""
+    return sum(gpus for gpus, _, _ in hardware_of(_parts(name)[2]))
+
+
+def most_layers(model: ModelSpec, hardware: HardwareSpec, gpus: int, weights: str | None, tokens: int) -> int:
+    """The most layers that tensor parallel GPUs hold with the keys and values of so many tokens."""
+    needed = bytes_of(model, weights) / gpus + tokens * model.kv_bytes_per_token(gpus)
+    return min(model.layers, int(budget_bytes(hardware) * model.layers / needed))
+
+
+def whole_profile(model: ModelSpec, hardware: HardwareSpec, gpus: int, weights: str | None) -> EngineProfile:
+    """Of tensor parallel GPUs with all layers, whether they hold them or not."""
+    return _vllm_profile(model, hardware, gpus, 1, weights)
 
 
 @functools.cache
 def _profiles() -> dict[str, EngineProfile]:
     found: dict[str, EngineProfile] = {}
-    for model in MODELS.values():
-        for hardware in HARDWARE.values():
-            made = [_vllm_profile(model, hardware, gpus) for gpus in _TENSOR_PARALLEL]
-            made += [
-                _llamacpp_profile(model, hardware, quantization) for quantization in QUANTIZATIONS.values()
-            ]
-            for one in made:
-                if one.kv_capacity_tokens >= MIN_CONTEXT_TOKENS:
-                    found[one.name] = one
+    for model, hardware in itertools.product(MODELS.values(), HARDWARE.values()):
+        formats = (None, FP8) if hardware.runs_fp8 else (None,)
+        made = [
+            _vllm_profile(model, hardware, tensor, pipeline, weights)
+            for weights, pipeline, tensor in itertools.product(formats, PIPELINE_DEGREES, TENSOR_DEGREES)
+            if pipeline * tensor <= MOST_GPUS
+        ]
+        made += [_llamacpp_profile(model, hardware, each) for each in QUANTIZATIONS.values()]
+        found |= {one.name: one for one in made if one.kv_capacity_tokens >= MIN_CONTEXT_TOKENS}
     return found
 
 
 def _parts(name: str) -> tuple[str, str | None, str]:
-    """Model, quantisation and hardware of a profile's name."""
+    """Model, format of the weights (None: 16 bits) and hardware of a profile's name."""
     profile(name)
+    return _split(name)
+
+
+def _split(name: str) -> tuple[str, str | None, str]:
     model, _, hardware = name.partition("@")
-    for suffix in QUANTIZATIONS:
+    for suffix in (FP8, *QUANTIZATIONS):
         if model.endswith(f"-{suffix}"):
             return model.removesuffix(f"-{suffix}"), suffix, hardware
     return model, None, hardware
 
 
-def _hardware(text: str) -> tuple[int, HardwareSpec]:
-    count, times, rest = text.partition("x")
-    return (int(count), HARDWARE[rest]) if times and count.isdigit() else (1, HARDWARE[text])
+def hardware_of(text: str) -> list[tuple[int, int, HardwareSpec]]:
+    """What the hardware of a profile's name says: how many GPUs of which kind, of all equal stages together or of each
+    unlike stage, and how many of them share a layer (second). Raises KeyError for an unknown kind."""
+    unlike = parsed(text)
+    if unlike is not None:
+        return [(stage.gpus, stage.gpus, stage.hardware) for stage in unlike]
+    head, times, rest = text.partition("x")
+    if times and head.removeprefix("pp").isdigit():
+        ((gpus, tensor, hardware),) = hardware_of(rest)
+        number = int(head.removeprefix("pp"))
+        return [(number * gpus, tensor if head.startswith("pp") else number * tensor, hardware)]
+    return [(1, 1, HARDWARE[text])]
 
 
-def _weights_bytes(model: ModelSpec, quantization: Quantization | None) -> float:
-    return model.params * (quantization.bytes_per_weight if quantization else 2)
+@functools.cache
+def _unlike(name: str) -> EngineProfile | None:
+    """The profile of a pipeline of unlike stages; None if the name says none, or if they do not hold the model."""
+    known, weights, text = _split(name)
+    model, stages = MODELS.get(known), parsed(text)
+    if model is None or stages is None or weights in QUANTIZATIONS:
+        return None
+    if sum(stage.layers for stage in stages) != model.layers:
+        return None
+    if weights == FP8 and not all(stage.hardware.runs_fp8 for stage in stages):
+        return None
+    if any(stage.gpus not in TENSOR_DEGREES for stage in stages):
+        return None
+    kv_tokens = min(_kv_tokens(model, stage, weights) for stage in stages)
+    if kv_tokens < MIN_CONTEXT_TOKENS:
+        return None
+    wholes = [whole_profile(model, stage.hardware, stage.gpus, weights) for stage in stages]
+    loaded = max(bytes_of(model, weights) / stage.gpus * stage.layers for stage in stages) / model.layers
+    load_s = _VLLM_START_S + loaded / _LOAD_BYTES_PER_S
+    return unlike_profile(name, model, stages, wholes, kv_tokens, load_s)
 
 
-def _vllm_profile(model: ModelSpec, hardware: HardwareSpec, gpus: int) -> EngineProfile:
-    weights_bytes = _weights_bytes(model, None) / gpus
-    kv_bytes = model.kv_bytes_per_token(gpus)
-    link = hardware.links[gpus] if gpus > 1 else None
-    layer_params = model.layer_params(gpus)
+def _kv_tokens(model: ModelSpec, stage: EngineStage, weights: str | None) -> int:
+    """Tokens whose keys and values a stage holds beside its weights."""
+    share = stage.layers / model.layers
+    free_bytes = budget_bytes(stage.hardware) - bytes_of(model, weights) / stage.gpus * share
+    return int(free_bytes / (model.kv_bytes_per_token(stage.gpus) * share))
+
+
+def _vllm_profile(
+    model: ModelSpec, hardware: HardwareSpec, tensor: int, pipeline: int, weights: str | None
+) -> EngineProfile:
+    # The largest stage's share of the layers.
+    share = -(-model.layers // pipeline) / model.layers
+    weights_bytes = bytes_of(model, weights) / tensor * share
+    kv_bytes = model.kv_bytes_per_token(tensor)
+    link = hardware.links[tensor] if tensor > 1 else None
+    layer_params = model.layer_params(tensor)
+    bytes_per_weight = 1 if weights == FP8 else 2
     read_bytes_per_s = hardware.read_bytes_per_s
     layer_s = (
         hardware.small.matmul_s
@@ -139,30 +243,38 @@ def _vllm_profile(model: ModelSpec, hardware: HardwareSpec, gpus: int) -> Engine
         + ATTENTION_S
         + (2 * link.latency_s if link else 0.0)
     )
-    head_s = 2 * model.head_params / gpus / read_bytes_per_s
-    extra_s = _elementwise_s_per_token(model, hardware, gpus) + (
-        _all_reduce_s_per_token(model, link, gpus) if link else 0
+    head_s = 2 * model.head_params / tensor / read_bytes_per_s
+    hops = pipeline - 1
+    extra_s = _elementwise_s_per_token(model, hardware, tensor) + (
+        _all_reduce_s_per_token(model, link, tensor) if link else 0
     )
-    free_bytes = hardware.memory_bytes * _VLLM_MEMORY_SHARE - weights_bytes - _VLLM_RESERVE_BYTES
+    hop_s = hops * 2 * model.hidden / PIPELINE_HOP.bus_bytes_per_s
+    free_bytes = budget_bytes(hardware) - weights_bytes
+    name = f"{model.name}-{weights}" if weights else model.name
     return EngineProfile(
-        name=f"{model.name}@{f'{gpus}x' if gpus > 1 else ''}{hardware.name}",
-        overhead_s=HOST_S + model.layers * layer_s + head_s,
-        floor_s=model.layers * 2 * layer_params / read_bytes_per_s,
-        per_token_s=model.layers * 2 * layer_params / hardware.matmul_flops,
-        per_kv_token_s=kv_bytes / (hardware.bytes_per_s * ATTENTION_MEMORY_SHARE),
-        per_pair_s=_attention_flops(model) / gpus / (hardware.flops * hardware.attention_flops_share),
-        per_token_extra_s=extra_s,
-        kv_capacity_tokens=max(0, int(free_bytes / kv_bytes)),
-        max_batched_tokens=hardware.max_batched_tokens,
+        name=name_of(name, hardware.name, tensor, pipeline),
+        overhead_s=HOST_S + model.layers * layer_s + head_s + hops * PIPELINE_HOP.latency_s,
+        floor_s=model.layers * bytes_per_weight * layer_params / read_bytes_per_s,
+        per_token_s=model.layers * 2 * layer_params / hardware.weights_flops(weights) / pipeline,
+        per_kv_token_s=kv_bytes / (hardware.bytes_per_s * ATTENTION_MEMORY_SHARE) / pipeline,
+        per_pair_s=_attention_flops(model)
+        / tensor
+        / (hardware.flops * hardware.attention_flops_share)
+        / pipeline,
+        per_token_extra_s=(extra_s + hop_s) / pipeline,
+        kv_capacity_tokens=max(0, int(free_bytes / (kv_bytes * share))),
+        max_batched_tokens=hardware.max_batched_tokens * pipeline,
         max_seqs=hardware.max_seqs,
         load_s=_VLLM_START_S + weights_bytes / _LOAD_BYTES_PER_S,
         slots=SLOTS,
-        source="vLLM model; public specifications, shares fitted from Vidur, Helix, AIBrix, DistCA",
+        source="vLLM model; public specifications, shares fitted from Vidur, Helix, AIBrix, DistCA"
+        + ("; 8-bit weights assumed" if weights else "")
+        + (f"; {pipeline} pipeline stages assumed" if pipeline > 1 else ""),
     )
 
 
 def _llamacpp_profile(model: ModelSpec, hardware: HardwareSpec, quantization: Quantization) -> EngineProfile:
-    weights_bytes = _weights_bytes(model, quantization)
+    weights_bytes = bytes_of(model, quantization.suffix)
     kv_bytes = model.kv_bytes_per_token()
     layer_params = model.layer_params()
     read_bytes_per_s = hardware.read_bytes_per_s * hardware.llamacpp.memory

@@ -20,6 +20,7 @@ from benchmarks.datasets.recording import RecordingPredictor
 from benchmarks.simulator import Simulation, arrivals, open_fleet
 from benchmarks.workloads.format import WorkloadRequest
 from benchmarks.workloads.sources.generators import Lengths, Process, conversations, generate
+from policies.placement.engine_rate import requests_per_s
 from predictors.online.predictor import OnlinePredictor
 from predictors.training.dataset import Attempt, Dataset, Run, State
 from router.config import FleetConfig
@@ -43,6 +44,8 @@ _PROBE_S = (1.0, 2.0, 5.0)
 #: Reports of an engine in a world, about: on an idle one all are the same.
 _MOST_REPORTS = 1000
 _MODEL_CONTEXT_TOKENS = 32_768
+#: Parts of the names of profiles that no world has: what is published was made without them.
+_LEFT_OUT = ("-fp8@", "@pp", "@8x")
 #: Shares of worlds, and of runs, for which something is so.
 _SINGLE, _OLLAMA, _TURNS, _CAPPED, _HARD, _NO_PROFILE = 0.6, 0.25, 0.4, 0.4, 0.35, 0.15
 #: Spread (sigma of the logarithm) of an engine's true constants around its profile's.
@@ -108,28 +111,14 @@ def emulate(
     )
 
 
-def capacity_per_s(engine: EngineProfile, prompt_tokens: float, output_tokens: float, seats: int) -> float:
-    """Requests of a mean size that an engine serves in a second when it is never idle: with B decoding
-    sequences each step takes B / output prompts in, and the best B counts."""
-    best = 0.0
-    held_tokens = prompt_tokens + output_tokens / 2
-    most = max(1, min(seats, int(engine.kv_capacity_tokens / held_tokens)))
-    for batch in {most, *(2**power for power in range(most.bit_length()))}:
-        ended = batch / output_tokens  # in a step
-        steps = max(1.0, (ended * prompt_tokens + batch) / engine.max_batched_tokens)
-        step_s = engine.step_s(
-            round(ended * prompt_tokens), batch, batch * held_tokens, ended * prompt_tokens**2 / 2
-        )
-        best = max(best, ended / (step_s + (steps - 1) * engine.overhead_s))
-    return best
-
-
 def _draw(random: Random, name: str, level: str, requests: int) -> World:
     requests = max(1, round(requests * random.uniform(*_REQUESTS)))
     kind = KINDS["ollama" if random.random() < _OLLAMA else "vllm"]
     models: dict[str, list[str]] = {}
     for known in profiles.names():
-        if (profiles.quantization_of(known) is not None) == kind.fixed_slots and "@8x" not in known:
+        if any(left_out in known for left_out in _LEFT_OUT):
+            continue
+        if (profiles.quantization_of(known) is not None) == kind.fixed_slots:
             models.setdefault(known.partition("@")[0], []).append(known)
     choices = models[random.choice(sorted(models))]
     size = 1 if random.random() < _SINGLE else min(len(choices), random.choice((2, 3)))
@@ -138,7 +127,7 @@ def _draw(random: Random, name: str, level: str, requests: int) -> World:
     prompt_tokens = lengths.prompt_median * math.exp(lengths.prompt_sigma**2 / 2)
     output_tokens = lengths.output_median * math.exp(lengths.output_sigma**2 / 2)
     able_per_s = sum(
-        capacity_per_s(each, prompt_tokens, output_tokens, each.seats(kind.fixed_slots))
+        requests_per_s(each, prompt_tokens, output_tokens, each.seats(kind.fixed_slots))
         for each in engines.values()
     )
     rate_per_s = float(level) * able_per_s

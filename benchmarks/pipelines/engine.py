@@ -195,10 +195,16 @@ class Node:
 
 
 class Scheduler:
-    """Routes prompts and decides what a link sends when. Decodes take their prompt's path."""
+    """Routes prompts and decides what a link sends when. Decodes take their prompt's path.
+
+    This one sends along paths that `admit` has set: each link one request at a time, first come, first served, at its
+    `planned_bandwidth`.
+    """
 
     def attach(self, engine: Engine) -> None:
         """Get ready for an engine's nodes and links."""
+        self._engine = engine
+        self._places = 0
 
     def admit(self, query: Query) -> bool:
         """An iteration begins at the source. False: the request is refused."""
@@ -206,7 +212,16 @@ class Scheduler:
 
     def send(self, node: Node) -> None:
         """Start what can be sent now from a node, of its `outbox` and of what waits at its links."""
-        raise NotImplementedError
+        for query in node.outbox:
+            self._places += 1
+            query.place = self._places
+            query.hops[query.hop].waiting.append(query)
+        node.outbox.clear()
+        free = [link for link in node.links if link.waiting and not link.sending]
+        if len(free) > 1:
+            free.sort(key=_first_came)
+        for link in free:
+            self._engine.start(link, link.waiting.popleft(), link.planned_bandwidth)
 
     def finish(self, query: Query) -> None:
         """A request has got its last token."""
@@ -214,6 +229,10 @@ class Scheduler:
     def wants_more(self, after_prompt: bool) -> bool:
         """Whether another request is to be sent when a prompt, or else a whole request, has ended."""
         return not after_prompt
+
+
+def _first_came(link: Link) -> int:
+    return link.waiting[0].place
 
 
 class Engine:

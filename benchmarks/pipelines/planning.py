@@ -1,29 +1,64 @@
-"""Headway's own placements of layers: candidates from a local search, each scored by the simulation of a closed loop.
+"""Headway's own placements of layers: annealing over stages on an estimate, then simulations of the best plans.
 
-A first round simulates briefly; the best of it are simulated in full, on another seed, and the best of those wins. So no plan
-wins by the luck of its requests.
+The estimate looks at tens of thousands of plans. The best of them, and what Petals, Swarm and separate pipelines make of the
+machines, are simulated on one seed; then neighbors of the best plans. The last few are simulated on two more seeds, and the
+best mean wins, so no plan wins by the luck of its requests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from random import Random
-from time import monotonic
+from time import process_time
+from typing import TypeVar
 
 from benchmarks.pipelines.compiled import KvCacheFull
-from benchmarks.pipelines.simulate import FIRST_REQUESTS, OFFLINE_S, Setting, max_flow_scheduler
-from policies.placement.layer_stages import Plan, Pool, ranges, search, starts
-from policies.placement.max_flow import max_flow
-from policies.placement.pipeline import LayeredModel, LayerPlacement, MachineCluster, connect
+from benchmarks.pipelines.simulate import FIRST_REQUESTS, OFFLINE_S, PlacedModel, max_flow_scheduler
+from policies.placement.layer_stage_estimate import MeanRequest, StageEstimate
+from policies.placement.layer_stage_moves import anneal, neighbor, starts
+from policies.placement.layer_stages import MachinePool, Plan, described, placed
+from policies.placement.max_flow import Flow, NoFlowError, max_flow
+from policies.placement.petals import NodeRates, petals
+from policies.placement.pipeline import LayeredModel, LayerPlacement, LayerRange, MachineCluster, connect
+from policies.placement.separate import separate
+from policies.placement.swarm import least_stages, swarm
 
-#: Share of the time for the first round, the share of the full simulation that it takes, and how many plans are simulated in full.
-_FIRST_ROUND, _BRIEF_S, _FINALISTS = 0.7, 0.25, 8
-_STARTS = 8
-#: Nodes are in one place if their wire has at least this share of the fastest wire's bandwidth.
+#: Steps of annealing in each round, from how many plans, and the share of the CPU time after which no round begins.
+_ROUNDS, _ANNEALED = ((1000, 24), (5000, 8), (20000, 4)), 0.35
+#: Shares of the CPU time after which no more annealed plans, and no more neighbors, are simulated; how many plans come last,
+#: and how many annealed plans come at most.
+_SIMULATED, _REFINED, _FINALISTS = 0.55, 0.85, 4
+_MOST_PLANS = 64
+#: Neighbors that are estimated of each of the best plans, and how many plans have neighbors.
+_NEIGHBORS, _BEST = 200, 3
+#: Nodes are in one place if their link has at least this share of the fastest link's bandwidth.
 _NEAR = 0.1
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A placement and the flow that its scheduler follows. `plan` is None for one that another method made."""
+
+    name: str
+    placement: LayerPlacement
+    flow: Flow
+    plan: Plan | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The best placement, its decode tokens per second (a mean over seeds), and what the search took."""
+
+    candidate: Candidate
+    tokens_per_s: float
+    simulations: int
+    cpu_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,38 +70,80 @@ class Problem:
     throughput: Callable[[str, int], float]
     lengths: Sequence[tuple[int, int]]
 
-    def pools(self) -> list[Pool]:
+    def pools(self) -> list[MachinePool]:
         """Machines of one kind in one place, places one after another."""
         return [
-            Pool(tuple(nodes), self.cluster.machines[nodes[0]].max_layers)
+            MachinePool(kind, tuple(nodes), self.cluster.machines[nodes[0]].max_layers)
             for place in places(self.cluster)
-            for nodes in _by_kind(self.cluster, place)
+            for kind, nodes in _by_kind(self.cluster, place).items()
         ]
 
-    def speed(self, pool: Pool) -> float:
+    def speed(self, pool: MachinePool) -> float:
         """Layers times tokens/s of a pool's machines when they are two thirds full."""
         layers = max(1, round(pool.max_layers * 2 / 3))
-        return len(pool.nodes) * layers * self.throughput(self.cluster.machines[pool.nodes[0]].name, layers)
+        return len(pool.nodes) * layers * self.throughput(pool.kind, layers)
 
-    def placement(self, pools: Sequence[Pool], plan: Plan) -> LayerPlacement:
-        held = ranges(pools, plan)
-        return LayerPlacement(held, connect(self.cluster, held, self.model.layers))
+    def rates(self) -> NodeRates:
+        """Tokens per second of each node with 1, 2, ... layers, up to what it can hold or its network card passes on."""
+        return {
+            node: tuple(
+                min(
+                    self.throughput(machine.name, layers),
+                    machine.nic_bytes_per_s / self.model.activation_bytes,
+                )
+                for layers in range(1, min(machine.max_layers, self.model.layers) + 1)
+            )
+            for node, machine in self.cluster.machines.items()
+        }
 
-    def score(self, placement: LayerPlacement, seconds: float, seed: int) -> float:
+    def estimate(self, pools: Sequence[MachinePool]) -> StageEstimate:
+        """An estimate of plans over these pools."""
+        return StageEstimate(self.cluster, self.model, pools, self.throughput, MeanRequest.of(self.lengths))
+
+    def candidate(self, pools: Sequence[MachinePool], plan: Plan, weights: Sequence[float]) -> Candidate:
+        """A plan of stages whose chains have flows in these proportions."""
+        placement, flow = placed(self.cluster, pools, plan, self.throughput, weights)
+        return Candidate(described(pools, plan), placement, flow, plan)
+
+    def score(self, candidate: Candidate, seconds: float, seed: int) -> float:
         """Decode tokens per second; 0 for a placement that a KV cache cannot hold."""
-        flow = max_flow(placement, self.cluster, self.model, self.throughput)
-        setting = Setting(placement, self.cluster, self.model)
-        scheduler = max_flow_scheduler(flow, online=False)
+        model = PlacedModel(candidate.placement, self.cluster, self.model)
+        scheduler = max_flow_scheduler(candidate.flow, online=False)
         try:
-            return setting.offline(scheduler, self.lengths, FIRST_REQUESTS, seed, seconds).decode_tokens_per_s
+            return model.offline(scheduler, self.lengths, FIRST_REQUESTS, seed, seconds).decode_tokens_per_s
         except KvCacheFull:
             return 0.0
 
 
+def baselines(problem: Problem) -> list[Candidate]:
+    """What Petals, Swarm and separate pipelines make of the machines, with the maximum flow; without those that have none."""
+    rates, layers = problem.rates(), problem.model.layers
+    held = {"Petals": petals(rates, layers, Random(0))}
+    held["Swarm"] = swarm(rates, layers, least_stages(rates, layers))
+    held["separate"] = {
+        node: part
+        for nodes in _by_kind(problem.cluster, list(problem.cluster.machines)).values()
+        if len(nodes) <= layers <= sum(len(rates[node]) for node in nodes)
+        for node, part in separate(nodes, layers).items()
+    }
+    return list(_with_flow(problem, held))
+
+
+def _with_flow(problem: Problem, held: dict[str, dict[int, LayerRange]]) -> Iterator[Candidate]:
+    for name, ranges in held.items():
+        hops = connect(problem.cluster, ranges, problem.model.layers, partial=name == "Petals")
+        placement = LayerPlacement(ranges, hops)
+        try:
+            flow = max_flow(placement, problem.cluster, problem.model, problem.throughput)
+        except NoFlowError:
+            continue
+        yield Candidate(name, placement, flow)
+
+
 def places(cluster: MachineCluster) -> list[list[int]]:
-    """Nodes that fast wires join, in the order of their first node."""
+    """Nodes that fast links join, in the order of their first node."""
     fastest = max(
-        (wire.bandwidth_bytes_per_s for (a, b), wire in cluster.wires.items() if min(a, b) >= 0), default=0
+        (link.bandwidth_bytes_per_s for (a, b), link in cluster.links.items() if min(a, b) >= 0), default=0
     )
     found: list[list[int]] = []
     for node in cluster.machines:
@@ -77,42 +154,139 @@ def places(cluster: MachineCluster) -> list[list[int]]:
 
 
 def _near(cluster: MachineCluster, node: int, place: Sequence[int], least: float) -> bool:
-    wires = (cluster.wire(node, other) for other in place)
-    return any(wire is not None and wire.bandwidth_bytes_per_s >= least for wire in wires)
+    links = (cluster.link(node, other) for other in place)
+    return any(link is not None and link.bandwidth_bytes_per_s >= least for link in links)
 
 
-def _by_kind(cluster: MachineCluster, place: Sequence[int]) -> list[list[int]]:
+def _by_kind(cluster: MachineCluster, place: Sequence[int]) -> dict[str, list[int]]:
     kinds: dict[str, list[int]] = {}
     for node in place:
         kinds.setdefault(cluster.machines[node].name, []).append(node)
-    return list(kinds.values())
+    return kinds
+
+
+class _Search:
+    """The CPU time that is spent, in this process and in those of the executor, and what was simulated."""
+
+    def __init__(self, problem: Problem, executor: Executor, workers: int, seed: int, full_s: float) -> None:
+        self.problem = problem
+        self.pools = problem.pools()
+        self.estimate = problem.estimate(self.pools)
+        self.random = Random(seed)
+        self.scores: dict[str, float] = {}
+        self.candidates: dict[str, Candidate] = {}
+        self.simulations = 0
+        self._executor = executor
+        self._batch = 2 * workers
+        self._seed = seed
+        self._full_s = full_s
+        self._began_s = process_time()
+        self._others_s = 0.0
+
+    @property
+    def cpu_s(self) -> float:
+        return process_time() - self._began_s + self._others_s
+
+    def results(self, tasks: Sequence[Callable[[], T]], until_s: float = inf) -> list[T]:
+        """The results of tasks that the executor's processes run: a batch at least, and all if that CPU time allows it."""
+        found: list[T] = []
+        for first in range(0, len(tasks), self._batch):
+            for result, cpu_s in self._executor.map(_timed, tasks[first : first + self._batch]):
+                self._others_s += cpu_s
+                found.append(result)
+            if self.cpu_s > until_s:
+                break
+        return found
+
+    def annealed(self, until_s: float) -> list[Plan]:
+        """Plans by their estimate, the best first."""
+        problem, layers = self.problem, self.problem.model.layers
+        speed = [problem.speed(pool) for pool in self.pools]
+        plans = starts(self.pools, layers, speed, self.random, _ROUNDS[0][1])
+        if not plans:
+            most = sum(len(pool.nodes) * pool.max_layers for pool in self.pools)
+            raise ValueError(f"the machines cannot hold the model: {most} of {layers} layers at most")
+        known = {plan: self.estimate(plan) for plan in plans}
+        for steps, number in _ROUNDS:
+            tasks = [
+                partial(_annealed, problem, self.pools, plan, steps, self.random.random())
+                for plan in _ranked(known)[:number]
+            ]
+            known |= {plan: value for value, plan in self.results(tasks, until_s)}
+            if self.cpu_s > until_s:
+                break
+        return [plan for plan in _ranked(known) if known[plan] > 0]
+
+    def simulate(self, candidates: Iterable[Candidate], until_s: float = inf) -> None:
+        """Simulates those that are new, a batch at least and more if that CPU time allows it."""
+        fresh = [each for each in candidates if each.name not in self.scores]
+        for each, score in zip(fresh, self.simulated(fresh, self._seed + 1, until_s), strict=False):
+            self.scores[each.name], self.candidates[each.name] = score, each
+
+    def simulated(self, candidates: Sequence[Candidate], seed: int, until_s: float = inf) -> list[float]:
+        """Decode tokens per second of each, or of the first."""
+        tasks = [partial(self.problem.score, each, self._full_s, seed) for each in candidates]
+        scores = self.results(tasks, until_s)
+        self.simulations += len(scores)
+        return scores
+
+    def candidate(self, plan: Plan) -> Candidate:
+        return self.problem.candidate(self.pools, plan, [self.estimate.chain(chain) for chain in plan])
+
+    def best(self, number: int) -> list[Candidate]:
+        """The best that were simulated and can run."""
+        return [self.candidates[name] for name in _ranked(self.scores)[:number] if self.scores[name] > 0]
+
+    def neighbors(self) -> list[Candidate]:
+        """New neighbors of the best plans: those of which score and estimate together promise most."""
+        promised: dict[Plan, float] = {}
+        for candidate in self.best(_BEST):
+            if candidate.plan is None:
+                continue
+            factor = self.scores[candidate.name] / self.estimate(candidate.plan)
+            for _ in range(_NEIGHBORS):
+                near = neighbor(self.pools, candidate.plan, self.random)
+                if near is not None and described(self.pools, near) not in self.scores:
+                    promised[near] = factor * self.estimate(near)
+        return [self.candidate(plan) for plan in _ranked(promised)[: self._batch] if promised[plan] > 0]
 
 
 def best_placement(
     problem: Problem,
-    time_s: float,
+    cpu_s: float,
     executor: Executor,
     workers: int,
     seed: int = 0,
     full_s: float = OFFLINE_S,
-) -> tuple[float, LayerPlacement]:
-    """The best placement found in about this time, with its decode tokens per second on `seed` + 1. ValueError if there is none."""
-    began, random, pools = monotonic(), Random(seed), problem.pools()
-    weight = {place: problem.speed(pool) for place, pool in enumerate(pools)}
-    first = starts(pools, problem.model.layers, weight, random, _STARTS)
-    if not first:
-        raise ValueError("the machines cannot hold the model")
-    made = partial(problem.placement, pools)
+) -> Found:
+    """The best placement found in about this CPU time of all processes. ValueError if the machines cannot hold the model."""
+    search = _Search(problem, executor, workers, seed, full_s)
+    plans = search.annealed(_ANNEALED * cpu_s)
+    others = baselines(problem)
+    search.simulate(others)
+    search.simulate((search.candidate(plan) for plan in plans[:_MOST_PLANS]), _SIMULATED * cpu_s)
+    while search.cpu_s < _REFINED * cpu_s and (near := search.neighbors()):
+        search.simulate(near)
+    last = search.best(_FINALISTS)
+    if not last:
+        raise ValueError("no placement can run: links that it needs are missing")
+    last += [each for each in others if each not in last]
+    seeds = [search.simulated(last, seed + more) for more in (2, 3)]
+    means = [(search.scores[each.name] + sum(more)) / 3 for each, *more in zip(last, *seeds, strict=True)]
+    highest = max(means)
+    return Found(last[means.index(highest)], highest, search.simulations, search.cpu_s)
 
-    def scores(plans: Sequence[Plan]) -> Sequence[float]:
-        return list(
-            executor.map(partial(problem.score, seconds=_BRIEF_S * full_s, seed=seed), map(made, plans))
-        )
 
-    def more() -> bool:
-        return monotonic() - began < time_s * _FIRST_ROUND
+def _ranked(scores: dict[T, float]) -> list[T]:
+    return sorted(scores, key=lambda each: -scores[each])
 
-    ranked = search(pools, first, scores, random, 3 * workers, more)
-    finalists = [made(plan) for _, plan in ranked[:_FINALISTS]]
-    full = list(executor.map(partial(problem.score, seconds=full_s, seed=seed + 1), finalists))
-    return max(zip(full, finalists, strict=True), key=lambda pair: pair[0])
+
+def _timed(task: Callable[[], T]) -> tuple[T, float]:
+    began_s = process_time()
+    return task(), process_time() - began_s
+
+
+def _annealed(
+    problem: Problem, pools: Sequence[MachinePool], plan: Plan, steps: int, seed: float
+) -> tuple[float, Plan]:
+    return anneal(pools, plan, problem.estimate(pools), steps, Random(seed))

@@ -20,9 +20,9 @@ from policies.placement.pipeline import (
     LayerPlacement,
     LayerRange,
     LayerTime,
-    Machine,
     MachineCluster,
-    Wire,
+    MachineKind,
+    NodeLink,
 )
 
 _ENDS = {"source": SOURCE, "sink": SINK}
@@ -56,7 +56,7 @@ class PublishedModel:
     """A model with the machines as they run it."""
 
     model: LayeredModel
-    machines: Mapping[str, Machine]
+    machines: Mapping[str, MachineKind]
     typical_layers: Mapping[str, int]
 
     def throughput(self, counts: Mapping[str, int]) -> NodeThroughput:
@@ -93,7 +93,7 @@ class Published:
                     int(row["decode_max_context_tokens"]),
                 )
         machines = {
-            row["machine"]: Machine(
+            row["machine"]: MachineKind(
                 row["machine"],
                 float(row["inbound_nic_bytes_per_s"]),
                 float(row["disk_bytes_per_s"]),
@@ -122,7 +122,7 @@ class Published:
                 for row in _rows(self.folder / "clusters" / f"{name}_nodes.csv")
             },
             {
-                (_node(row["a"]), _node(row["b"])): Wire(
+                (_node(row["a"]), _node(row["b"])): NodeLink(
                     float(row["bandwidth_bytes_per_s"]), float(row["latency_s"])
                 )
                 for row in _rows(self.folder / "clusters" / f"{name}_links.csv")
@@ -149,7 +149,7 @@ class Published:
         kv = {node["node"]: node["kv_capacity_token_layers"] for node in nodes}
         cluster = MachineCluster(
             {node["node"]: machines[node["machine"]] for node in nodes},
-            {(hop.sender, hop.receiver): Wire(hop.bandwidth_bytes_per_s, hop.latency_s) for hop in hops},
+            {(hop.sender, hop.receiver): NodeLink(hop.bandwidth_bytes_per_s, hop.latency_s) for hop in hops},
         )
         return cluster, LayerPlacement(ranges, hops, kv)
 

@@ -40,13 +40,12 @@ class MaxFlow(Scheduler):
         self._feed_below = feed_below
 
     def attach(self, engine: Engine) -> None:
-        self._engine = engine
+        super().attach(engine)
         for link, flow in zip(engine.links, self._flows, strict=True):
             link.flow = flow
             link.load = 0.0
         for link in engine.links:
             link.planned_bandwidth = floor(_bandwidth(link))
-        self._places = 0
         self._kv_free = [0] * (len(engine.nodes) + 2)
         for node in engine.nodes:
             self._kv_free[node.number] = node.kv_room
@@ -98,18 +97,6 @@ class MaxFlow(Scheduler):
         left = self._kv_free[node.number] - expected * node.layers
         return left >= (1 - self._high_water) * node.kv_room
 
-    def send(self, node: Node) -> None:
-        for query in node.outbox:
-            self._places += 1
-            query.place = self._places
-            query.hops[query.hop].waiting.append(query)
-        node.outbox.clear()
-        free = [link for link in node.links if link.waiting and not link.sending]
-        if len(free) > 1:
-            free.sort(key=_first_came)
-        for link in free:
-            self._engine.start(link, link.waiting.popleft(), link.planned_bandwidth)
-
     def finish(self, query: Query) -> None:
         expected = int(query.input_tokens + self._output_tokens)
         for link in query.hops:
@@ -126,10 +113,6 @@ class MaxFlow(Scheduler):
                 free[layer] += self._kv_free[node.number] / node.layers
                 room[layer] += node.kv_room / node.layers
         return max(1 - left / whole for left, whole in zip(free, room, strict=True))
-
-
-def _first_came(link: Link) -> int:
-    return link.waiting[0].place
 
 
 def _bandwidth(link: Link) -> float:
@@ -165,7 +148,7 @@ class Swarm(Scheduler):
     """Each node sends a prompt to the successor with the least sum of hop times, their mean weighted to the newest."""
 
     def attach(self, engine: Engine) -> None:
-        self._engine = engine
+        super().attach(engine)
         self._hop_s = [_FIRST_HOP_S] * len(engine.links)
         for link in engine.links:
             link.load = _FIRST_HOP_S
@@ -202,9 +185,6 @@ class RandomChoice(Scheduler):
 
     def __init__(self, random: Random) -> None:
         self._random = random
-
-    def attach(self, engine: Engine) -> None:
-        self._engine = engine
 
     def allowed(self, node: Node, free: list[Link]) -> list[Link]:
         """Those of the free links that a prompt may take."""

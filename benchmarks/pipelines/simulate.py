@@ -90,7 +90,7 @@ def loaded_s(placement: LayerPlacement, cluster: MachineCluster, model: LayeredM
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class PlacedModel:
     """A placed model on its machines."""
 
     placement: LayerPlacement
@@ -141,7 +141,7 @@ class Setting:
         lengths: Lengths | None = None,
         module: ModuleType = compiled,
     ) -> Engine:
-        """The events of this setting before the first. `module` has the `Engine`, `Node` and `Link` to use."""
+        """The events of this placed model before the first. `module` has the `Engine`, `Node` and `Link` to use."""
         nodes = self._nodes(module)
         links = [self._link(module, nodes, number) for number in range(len(self.placement.hops))]
         machines = [nodes[place] for place in self.placement.ranges]

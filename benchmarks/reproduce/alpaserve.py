@@ -14,7 +14,7 @@ from benchmarks.checks import whole_number
 from benchmarks.reproduce.alpaserve_cases import Case, read
 from benchmarks.reproduce.alpaserve_methods import Reproduction, reproduce
 from benchmarks.reproduce.alpaserve_planners import Against, Draw, against, draws
-from benchmarks.reproduce.alpaserve_workload import USUAL, workload
+from benchmarks.reproduce.alpaserve_workload import DEFAULT, workload
 from benchmarks.reproduce.errors import ReproductionError
 from benchmarks.terminal import Progress, aligned, shown_progress
 
@@ -99,7 +99,7 @@ def rows_of(cases: Sequence[Case], data: Path, how: Run, progress: Progress | No
         if case.groups:
             if case.workload not in drawn:
                 drawn[case.workload] = draws(case, data, how.draws, how.planning_requests, how.evolved)
-            kind = workload(case, USUAL, 0, 1, data).kind
+            kind = workload(case, DEFAULT, 0, 1, data).kind
             compared = against(case.published(kind), drawn[case.workload])
         yield Row(case, reproduce(case, data, how.seeds, how.requests), compared)
 
@@ -153,7 +153,7 @@ def table(rows: Sequence[Row]) -> list[str]:
     return text
 
 
-_METHOD = ("case", "algorithm", "set", "gap s", "trace", "SLO x", "seeds", "first", "published, setting")
+_METHOD = ("case", "algorithm", "set", "gap s", "trace", "SLO x", "seeds", "first", "published, assumptions")
 _PLANNERS = (
     "case", "published", "AlpaServe", "beam", "split", "evolved", "random", "exhaustive", "bound", "Headway", "gap",
     "unseen: published", "Headway", "looked at", "seconds",
@@ -162,7 +162,7 @@ _PLANNERS = (
 
 def _method(row: Row) -> tuple[str, ...]:
     case, found = row.case, row.reproduction
-    setting = "" if found.setting == USUAL.name or not found.seeds else f" [{found.setting}]"
+    assumptions = "" if found.assumptions == DEFAULT.name or not found.seeds else f" [{found.assumptions}]"
     return (
         str(case.number),
         case.algorithm,
@@ -172,7 +172,7 @@ def _method(row: Row) -> tuple[str, ...]:
         f"{case.slo_scale:g}",
         f"{len(found.seeds)}/{found.tried}",
         str(found.seeds[0]) if found.seeds else "-",
-        f"{in_words(case)}{setting}",
+        f"{in_words(case)}{assumptions}",
     )
 
 

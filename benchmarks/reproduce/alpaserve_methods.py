@@ -7,58 +7,59 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.reproduce.alpaserve_cases import Case
-from benchmarks.reproduce.alpaserve_workload import BURSTS, IDLE, USUAL, Setting, Workload, workload
-from policies.placement.alpaserve import Plan, alpaserve, alpaserve_star, score
+from benchmarks.reproduce.alpaserve_workload import BURSTS, DEFAULT, IDLE, Assumptions, Workload, workload
+from policies.placement.alpaserve import alpaserve, alpaserve_star, score
 from policies.placement.feasibility import obstacles
 from policies.placement.memory import Fit, gb_per_gpu, group_gb
+from policies.placement.outcomes import ScoredPlacement
 from policies.placement.types import Placement
 
-#: Where the usual assumptions never give the published placement: others that do.
-_OTHER_SETTINGS = {("AlpaServe", "regular"): IDLE, ("AlpaServe*", "regular"): BURSTS}
+#: Where the default assumptions never give the published placement: others that do.
+_OTHER_ASSUMPTIONS = {("AlpaServe", "regular"): IDLE, ("AlpaServe*", "regular"): BURSTS}
 
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """`seeds`: those of `tried` whose requests give the published placement, in a setting. `reasons`: what the others
+    """`seeds`: those of `tried` whose requests give the published placement, in a assumptions. `reasons`: what the others
     give in the usual one. An infeasible case is tried once, and its reason is why."""
 
     seeds: tuple[int, ...]
     tried: int
-    setting: str
+    assumptions: str
     reasons: tuple[str, ...]
 
 
 def reproduce(case: Case, data: Path, seeds: int, requests: int) -> Reproduction:
     """Run the case's own algorithm for many seeds."""
     if not case.groups:
-        return _infeasible(case, workload(case, USUAL, 0, requests, data))
-    found, reasons = _seeds(case, USUAL, data, seeds, requests)
-    setting = USUAL
-    other = _OTHER_SETTINGS.get((case.algorithm, case.model_set))
+        return _infeasible(case, workload(case, DEFAULT, 0, requests, data))
+    found, reasons = _seeds(case, DEFAULT, data, seeds, requests)
+    assumptions = DEFAULT
+    other = _OTHER_ASSUMPTIONS.get((case.algorithm, case.model_set))
     if not found and other is not None:
-        setting = other
+        assumptions = other
         found, _ = _seeds(case, other, data, seeds, requests)
-    return Reproduction(found, seeds, setting.name, reasons)
+    return Reproduction(found, seeds, assumptions.name, reasons)
 
 
 def _infeasible(case: Case, load: Workload) -> Reproduction:
     refused = _planned(load) is None
     reasons = tuple(map(str, obstacles(case.models, load.cluster)))
-    return Reproduction((0,) if refused and reasons else (), 1, USUAL.name, reasons)
+    return Reproduction((0,) if refused and reasons else (), 1, DEFAULT.name, reasons)
 
 
-def _planned(load: Workload) -> Plan | None:
+def _planned(load: Workload) -> ScoredPlacement | None:
     method = alpaserve_star if load.case.star else alpaserve
     return method(load.cluster, load.case.models, load.evaluator())
 
 
 def _seeds(
-    case: Case, setting: Setting, data: Path, seeds: int, requests: int
+    case: Case, assumptions: Assumptions, data: Path, seeds: int, requests: int
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
     found = []
     reasons: Counter[str] = Counter()
     for seed in range(seeds):
-        load = workload(case, setting, seed, requests, data)
+        load = workload(case, assumptions, seed, requests, data)
         plan = _planned(load)
         published = case.published(load.kind)
         if plan is not None and plan.placement == published:
@@ -68,7 +69,7 @@ def _seeds(
     return tuple(found), tuple(f"{count} x {reason}" for reason, count in reasons.most_common())
 
 
-def _reason(load: Workload, published: Placement, plan: Plan | None) -> str:
+def _reason(load: Workload, published: Placement, plan: ScoredPlacement | None) -> str:
     fit = Fit(load.case.models)
     evaluate = load.evaluator()
     if plan is None:

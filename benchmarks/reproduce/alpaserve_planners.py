@@ -11,7 +11,7 @@ from random import Random
 from statistics import fmean
 
 from benchmarks.reproduce.alpaserve_cases import Case
-from benchmarks.reproduce.alpaserve_workload import USUAL, Workload, workload
+from benchmarks.reproduce.alpaserve_workload import DEFAULT, Workload, workload
 from policies.placement.alpaserve import alpaserve
 from policies.placement.attainment_bound import most_servable
 from policies.placement.evolution import evolve
@@ -91,14 +91,14 @@ def _mean(rows: Sequence[Attained]) -> Attained:
 
 
 def _draw(case: Case, data: Path, seed: int, requests: int, evolved: bool) -> Draw:
-    load = workload(case, USUAL, seed, requests, data)
+    load = workload(case, DEFAULT, seed, requests, data)
     searched = load.evaluator()
     began = time.perf_counter()
     plan = local_search(load.cluster, case.models, searched, Random(seed))
     seconds = time.perf_counter() - began
     seen = load.evaluator()
     attained = _attained(load, seen, plan.outcome.attainment, searched.evaluations, seconds, seed, evolved)
-    unseen = workload(case, USUAL, seed + _HELD_OUT, requests, data).evaluator()
+    unseen = workload(case, DEFAULT, seed + _HELD_OUT, requests, data).evaluator()
     return Draw(attained, plan.placement, seen, unseen)
 
 

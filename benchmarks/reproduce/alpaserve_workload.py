@@ -41,8 +41,8 @@ _TRACES = {"code": "code.csv.gz", "conversation": "conv.csv.gz"}
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """Assumptions that differ from the usual ones. `trace`: arrivals of a stretch of the named Azure trace, drawn out
+class Assumptions:
+    """What differs from the default assumptions. `trace`: arrivals of a stretch of the named Azure trace, drawn out
     to the mean gap. `idle`: nobody asks the first model. `layers`: stage times have the constant times of each layer
     and its all-reduces too."""
 
@@ -52,9 +52,9 @@ class Setting:
     layers: bool = False
 
 
-USUAL = Setting("usual")
-IDLE = Setting("nobody asks model 0", idle=True)
-BURSTS = Setting("the trace's own arrivals, layer times", trace=True, layers=True)
+DEFAULT = Assumptions("default")
+IDLE = Assumptions("nobody asks model 0", idle=True)
+BURSTS = Assumptions("the trace's own arrivals, layer times", trace=True, layers=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Workload:
     cluster: Cluster
     arrivals: Arrivals
     case: Case
-    setting: Setting
+    assumptions: Assumptions
 
     @property
     def kind(self) -> GpuKind:
@@ -77,30 +77,30 @@ class Workload:
 
     def stage_s(self, model: int, shape: Shape) -> float:
         """Seconds of one stage for one request."""
-        return _stage_s(self.case, self.setting, model, shape)
+        return _stage_s(self.case, self.assumptions, model, shape)
 
 
-def workload(case: Case, setting: Setting, seed: int, requests: int, data: Path) -> Workload:
+def workload(case: Case, assumptions: Assumptions, seed: int, requests: int, data: Path) -> Workload:
     """The requests of a case, drawn by a seed. Raises ReproductionError if a trace is needed and not there."""
     budget_gb = BUDGET_GB[case.model_set]
     kind = GpuKind("a100-40g" if budget_gb <= 40 else f"gpu-{budget_gb:g}g", budget_gb)
     count = len(case.models)
     draw = np.random.default_rng(seed)
-    if setting.trace:
+    if assumptions.trace:
         arrival_s = _from_trace(data, case, requests, draw)
     else:
         arrival_s = np.cumsum(draw.exponential(case.gap_s, requests))
-    asked = draw.integers(int(setting.idle), count, requests)
+    asked = draw.integers(int(assumptions.idle), count, requests)
     one = Shape(kind)
-    deadline_s = [case.slo_scale * _stage_s(case, setting, model, one) for model in range(count)]
+    deadline_s = [case.slo_scale * _stage_s(case, assumptions, model, one) for model in range(count)]
     arrivals = Arrivals(arrival_s.tolist(), asked.tolist(), [deadline_s[model] for model in asked], count)
-    return Workload(Cluster((Pool(kind, case.gpus),)), arrivals, case, setting)
+    return Workload(Cluster((Pool(kind, case.gpus),)), arrivals, case, assumptions)
 
 
-def _stage_s(case: Case, setting: Setting, model: int, shape: Shape) -> float:
+def _stage_s(case: Case, assumptions: Assumptions, model: int, shape: Shape) -> float:
     one = case.models[model]
     step_s = one.weights_gb * 1e9 / shape.tensor / _READ_BYTES_PER_S
-    if setting.layers:
+    if assumptions.layers:
         a100 = HARDWARE["a100-80g"]
         all_reduce_s = a100.links[shape.tensor].latency_s if shape.tensor > 1 else 0.0
         layer_s = a100.small.matmul_s + a100.small.elementwise_s + ATTENTION_S + 2 * all_reduce_s

@@ -16,8 +16,10 @@ import orjson
 
 from benchmarks.checks import whole_number
 from benchmarks.pipelines.published import Published
-from benchmarks.pipelines.simulate import FIRST_REQUESTS, SCHEDULERS, Outcome, Setting, max_flow_scheduler
+from benchmarks.pipelines.simulate import FIRST_REQUESTS, SCHEDULERS, Outcome, PlacedModel, max_flow_scheduler
 from benchmarks.reproduce.errors import ReproductionError
+from benchmarks.reproduce.helix_placements import CLUSTERS, facts, placement_rows
+from benchmarks.reproduce.helix_placements import table as placement_table
 from benchmarks.terminal import aligned, shown_progress
 from policies.placement.max_flow import max_flow
 
@@ -73,11 +75,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--processes", type=whole_number, default=cores, metavar="N", help=f"side by side ({cores})"
     )
+    parser.add_argument("--place", action="store_true", help="find placements of our own instead")
+    parser.add_argument(
+        "--clusters", nargs="+", choices=CLUSTERS, metavar="NAME", help="place on these only, e.g. single24"
+    )
+    parser.add_argument(
+        "--cpu-s", type=float, default=300.0, metavar="S", help="CPU seconds to find each placement (300)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints all rows. Exit status 1 if one is out of its bound."""
     folder = args.data / "helix"
+    if args.place:
+        return _place(folder, args)
     try:
         with shown_progress("simulating Helix") as progress:
             rows = list(
@@ -91,6 +102,21 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n".join(table(rows)))
     return 0 if all(row.within_bound for row in rows) else 1
+
+
+def _place(folder: Path, args: argparse.Namespace) -> int:
+    """Prints our placements. Exit status 1 if one is not better than the published one."""
+    try:
+        with shown_progress("placing") as progress:
+            said = progress or (lambda _: None)
+            found = list(placement_rows(folder, args.clusters, args.seed, args.processes, args.cpu_s, said))
+    except (OSError, KeyError, ValueError) as error:
+        raise ReproductionError(f"{folder}: {error}") from error
+    if args.json:
+        print(orjson.dumps(facts(found), option=orjson.OPT_INDENT_2).decode())
+    else:
+        print("\n".join(placement_table(found)))
+    return 0 if all(row.gain > 0 for row in found) else 1
 
 
 def rows_of(
@@ -132,7 +158,7 @@ def _open(folder: Path) -> None:
 def _simulate(part: Mapping[str, Any], seed: int) -> Outcome:
     model = _published.models[_MODELS[part.get("model_name", "LLaMa70B")]]
     cluster, placement = _published.placed(part["solution_file_name"], model.model.name)
-    setting = Setting(placement, cluster, model.model)
+    placed = PlacedModel(placement, cluster, model.model)
     online = part["driver"].endswith("online")
     if part["driver"].startswith("simulate_maxflow"):
         throughput = model.throughput(part.get("machine_num_dict", _MIX))
@@ -140,10 +166,10 @@ def _simulate(part: Mapping[str, Any], seed: int) -> Outcome:
     else:
         scheduler = SCHEDULERS[_SCHEDULERS[part["scheduling_method"]]]
     if online:
-        return setting.online(
+        return placed.online(
             scheduler, _published.lengths, _published.arrivals_per_3_s, part["avg_throughput"], seed
         )
-    return setting.offline(scheduler, _published.lengths, part.get("initial_feed_num", FIRST_REQUESTS), seed)
+    return placed.offline(scheduler, _published.lengths, part.get("initial_feed_num", FIRST_REQUESTS), seed)
 
 
 def _figures(parts: Sequence[Outcome]) -> dict[str, float]:

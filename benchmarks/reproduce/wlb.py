@@ -18,7 +18,7 @@ import orjson
 
 from benchmarks.reproduce.errors import ReproductionError
 from benchmarks.terminal import aligned
-from policies.placement.unlike_groups import GroupPlan, Width, equal_groups, unlike_groups
+from policies.placement.unlike_groups import BatchPlan, Width, equal_groups, unlike_groups
 
 _K = 1024
 #: Published times differ from ours by rounding at most.
@@ -133,7 +133,7 @@ def _tokens(group: Mapping[str, Any]) -> list[int]:
     return [length * _K for length in group["docs_K"]]
 
 
-def _form(plan: GroupPlan) -> str:
+def _form(plan: BatchPlan) -> str:
     """Like 4x2:1 1x1:7+7: each width, and how many documents its groups have."""
     by_width: dict[Width, list[str]] = {}
     for group in plan.groups:

@@ -8,20 +8,11 @@ score wins.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from policies.placement.candidates import equal_groups
 from policies.placement.memory import Fit
-from policies.placement.outcomes import Evaluator, Outcome
+from policies.placement.outcomes import Evaluator, Outcome, ScoredPlacement
 from policies.placement.types import DEFAULT_LIMITS, Cluster, Group, Limits, Model, Placement
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A placement and what the simulation says of it."""
-
-    placement: Placement
-    outcome: Outcome
 
 
 def score(outcome: Outcome) -> float:
@@ -36,7 +27,7 @@ def alpaserve(
     *,
     beam: int | None = None,
     limits: Limits = DEFAULT_LIMITS,
-) -> Plan:
+) -> ScoredPlacement:
     """AlpaServe's plan. `beam`: search with this many placements side by side instead of greedily (AlpaServe uses 3)."""
     fit = Fit(models)
     starts = equal_groups(cluster, limits)
@@ -44,12 +35,12 @@ def alpaserve(
         placements = [greedy(start, fit, evaluate) for start in starts]
     else:
         placements = [beam_search(start, fit, evaluate, beam) for start in starts]
-    return best_plan([Plan(each, evaluate(each)) for each in placements])
+    return best_plan([ScoredPlacement(each, evaluate(each)) for each in placements])
 
 
 def alpaserve_star(
     cluster: Cluster, models: Sequence[Model], evaluate: Evaluator, *, limits: Limits = DEFAULT_LIMITS
-) -> Plan | None:
+) -> ScoredPlacement | None:
     """AlpaServe*: every group runs every model, so that each request has a replica. None if no candidate has the
     memory for it (`feasibility` says why)."""
     fit = Fit(models)
@@ -58,11 +49,11 @@ def alpaserve_star(
     for start in equal_groups(cluster, limits):
         if all(fit.holds(group.shape, everything) for group in start):
             full = Placement(tuple(Group(group.shape, everything) for group in start))
-            found.append(Plan(full, evaluate(full)))
+            found.append(ScoredPlacement(full, evaluate(full)))
     return best_plan(found) if found else None
 
 
-def best_plan(plans: Sequence[Plan]) -> Plan:
+def best_plan(plans: Sequence[ScoredPlacement]) -> ScoredPlacement:
     """The plan of the best score, the first of equals."""
     return max(plans, key=lambda plan: score(plan.outcome))
 
@@ -92,7 +83,7 @@ def beam_search(start: Placement, fit: Fit, evaluate: Evaluator, width: int) -> 
     """Add one replica in every possible way, keep the `width` best, and again until nothing fits; the best met on the
     way."""
     beam = [start]
-    best = Plan(start, evaluate(start))
+    best = ScoredPlacement(start, evaluate(start))
     visited: set[Placement] = set()
     while beam:
         plans = []
@@ -100,7 +91,7 @@ def beam_search(start: Placement, fit: Fit, evaluate: Evaluator, width: int) -> 
             for added in _every_addition(placement, fit):
                 if added not in visited:
                     visited.add(added)
-                    plans.append(Plan(added, evaluate(added)))
+                    plans.append(ScoredPlacement(added, evaluate(added)))
         plans.sort(key=lambda plan: score(plan.outcome), reverse=True)
         beam = [plan.placement for plan in plans[:width]]
         best = best_plan([best, *plans[:width]])

@@ -13,10 +13,11 @@ from policies.placement.types import DEFAULT_LIMITS, Cluster, GpuKind, Group, Li
 
 def shapes(kind: GpuKind, gpus: int, limits: Limits) -> list[Shape]:
     """Shapes of this many GPUs, a power of two: pipelines from short to long."""
+    tensor = min(limits.tensor, kind.max_tensor or limits.tensor)
     return [
         Shape(kind, gpus // pipeline, pipeline)
         for pipeline in powers_of_two(gpus)
-        if gpus // pipeline <= limits.tensor and pipeline <= limits.pipeline
+        if gpus // pipeline <= tensor and pipeline <= limits.pipeline
     ]
 
 
@@ -65,7 +66,7 @@ def count_mixed_groups(cluster: Cluster, limits: Limits = DEFAULT_LIMITS) -> int
     """How many `mixed_groups` there are, without making them."""
     total = 1
     for pool in cluster.pools:
-        kinds = _shapes_by_size(pool, limits)
+        kinds = every_shape(pool, limits)
 
         @cache
         def ways(gpus: int, start: int, kinds: list[Shape] = kinds) -> int:
@@ -82,7 +83,7 @@ def count_mixed_groups(cluster: Cluster, limits: Limits = DEFAULT_LIMITS) -> int
 
 
 def _mixed_groups(pool: Pool, limits: Limits) -> Iterator[list[Shape]]:
-    kinds = _shapes_by_size(pool, limits)
+    kinds = every_shape(pool, limits)
 
     def divide(gpus: int, start: int) -> Iterator[list[Shape]]:
         if gpus == 0:
@@ -95,7 +96,8 @@ def _mixed_groups(pool: Pool, limits: Limits) -> Iterator[list[Shape]]:
     return divide(pool.gpus, 0)
 
 
-def _shapes_by_size(pool: Pool, limits: Limits) -> list[Shape]:
+def every_shape(pool: Pool, limits: Limits) -> list[Shape]:
+    """The shapes of the groups that a pool can have, large groups first."""
     sizes = [
         size for size in powers_of_two(pool.gpus) if size <= pool.node_gpus or size % pool.node_gpus == 0
     ]

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from policies.placement.alpaserve import Plan
 from policies.placement.changes import holding
 from policies.placement.memory import Fit
-from policies.placement.outcomes import Evaluator
+from policies.placement.outcomes import Evaluator, ScoredPlacement
 from policies.placement.types import DEFAULT_LIMITS, Group, Limits, Placement, Shape
 
 
@@ -33,13 +32,13 @@ DEFAULT_EVOLUTION = Evolution()
 
 
 def evolve(
-    plan: Plan,
+    plan: ScoredPlacement,
     fit: Fit,
     evaluate: Evaluator,
     random: Random,
     settings: Evolution = DEFAULT_EVOLUTION,
     limits: Limits = DEFAULT_LIMITS,
-) -> Plan:
+) -> ScoredPlacement:
     """The plan of highest attainment that was met, at worst the given one."""
     best = plan
     plans = [plan]
@@ -49,14 +48,19 @@ def evolve(
             return best
         parents = random.choices(plans, weights, k=settings.population)
         children = [_child(parent, fit, evaluate, random, settings, limits) for parent in parents]
-        plans = [Plan(each, evaluate(each)) for each in children]
+        plans = [ScoredPlacement(each, evaluate(each)) for each in children]
         best = max([best, *plans], key=lambda each: each.outcome.attainment)
         plans.append(best)
     return best
 
 
 def _child(
-    parent: Plan, fit: Fit, evaluate: Evaluator, random: Random, settings: Evolution, limits: Limits
+    parent: ScoredPlacement,
+    fit: Fit,
+    evaluate: Evaluator,
+    random: Random,
+    settings: Evolution,
+    limits: Limits,
 ) -> Placement:
     placement = parent.placement
     unserved = [float(count) for count in evaluate.unserved(parent.outcome)]

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, combinations, combinations_with_replacement, groupby, islice, product
 from math import comb, prod
 
-from policies.placement.alpaserve import Plan
 from policies.placement.candidates import mixed_groups
 from policies.placement.memory import Fit
-from policies.placement.outcomes import Evaluator
+from policies.placement.outcomes import Evaluator, ScoredPlacement
 from policies.placement.types import DEFAULT_LIMITS, Cluster, Group, Limits, Model, Placement, Shape
 
 
@@ -20,12 +19,12 @@ def exhaustive(
     *,
     most: int = 100_000,
     limits: Limits = DEFAULT_LIMITS,
-) -> Plan | None:
+) -> ScoredPlacement | None:
     """The best of all placements, partly filled ones too. None where there are more than `most`."""
     fit = Fit(models)
     if count_placements(cluster, fit, most, limits) > most:
         return None
-    every = (Plan(each, evaluate(each)) for each in placements(cluster, fit, limits))
+    every = (ScoredPlacement(each, evaluate(each)) for each in placements(cluster, fit, limits))
     return max(every, key=lambda plan: plan.outcome.rank)
 
 

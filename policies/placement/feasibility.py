@@ -1,8 +1,7 @@
 """Whether a set of models fits a cluster, and if not: which model, which limit, and what would change that.
 
-A model is infeasible alone if no GPU runs its format or the largest group is too small. Together models are
-infeasible if they do not fit into the largest groups that the cluster allows: what fits into two groups of equal GPUs
-fits into one of both, so smaller groups never hold more.
+A model is infeasible alone if no GPU runs its format or no group is large enough. Together models are infeasible if
+they cannot be packed (`packing`).
 """
 
 from __future__ import annotations
@@ -11,23 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from policies.placement.candidates import powers_of_two, shapes
+from policies.placement.candidates import every_shape
 from policies.placement.hardware_support import missing, support
 from policies.placement.memory import Fit, gb_per_gpu, group_gb
+from policies.placement.packing import pack
 from policies.placement.types import (
     DEFAULT_LIMITS,
     Cluster,
-    Group,
     Limits,
     Model,
-    Placement,
-    Pool,
     Precision,
-    Shape,
 )
 
-#: How many ways to pack are tried before a set of models counts as not fitting.
-_TRIES = 20_000
 _MOST_MEMORY = 1e6  # times the memory that is there
 _LARGEST_CLUSTER = 64  # times the GPUs that are there, when counting those missing
 #: llama.cpp's Q8_0 against 16 bits: 34 bytes hold 32 weights.
@@ -66,33 +60,6 @@ def obstacles(models: Sequence[Model], cluster: Cluster, limits: Limits = DEFAUL
     return [_together(models, cluster, limits)]
 
 
-def pack(models: Sequence[Model], cluster: Cluster, limits: Limits = DEFAULT_LIMITS) -> Placement | None:
-    """A placement with one replica of every model in the largest groups; None if there is none (or none was found)."""
-    groups = [Group(shape) for pool in cluster.pools for shape in _largest_groups(pool, limits)]
-    fit = Fit(models)
-    order = sorted(range(len(models)), key=lambda model: -models[model].gb)
-    tries = _TRIES
-
-    def place_rest(placement: Placement, done: int) -> Placement | None:
-        nonlocal tries
-        tries -= 1
-        if done == len(order):
-            return placement
-        model = order[done]
-        seen = set()
-        for place, group in enumerate(placement.groups):
-            if tries > 0 and group not in seen and fit.allows(group, model):
-                seen.add(group)
-                found = place_rest(placement.replacing(place, group.adding(model)), done + 1)
-                if found is not None:
-                    return found
-        return None
-
-    if sum(model.gb for model in models) > sum(each.gpus * each.kind.budget_gb for each in cluster.pools):
-        return None
-    return place_rest(Placement(tuple(groups)), 0)
-
-
 def needed_gb(models: Sequence[Model], cluster: Cluster, limits: Limits = DEFAULT_LIMITS) -> float:
     """The least memory on each GPU with which all models fit, to 0.01 %. With several kinds all grow by the same
     factor; the figure is that of the kind that has least. Raises ValueError if a model runs on none of them."""
@@ -119,12 +86,13 @@ def _alone(model: Model, cluster: Cluster, limits: Limits) -> Obstacle | None:
     if not running:
         reasons = "; ".join(missing(kind, model.precision) for kind in kinds)
         return Obstacle((model.name,), reasons, changes=_formats(model, cluster, limits))
-    largest = [
-        shape for pool in cluster.pools for shape in _largest_groups(pool, limits) if pool.kind in running
+    possible = [
+        shape for pool in cluster.pools if pool.kind in running for shape in every_shape(pool, limits)
     ]
-    if any(Fit([model]).holds(shape, [0]) for shape in largest):
+    if any(Fit([model]).holds(shape, [0]) for shape in possible):
         return None
-    shape = min(largest, key=lambda each: gb_per_gpu(model, each) / each.kind.budget_gb)
+    runs = [shape for shape in possible if Fit([model]).runs(shape, 0)] or possible
+    shape = min(runs, key=lambda each: gb_per_gpu(model, each) / each.kind.budget_gb)
     needed = gb_per_gpu(model, shape)
     limit = f"needs {_gb(needed)} GB of each GPU in a group of {shape.gpus}, {shape.kind.name} has {shape.kind.budget_gb:g}"
     changes = (*_formats(model, cluster, limits), *_more_gpus([model], cluster, limits))
@@ -134,21 +102,20 @@ def _alone(model: Model, cluster: Cluster, limits: Limits) -> Obstacle | None:
 
 
 def _together(models: Sequence[Model], cluster: Cluster, limits: Limits) -> Obstacle:
-    needed = needed_gb(models, cluster, limits)
-    budget = min(pool.kind.budget_gb for pool in cluster.pools)
     changes = []
     smaller = [_in_eight_bits(model) for model in models]
     if all(_alone(model, cluster, limits) is None for model in smaller) and pack(smaller, cluster, limits):
         changes.append("8-bit weights")
     changes += [_left_out(models, cluster, limits), *_more_gpus(models, cluster, limits)]
+    names = tuple(model.name for model in models)
+    try:
+        needed = needed_gb(models, cluster, limits)
+    except ValueError:  # more memory does not help: each takes GPUs for itself
+        limit = f"need GPUs for themselves each, there are {cluster.gpus}"
+        return Obstacle(names, limit, changes=tuple(changes))
+    budget = min(pool.kind.budget_gb for pool in cluster.pools)
     limit = f"need {_gb(needed)} GB of each of {cluster.gpus} GPUs, which have {budget:g}"
-    return Obstacle(
-        tuple(model.name for model in models),
-        limit,
-        needed,
-        budget,
-        (*changes, f"GPUs with {_gb(needed)} GB each"),
-    )
+    return Obstacle(names, limit, needed, budget, (*changes, f"GPUs with {_gb(needed)} GB each"))
 
 
 def _gb(needed: float) -> str:
@@ -202,18 +169,6 @@ def _more_gpus(models: Sequence[Model], cluster: Cluster, limits: Limits) -> tup
                 found.append((more, f"{more} more {pool.kind.name}"))
                 break
     return (min(found)[1],) if found else ()
-
-
-def _largest_groups(pool: Pool, limits: Limits) -> list[Shape]:
-    found = []
-    left = pool.gpus
-    for gpus in reversed(powers_of_two(pool.gpus)):
-        possible = shapes(pool.kind, gpus, limits)
-        if possible and (gpus <= pool.node_gpus or gpus % pool.node_gpus == 0):
-            # Short pipelines divide layers more evenly.
-            found += [possible[0]] * (left // gpus)
-            left %= gpus
-    return found
 
 
 def _scaled(cluster: Cluster, factor: float) -> Cluster:

@@ -50,19 +50,6 @@ SUPPORT = (
     Support(Engine.OLLAMA, Precision.GGUF, (5, 0)),
 )
 
-#: Compute capability by the first part of a GPU's name in `backends.engine.hardware`.
-COMPUTE_CAPABILITIES = {
-    "p100": (6, 0),
-    "v100": (7, 0),
-    "t4": (7, 5),
-    "a100": (8, 0),
-    "a30": (8, 0),
-    "a40": (8, 6),
-    "l4": (8, 9),
-    "rtx-4090": (8, 9),
-    "h100": (9, 0),
-}
-
 
 def support(kind: GpuKind, precision: Precision, engine: Engine | None = None) -> Support | None:
     """How an engine (or any) runs weights of this format on this kind of GPU; None if it does not."""

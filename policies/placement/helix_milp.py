@@ -52,9 +52,9 @@ class HelixProgram:
             for edge in self._edges:
                 self._column(kind, edge)
         self._capacity: dict[tuple[int, int], float] = {}
-        for (a, b), wire in cluster.wires.items():
+        for (a, b), link in cluster.links.items():
             size = model.token_bytes if a == SOURCE or b == SINK else model.activation_bytes
-            self._capacity[a, b] = self._capacity[b, a] = wire.bandwidth_bytes_per_s / size
+            self._capacity[a, b] = self._capacity[b, a] = link.bandwidth_bytes_per_s / size
         for node in rates:
             self._node_rows(node)
         for edge in self._edges:
@@ -154,7 +154,7 @@ class HelixProgram:
 
 
 def _edges(cluster: MachineCluster) -> Iterable[tuple[int, int]]:
-    for a, b in cluster.wires:
+    for a, b in cluster.links:
         yield a, b
         if a >= 0 and b >= 0:
             yield b, a

@@ -1,152 +1,135 @@
-"""Headway's layers over unlike machines: stages of machines of one kind, found by local search on a simulator's score.
+"""Headway's placements of layers: chains of stages. All machines of a stage hold the same layers, whatever their kinds.
 
-The maximum flow of a placement says little of its throughput: what counts is how many requests the scarcest layer's KV cache
-holds and how many hops a token takes. So a simulation decides. To keep the search small, a placement is a list of stages: all
-machines of a stage are of one pool (a kind in one place) and hold the same layers. A pool with s stages and K layers spreads
-its machines and its layers over its stages as evenly as possible. A step gives a pool one stage more or less, or moves layers
-from one pool to another; the pools' order stays.
+A request takes one machine of each stage of one chain. The machines of a stage take shares in proportion to their
+throughput, so none is idle. A maximum flow does not have this property: where a stage has machines to spare it may use some
+fully and others not at all, and the keys and values that the idle ones could hold are lost.
+
+Machines of one pool are alike, so a stage says how many of each pool it has. `layer_stage_moves` has the steps of a search,
+`layer_stage_estimate` an estimate of what a plan gives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from random import Random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
-from policies.placement.pipeline import LayerRange
+from policies.placement.max_flow import Flow
+from policies.placement.pipeline import SINK, SOURCE, Hop, LayerPlacement, LayerRange, MachineCluster
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
-    """Machines that are alike, by node, and how many layers one holds at most."""
+class MachinePool:
+    """Machines of one kind in one place, by node, and how many layers one holds at most."""
 
+    kind: str
     nodes: tuple[int, ...]
     max_layers: int
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """Of one pool: its stages and the layers that it holds together."""
+class Stage:
+    """Layers of a model, and how many machines of each pool hold them."""
 
-    stages: int
     layers: int
+    machines: tuple[int, ...]
+
+    def changed(self, pool: int, count: int) -> Stage:
+        """This stage with more (or fewer) machines of a pool."""
+        machines = list(self.machines)
+        machines[pool] += count
+        return Stage(self.layers, tuple(machines))
 
 
-Plan = tuple[Share, ...]
+#: The stages of a chain hold all layers of the model together, in order.
+Chain = tuple[Stage, ...]
+Plan = tuple[Chain, ...]
+#: Tokens per second of a machine kind that holds so many layers.
+Throughput = Callable[[str, int], float]
 
 
-def spread(amount: int, parts: int) -> list[int]:
-    """An amount in parts as equal as possible, the smaller first."""
-    size, larger = divmod(amount, parts)
-    return [size + (part >= parts - larger) for part in range(parts)]
-
-
-def ranges(pools: Sequence[Pool], plan: Plan) -> dict[int, LayerRange]:
-    """The layers of each node. Where machines do not divide evenly, the stages with fewer hold fewer layers."""
-    held: dict[int, LayerRange] = {}
-    start = 0
-    for pool, share in zip(pools, plan, strict=True):
-        if not share.layers:
-            continue
-        nodes = iter(pool.nodes)
-        for machines, layers in zip(
-            spread(len(pool.nodes), share.stages), spread(share.layers, share.stages), strict=True
-        ):
-            for _ in range(machines):
-                held[next(nodes)] = LayerRange(start, start + layers)
-            start += layers
-    return dict(sorted(held.items()))
-
-
-def feasible(pool: Pool, share: Share) -> bool:
-    """Whether the pool can do this: every stage has a machine and a layer, and no machine too many layers."""
-    if not share.layers:
-        return share.stages == 0
+def feasible(pools: Sequence[MachinePool], stage: Stage) -> bool:
+    """Whether the stage has a layer and a machine, and no machine too many layers."""
     return (
-        1 <= share.stages <= min(len(pool.nodes), share.layers)
-        and -(-share.layers // share.stages) <= pool.max_layers
+        stage.layers >= 1
+        and any(stage.machines)
+        and all(
+            count >= 0 and (not count or stage.layers <= pool.max_layers)
+            for pool, count in zip(pools, stage.machines, strict=True)
+        )
     )
 
 
-def steps(pools: Sequence[Pool], plan: Plan) -> Iterator[Plan]:
-    """All plans one step away."""
-    for place, share in enumerate(plan):
-        for stages in (share.stages - 1, share.stages + 1):
-            changed = replace(share, stages=stages)
-            if share.layers and feasible(pools[place], changed):
-                yield (*plan[:place], changed, *plan[place + 1 :])
-    for giver in range(len(plan)):
-        for taker in range(len(plan)):
-            if giver != taker:
-                yield from _moved(pools, plan, giver, taker)
+def idle(pools: Sequence[MachinePool], plan: Plan) -> list[int]:
+    """How many machines of each pool the plan leaves out."""
+    left = [len(pool.nodes) for pool in pools]
+    for chain in plan:
+        for stage in chain:
+            left = [free - count for free, count in zip(left, stage.machines, strict=True)]
+    return left
 
 
-def _moved(pools: Sequence[Pool], plan: Plan, giver: int, taker: int) -> Iterator[Plan]:
-    for layers in (1, 2, 4):
-        for fewer in (0, 1):
-            for more in (0, 1):
-                left = plan[giver].layers - layers
-                given = Share(plan[giver].stages - fewer if left else 0, left)
-                taken = Share(plan[taker].stages + more, plan[taker].layers + layers)
-                if left >= 0 and feasible(pools[giver], given) and feasible(pools[taker], taken):
-                    changed = list(plan)
-                    changed[giver], changed[taker] = given, taken
-                    yield tuple(changed)
+def shares(pools: Sequence[MachinePool], stage: Stage, throughput: Throughput) -> dict[int, float]:
+    """The part of a stage's requests that one machine of each of its pools takes."""
+    rates = {
+        place: throughput(pools[place].kind, stage.layers)
+        for place, count in enumerate(stage.machines)
+        if count
+    }
+    whole = sum(rate * stage.machines[place] for place, rate in rates.items())
+    return {place: rate / whole for place, rate in rates.items()}
 
 
-def starts(
-    pools: Sequence[Pool], layers: int, weight: Mapping[int, float], random: Random, count: int
-) -> list[Plan]:
-    """Plans to begin with: layers by the pools' weights (e.g. their speed), after the first with some chance, and stages
-    that just fit."""
-    found: list[Plan] = []
-    for attempt in range(50 * count):
-        wishes = [
-            weight[place] * (random.uniform(0.6, 1.6) if attempt else 1.0) for place in range(len(pools))
-        ]
-        plan = _apportioned(pools, layers, wishes, random)
-        if plan and plan not in found:
-            found.append(plan)
-        if len(found) == count:
-            break
-    return found
+def placed(
+    cluster: MachineCluster,
+    pools: Sequence[MachinePool],
+    plan: Plan,
+    throughput: Throughput,
+    weights: Sequence[float],
+) -> tuple[LayerPlacement, Flow]:
+    """The plan with its nodes, and the tokens per second of each hop where the chains have so many (`weights`)."""
+    nodes = [iter(pool.nodes) for pool in pools]
+    held: dict[int, LayerRange] = {}
+    flows: dict[tuple[int, int], float] = {}
+    for chain, weight in zip(plan, weights, strict=True):
+        start, senders = 0, {SOURCE: 1.0}
+        for stage in chain:
+            share = shares(pools, stage, throughput)
+            receivers = {
+                next(nodes[place]): part
+                for place, part in share.items()
+                for _ in range(stage.machines[place])
+            }
+            held |= dict.fromkeys(receivers, LayerRange(start, start + stage.layers))
+            flows |= _flows(senders, receivers, weight)
+            start, senders = start + stage.layers, receivers
+        flows |= _flows(senders, {SINK: 1.0}, weight)
+    hops = tuple(_hops(cluster, flows))
+    return LayerPlacement(dict(sorted(held.items())), hops), Flow(sum(weights), tuple(flows.values()))
 
 
-def _apportioned(pools: Sequence[Pool], layers: int, wishes: Sequence[float], random: Random) -> Plan | None:
-    most = [len(pool.nodes) * pool.max_layers for pool in pools]
-    held = [0] * len(pools)
-    for _ in range(layers):
-        open_pools = [place for place in range(len(pools)) if held[place] < most[place]]
-        if not open_pools:
-            return None
-        held[max(open_pools, key=lambda place: wishes[place] / (held[place] + 1))] += 1
-    shares = []
-    for pool, amount in zip(pools, held, strict=True):
-        least = -(-amount // pool.max_layers)
-        stages = min(len(pool.nodes), amount, least + random.choice((0, 0, 1, 2))) if amount else 0
-        shares.append(Share(stages, amount))
-    return tuple(shares)
+def _flows(
+    senders: dict[int, float], receivers: dict[int, float], weight: float
+) -> dict[tuple[int, int], float]:
+    return {(a, b): weight * x * y for a, x in senders.items() for b, y in receivers.items()}
 
 
-def search(
-    pools: Sequence[Pool],
-    first: Sequence[Plan],
-    scores: Callable[[Sequence[Plan]], Sequence[float]],
-    random: Random,
-    batch: int,
-    more: Callable[[], bool],
-) -> list[tuple[float, Plan]]:
-    """Plans with their scores, the best first. `scores` takes up to `batch` plans at once; `more` ends the search."""
-    known: dict[Plan, float] = dict(zip(first, scores(first), strict=True))
-    while more():
-        ranked = sorted(known, key=lambda plan: -known[plan])
-        fresh: list[Plan] = []
-        for plan in ranked[:4]:
-            near = [
-                step for step in dict.fromkeys(steps(pools, plan)) if step not in known and step not in fresh
-            ]
-            fresh += random.sample(near, min(len(near), max(1, (batch - len(fresh)) // 2)))
-        if not fresh:
-            break
-        known.update(zip(fresh[:batch], scores(fresh[:batch]), strict=True))
-    return sorted(((score, plan) for plan, score in known.items()), key=lambda pair: -pair[0])
+def _hops(cluster: MachineCluster, pairs: dict[tuple[int, int], float]) -> Iterator[Hop]:
+    for sender, receiver in pairs:
+        link = cluster.link(sender, receiver)
+        if link is None:
+            raise ValueError(f"no link joins nodes {sender} and {receiver}")
+        yield Hop(sender, receiver, link.bandwidth_bytes_per_s, link.latency_s)
+
+
+def described(pools: Sequence[MachinePool], plan: Plan) -> str:
+    """The plan in a line: `9:1A100 7:2L4+1T4` is a chain whose stages hold 9 and 7 layers; `|` divides chains."""
+    return " | ".join(
+        " ".join(
+            f"{stage.layers}:"
+            + "+".join(
+                f"{count}{pool.kind}" for pool, count in zip(pools, stage.machines, strict=True) if count
+            )
+            for stage in chain
+        )
+        for chain in plan
+    )

@@ -15,18 +15,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from policies.placement.alpaserve import Plan, greedy
+from policies.placement.alpaserve import greedy
 from policies.placement.attainment_bound import most_servable
 from policies.placement.candidates import count_mixed_groups, mixed_groups, shapes, some_equal_groups
 from policies.placement.changes import group_changes, replica_changes
 from policies.placement.memory import Fit
-from policies.placement.outcomes import Evaluator
+from policies.placement.outcomes import Evaluator, ScoredPlacement
 from policies.placement.random_search import filled, random_placement
 from policies.placement.types import DEFAULT_LIMITS, Cluster, Group, Limits, Model, Placement
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class SearchBudget:
     """How far to search. `divisions`: the most divisions of a cluster that are all filled; where there are more,
     `equal_divisions` into equal groups are. `random_starts`: random placements beside them. `climbs`: how many
     starts, each of another division, are improved. `kicks`: how often the best one is changed at random.
@@ -42,7 +42,7 @@ class Effort:
     simulated_requests: int = 8_000_000
 
 
-DEFAULT_EFFORT = Effort()
+DEFAULT_BUDGET = SearchBudget()
 
 
 def local_search(
@@ -52,12 +52,12 @@ def local_search(
     random: Random,
     *,
     limits: Limits = DEFAULT_LIMITS,
-    effort: Effort = DEFAULT_EFFORT,
+    budget: SearchBudget = DEFAULT_BUDGET,
     known: Sequence[Placement] = (),
-) -> Plan:
+) -> ScoredPlacement:
     """The best plan found. `known`: placements to start from too, for example the one that runs now."""
     bound = most_servable(cluster, models, evaluate.arrivals.counts)
-    search = _Search(Fit(models), evaluate, random, limits, effort, bound)
+    search = _Search(Fit(models), evaluate, random, limits, budget, bound)
     return search.run(cluster, known)
 
 
@@ -67,7 +67,7 @@ class _Search:
     evaluate: Evaluator
     random: Random
     limits: Limits
-    effort: Effort
+    budget: SearchBudget
     bound: int  # no placement serves more requests
     began: tuple[int, int] = field(init=False)  # the evaluator's counts
 
@@ -75,14 +75,14 @@ class _Search:
         self.began = self.evaluate.evaluations, self.evaluate.simulated_requests
 
     def spent(self, share: float = 1.0) -> bool:
-        """Whether this share of the effort is used up."""
+        """Whether this share of the budget is used up."""
         evaluations, simulated = self.began
         return (
-            self.evaluate.evaluations - evaluations >= share * self.effort.evaluations
-            or self.evaluate.simulated_requests - simulated >= share * self.effort.simulated_requests
+            self.evaluate.evaluations - evaluations >= share * self.budget.evaluations
+            or self.evaluate.simulated_requests - simulated >= share * self.budget.simulated_requests
         )
 
-    def run(self, cluster: Cluster, known: Sequence[Placement]) -> Plan:
+    def run(self, cluster: Cluster, known: Sequence[Placement]) -> ScoredPlacement:
         starts = [self.plan(each) for each in known if self.fit.valid(each)]
         for placement in self.starts(cluster):
             starts.append(self.plan(placement))
@@ -90,36 +90,40 @@ class _Search:
                 break
         starts.sort(key=_rank, reverse=True)
         # Where all that memory allows is served already, only latency is left to gain.
-        climbs = 1 if sum(starts[0].outcome.good) >= self.bound else self.effort.climbs
+        climbs = 1 if self.perfect(starts[0]) else self.budget.climbs
         best = max(map(self.climb, _unlike(starts, climbs)), key=_rank)
-        for _ in range(self.effort.kicks):
-            if self.spent() or sum(best.outcome.good) >= self.bound:
+        for _ in range(self.budget.kicks):
+            if self.spent() or self.perfect(best):
                 break
             best = max(best, self.climb(self.plan(self.kicked(best.placement))), key=_rank)
         return best
 
+    def perfect(self, plan: ScoredPlacement) -> bool:
+        """Whether no placement serves more, and nothing else is to be reached."""
+        return not plan.outcome.aims and sum(plan.outcome.good) >= self.bound
+
     def starts(self, cluster: Cluster) -> Iterator[Placement]:
-        if count_mixed_groups(cluster, self.limits) <= self.effort.divisions:
+        if count_mixed_groups(cluster, self.limits) <= self.budget.divisions:
             divisions = mixed_groups(cluster, self.limits)
         else:
-            most = self.effort.equal_divisions
+            most = self.budget.equal_divisions
             divisions = iter(some_equal_groups(cluster, self.limits, most, self.random))
         for start in divisions:
             yield greedy(start, self.fit, self.evaluate)
-        for _ in range(self.effort.random_starts):
+        for _ in range(self.budget.random_starts):
             yield random_placement(cluster, self.fit, self.random, self.limits)
 
-    def plan(self, placement: Placement) -> Plan:
+    def plan(self, placement: Placement) -> ScoredPlacement:
         ordered = placement.sorted()
-        return Plan(ordered, self.evaluate(ordered))
+        return ScoredPlacement(ordered, self.evaluate(ordered))
 
-    def climb(self, plan: Plan) -> Plan:
+    def climb(self, plan: ScoredPlacement) -> ScoredPlacement:
         """Take the first change that helps, until none does."""
         while (better := self.better(plan)) is not None:
             plan = better
         return plan
 
-    def better(self, plan: Plan) -> Plan | None:
+    def better(self, plan: ScoredPlacement) -> ScoredPlacement | None:
         changed = list(dict.fromkeys(each.sorted() for each in self.neighbours(plan.placement)))
         self.random.shuffle(changed)
         for each in changed:
@@ -127,7 +131,7 @@ class _Search:
                 break
             outcome = self.evaluate(each)
             if outcome.rank > plan.outcome.rank:
-                return Plan(each, outcome)
+                return ScoredPlacement(each, outcome)
         return None
 
     def neighbours(self, placement: Placement) -> Iterator[Placement]:
@@ -144,9 +148,9 @@ class _Search:
         return Placement(tuple(groups))
 
 
-def _unlike(plans: Iterable[Plan], count: int) -> list[Plan]:
+def _unlike(plans: Iterable[ScoredPlacement], count: int) -> list[ScoredPlacement]:
     """The first plan of each division, up to `count`."""
-    found: dict[tuple[str, ...], Plan] = {}
+    found: dict[tuple[str, ...], ScoredPlacement] = {}
     for plan in plans:
         division = tuple(sorted(str(group.shape) for group in plan.placement))
         if len(found) < count:
@@ -154,5 +158,5 @@ def _unlike(plans: Iterable[Plan], count: int) -> list[Plan]:
     return list(found.values())
 
 
-def _rank(plan: Plan) -> tuple[int, float, int]:
+def _rank(plan: ScoredPlacement) -> tuple[float, ...]:
     return plan.outcome.rank

@@ -22,12 +22,17 @@ class Flow:
     hops: tuple[float, ...]
 
 
+class NoFlowError(ValueError):
+    """No request can go from the source through all layers to the sink."""
+
+
 def max_flow(
     placement: LayerPlacement,
     cluster: MachineCluster,
     model: LayeredModel,
     throughput: Callable[[str, int], float],
 ) -> Flow:
+    """The maximum flow of a placement. NoFlowError if there is none."""
     import networkx as nx
 
     # Nodes are numbers: the order of a set of strings, and with it which maximum flow is found, differs from run to run.
@@ -51,6 +56,15 @@ def max_flow(
         sender, receiver = number[hop.sender] + _OUT, number[hop.receiver] + _IN
         graph.add_edge(sender, receiver, capacity=hop.bandwidth_bytes_per_s / size)
     value, flow = nx.maximum_flow(graph, "source", "sink")
+    if not value:
+        raise NoFlowError(f"no request can pass: {_why_no_flow(placement, model)}")
     return Flow(
         value, tuple(flow[number[hop.sender] + _OUT][number[hop.receiver] + _IN] for hop in placement.hops)
     )
+
+
+def _why_no_flow(placement: LayerPlacement, model: LayeredModel) -> str:
+    held = {layer for part in placement.ranges.values() for layer in range(part.start, part.end)}
+    if missing := sorted(set(range(model.layers)) - held):
+        return f"no node holds layer {missing[0]} ({len(missing)} of {model.layers} layers are held by none)"
+    return "no links lead through nodes that hold all layers one after another"

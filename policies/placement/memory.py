@@ -35,22 +35,27 @@ class Fit:
         return (
             model not in group.models
             and (self.only is None or model in self.only)
+            and self._may_share((*group.models, model))
             and self.runs(shape, model)
             and group_gb(self.models, group) + gb_per_gpu(self.models[model], shape) <= shape.kind.budget_gb
         )
 
     def runs(self, shape: Shape, model: int) -> bool:
-        """Whether the format of a model's weights runs on these GPUs, and each stage has a layer."""
+        """Whether the format of a model's weights runs on these GPUs, each stage has a layer, and the shape is one of the
+        model's."""
         one = self.models[model]
-        return support(shape.kind, one.precision) is not None and shape.pipeline <= (
-            one.layers or shape.pipeline
+        return (
+            support(shape.kind, one.precision) is not None
+            and shape.pipeline <= (one.layers or shape.pipeline)
+            and (one.shapes is None or (shape.kind.name, shape.tensor, shape.pipeline) in one.shapes)
         )
 
     def holds(self, shape: Shape, chosen: Iterable[int]) -> bool:
         """Whether one group can run all these models."""
         group = Group(shape, tuple(chosen))
         return (
-            all(self.runs(shape, each) for each in group.models)
+            self._may_share(group.models)
+            and all(self.runs(shape, each) for each in group.models)
             and group_gb(self.models, group) <= shape.kind.budget_gb
         )
 
@@ -60,3 +65,6 @@ class Fit:
             len(set(group.models)) == len(group.models) and self.holds(group.shape, group.models)
             for group in placement
         )
+
+    def _may_share(self, chosen: Sequence[int]) -> bool:
+        return len(chosen) < 2 or not any(self.models[each].alone for each in chosen)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from policies.placement.pipeline import Machine
+from policies.placement.pipeline import MachineKind
 
 #: Tokens of a mean request in the Azure conversation trace.
 MEAN_INPUT_TOKENS, MEAN_OUTPUT_TOKENS = 750, 240
@@ -29,7 +29,7 @@ class TypicalBatch:
     prompt_tokens: int
     decode_tokens: int
 
-    def tokens_per_s(self, machine: Machine, layers: int) -> float:
+    def tokens_per_s(self, machine: MachineKind, layers: int) -> float:
         scale = 1.0 if self.prompts >= 1 else 1 / self.prompts
         tokens = scale * (self.prompt_tokens + self.decode_tokens)
         prompt_s = machine.prompt.at(int(self.prompt_tokens * scale))
@@ -47,7 +47,7 @@ class NodeThroughput:
 
     def __init__(
         self,
-        machines: Mapping[str, Machine],
+        machines: Mapping[str, MachineKind],
         counts: Mapping[str, int],
         typical_layers: Mapping[str, int],
         first_guess: Mapping[str, float],

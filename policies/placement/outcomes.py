@@ -6,13 +6,24 @@ joined by shared models, and a part that was met before costs nothing: what a pl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from policies.placement.arrivals import Arrivals
 from policies.placement.simulation import Served, simulate
 from policies.placement.types import Group, Placement, Shape
+
+
+class Aims(Protocol):
+    """What a placement is to reach before all else, most important first; larger is better. `good` is the number of
+    requests in time."""
+
+    def __call__(self, placement: Placement, good: int, /) -> tuple[float, ...]: ...
+
+
+def no_aims(placement: Placement, good: int) -> tuple[float, ...]:
+    """Only the requests in time count."""
+    return ()
 
 
 class StageTimes(Protocol):
@@ -33,13 +44,14 @@ class Overheads:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """`good`: requests in time, by model. `mean_latency_s` is over all requests, a refused one counting as 0. `sent`:
-    requests that each group was given."""
+    requests that each group was given. `aims`: what counts before these, larger is better."""
 
     requests: int
     good: tuple[int, ...]
     mean_latency_s: float
     sent: tuple[int, ...]
     replicas: int
+    aims: tuple[float, ...] = ()
 
     @property
     def attainment(self) -> float:
@@ -47,9 +59,17 @@ class Outcome:
         return sum(self.good) / self.requests if self.requests else 1.0
 
     @property
-    def rank(self) -> tuple[int, float, int]:
-        """Larger is better: requests in time, then a shorter mean latency, then more replicas."""
-        return sum(self.good), -self.mean_latency_s, self.replicas
+    def rank(self) -> tuple[float, ...]:
+        """Larger is better: the aims, requests in time, then a shorter mean latency, then more replicas."""
+        return (*self.aims, sum(self.good), -self.mean_latency_s, self.replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredPlacement:
+    """A placement and what the simulation says of it."""
+
+    placement: Placement
+    outcome: Outcome
 
 
 @dataclass(slots=True)
@@ -60,6 +80,7 @@ class Evaluator:
     arrivals: Arrivals
     stage_s: StageTimes
     overheads: Overheads = Overheads()
+    aims: Aims = no_aims
     evaluations: int = 0
     simulated_requests: int = 0
     _parts: dict[tuple[Group, ...], Served] = field(default_factory=dict, repr=False)
@@ -80,7 +101,8 @@ class Evaluator:
             latency_s += served.latency_s
         requests = len(self.arrivals)
         mean_s = latency_s / requests if requests else 0.0
-        return Outcome(requests, tuple(good), mean_s, tuple(sent), placement.replicas)
+        aims = self.aims(placement, sum(good))
+        return Outcome(requests, tuple(good), mean_s, tuple(sent), placement.replicas, aims)
 
     def unserved(self, outcome: Outcome) -> list[int]:
         """Requests that were not in time, by model."""
@@ -128,8 +150,3 @@ def _parts(placement: Placement) -> list[list[int]]:
                 places = part[1] + places
         parts = [*apart, (models, sorted(places))]
     return [places for _, places in parts]
-
-
-def best(outcomes: Sequence[tuple[Placement, Outcome]]) -> tuple[Placement, Outcome]:
-    """The best by rank; the first of equals."""
-    return max(outcomes, key=lambda each: each[1].rank)

@@ -52,7 +52,7 @@ class LayerTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MachineKind:
     """A kind of machine, with what it does for one model. `limits[k - 1]` are those of k layers."""
 
     name: str
@@ -72,7 +72,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
+class NodeLink:
     """The connection of two nodes, alike in both directions."""
 
     bandwidth_bytes_per_s: float
@@ -81,15 +81,15 @@ class Wire:
 
 @dataclass(frozen=True, slots=True)
 class MachineCluster:
-    """Machines by node, and the wires between them and to SOURCE and SINK. `coordinator_nic_bytes_per_s` is SOURCE's and SINK's."""
+    """Machines by node, and the links between them and to SOURCE and SINK. `coordinator_nic_bytes_per_s` is SOURCE's and SINK's."""
 
-    machines: Mapping[int, Machine]
-    wires: Mapping[tuple[int, int], Wire]
+    machines: Mapping[int, MachineKind]
+    links: Mapping[tuple[int, int], NodeLink]
     coordinator_nic_bytes_per_s: float = 10e9
 
-    def wire(self, a: int, b: int) -> Wire | None:
-        """The wire between two nodes, in whichever direction it is written."""
-        return self.wires.get((a, b)) or self.wires.get((b, a))
+    def link(self, a: int, b: int) -> NodeLink | None:
+        """The link between two nodes, in whichever direction it is written."""
+        return self.links.get((a, b)) or self.links.get((b, a))
 
     def counts(self) -> dict[str, int]:
         """How many machines of each kind."""
@@ -167,6 +167,6 @@ def connect(
 
 def _hops(cluster: MachineCluster, pairs: Iterable[tuple[int, int]]) -> Iterator[Hop]:
     for sender, receiver in pairs:
-        wire = cluster.wire(sender, receiver)
-        if wire:
-            yield Hop(sender, receiver, wire.bandwidth_bytes_per_s, wire.latency_s)
+        link = cluster.link(sender, receiver)
+        if link:
+            yield Hop(sender, receiver, link.bandwidth_bytes_per_s, link.latency_s)

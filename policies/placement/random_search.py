@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from policies.placement.alpaserve import Plan
 from policies.placement.candidates import powers_of_two, shapes
 from policies.placement.memory import Fit
-from policies.placement.outcomes import Evaluator
+from policies.placement.outcomes import Evaluator, ScoredPlacement
 from policies.placement.types import DEFAULT_LIMITS, Cluster, Group, Limits, Model, Placement
 
 
@@ -20,11 +19,11 @@ def random_search(
     evaluations: int,
     *,
     limits: Limits = DEFAULT_LIMITS,
-) -> Plan:
+) -> ScoredPlacement:
     """The best of so many random placements, at least one."""
     fit = Fit(models)
     drawn = (random_placement(cluster, fit, random, limits) for _ in range(max(1, evaluations)))
-    return max((Plan(each, evaluate(each)) for each in drawn), key=lambda plan: plan.outcome.rank)
+    return max((ScoredPlacement(each, evaluate(each)) for each in drawn), key=lambda plan: plan.outcome.rank)
 
 
 def random_placement(cluster: Cluster, fit: Fit, random: Random, limits: Limits) -> Placement:

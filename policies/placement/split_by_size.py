@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 
-from policies.placement.alpaserve import Plan, best_plan, greedy
+from policies.placement.alpaserve import best_plan, greedy
 from policies.placement.candidates import equal_groups
 from policies.placement.memory import Fit
-from policies.placement.outcomes import Evaluator
+from policies.placement.outcomes import Evaluator, ScoredPlacement
 from policies.placement.types import DEFAULT_LIMITS, Cluster, Limits, Model, Placement, Pool, Shape
 
 #: A model joins the first class whose first member takes as long on one GPU, within this share.
@@ -23,7 +23,7 @@ DIVISIONS = 100
 
 def split_by_size(
     pool: Pool, models: Sequence[Model], evaluate: Evaluator, *, limits: Limits = DEFAULT_LIMITS
-) -> Plan | None:
+) -> ScoredPlacement | None:
     """The best plan of those that give each class of models its own part of a pool. None with one class, or more
     classes than GPUs."""
     one_gpu = Shape(pool.kind)
@@ -39,7 +39,7 @@ def split_by_size(
             for group in _one_class(Pool(pool.kind, gpus, pool.node_gpus), members, models, evaluate, limits)
         ]
         placement = Placement(tuple(groups)).sorted()
-        plans.append(Plan(placement, evaluate(placement)))
+        plans.append(ScoredPlacement(placement, evaluate(placement)))
     return best_plan(plans)
 
 
@@ -62,7 +62,7 @@ def _one_class(
 ) -> Placement:
     fit = Fit(models, frozenset(members))
     placements = [greedy(start, fit, evaluate) for start in equal_groups(Cluster((pool,)), limits)]
-    return best_plan([Plan(each, evaluate(each)) for each in placements]).placement
+    return best_plan([ScoredPlacement(each, evaluate(each)) for each in placements]).placement
 
 
 def _divisions(

@@ -21,24 +21,28 @@ class Precision(StrEnum):
 @dataclass(frozen=True, slots=True)
 class GpuKind:
     """A kind of GPU. `budget_gb`: decimal gigabytes of each GPU that models may take, weights and KV cache together.
-    `compute_capability` is NVIDIA's."""
+    `compute_capability` is NVIDIA's. `max_tensor`: how many of them can share each layer, such as those of a node."""
 
     name: str
     budget_gb: float
     compute_capability: tuple[int, int] = (8, 0)
     usd_per_hour: float | None = None
+    max_tensor: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
     """What a replica needs in decimal gigabytes, over all its GPUs together. `layers` divide it over pipeline stages;
-    without them the stages are equal."""
+    without them the stages are equal. `alone`: no other model runs on the GPUs of its replicas, as with vLLM, which takes
+    all their memory. `shapes`: kind, tensor and pipeline degree of the groups that it runs on; None: of any."""
 
     name: str
     weights_gb: float
     kv_gb: float = 0.0
     layers: int | None = None
     precision: Precision = Precision.FP16
+    alone: bool = False
+    shapes: frozenset[tuple[str, int, int]] | None = None
 
     @property
     def gb(self) -> float:
@@ -58,6 +62,11 @@ class Shape:
     def gpus(self) -> int:
         """How many GPUs a group of this shape takes."""
         return self.tensor * self.pipeline
+
+    @property
+    def usd_per_hour(self) -> float:
+        """The price of its GPUs; one without a price costs nothing."""
+        return self.gpus * (self.kind.usd_per_hour or 0.0)
 
     def __str__(self) -> str:
         return f"{self.kind.name} tp{self.tensor} pp{self.pipeline}"
@@ -94,6 +103,11 @@ class Placement:
     def placed(self) -> frozenset[int]:
         """The models that have a replica."""
         return frozenset(model for group in self.groups for model in group.models)
+
+    @property
+    def usd_per_hour(self) -> float:
+        """The price of the GPUs that run a model."""
+        return sum(group.shape.usd_per_hour for group in self.groups if group.models)
 
     def replacing(self, place: int, *groups: Group) -> Placement:
         """This placement with other groups for the one at `place`."""

@@ -9,14 +9,18 @@ For a limit on the time of a group, the least number of GPUs for what is left of
     f(left) = min over groups that take a longest document left of (GPUs of the group + f(left without its documents))
 
 Only groups count into which no further document fits, since f never falls when documents are added. Documents of one length
-are alike, so `left` is one count for each length. The limit is halved in until no plan below the best one exists. If `left`
-could take too many values, each step takes only the group that does the most work a GPU, and the plan is not `exact`.
+are alike, so `left` is one count for each length. The limit is halved in until no plan below the best one exists.
+
+If `left` could take too many values, each group is the one that does the most work a GPU when it is filled with the longest
+documents that fit, and the limit is halved in to a thousandth. `BatchPlan.bound` says how far from the optimum that can be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from math import inf, prod
 from operator import le, sub
 from typing import NamedTuple
@@ -25,6 +29,8 @@ from typing import NamedTuple
 _ROUNDING = 1e-9
 #: The search is exact up to so many values of what is left of the batch.
 _EXACT = 2_000
+#: Of larger batches the least limit is found to this share.
+_NEAR = 1e-3
 
 
 class Width(NamedTuple):
@@ -38,11 +44,11 @@ class Width(NamedTuple):
         return self.tensor * self.context
 
 
-#: The time of one document of so many tokens on a group of this width, in any unit.
+#: The time of one document of so many tokens on a group of this width, in any unit; infinite where it does not fit.
 Cost = Callable[[int, Width], float]
 
 
-class Group(NamedTuple):
+class BatchGroup(NamedTuple):
     """`documents`: the lengths in tokens of what the group works on, longest first. `time`: of them all."""
 
     width: Width
@@ -51,10 +57,10 @@ class Group(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class GroupPlan:
+class BatchPlan:
     """The groups. No plan has a smaller makespan than `bound`."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[BatchGroup, ...]
     bound: float
 
     @property
@@ -67,7 +73,7 @@ class GroupPlan:
         return sum(group.width.gpus for group in self.groups)
 
 
-def unlike_groups(documents: Sequence[int], gpus: int, widths: Sequence[Width], cost: Cost) -> GroupPlan:
+def unlike_groups(documents: Sequence[int], gpus: int, widths: Sequence[Width], cost: Cost) -> BatchPlan:
     """The plan with the least makespan on at most so many GPUs; among such plans, one of the fewest GPUs.
 
     Raises ValueError if no width has so few GPUs.
@@ -75,21 +81,30 @@ def unlike_groups(documents: Sequence[int], gpus: int, widths: Sequence[Width], 
     usable = [width for width in widths if width.gpus <= gpus]
     if not usable:
         raise ValueError(f"no group fits into {gpus} GPUs")
-    search = _Search(documents, usable, cost)
-    below = search.bound(gpus)
-    best = search.plan(search.together())
+    batch = _Batch(documents, usable, cost)
+    below = bound = batch.bound(gpus)
+    if prod(count + 1 for count in batch.counts) > _EXACT:
+        best = _filled_plan(batch, batch.together())
+        while best.makespan > below + _NEAR * bound:
+            limit = (below + best.makespan) / 2
+            found = _filled_plan(batch, limit)
+            if found.gpus <= gpus:
+                best = found
+            else:
+                below = limit
+        return BatchPlan(best.groups, bound)
+    search = _Search(batch)
+    best = search.plan(batch.together())
     while best.makespan > below + 2 * _ROUNDING:
-        limit = (below + best.makespan) / 2
-        found = search.plan(limit)
+        found = search.plan((below + best.makespan) / 2)
         if found.gpus <= gpus:
             best = found
         else:
-            below = search.next_limit() if search.exact else limit
-    best = search.plan(best.makespan)
-    return GroupPlan(best.groups, below if search.exact else search.bound(gpus))
+            below = search.next_limit()
+    return BatchPlan(search.plan(best.makespan).groups, below)
 
 
-def equal_groups(documents: Sequence[int], groups: int, width: Width, cost: Cost) -> GroupPlan:
+def equal_groups(documents: Sequence[int], groups: int, width: Width, cost: Cost) -> BatchPlan:
     """The plan with the least makespan on so many groups of one width."""
     return unlike_groups(documents, groups * width.gpus, [width], cost)
 
@@ -98,41 +113,113 @@ def equal_groups(documents: Sequence[int], groups: int, width: Width, cost: Cost
 _Counts = tuple[int, ...]
 
 
-class _Search:
-    """The fewest GPUs for a limit on the time of a group."""
+class _Batch:
+    """The documents by length, `counts` of each, and how long the widths take that no other width beats."""
 
     def __init__(self, documents: Sequence[int], widths: Sequence[Width], cost: Cost) -> None:
-        self._lengths = sorted(set(documents), reverse=True)
-        self._batch = tuple(documents.count(length) for length in self._lengths)
-        times = {width: tuple(cost(length, width) for length in self._lengths) for width in widths}
-        self._times = {width: row for width, row in times.items() if not _is_beaten(width, times)}
-        self._gpu_times: list[float] = [
-            min(time * width.gpus for width, time in zip(self._times, column, strict=True))
-            for column in zip(*self._times.values(), strict=True)
+        number = Counter(documents)
+        self.lengths = sorted(number, reverse=True)
+        self.counts: _Counts = tuple(number[length] for length in self.lengths)
+        times = {width: tuple(cost(length, width) for length in self.lengths) for width in widths}
+        self.times = {width: row for width, row in times.items() if not _is_beaten(width, times)}
+        #: By length: (time, GPU time) of each width.
+        self._options = [
+            [(time, time * width.gpus) for width, time in zip(self.times, column, strict=True)]
+            for column in zip(*self.times.values(), strict=True)
         ]
-        self.exact = prod(count + 1 for count in self._batch) <= _EXACT
-        self._limit = self._next = inf
-        self._fewest: dict[_Counts, tuple[int, Width, _Counts]] = {}
+        self.gpu_times = self._least_gpu_times(inf)
 
     def bound(self, gpus: int) -> float:
-        """Each document takes its least time on some group, and all of them their least GPU time on all GPUs."""
-        alone = max(map(min, zip(*self._times.values(), strict=True)), default=0.0)
-        return max(alone, self._least_gpu_time(self._batch) / gpus)
+        """No group ends before its longest document, and all GPUs together have the least GPU time to do, on widths that take
+        no longer than the limit: the least limit that allows both."""
+        below = max((min(time for time, _ in options) for options in self._options), default=0.0)
+        above = max(below, self._gpu_time(self._least_gpu_times(below)) / gpus)
+        while above - below > _ROUNDING * above:
+            limit = (below + above) / 2
+            if self._gpu_time(self._least_gpu_times(limit)) > limit * gpus:
+                below = limit
+            else:
+                above = limit
+        return below
 
     def together(self) -> float:
         """The least time of one group that takes all."""
-        return min(self._time(width, self._batch) for width in self._times)
+        return min(self.time(width, self.counts) for width in self.times)
 
-    def plan(self, limit: float) -> GroupPlan:
+    def time(self, width: Width, taken: _Counts) -> float:
+        """Of one group, for these documents."""
+        return _dot(taken, self.times[width])
+
+    def plan(self, groups: Iterable[tuple[Width, _Counts]], bound: float) -> BatchPlan:
+        """The plan of groups that take these documents."""
+        return BatchPlan(
+            tuple(
+                BatchGroup(
+                    width,
+                    tuple(chain.from_iterable(map(repeat, self.lengths, taken))),
+                    self.time(width, taken),
+                )
+                for width, taken in groups
+            ),
+            bound,
+        )
+
+    def _least_gpu_times(self, limit: float) -> list[float]:
+        """Of one document of each length, on a width that takes no longer than the limit."""
+        return [
+            min(gpu_time for time, gpu_time in options if time <= limit + _ROUNDING)
+            for options in self._options
+        ]
+
+    def _gpu_time(self, gpu_times: Sequence[float]) -> float:
+        return _dot(self.counts, gpu_times)
+
+
+def _filled_plan(batch: _Batch, limit: float) -> BatchPlan:
+    """A plan in which no group takes longer than `limit`: each group does the most work a GPU of those that take the longest
+    documents which fit."""
+    groups = []
+    left = batch.counts
+    while any(left):
+        longest = next(at for at, count in enumerate(left) if count)
+        options = [(width, _filled(batch, width, left, limit)) for width in batch.times]
+        width, taken = max(
+            (option for option in options if option[1][longest]),
+            key=lambda option: _dot(option[1], batch.gpu_times) / option[0].gpus,
+        )
+        groups.append((width, taken))
+        left = _without(left, taken)
+    return batch.plan(groups, limit)
+
+
+def _filled(batch: _Batch, width: Width, left: _Counts, limit: float) -> _Counts:
+    free = limit + _ROUNDING
+    taken = []
+    for count, time in zip(left, batch.times[width], strict=True):
+        fits = min(count, int(free / time)) if count and time <= free else 0
+        free -= fits * time
+        taken.append(fits)
+    return tuple(taken)
+
+
+class _Search:
+    """The fewest GPUs for a limit on the time of a group."""
+
+    def __init__(self, batch: _Batch) -> None:
+        self._batch = batch
+        self._limit = self._next = inf
+        self._fewest: dict[_Counts, tuple[int, Width, _Counts]] = {}
+
+    def plan(self, limit: float) -> BatchPlan:
         """The plan of the fewest GPUs in which no group takes longer than `limit`."""
         self._limit, self._next, self._fewest = limit + _ROUNDING, inf, {}
         groups = []
-        left = self._batch
+        left = self._batch.counts
         while any(left):
             _, width, taken = self._place(left)
-            groups.append(self._group(width, taken))
+            groups.append((width, taken))
             left = _without(left, taken)
-        return GroupPlan(tuple(groups), limit)
+        return self._batch.plan(groups, limit)
 
     def next_limit(self) -> float:
         """The least limit above that of the last plan at which a group could take more."""
@@ -141,11 +228,10 @@ class _Search:
     def _place(self, left: _Counts) -> tuple[int, Width, _Counts]:
         """The fewest GPUs for what is left, and the first of their groups."""
         if left not in self._fewest:
-            options = [(width, taken) for width in self._times for taken in self._fillings(width, left)]
-            if not self.exact:
-                options = [max(options, key=self._work_of_a_gpu)]
             self._fewest[left] = min(
-                (width.gpus + self._gpus(_without(left, taken)), width, taken) for width, taken in options
+                (width.gpus + self._gpus(_without(left, taken)), width, taken)
+                for width in self._batch.times
+                for taken in self._fillings(width, left)
             )
         return self._fewest[left]
 
@@ -154,10 +240,10 @@ class _Search:
 
     def _fillings(self, width: Width, left: _Counts) -> Iterator[_Counts]:
         """What a group may take of what is left, at least one of the longest: nothing more fits."""
-        times = self._times[width]
+        times = self._batch.times[width]
         longest = next(at for at, count in enumerate(left) if count)
         for taken in self._parts(times, left, 0.0):
-            free = self._limit - self._time(width, taken)
+            free = self._limit - self._batch.time(width, taken)
             full = all(
                 time > free for time, count, has in zip(times, left, taken, strict=True) if count > has
             )
@@ -173,27 +259,10 @@ class _Search:
         most = min(left[0], int((self._limit - used) / times[at]))
         if most < left[0]:
             self._next = min(self._next, used + (most + 1) * times[at])
-        least = 0 if self.exact and len(left) > 1 else most
+        least = 0 if len(left) > 1 else most
         for count in range(most, least - 1, -1):
-            for rest in self._parts(times, left[1:], used + count * times[at]):
+            for rest in self._parts(times, left[1:], used + count * times[at] if count else used):
                 yield (count, *rest)
-
-    def _work_of_a_gpu(self, option: tuple[Width, _Counts]) -> float:
-        """The least GPU time of the documents, for each GPU of the group."""
-        width, taken = option
-        return self._least_gpu_time(taken) / width.gpus
-
-    def _least_gpu_time(self, counts: _Counts) -> float:
-        return sum(count * least for count, least in zip(counts, self._gpu_times, strict=True))
-
-    def _time(self, width: Width, taken: _Counts) -> float:
-        return sum(count * time for count, time in zip(taken, self._times[width], strict=True))
-
-    def _group(self, width: Width, taken: _Counts) -> Group:
-        documents = tuple(
-            length for length, count in zip(self._lengths, taken, strict=True) for _ in range(count)
-        )
-        return Group(width, documents, self._time(width, taken))
 
 
 def _is_beaten(width: Width, times: Mapping[Width, Sequence[float]]) -> bool:
@@ -208,3 +277,7 @@ def _is_beaten(width: Width, times: Mapping[Width, Sequence[float]]) -> bool:
 
 def _without(left: _Counts, taken: _Counts) -> _Counts:
     return tuple(map(sub, left, taken))
+
+
+def _dot(counts: _Counts, times: Sequence[float]) -> float:
+    return sum(count * time for count, time in zip(counts, times, strict=True) if count)

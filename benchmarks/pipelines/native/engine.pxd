@@ -30,8 +30,15 @@ cdef class Node:
     cpdef list fill(self)
 
 
+cdef class Engine
+
+
 cdef class Scheduler:
+    cdef Engine _engine
+    cdef Py_ssize_t _places
+
     cpdef bint admit(self, Query query)
+    @cython.locals(query=Query, link=Link, free=list)
     cpdef send(self, Node node)
     cpdef finish(self, Query query)
     cpdef bint wants_more(self, bint after_prompt)

@@ -6,10 +6,9 @@ from benchmarks.pipelines.native.engine cimport Engine, Link, Node, Query, Sched
 
 
 cdef class MaxFlow(Scheduler):
-    cdef Engine _engine
     cdef list _flows, _kv_free
     cdef double _high_water, _output_tokens, _feed_below
-    cdef Py_ssize_t _places, _layers
+    cdef Py_ssize_t _layers
 
     @cython.locals(link=Link)
     cpdef bint admit(self, Query query)
@@ -18,12 +17,9 @@ cdef class MaxFlow(Scheduler):
     @cython.locals(best=Link, link=Link, least=double, total=double, load=double)
     cdef Link _next(self, Node node, Py_ssize_t tokens, Py_ssize_t expected)
     cdef bint _has_room(self, Node node, Py_ssize_t tokens, Py_ssize_t expected)
-    @cython.locals(query=Query, link=Link, free=list)
-    cpdef send(self, Node node)
 
 
 cdef class Swarm(Scheduler):
-    cdef Engine _engine
     cdef list _hop_s
 
     @cython.locals(query=Query, came=Link, link=Link, hop_s=double, sender=Node)
@@ -31,7 +27,6 @@ cdef class Swarm(Scheduler):
 
 
 cdef class RandomChoice(Scheduler):
-    cdef Engine _engine
     cdef object _random
 
     cpdef list allowed(self, Node node, list free)

@@ -10,28 +10,39 @@ import pytest
 from backends.engine import Engine, UnknownProfile, names, profile
 from backends.engine.hardware import HARDWARE
 from backends.engine.models import MODELS
-from backends.engine.profiles import memory_bytes, model_of, quantization_of, weights_bytes
+from backends.engine.profiles import (
+    budget_bytes,
+    memory_bytes,
+    model_of,
+    name_of,
+    quantization_of,
+    weights_bytes,
+)
 
 
 def decode_s(name: str, batch: int, context: int = 1000) -> float:
     return profile(name).step_s(0, batch, batch * context)
 
 
-@pytest.mark.parametrize("name", names())
-def test_every_profile_is_sane(name: str) -> None:
-    one = profile(name)
-    assert one.name == name
-    assert one.source
-    for field in dataclasses.fields(one):
-        value = getattr(one, field.name)
-        if isinstance(value, (int, float)):
-            assert math.isfinite(value)
-            assert value > 0 or field.name == "per_seq_s", field.name  # of no published table
-    assert one.kv_capacity_tokens >= 4096
-    assert 1e-3 < one.step_s(0, 1, 100) < 0.5
-    assert one.step_s(0, 1, 100) < one.step_s(0, 32, 3200) < one.step_s(256, 32, 3200, 10_000)
-    assert weights_bytes(name) < memory_bytes(name)
-    Engine(one)
+@pytest.mark.parametrize("model", MODELS)
+def test_every_profile_is_sane(model: str) -> None:
+    found = [name for name in names() if model_of(name).name == model]
+    assert found
+    for name in found:
+        one = profile(name)
+        assert one.name == name
+        assert one.source
+        for field in dataclasses.fields(one):
+            value = getattr(one, field.name)
+            if isinstance(value, (int, float)):
+                assert math.isfinite(value)
+                assert value > 0 or field.name == "per_seq_s", field.name  # of no published table
+        assert one.kv_capacity_tokens >= 4096
+        # The slowest reads 140 GB of weights at 245 GB/s.
+        assert 1e-3 < one.step_s(0, 1, 100) < 0.6
+        assert one.step_s(0, 1, 100) < one.step_s(0, 32, 3200) < one.step_s(256, 32, 3200, 10_000)
+        assert weights_bytes(name) < memory_bytes(name)
+        Engine(one)
 
 
 def test_the_fleet_that_users_expect_is_there() -> None:
@@ -114,12 +125,63 @@ def test_fewer_bits_are_faster_to_read() -> None:
     assert q4 < q8 < decode_s("llama-3.1-8b@rtx-4090", 1)
 
 
+def test_fp8_weights_are_half_as_large_and_compute_faster_where_the_gpu_can() -> None:
+    assert (
+        decode_s("llama-3.1-8b@l4", 1) / 2
+        < decode_s("llama-3.1-8b-fp8@l4", 1)
+        < decode_s("llama-3.1-8b@l4", 1)
+    )
+    for gpu, gain in (("l4", 1.6), ("h100-80g", 1.6), ("a100-80g", 1.0)):
+        fp8, sixteen = profile(f"llama-3.1-8b-fp8@{gpu}"), profile(f"llama-3.1-8b@{gpu}")
+        assert sixteen.per_token_s / fp8.per_token_s == pytest.approx(gain)
+        assert sixteen.floor_s / fp8.floor_s == pytest.approx(2)
+        assert sixteen.kv_capacity_tokens < fp8.kv_capacity_tokens
+    # Llama 3.1 8B: 1.05e9 weights of the embedding and the output layer stay in 16 bits.
+    assert weights_bytes("llama-3.1-8b-fp8@l4") == pytest.approx(9.08e9, rel=0.001)
+    assert quantization_of("llama-3.1-8b-fp8@l4") is None
+
+
+def test_fp8_needs_a_gpu_that_runs_it() -> None:
+    assert "llama-3.2-1b@v100-32g" in names()
+    assert not [name for name in names() if "-fp8@" in name and name.endswith("v100-32g")]
+
+
+def test_a_pipeline_divides_the_work_for_a_token_and_adds_hops() -> None:
+    one, two = profile("llama-3.1-8b@a100-80g"), profile("llama-3.1-8b@pp2xa100-80g")
+    # 64 sequences in two microbatches read the weights as often as two steps of one GPU, with half of them each.
+    assert two.floor_s == one.floor_s
+    assert two.per_token_s == pytest.approx(one.per_token_s / 2)
+    assert two.per_kv_token_s == pytest.approx(one.per_kv_token_s / 2)
+    assert two.overhead_s == pytest.approx(one.overhead_s + 100e-6)
+    assert two.per_token_extra_s == pytest.approx((one.per_token_extra_s + 2 * 4096 / 1.25e9) / 2)
+    assert two.max_batched_tokens == 2 * one.max_batched_tokens
+    # Half of the weights on each GPU: both hold twice the KV cache and what the weights leave.
+    assert two.kv_capacity_tokens > 2 * one.kv_capacity_tokens
+
+
+def test_layers_that_do_not_divide_count_as_the_largest_stage() -> None:
+    # 28 layers in 8 stages: the largest has 4, and not 3.5.
+    profile_ = profile("qwen2.5-7b@pp8xa30")
+    free = budget_bytes(HARDWARE["a30"]) - 2 * MODELS["qwen2.5-7b"].params * 4 / 28
+    assert profile_.kv_capacity_tokens == int(free / (MODELS["qwen2.5-7b"].kv_bytes_per_token() * 4 / 28))
+
+
+@pytest.mark.parametrize(
+    ("degrees", "name"),
+    [((1, 1), "m@g"), ((2, 1), "m@2xg"), ((1, 4), "m@pp4xg"), ((2, 4), "m@pp4x2xg")],
+)
+def test_names(degrees: tuple[int, int], name: str) -> None:
+    assert name_of("m", "g", *degrees) == name
+
+
 def test_facts_of_a_name() -> None:
     assert model_of("llama-3.1-70b-q4@a100-80g") is MODELS["llama-3.1-70b"]
     assert quantization_of("llama-3.1-70b-q4@a100-80g") == "Q4_K_M"
     assert quantization_of("llama-3.1-70b@4xa100-80g") is None
     assert weights_bytes("llama-3.1-8b@l4") == pytest.approx(16.06e9, rel=0.001)
     assert memory_bytes("llama-3.1-70b@4xa100-80g") == 4 * HARDWARE["a100-80g"].memory_bytes
+    assert memory_bytes("llama-3.1-70b@pp2x4xa100-80g") == 8 * HARDWARE["a100-80g"].memory_bytes
+    assert model_of("llama-3.1-70b-fp8@pp2xh100-80g") is MODELS["llama-3.1-70b"]
     with pytest.raises(UnknownProfile):
         weights_bytes("llama-3.1-8b@nowhere")
 

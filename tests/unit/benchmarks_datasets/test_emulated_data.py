@@ -7,7 +7,8 @@ from collections import defaultdict
 import pytest
 
 from backends.engine import profile
-from benchmarks.datasets.emulated import LEVELS, capacity_per_s, emulate
+from benchmarks.datasets.emulated import LEVELS, emulate
+from policies.placement.engine_rate import requests_per_s
 from predictors.training.dataset import Attempt, Dataset
 
 
@@ -69,9 +70,9 @@ def test_load_is_felt(data: Dataset) -> None:
 
 def test_capacity_grows_with_hardware_and_shrinks_with_lengths() -> None:
     small, large = profile("llama-3.1-8b@l4"), profile("llama-3.1-8b@h100-80g")
-    assert capacity_per_s(large, 1000, 100, 256) > 3 * capacity_per_s(small, 1000, 100, 256)
-    assert capacity_per_s(small, 100, 100, 256) > capacity_per_s(small, 1000, 100, 256)
-    assert capacity_per_s(small, 100, 100, 4) < capacity_per_s(small, 100, 100, 256)
+    assert requests_per_s(large, 1000, 100, 256) > 3 * requests_per_s(small, 1000, 100, 256)
+    assert requests_per_s(small, 100, 100, 256) > requests_per_s(small, 1000, 100, 256)
+    assert requests_per_s(small, 100, 100, 4) < requests_per_s(small, 100, 100, 256)
 
 
 def test_data_do_not_depend_on_models_made_of_them(monkeypatch: pytest.MonkeyPatch) -> None:

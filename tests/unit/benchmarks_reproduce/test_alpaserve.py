@@ -134,7 +134,7 @@ def test_published_cases(capsys: pytest.CaptureFixture[str]) -> None:
     found = published(capsys, 10, 11, 33, 39, 48)
     assert all(row["reproduced"] for row in found.values())
     assert all(5 in found[number]["reproduction"]["seeds"] for number in (10, 11, 39))
-    assert found[33]["reproduction"]["setting"] == "the trace's own arrivals, layer times"
+    assert found[33]["reproduction"]["assumptions"] == "the trace's own arrivals, layer times"
     assert "151.3 GB" in found[48]["reproduction"]["reasons"][0]
 
 

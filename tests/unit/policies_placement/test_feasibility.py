@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from policies.placement.feasibility import needed_gb, obstacles, pack
+from policies.placement.feasibility import needed_gb, obstacles
 from policies.placement.memory import Fit
+from policies.placement.packing import pack
 from policies.placement.types import Cluster, GpuKind, Model, Pool, Precision
 from tests.unit.policies_placement.cases import LARGE, cluster
 

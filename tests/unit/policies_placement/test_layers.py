@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from policies.placement.helix_milp import HelixProgram
-from policies.placement.max_flow import max_flow
+from policies.placement.max_flow import NoFlowError, max_flow
 from policies.placement.node_throughput import NodeThroughput
 from policies.placement.petals import petals
 from policies.placement.pipeline import (
@@ -17,9 +17,9 @@ from policies.placement.pipeline import (
     LayerPlacement,
     LayerRange,
     LayerTime,
-    Machine,
     MachineCluster,
-    Wire,
+    MachineKind,
+    NodeLink,
     connect,
 )
 from policies.placement.separate import separate
@@ -29,16 +29,18 @@ MODEL = LayeredModel("small", 4, 2, 1000, 1e9)
 LINEAR = LayerTime((0, 1000), (0.0, 1.0))
 
 
-def machine(name: str, max_layers: int = 4) -> Machine:
+def machine(name: str, max_layers: int = 4) -> MachineKind:
     limits = tuple(LayerLimits(400_000, 1, 2048, 100, 100_000) for _ in range(max_layers))
-    return Machine(name, 1e9, 1e9, LINEAR, LINEAR, limits)
+    return MachineKind(name, 1e9, 1e9, LINEAR, LINEAR, limits)
 
 
-def cluster(*machines: Machine, bandwidth: float = 1e9) -> MachineCluster:
+def cluster(*machines: MachineKind, bandwidth: float = 1e9) -> MachineCluster:
     nodes = range(len(machines))
     pairs = [(a, b) for a in nodes for b in nodes if a < b]
     outer = [(SOURCE, node) for node in nodes] + [(node, SINK) for node in nodes]
-    return MachineCluster(dict(enumerate(machines)), {pair: Wire(bandwidth, 0.001) for pair in pairs + outer})
+    return MachineCluster(
+        dict(enumerate(machines)), {pair: NodeLink(bandwidth, 0.001) for pair in pairs + outer}
+    )
 
 
 def test_times_between_measured_sizes_are_on_a_line_and_others_are_refused() -> None:
@@ -68,7 +70,7 @@ def test_a_nodes_throughput_follows_its_share_of_the_round_trip() -> None:
 
 
 def test_a_full_batch_is_one_mean_request() -> None:
-    large = Machine("m", 1e9, 1e9, LINEAR, LINEAR, (LayerLimits(10**9, 1, 2048, 9, 9),) * 2)
+    large = MachineKind("m", 1e9, 1e9, LINEAR, LINEAR, (LayerLimits(10**9, 1, 2048, 9, 9),) * 2)
     batch = NodeThroughput({"m": large}, {"m": 1}, {"m": 2}, {"m": 1.0}, 4).batch("m", 2)
     assert (batch.prompts, batch.prompt_tokens, batch.decode_tokens) == (1, 750, 240)
 
@@ -89,6 +91,27 @@ def test_a_slow_link_bounds_the_flow() -> None:
     hops = (Hop(SOURCE, 0, 1e9, 0.0), Hop(0, 1, 10_020.0, 0.0), Hop(1, SINK, 1e9, 0.0))
     placement = LayerPlacement({0: LayerRange(0, 2), 1: LayerRange(2, 4)}, hops)
     assert max_flow(placement, machines, MODEL, lambda *_: 100.0).tokens_per_s == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "why"),
+    [
+        ({0: LayerRange(0, 2), 1: LayerRange(2, 3)}, "no node holds layer 3 .1 of 4"),
+        ({0: LayerRange(0, 3), 1: LayerRange(2, 4)}, "no links lead"),
+    ],
+)
+def test_a_placement_without_flow_is_an_error_that_says_why(ranges: dict[int, LayerRange], why: str) -> None:
+    machines = cluster(machine("m"), machine("m"))
+    placement = LayerPlacement(ranges, connect(machines, ranges, 4))
+    with pytest.raises(NoFlowError, match=why):
+        max_flow(placement, machines, MODEL, lambda *_: 100.0)
+
+
+def test_one_machine_that_holds_the_model_has_a_flow() -> None:
+    alone = cluster(machine("m"))
+    ranges = {0: LayerRange(0, 4)}
+    placement = LayerPlacement(ranges, connect(alone, ranges, 4))
+    assert max_flow(placement, alone, MODEL, lambda *_: 100.0).hops == (100.0, 100.0)
 
 
 def test_petals_takes_the_window_that_is_served_least() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from policies.placement.hardware_support import COMPUTE_CAPABILITIES, Engine, missing, support
+from backends.engine.hardware import HARDWARE
+from policies.placement.hardware_support import Engine, missing, support
 from policies.placement.memory import Fit, gb_per_gpu
 from policies.placement.types import GpuKind, Group, Model, Precision, Shape
 from tests.unit.policies_placement.cases import A100, LARGE, groups
@@ -52,6 +53,10 @@ def test_published_placements_are_valid() -> None:
     assert not fit.valid(groups((4, 1, [2, 2]), (4, 1, [])))
 
 
+#: Compute capabilities of the kinds that have engine profiles, and of one that has none.
+COMPUTE_CAPABILITIES = {
+    name.partition("-")[0]: spec.compute_capability for name, spec in HARDWARE.items()
+} | {"p100": (6, 0)}
 #: Whether fp16, bf16, fp8 and GGUF run at all, by the kind of GPU.
 RUNS = {
     "p100": "---g",

@@ -10,7 +10,7 @@ from policies.placement.alpaserve import alpaserve, alpaserve_star, score
 from policies.placement.attainment_bound import most_servable
 from policies.placement.evolution import Evolution, evolve
 from policies.placement.exhaustive import count_placements, exhaustive, placements
-from policies.placement.local_search import Effort, local_search
+from policies.placement.local_search import SearchBudget, local_search
 from policies.placement.memory import Fit
 from policies.placement.outcomes import Evaluator, Outcome
 from policies.placement.random_search import random_search
@@ -86,7 +86,7 @@ def unlike_models(seed: int) -> tuple[Cluster, list[Model], Evaluator]:
 @pytest.mark.parametrize("seed", range(3))
 def test_headway_is_never_worse_than_alpaserve_and_random_search(seed: int) -> None:
     cluster, models, evaluate = unlike_models(seed)
-    plan = local_search(cluster, models, evaluate, Random(seed), effort=Effort(divisions=100))
+    plan = local_search(cluster, models, evaluate, Random(seed), budget=SearchBudget(divisions=100))
     looked_at = evaluate.evaluations
     assert Fit(models).valid(plan.placement)
     assert plan.outcome == evaluate(plan.placement)
@@ -108,7 +108,7 @@ def test_the_search_stays_within_its_effort_and_keeps_what_is_known() -> None:
     cluster, models, evaluate = unlike_models(1)
     best = local_search(cluster, models, evaluate, Random(0)).placement
     again = Evaluator(evaluate.arrivals, evaluate.stage_s)
-    plan = local_search(cluster, models, again, Random(1), effort=Effort(evaluations=40), known=[best])
+    plan = local_search(cluster, models, again, Random(1), budget=SearchBudget(evaluations=40), known=[best])
     assert again.evaluations < 100  # the start that passes half of it is finished
     assert plan.outcome.rank >= evaluate(best).rank
 

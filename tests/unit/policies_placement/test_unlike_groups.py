@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.placement.unlike_groups import GroupPlan, Width, equal_groups, unlike_groups
+from policies.placement.unlike_groups import BatchPlan, Width, equal_groups, unlike_groups
 
 WIDTHS = [Width(tensor, context) for tensor in (1, 2, 4, 8) for context in (1, 2, 4, 8)]
 #: Milliseconds of attention, forward, one layer in the width of Llama 8B on A100 80 GB, for documents of 1,024 and 32,768
@@ -49,6 +49,23 @@ def test_the_optima_of_the_published_batches(documents: list[int], gpus: int, ma
     assert sorted(document for group in plan.groups for document in group.documents) == sorted(documents)
 
 
+def test_many_lengths_have_a_plan_near_its_bound() -> None:
+    lengths = [100 * 1000 ** (at / 299) for at in range(300)]
+    documents = [round(length) for length in lengths]
+    widths = [Width(tensor, 1) for tensor in (1, 2, 4, 8)]
+
+    def cost(tokens: int, width: Width) -> float:
+        return 0.005 * width.gpus + tokens / (1e4 * width.gpus - 1e3) + tokens**2 / (1e9 * width.gpus)
+
+    plan = unlike_groups(documents, 64, widths, cost)
+    assert plan.gpus <= 64
+    assert sorted(each for group in plan.groups for each in group.documents) == sorted(documents)
+    assert plan.bound <= plan.makespan <= 1.04 * plan.bound
+    assert len({group.width for group in plan.groups}) > 1
+    equal = [equal_groups(documents, 64 // width.gpus, width, cost) for width in widths]
+    assert all(each.makespan > plan.makespan for each in equal)
+
+
 def test_equal_groups_share_short_documents_with_the_long_one() -> None:
     cost = {SHORT: 0.86 + 0.22875, LONG: 7.16 + 4.778}  # attention and MLP on 8 x 1
     plan = equal_groups([LONG] + [SHORT] * 32, 2, Width(8, 1), lambda tokens, _: cost[tokens])
@@ -62,7 +79,7 @@ def test_too_few_gpus_are_refused() -> None:
 
 
 def test_nothing_to_do_needs_no_gpu() -> None:
-    assert unlike_groups([], 4, WIDTHS, attention_ms) == GroupPlan((), 0.0)
+    assert unlike_groups([], 4, WIDTHS, attention_ms) == BatchPlan((), 0.0)
 
 
 @given(

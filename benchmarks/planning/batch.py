@@ -1,0 +1,109 @@
+"""`headway plan --batch`: the groups of GPUs that prefill one batch of prompts soonest, beside the best equal groups."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from math import inf
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from backends.engine.profiles import TENSOR_DEGREES
+from benchmarks.planning.files import ClusterConfig, ModelsConfig, read
+from benchmarks.planning.fleet import fleet_data
+from benchmarks.planning.problem import PlanningProblem
+from benchmarks.terminal import aligned
+from benchmarks.workloads.format import WorkloadError
+from policies.placement.types import Group, Placement, Pool, Shape
+from policies.placement.unlike_groups import BatchPlan, Cost, Width, equal_groups, unlike_groups
+from router.config.fields import Count, Section
+
+
+class BatchConfig(Section):
+    """The lengths of the prompts in tokens."""
+
+    tokens: Annotated[tuple[Count, ...], Field(min_length=1)]
+
+
+def plan_batch(
+    batch: Path, cluster: Path, models: Path, base: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The plan as data, and its groups as a fleet file with the sections of `base`. A group prefills its prompts one after
+    another, by its engine profile. Raises WorkloadError and ConfigError."""
+    tokens = read(batch, BatchConfig).tokens
+    problem = PlanningProblem(read(cluster, ClusterConfig), read(models, ModelsConfig).models, {})
+    if len(problem.models) != 1 or len(problem.cluster.pools) != 1:
+        raise WorkloadError("--batch is for one model and one pool of GPUs")
+    (pool,) = problem.cluster.pools
+    widths = [Width(tensor, 1) for tensor in TENSOR_DEGREES if tensor <= min(pool.node_gpus, pool.gpus)]
+    cost = _cost(problem, pool)
+    whole = [width for width in widths if cost(max(tokens), width) < inf]
+    if not whole:
+        raise WorkloadError(
+            f"no group of {pool.gpus} x {pool.kind.name} holds {problem.models[0].name} and {max(tokens)} tokens"
+        )
+    plan = unlike_groups(tokens, pool.gpus, widths, cost)
+    data = {
+        "model": problem.models[0].name,
+        "gpu": pool.kind.name,
+        "gpus": pool.gpus,
+        "prompts": len(tokens),
+        "tokens": sum(tokens),
+        "makespan_s": plan.makespan,
+        "bound_s": plan.bound,
+        "groups": [
+            {"tensor": group.width.tensor, "prefill_s": group.time, "tokens": group.documents}
+            for group in plan.groups
+        ],
+        "equal_groups": [
+            _equal(equal_groups(tokens, pool.gpus // width.gpus, width, cost), width) for width in whole
+        ],
+    }
+    placement = Placement(tuple(Group(Shape(pool.kind, group.width.tensor), (0,)) for group in plan.groups))
+    return data, fleet_data(problem, placement, base)
+
+
+def _cost(problem: PlanningProblem, pool: Pool) -> Cost:
+    """Seconds of a prefill by the engine profile; infinite where the KV cache holds no token more than the prompt."""
+    profiles = {tensor: problem.profile(0, Shape(pool.kind, tensor)) for tensor in TENSOR_DEGREES}
+
+    def cost(tokens: int, width: Width) -> float:
+        profile = profiles[width.tensor]
+        return inf if profile is None or tokens >= profile.kv_capacity_tokens else profile.prefill_s(tokens)
+
+    return cost
+
+
+def _equal(plan: BatchPlan, width: Width) -> dict[str, Any]:
+    return {"tensor": width.tensor, "makespan_s": plan.makespan, "bound_s": plan.bound}
+
+
+def table(data: Mapping[str, Any]) -> list[str]:
+    """The groups by width, and the best groups of one width each."""
+    makespan_s, bound_s = data["makespan_s"], data["bound_s"]
+    about = (
+        f"{data['prompts']} prompts of {data['tokens']} tokens for {data['model']} on {data['gpus']} x {data['gpu']}: "
+        f"prefilled in {makespan_s:.3f} s; no groups need less than {bound_s:.3f} s"
+    )
+    rows = [("tensor", "groups", "prompts", "longest", "shortest", "prefill s")]
+    for tensor, number in sorted(Counter(group["tensor"] for group in data["groups"]).items(), reverse=True):
+        groups = [group for group in data["groups"] if group["tensor"] == tensor]
+        tokens = [each for group in groups for each in group["tokens"]]
+        latest_s = max(group["prefill_s"] for group in groups)
+        rows.append(
+            (
+                str(tensor),
+                str(number),
+                str(len(tokens)),
+                str(max(tokens)),
+                str(min(tokens)),
+                f"{latest_s:.3f}",
+            )
+        )
+    equal = [("equal groups", "prefill s", "of these groups")] + [
+        (f"tensor {each['tensor']}", f"{each['makespan_s']:.3f}", f"{each['makespan_s'] / makespan_s:.2f} x")
+        for each in data["equal_groups"]
+    ]
+    return [about, "", *aligned(rows), "", *aligned(equal)]

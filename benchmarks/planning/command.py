@@ -1,0 +1,190 @@
+"""`headway plan`: which model runs on which GPUs, for a cluster, models, requests and an objective.
+
+headway plan --cluster FILE --models FILE --workload FILE --out DIR
+headway plan --cluster FILE --models FILE --rates llama-3.1-8b=4,qwen2.5-7b=2 --slo ttft_ms=2000,tpot_ms=80
+headway plan --config FLEET --from-store --what-if +1xl4
+headway plan --cluster FILE --models FILE --batch FILE
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import orjson
+
+import policies
+from benchmarks.checks import check_options
+from benchmarks.compare.pool import Processes, ProcessLost, cores
+from benchmarks.planning import batch
+from benchmarks.planning.fleet import fleet_yaml
+from benchmarks.planning.inputs import inputs
+from benchmarks.planning.report import table
+from benchmarks.planning.scoring import DrawnDemand
+from benchmarks.planning.search import Objective, PlanningAims
+from benchmarks.planning.session import Infeasible, Session
+from benchmarks.terminal import shown_progress
+from benchmarks.workloads.format import WorkloadError
+from benchmarks.workloads.sources.generators import PROCESSES
+from router.config.fields import Count, NotNegative, Positive, Share
+from router.store.database import StoreError
+
+#: Requests of a draw: more of them make a narrower interval and a slower search.
+_REQUESTS = 2000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `headway plan`."""
+    what = parser.add_argument_group("what is planned")
+    what.add_argument(
+        "--cluster", type=Path, metavar="FILE", help="the GPUs: pools of {gpu, gpus, node_gpus, usd_per_hour}"
+    )
+    what.add_argument(
+        "--models", type=Path, metavar="FILE", help="the models, as in a fleet file, with their `weights`"
+    )
+    what.add_argument("--workload", type=Path, metavar="FILE", help="the requests: a workload file")
+    what.add_argument(
+        "--rates",
+        metavar="MODEL=R,...",
+        help="the requests: a generated stream of R requests/s for each model",
+    )
+    what.add_argument(
+        "--batch",
+        type=Path,
+        metavar="FILE",
+        help="one batch of prompts to prefill soonest: {tokens: [N, ...]}",
+    )
+    what.add_argument(
+        "--arrivals", choices=tuple(PROCESSES), default="poisson", help="with --rates: the arrival process"
+    )
+    what.add_argument(
+        "--limit",
+        type=int,
+        default=_REQUESTS,
+        metavar="N",
+        help=f"only the first N requests (default {_REQUESTS})",
+    )
+    what.add_argument(
+        "--config", type=Path, metavar="FLEET", help="a fleet file: gives cluster, models, policy and store"
+    )
+    what.add_argument(
+        "--from-store",
+        nargs="?",
+        const="",
+        metavar="URL",
+        help="the requests: the last ones in a gateway's records (default: the store of --config)",
+    )
+    what.add_argument(
+        "--slo", metavar="ttft_ms=..,tpot_ms=..,e2e_ms=..", help="targets of requests that have none"
+    )
+    what.add_argument(
+        "--policy", metavar="NAME", help="the policy that will serve (default: the fleet file's default)"
+    )
+    search = parser.add_argument_group("the search")
+    search.add_argument(
+        "--objective",
+        choices=get_args(Objective),
+        default="attainment",
+        help="the most attainment (default), the largest load or the least cost that keep --target",
+    )
+    search.add_argument(
+        "--what-if",
+        action="append",
+        default=[],
+        metavar="CHANGE",
+        help="plan for a changed cluster too: +1xl4, 1xa100-80g=1xh100-80g@USD or (with =) --what-if=-1xl4; may be repeated",
+    )
+    search.add_argument("--target", type=float, default=0.95, help="the attainment to keep (default 0.95)")
+    search.add_argument("--budget-usd-per-hour", type=float, metavar="X", help="no plan costs more")
+    search.add_argument(
+        "--time-s", type=float, default=60.0, metavar="S", help="about how long to search (default 60)"
+    )
+    search.add_argument(
+        "--seed", type=int, default=0, metavar="S", help="the first draw of the requests (default 0)"
+    )
+    search.add_argument("--jobs", type=int, metavar="N", help="processes (default: one for each core)")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="write plan.json and fleet.yaml of the best plan"
+    )
+    parser.add_argument("--json", action="store_true", help="print the plans as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit status: 0, 1 if no placement is possible, 2 with one line on stderr for bad input."""
+    try:
+        _check(args)
+        data, fleet = _planned(args) if args.batch is None else _planned_batch(args)
+        if args.out is not None:
+            _write(args.out, data, fleet)
+    except (Infeasible, ProcessLost) as error:
+        print(f"headway plan: {error}", file=sys.stderr)
+        return 1
+    except (WorkloadError, StoreError) as error:
+        print(f"headway plan: {error}", file=sys.stderr)
+        return 2
+    if args.json:
+        print(orjson.dumps(data, option=orjson.OPT_INDENT_2).decode())
+    else:
+        print("\n".join(table(data) if args.batch is None else batch.table(data)))
+        if args.out is not None:
+            print(f"written to {args.out}")
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    given = [each for each in ("workload", "rates", "from_store", "batch") if getattr(args, each) is not None]
+    if len(given) != 1:
+        raise WorkloadError("give one of --workload, --rates, --from-store and --batch")
+    if args.batch is not None and (args.cluster is None or args.models is None):
+        raise WorkloadError("--batch needs --cluster and --models")
+    if args.from_store == "" and args.config is None:
+        raise WorkloadError(
+            "--from-store needs the URL of a store, or --config with a fleet file that names it"
+        )
+    if args.policy is not None and args.policy not in policies.POLICIES:
+        raise WorkloadError(f"unknown policy {args.policy!r} (known: {', '.join(policies.POLICIES)})")
+    check_options(
+        args,
+        WorkloadError,
+        **dict.fromkeys(("limit", "jobs"), Count),
+        **dict.fromkeys(("time_s", "budget_usd_per_hour"), Positive),
+        target=Share,
+        seed=NotNegative,
+    )
+
+
+def _planned(args: argparse.Namespace) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    given = inputs(args)
+    if not given.cluster.has_prices and (args.budget_usd_per_hour is not None or args.objective == "cost"):
+        raise WorkloadError("prices are needed: give usd_per_hour of every pool, or of every instance")
+    aims = PlanningAims(
+        args.objective, len(given.models), len(given.requests), args.target, args.budget_usd_per_hour
+    )
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Processes(args.jobs or cores()) as processes,
+        shown_progress("planning") as progress,
+    ):
+        draws = DrawnDemand(given.demand, Path(folder))
+        session = Session(
+            given, aims, draws, processes, args.time_s, args.seed, progress or (lambda step: None)
+        )
+        return session.run(args.what_if)
+
+
+def _planned_batch(args: argparse.Namespace) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    base = {"defaults": {"policy": args.policy or "length_groups"}}
+    return batch.plan_batch(args.batch, args.cluster, args.models, base)
+
+
+def _write(out: Path, data: Mapping[str, Any], fleet: Mapping[str, Any]) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "plan.json").write_bytes(orjson.dumps(data, option=orjson.OPT_INDENT_2))
+        (out / "fleet.yaml").write_text(fleet_yaml(fleet), encoding="utf-8")
+    except OSError as error:
+        raise WorkloadError(f"cannot write {out}: {error.strerror or error}") from error

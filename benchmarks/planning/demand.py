@@ -1,0 +1,97 @@
+"""The requests that a plan is to serve: a recorded workload, or rates from a generator, drawn by seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import Protocol
+
+from benchmarks.compare.resample import Resampler
+from benchmarks.workloads.build import build
+from benchmarks.workloads.format import Header, WorkloadError, WorkloadRequest, read, read_header
+from benchmarks.workloads.mixes import parse_amounts
+from benchmarks.workloads.options import BuildOptions
+
+
+class Demand(Protocol):
+    """Requests by seed. `recorded`: all seeds are draws of one recording, 0 is the recording itself."""
+
+    @property
+    def header(self) -> Header: ...
+
+    @property
+    def recorded(self) -> bool: ...
+
+    def requests(self, seed: int) -> Sequence[WorkloadRequest]: ...
+
+
+@dataclass(frozen=True)
+class RecordedDemand:
+    """A workload file's requests."""
+
+    header: Header
+    trace: Sequence[WorkloadRequest]
+    recorded: bool = True
+
+    @classmethod
+    def read(cls, path: Path, limit: int | None) -> RecordedDemand:
+        """The first `limit` requests of a file. Raises WorkloadError."""
+        header, trace = read_header(path), tuple(islice(read(path), limit))
+        if not trace:
+            raise WorkloadError(f"{path}: no requests in it")
+        return cls(header, trace)
+
+    def requests(self, seed: int) -> Sequence[WorkloadRequest]:
+        if seed == 0:
+            return self.trace
+        return list(Resampler([each.arrival_s for each in self.trace]).requests(self.trace, seed))
+
+
+@dataclass(frozen=True)
+class GeneratedDemand:
+    """A stream for each model, at its rate in requests/s. `options` has what the streams have in common; they last as
+    long as `requests_wanted` of all streams together take on average."""
+
+    rates_per_s: Mapping[str, float]
+    process: str
+    options: BuildOptions
+    requests_wanted: int
+    recorded: bool = False
+
+    @property
+    def header(self) -> Header:
+        return Header(
+            source=f"{self.process} streams",
+            details={
+                "rates_per_s": dict(self.rates_per_s),
+                "lengths": self.options.generator_lengths.as_dict(),
+            },
+        )
+
+    def requests(self, seed: int) -> Sequence[WorkloadRequest]:
+        duration_s = self.requests_wanted / sum(self.rates_per_s.values())
+        found: list[WorkloadRequest] = []
+        for model, rate_per_s in self.rates_per_s.items():
+            options = replace(
+                self.options,
+                seed=Random(f"{seed}/{model}").randrange(1 << 31),
+                rate_per_s=rate_per_s,
+                duration_s=duration_s,
+            )
+            _, stream = build(self.process, options, {})
+            found += [replace(each, id=f"{model}/{each.id}").with_routing(models=[model]) for each in stream]
+        return sorted(found, key=lambda each: (each.arrival_s, each.id))
+
+
+def rates(text: str, models: Sequence[str]) -> dict[str, float]:
+    """`llama-3.1-8b=4,qwen2.5-7b=2` as requests/s by model. Raises WorkloadError."""
+    found = parse_amounts(text, "--rates")
+    for model, rate_per_s in found.items():
+        if model not in models:
+            raise WorkloadError(f"--rates: unknown model {model!r} (known: {', '.join(models)})")
+        if rate_per_s <= 0:
+            raise WorkloadError(f"--rates: {model}={rate_per_s:g} is not above 0")
+    return found

@@ -1,0 +1,117 @@
+"""The files of a plan: the cluster, and the models with the format of their weights. Both are read like a fleet file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from backends.engine.hardware import HARDWARE
+from backends.engine.models import MODELS
+from router.config import ConfigError, Problem
+from router.config.document import parse
+from router.config.fields import Count, NotNegative, Section
+from router.config.load import in_words
+from router.config.models import ModelConfig
+
+#: Formats of weights: 16 bits in either form, 8 bits under vLLM, and GGUF under Ollama.
+Weights = Literal["fp16", "bf16", "fp8", "q4", "q8"]
+
+
+class PoolConfig(Section):
+    """Equal GPUs, in nodes of `node_gpus` of them. `usd_per_hour` is the price of one GPU."""
+
+    gpu: str
+    gpus: Count
+    node_gpus: Literal[1, 2, 4, 8, 16] = 8
+    usd_per_hour: NotNegative | None = None
+
+    @field_validator("gpu")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in HARDWARE:
+            raise PydanticCustomError(
+                "gpu", "has no engine profiles; known: {known}", {"known": ", ".join(HARDWARE)}
+            )
+        return value
+
+
+class ClusterConfig(Section):
+    """All GPUs to plan for."""
+
+    pools: Annotated[tuple[PoolConfig, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _prices(self) -> ClusterConfig:
+        if len({each.usd_per_hour is None for each in self.pools}) > 1:
+            raise PydanticCustomError("prices", "usd_per_hour: give it for all pools, or for none")
+        return self
+
+    @model_validator(mode="after")
+    def _unlike(self) -> ClusterConfig:
+        kinds = [each.model_copy(update={"gpus": 1}) for each in self.pools]
+        if any(each in kinds[:place] for place, each in enumerate(kinds)):
+            raise PydanticCustomError(
+                "twice", "two pools differ in their number of GPUs only: make one of them"
+            )
+        return self
+
+    @property
+    def has_prices(self) -> bool:
+        return self.pools[0].usd_per_hour is not None
+
+
+class PlannedModelConfig(ModelConfig):
+    """A model of the fleet file, with the format of its weights."""
+
+    weights: Weights = "fp16"
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in MODELS:
+            raise PydanticCustomError(
+                "model", "has no engine profiles; known: {known}", {"known": ", ".join(MODELS)}
+            )
+        return value
+
+    def fleet_entry(self) -> ModelConfig:
+        """The model as the fleet file has it."""
+        return ModelConfig.model_validate(self.model_dump(exclude_unset=True, exclude={"weights"}))
+
+
+class ModelsConfig(Section):
+    """The models to place. Each gets an instance at least."""
+
+    models: Annotated[tuple[PlannedModelConfig, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _different(self) -> ModelsConfig:
+        names = [each.name for each in self.models]
+        if len(set(names)) < len(names):
+            raise PydanticCustomError("twice", "two models have the same name")
+        return self
+
+
+Content = TypeVar("Content", bound=Section)
+
+
+def read(path: Path, kind: type[Content]) -> Content:
+    """Raises ConfigError with all problems and their lines."""
+    source = str(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(source, [Problem((), f"cannot be read: {error.strerror or error}")]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(source, [Problem((), "cannot be read: not UTF-8 text")]) from error
+    document = parse(text, source)
+    try:
+        return kind.model_validate(document.data)
+    except ValidationError as error:
+        raise ConfigError(
+            source,
+            [Problem(at, reason, document.line(at)) for at, reason in in_words(error.errors(), kind)],
+        ) from None

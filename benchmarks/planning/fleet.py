@@ -1,0 +1,65 @@
+"""A placement as a fleet file: one instance for each replica."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+import policies
+from backends.engine import profiles
+from benchmarks.planning.problem import PlanningProblem, is_gguf
+from policies.placement.types import Group, Placement
+from router.config import FleetConfig
+from router.config.load import check
+
+_HEADING = """# Made by `headway plan`. Instances are emulated, so that `headway serve`, `check` and `compare` take the file as it is.
+# For real engines write `kind: vllm` (Ollama: `kind: ollama`), `url` and `hardware` instead of `profile`.
+"""
+
+
+def fleet_data(problem: PlanningProblem, placement: Placement, base: Mapping[str, Any]) -> dict[str, Any]:
+    """The file's data. `base` has the sections beside models and instances."""
+    counts: Counter[str] = Counter()
+    instances = []
+    for group in placement:
+        for model in group.models:
+            instance = _instance(problem, group, model)
+            place = counts[instance["name"]]
+            counts[instance["name"]] += 1
+            instances.append({**instance, "name": f"{instance['name']}-{place}"})
+    models = [
+        each.fleet_entry().model_dump(mode="json", exclude_unset=True) for each in problem.model_configs
+    ]
+    return {**base, "models": models, "instances": instances}
+
+
+def _instance(problem: PlanningProblem, group: Group, model: int) -> dict[str, Any]:
+    config, shape = problem.model_configs[model], group.shape
+    profile = problem.profile_name(model, shape)
+    found: dict[str, Any] = {"name": f"{config.name}-{_plain(profile.partition('@')[2])}", "kind": "emulated"}
+    if is_gguf(config):
+        found["emulates"] = "ollama"
+    found["profile"] = profile
+    if shape.kind.usd_per_hour is not None:
+        found["usd_per_hour"] = shape.usd_per_hour
+    return found | {"serves": {config.name: {"name": config.name, "quantization": config.weights}}}
+
+
+def _plain(hardware: str) -> str:
+    """As part of an instance's name: unlike stages are joined by `-`."""
+    return hardware.translate(str.maketrans("+:", "--"))
+
+
+def fleet_config(data: Mapping[str, Any]) -> FleetConfig:
+    """The data as the gateway reads it. Raises ConfigError."""
+    return check(
+        dict(data), "plan", lambda path: 1, policies=tuple(policies.POLICIES), profiles=profiles.names()
+    )
+
+
+def fleet_yaml(data: Mapping[str, Any]) -> str:
+    """The file."""
+    return _HEADING + yaml.safe_dump(dict(data), sort_keys=False, width=110, default_flow_style=None)

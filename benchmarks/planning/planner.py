@@ -1,0 +1,128 @@
+"""The search for a plan: candidates of the fast planners, improved and chosen by the simulator.
+
+1. The fast estimate gives the best placements of each planner.
+2. The simulator scores them on one draw of the requests, and then changes of the best ones, as long as time is left.
+3. The best of these are scored on draws that were not used so far. Their order there is the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+
+from benchmarks.planning.scoring import Score, Scorer
+from benchmarks.planning.search import STEP, CandidateSearch, PlanningAims
+from policies.placement.types import Placement
+
+#: Placements that are simulated first, changes that are simulated at once, and how many are scored in the end.
+_CANDIDATES, _CHANGES, _FINALISTS = 12, 6, 4
+#: Changes of one placement that are simulated at most.
+_NEIGHBOURS = 24
+#: The draws of the final scores.
+_DRAWS = 5
+OnProgress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A placement, its score on draws that did not choose it, and how many times as fast the requests came there."""
+
+    placement: Placement
+    score: Score
+    multiple: float = 1.0
+
+    @property
+    def usd_per_hour(self) -> float:
+        return self.placement.usd_per_hour
+
+
+@dataclass(slots=True)
+class Planner:
+    """One search for the most attainment or the least cost. `seed` is the first draw; those of the final scores follow it.
+    `known` are placements that are simulated in any case, such as the present one."""
+
+    search: CandidateSearch
+    scorer: Scorer
+    aims: PlanningAims
+    time_s: float
+    seed: int = 0
+    known: Sequence[Placement] = ()
+    on_progress: OnProgress = lambda what: None
+    chosen: dict[Placement, Plan] = field(default_factory=dict)
+
+    def plans(self) -> list[Plan]:
+        """The finalists, the best first; empty if no placement is within the budget."""
+        began = monotonic()
+        self.on_progress("searching candidates")
+        known = [each for each in self.known if self.aims.feasible(each)]
+        candidates = list(dict.fromkeys([*known, *self.candidates(_CANDIDATES)]))
+        if not candidates:
+            return []
+        simulating, before = monotonic(), self.scorer.simulations
+        self.simulate(candidates)
+
+        def time_is_left() -> bool:
+            now = monotonic()
+            each_s = (now - simulating) / (self.scorer.simulations - before)
+            return now - began + (_CHANGES + self.final_simulations()) * each_s < self.time_s
+
+        self._improve(time_is_left)
+        finalists = self._ranked()[:_FINALISTS]
+        self.on_progress(f"scoring {len(finalists)} finalists")
+        plans = self.final(finalists, range(self.seed + 1, self.seed + 1 + _DRAWS))
+        return sorted(plans, key=self.rank, reverse=True)
+
+    # --- what an objective may do otherwise ---------------------------------------------------------------
+    @property
+    def multiple(self) -> float:
+        """How many times as fast requests come in the search."""
+        return 1.0
+
+    def candidates(self, count: int) -> list[Placement]:
+        return self.search.candidates(count)
+
+    def simulate(self, placements: Sequence[Placement]) -> None:
+        """Score placements on the first draw."""
+        scores = self.scorer.scores(placements, [self.seed])
+        self.chosen.update((each, Plan(each, score)) for each, score in zip(placements, scores, strict=True))
+
+    def final(self, placements: Sequence[Placement], seeds: Sequence[int]) -> list[Plan]:
+        """Score placements on other draws."""
+        scores = self.scorer.scores(placements, seeds)
+        return [Plan(each, score) for each, score in zip(placements, scores, strict=True)]
+
+    def final_simulations(self) -> int:
+        """How many simulations the final scores take."""
+        return _FINALISTS * _DRAWS
+
+    def rank(self, plan: Plan) -> tuple[float, ...]:
+        """Larger is better."""
+        usd, attainment = plan.usd_per_hour, plan.score.attainment
+        if self.aims.objective == "cost":
+            reached = attainment >= self.aims.target
+            return (1.0, -usd, attainment) if reached else (0.0, attainment, -usd)
+        return (round(attainment / STEP), -usd, -(plan.score.ttft_s_p95 or 0.0))
+
+    # -------------------------------------------------------------------------------------------------------
+    def _ranked(self) -> list[Placement]:
+        return sorted(self.chosen, key=lambda each: self.rank(self.chosen[each]), reverse=True)
+
+    def _improve(self, more: Callable[[], bool]) -> None:
+        """Simulate changes of the best placement, the most promising first, and of the next best one when all of its
+        changes are known."""
+        exhausted: set[Placement] = set()
+        changes: dict[Placement, list[Placement]] = {}
+        while more():
+            open_ = [each for each in self._ranked()[:_FINALISTS] if each not in exhausted]
+            if not open_:
+                return
+            best = open_[0]
+            if best not in changes:
+                changes[best] = self.search.neighbours(best, self.multiple)[:_NEIGHBOURS]
+            batch = [each for each in changes[best] if each not in self.chosen][:_CHANGES]
+            if not batch:
+                exhausted.add(best)
+                continue
+            self.on_progress(f"{len(self.chosen)} placements simulated")
+            self.simulate(batch)

@@ -1,0 +1,151 @@
+"""Cluster and models as the planners see them, and back: groups as engine profiles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from math import floor
+
+from backends.engine import profiles
+from backends.engine.hardware import FP8, HARDWARE, QUANTIZATIONS
+from backends.engine.models import MODELS
+from benchmarks.planning.files import ClusterConfig, PlannedModelConfig, PoolConfig
+from benchmarks.planning.unlike import UnlikeGroup, unlike_group
+from policies.placement.candidates import every_shape
+from policies.placement.types import Cluster, GpuKind, Limits, Model, Pool, Precision, Shape
+from router.core.profile import EngineProfile
+
+#: The largest degrees that have engine profiles.
+LIMITS = Limits(tensor=max(profiles.TENSOR_DEGREES), pipeline=max(profiles.PIPELINE_DEGREES))
+_GB = 1e9
+
+
+@dataclass(frozen=True)
+class PlanningProblem:
+    """`longest_tokens`: prompt and answer together of the longest request of each model, by name; the KV cache holds it.
+    Every model takes its GPUs for itself: the simulator batches one model an instance."""
+
+    cluster_config: ClusterConfig
+    model_configs: tuple[PlannedModelConfig, ...]
+    longest_tokens: Mapping[str, int]
+    unlike: tuple[UnlikeGroup, ...] = ()
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        """The pools; each group of unlike GPUs is one GPU of a pool of its own, and its GPUs are in no other."""
+        pools = [
+            Pool(_kind(pool), left, pool.node_gpus)
+            for pool in self.cluster_config.pools
+            if (left := self.gpus_left(pool))
+        ]
+        return Cluster((*pools, *(Pool(self.kind_of(group), 1, 1) for group in self.unlike)))
+
+    def gpus_left(self, pool: PoolConfig) -> int:
+        """A pool's GPUs beside groups of unlike GPUs: all where these take none, else in whole nodes if they are several."""
+        taken = sum(group.gpus_of(pool) for group in self.unlike)
+        left = pool.gpus - taken
+        return left if not taken or left <= pool.node_gpus else left - left % pool.node_gpus
+
+    def with_unlike_groups(self) -> PlanningProblem:
+        """This problem with a group of unlike GPUs for each model that fits no equal ones, where one holds it."""
+        problem = self
+        for place, config in enumerate(self.model_configs):
+            if is_gguf(config) or any(
+                self.profile(place, shape) is not None
+                for pool in self.cluster.pools
+                for shape in every_shape(pool, LIMITS)
+            ):
+                continue
+            left = [
+                pool.model_copy(update={"gpus": gpus})
+                for pool in self.cluster_config.pools
+                if (gpus := problem.gpus_left(pool))
+            ]
+            group = unlike_group(left, config, _suffix(config), self._held_tokens(config))
+            if group is not None:
+                problem = replace(problem, unlike=(*problem.unlike, group))
+        return problem
+
+    def kind_of(self, group: UnlikeGroup) -> GpuKind:
+        """A group of unlike GPUs as one GPU."""
+        pools = {pool.gpu: pool for pool in self.cluster_config.pools}
+        prices = [
+            stage.gpus * price
+            for stage in group.stages
+            if (price := pools[stage.hardware.name].usd_per_hour) is not None
+        ]
+        return GpuKind(
+            group.name,
+            sum(stage.gpus * profiles.budget_bytes(stage.hardware) for stage in group.stages) / _GB,
+            min(stage.hardware.compute_capability for stage in group.stages),
+            sum(prices) if prices else None,
+            max_tensor=1,
+        )
+
+    def _held_tokens(self, config: PlannedModelConfig) -> int:
+        return max(profiles.MIN_CONTEXT_TOKENS, self.longest_tokens.get(config.name, 0))
+
+    @cached_property
+    def models(self) -> tuple[Model, ...]:
+        return tuple(self._model(config) for config in self.model_configs)
+
+    def profile_name(self, model: int, shape: Shape) -> str:
+        config = self.model_configs[model]
+        return profiles.name_of(_profiled(config), shape.kind.name, shape.tensor, shape.pipeline)
+
+    def profile(self, model: int, shape: Shape) -> EngineProfile | None:
+        """None where there is none."""
+        return profiles.find(self.profile_name(model, shape))
+
+    def seats(self, model: int, profile: EngineProfile) -> int:
+        """The most sequences that decode at once."""
+        return profile.seats(fixed_slots=is_gguf(self.model_configs[model]))
+
+    def _model(self, config: PlannedModelConfig) -> Model:
+        spec = MODELS[config.name]
+        held = self._held_tokens(config)
+        gguf = is_gguf(config)
+        shapes = [
+            (tensor, pipeline)
+            for tensor, pipeline in product(profiles.TENSOR_DEGREES, profiles.PIPELINE_DEGREES)
+            if tensor * pipeline <= (1 if gguf else profiles.MOST_GPUS)
+        ]
+        return Model(
+            config.name,
+            weights_gb=profiles.bytes_of(spec, _suffix(config)) / _GB,
+            kv_gb=spec.kv_bytes_per_token() * held / _GB,
+            layers=spec.layers,
+            precision=Precision.GGUF if gguf else Precision(config.weights),
+            alone=True,
+            shapes=frozenset(
+                [(pool.gpu, *shape) for pool in self.cluster_config.pools for shape in shapes]
+                + [(group.name, 1, 1) for group in self.unlike if group.model == config.name]
+            ),
+        )
+
+
+def is_gguf(config: PlannedModelConfig) -> bool:
+    """Whether Ollama serves it."""
+    return config.weights in QUANTIZATIONS
+
+
+def _suffix(config: PlannedModelConfig) -> str | None:
+    return config.weights if is_gguf(config) or config.weights == FP8 else None
+
+
+def _profiled(config: PlannedModelConfig) -> str:
+    suffix = _suffix(config)
+    return config.name if suffix is None else f"{config.name}-{suffix}"
+
+
+def _kind(pool: PoolConfig) -> GpuKind:
+    hardware = HARDWARE[pool.gpu]
+    return GpuKind(
+        pool.gpu,
+        floor(10 * profiles.budget_bytes(hardware) / _GB) / 10,
+        hardware.compute_capability,
+        pool.usd_per_hour,
+        max_tensor=pool.node_gpus,
+    )

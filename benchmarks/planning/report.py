@@ -1,0 +1,183 @@
+"""A plan as data, and as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from backends.engine import profiles
+from backends.engine.models import MODELS
+from benchmarks.planning.planner import Plan
+from benchmarks.planning.problem import PlanningProblem
+from benchmarks.planning.unlike import UnlikeGroup
+from benchmarks.terminal import aligned
+from policies.placement.memory import gb_per_gpu
+from policies.placement.types import Group, Placement, Shape
+
+
+def plan_data(problem: PlanningProblem, plan: Plan) -> dict[str, Any]:
+    """One plan: what it costs, its score, and its groups."""
+    return {
+        "usd_per_hour": plan.usd_per_hour if problem.cluster_config.has_prices else None,
+        "gpus": sum(_gpus(problem, group) for group in plan.placement),
+        "multiple": plan.multiple,
+        **asdict(plan.score),
+        "groups": [group_data(problem, group, gpus) for group, gpus in laid_out(problem, plan.placement)],
+    }
+
+
+def group_data(problem: PlanningProblem, group: Group, gpus: Sequence[int]) -> dict[str, Any]:
+    """One group. `gpus` are places in its pool; memory is decimal gigabytes of each GPU."""
+    (model,) = group.models
+    shape = group.shape
+    spec = problem.models[model]
+    weights_gb = gb_per_gpu(spec, shape) * spec.weights_gb / spec.gb
+    profile = problem.profile(model, shape)
+    kv_tokens = 0 if profile is None else profile.kv_capacity_tokens
+    unlike = next((each for each in problem.unlike if each.name == shape.kind.name), None)
+    if unlike is not None:
+        return _unlike_data(problem, model, unlike, kv_tokens) | {"usd_per_hour": shape.usd_per_hour}
+    return {
+        "models": [spec.name],
+        "weights": problem.model_configs[model].weights,
+        "gpu": shape.kind.name,
+        "gpus": list(gpus),
+        "tensor": shape.tensor,
+        "pipeline": shape.pipeline,
+        "profile": problem.profile_name(model, shape),
+        "weights_gb_per_gpu": round(weights_gb, 2),
+        "kv_cache_gb_per_gpu": round(_kv_gb_per_gpu(problem, model, shape, kv_tokens), 2),
+        "kv_cache_tokens": kv_tokens,
+        "usd_per_hour": shape.usd_per_hour,
+    }
+
+
+def _unlike_data(problem: PlanningProblem, model: int, group: UnlikeGroup, kv_tokens: int) -> dict[str, Any]:
+    """A group of unlike GPUs: `stages` in order, each with its GPUs and its layers."""
+    spec = MODELS[group.model]
+    stages: list[dict[str, Any]] = []
+    taken = {pool.gpu: problem.gpus_left(pool) for pool in problem.cluster_config.pools}
+    for stage in group.stages:
+        gpu, share = stage.hardware.name, stage.layers / spec.layers
+        kv_bytes = kv_tokens * spec.kv_bytes_per_token(stage.gpus) * share
+        stages.append(
+            {
+                "gpu": gpu,
+                "gpus": list(range(taken[gpu], taken[gpu] + stage.gpus)),
+                "layers": stage.layers,
+                "weights_gb_per_gpu": round(problem.models[model].weights_gb * share / stage.gpus, 2),
+                "kv_cache_gb_per_gpu": round(kv_bytes / 1e9, 2),
+            }
+        )
+        taken[gpu] += stage.gpus
+    return {
+        "models": [group.model],
+        "weights": problem.model_configs[model].weights,
+        "gpu": group.name,
+        "stages": stages,
+        "profile": problem.profile_name(model, Shape(problem.kind_of(group))),
+        "weights_gb_per_gpu": max(stage["weights_gb_per_gpu"] for stage in stages),
+        "kv_cache_gb_per_gpu": max(stage["kv_cache_gb_per_gpu"] for stage in stages),
+        "kv_cache_tokens": kv_tokens,
+    }
+
+
+def _gpus(problem: PlanningProblem, group: Group) -> int:
+    return profiles.gpus_of(problem.profile_name(group.models[0], group.shape))
+
+
+def laid_out(problem: PlanningProblem, placement: Placement) -> list[tuple[Group, range]]:
+    """Each group with its GPUs, as places in its pool. Large groups come first, so that none crosses a node that it does
+    not fill."""
+    found = []
+    for pool in problem.cluster.pools:
+        first = 0
+        own = [group for group in placement if group.shape.kind == pool.kind]
+        for group in sorted(own, key=lambda each: (-each.shape.gpus, each.models)):
+            found.append((group, range(first, first + group.shape.gpus)))
+            first += group.shape.gpus
+    return found
+
+
+def _kv_gb_per_gpu(problem: PlanningProblem, model: int, shape: Shape, tokens: int) -> float:
+    spec = MODELS[problem.model_configs[model].name]
+    largest = -(-spec.layers // shape.pipeline) / spec.layers
+    return tokens * spec.kv_bytes_per_token(shape.tensor) * largest / 1e9
+
+
+def table(data: dict[str, Any]) -> list[str]:
+    """The ranked plans, the groups of the first, and what changes of the cluster would give."""
+    heading: tuple[str, ...] = (
+        "plan",
+        "attainment",
+        "interval",
+        "ttft p95",
+        "GPUs",
+        "USD/h",
+        "load",
+        "groups",
+    )
+    rows = [_row(str(place), plan) for place, plan in enumerate(data["plans"], start=1)]
+    if data["present"]:
+        rows.append(_row("present", data["present"]))
+    rows += [_row(each["change"], each) for each in data["what_if"] if "infeasible" not in each]
+    if data["objective"] != "throughput":
+        heading, rows = heading[:6] + heading[7:], [row[:6] + row[7:] for row in rows]
+    groups = [
+        ("plan 1", "gpu", "tensor x pipeline", "weights GB", "KV GB", "KV tokens", "USD/h"),
+        *map(_group_row, data["plans"][0]["groups"]),
+    ]
+    return [
+        f"attainment under the policy {data['policy']}, with the 95 % interval of another draw of the requests",
+        _bound_in_words(data),
+        "",
+        *aligned([heading, *rows]),
+        *(f"{each['change']}: {each['infeasible']}" for each in data["what_if"] if "infeasible" in each),
+        "",
+        *aligned(groups),
+    ]
+
+
+def _row(name: str, plan: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        name,
+        f"{plan['attainment']:.1%}",
+        f"{plan['low']:.1%} to {plan['high']:.1%}",
+        "" if plan["ttft_s_p95"] is None else f"{plan['ttft_s_p95']:.2f} s",
+        str(plan.get("gpus", "")),
+        "" if plan["usd_per_hour"] is None else f"{plan['usd_per_hour']:.2f}",
+        f"x {plan['multiple']:.2f}",
+        _in_words(plan.get("groups", ())),
+    )
+
+
+def _bound_in_words(data: dict[str, Any]) -> str:
+    ((measure, value),) = data["bound"].items()
+    if measure == "multiple":
+        load = "any load" if value is None else f"more than {value:.2f} times the load"
+        return f"bound: no placement keeps {data['target']:.0%} at {load}"
+    if measure == "usd_per_hour":
+        price = "no price" if value is None else f"less than {value:.2f} USD an hour"
+        return f"bound: no placement keeps {data['target']:.0%} for {price}"
+    return f"bound: no placement attains more than {value:.1%}"
+
+
+def _group_row(group: dict[str, Any]) -> tuple[str, ...]:
+    unlike = "stages" in group
+    return (
+        ", ".join(group["models"]),
+        group["gpu"] if unlike else f"{len(group['gpus'])} x {group['gpu']}",
+        f"{len(group['stages'])} unlike stages" if unlike else f"{group['tensor']} x {group['pipeline']}",
+        f"{group['weights_gb_per_gpu']:.1f}",
+        f"{group['kv_cache_gb_per_gpu']:.1f}",
+        str(group["kv_cache_tokens"]),
+        f"{group['usd_per_hour']:.2f}",
+    )
+
+
+def _in_words(groups: Sequence[dict[str, Any]]) -> str:
+    counts: dict[str, int] = {}
+    for group in groups:
+        counts[group["profile"]] = counts.get(group["profile"], 0) + 1
+    return ", ".join(f"{count} x {name}" for name, count in counts.items())

@@ -1,0 +1,119 @@
+"""Plans for the cluster as it is, and for what it may become."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from benchmarks.compare.pool import Processes
+from benchmarks.planning.estimate import Estimate
+from benchmarks.planning.files import ClusterConfig
+from benchmarks.planning.fleet import fleet_data
+from benchmarks.planning.inputs import PlanningInputs
+from benchmarks.planning.planner import OnProgress, Plan, Planner
+from benchmarks.planning.problem import LIMITS, PlanningProblem
+from benchmarks.planning.records import present
+from benchmarks.planning.report import plan_data
+from benchmarks.planning.scoring import DrawnDemand, Scorer
+from benchmarks.planning.search import CandidateSearch, PlanningAims
+from benchmarks.planning.throughput import ThroughputPlanner
+from benchmarks.planning.what_if import changed
+from policies.placement.feasibility import obstacles
+
+
+class Infeasible(Exception):
+    """No placement is possible; the reasons, one line each."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """`aims` are those of the cluster as it is. `time_s` is for each cluster."""
+
+    inputs: PlanningInputs
+    aims: PlanningAims
+    draws: DrawnDemand
+    processes: Processes
+    time_s: float
+    seed: int
+    on_progress: OnProgress
+
+    def run(self, changes: Sequence[str]) -> tuple[dict[str, Any], Mapping[str, Any]]:
+        """The result as data, and the fleet file of the best plan. Raises Infeasible and WorkloadError."""
+        inputs = self.inputs
+        clusters = {change: changed(inputs.cluster, change) for change in changes}
+        planner = self._planner(inputs.cluster)
+        plans = planner.plans()
+        problem = planner.search.estimate.problem
+        if not plans:
+            raise Infeasible(
+                f"no placement of all models costs at most {self.aims.budget_usd_per_hour:g} USD an hour"
+            )
+        data = {
+            "headway_plan": 1,
+            "objective": self.aims.objective,
+            "target": self.aims.target,
+            "policy": inputs.policy,
+            "budget_usd_per_hour": self.aims.budget_usd_per_hour,
+            "workload": inputs.demand.header.as_dict(),
+            "cluster": inputs.cluster.model_dump(mode="json"),
+            "bound": self._bound(planner.search.estimate),
+            "simulations": planner.scorer.simulations,
+            "plans": [plan_data(problem, plan) for plan in plans],
+            "present": self._present(planner, plans[0]),
+            "what_if": [self._what_if(change, cluster, plans[0]) for change, cluster in clusters.items()],
+        }
+        return data, fleet_data(problem, plans[0].placement, inputs.base)
+
+    def _planner(self, cluster: ClusterConfig) -> Planner:
+        inputs = self.inputs
+        problem = PlanningProblem(cluster, inputs.models, inputs.longest_tokens).with_unlike_groups()
+        found = obstacles(problem.models, problem.cluster, LIMITS)
+        if found:
+            raise Infeasible("\n  ".join(["no placement is possible", *map(str, found)]))
+        estimate = Estimate(problem, inputs.requests)
+        scorer = Scorer(problem, self.draws, inputs.policy, inputs.slo, inputs.base, self.processes)
+        placement = None if inputs.fleet is None else present(problem, inputs.fleet)
+        search = CandidateSearch(estimate, self.aims, self.seed)
+        known = [] if placement is None else [placement]
+        common = (search, scorer, self.aims, self.time_s, self.seed, known, self.on_progress)
+        if self.aims.objective == "throughput":
+            return ThroughputPlanner(*common, bound=estimate.bound().multiple(self.aims.target) or 1.0)
+        return Planner(*common)
+
+    def _bound(self, estimate: Estimate) -> dict[str, float | None]:
+        bound, target = estimate.bound(), self.aims.target
+        if self.aims.objective == "throughput":
+            return {"multiple": bound.multiple(target)}
+        if self.aims.objective == "cost":
+            return {"usd_per_hour": bound.usd(target)}
+        return {"attainment": bound.attainment()}
+
+    def _present(self, planner: Planner, best: Plan) -> dict[str, Any] | None:
+        """The score of the fleet as it runs, on the draws that scored the plans."""
+        fleet = self.inputs.fleet
+        if fleet is None or not fleet.instances:
+            return None
+        seeds = range(self.seed + 1, self.seed + 1 + best.score.draws)
+        (score,) = planner.scorer.fleet_scores([fleet], seeds, best.multiple)
+        prices = [each.usd_per_hour for each in fleet.instances]
+        usd = None if None in prices else sum(price or 0.0 for price in prices)
+        return {"usd_per_hour": usd, "multiple": best.multiple, **asdict(score)}
+
+    def _what_if(self, change: str, cluster: ClusterConfig, best: Plan) -> dict[str, Any]:
+        """The best plan of a changed cluster, and its difference to the best one of the cluster as it is."""
+        try:
+            planner = self._planner(cluster)
+        except Infeasible as error:
+            return {"change": change, "infeasible": str(error)}
+        plans = planner.plans()
+        if not plans:
+            return {"change": change, "infeasible": "every placement is over the budget"}
+        plan = plans[0]
+        return {
+            "change": change,
+            **plan_data(planner.search.estimate.problem, plan),
+            "more_attainment": plan.score.attainment - best.score.attainment,
+            "more_usd_per_hour": plan.usd_per_hour - best.usd_per_hour,
+            "more_multiple": plan.multiple - best.multiple,
+        }

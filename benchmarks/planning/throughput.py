@@ -1,0 +1,102 @@
+"""The objective throughput: the largest multiple of the requests that keeps the target.
+
+A placement that does not keep the target at a little more than the best multiple so far costs one simulation. Only one
+that does is searched for its own largest multiple.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from math import sqrt
+
+from benchmarks.planning.planner import Plan, Planner
+from benchmarks.planning.scoring import Score
+from policies.placement.types import Placement
+
+#: The largest multiple is found to this factor, and a better placement has to beat the best by it.
+_NEAR = 1.04
+#: Steps down and up while one side of the largest multiple is unknown, and how often.
+_DOWN, _UP, _STEPS = 0.6, 1.3, 12
+#: Loads for which candidates are searched, as shares of the largest multiple that the cluster could ever serve.
+_LOADS = (0.4, 0.6, 0.8)
+#: About the simulations of a draw that the largest multiple of one placement takes.
+_SEARCHED = 5
+
+
+@dataclass(slots=True)
+class ThroughputPlanner(Planner):
+    """`bound`: no placement keeps the target at a larger multiple."""
+
+    bound: float = 1.0
+    best: float = 0.0
+
+    @property
+    def multiple(self) -> float:
+        return self.best or _LOADS[0] * self.bound
+
+    def candidates(self, count: int) -> list[Placement]:
+        found = [self.search.candidates(count, load * self.bound) for load in _LOADS]
+        in_turn = chain.from_iterable(zip_longest(*found))
+        return list(dict.fromkeys(each for each in in_turn if each is not None))[:count]
+
+    def simulate(self, placements: Sequence[Placement]) -> None:
+        waiting = list(placements)
+        if not self.best:
+            self._record(waiting[0], *self._largest(waiting[0], [self.seed], self.multiple))
+            waiting = waiting[1:]
+        multiple = self.best * _NEAR or self.multiple
+        scores = self.scorer.scores(waiting, [self.seed], multiple)
+        for placement, score in zip(waiting, scores, strict=True):
+            self.chosen[placement] = Plan(placement, score, multiple)
+        passed = [each for each in waiting if self._keeps(self.chosen[each].score)]
+        for placement in sorted(passed, key=lambda each: -self.chosen[each].score.attainment)[:2]:
+            self._record(placement, *self._largest(placement, [self.seed], self.best * _NEAR**2))
+
+    def final(self, placements: Sequence[Placement], seeds: Sequence[int]) -> list[Plan]:
+        found = []
+        for placement in placements:
+            multiple, score = self._largest(placement, seeds, self.multiple)
+            found.append(Plan(placement, score, multiple))
+        return found
+
+    def final_simulations(self) -> int:
+        return _SEARCHED * Planner.final_simulations(self)
+
+    def rank(self, plan: Plan) -> tuple[float, ...]:
+        # Of one that does not keep the target it is only known that its multiple is smaller.
+        kept = min(1.0, plan.score.attainment / self.aims.target)
+        return (plan.multiple * kept, -plan.usd_per_hour)
+
+    def _record(self, placement: Placement, multiple: float, score: Score) -> None:
+        self.chosen[placement] = Plan(placement, score, multiple)
+        if self._keeps(score):
+            self.best = max(self.best, multiple)
+
+    def _keeps(self, score: Score) -> bool:
+        return score.attainment >= self.aims.target
+
+    def _largest(self, placement: Placement, seeds: Sequence[int], start: float) -> tuple[float, Score]:
+        """The largest multiple that keeps the target, and the score there; if none does, the least that was tried."""
+        low: tuple[float, Score] | None = None
+        high: tuple[float, Score] | None = None
+        multiple = start
+        for _ in range(_STEPS):
+            (score,) = self.scorer.scores([placement], seeds, multiple)
+            if self._keeps(score):
+                low = multiple, score
+            else:
+                high = multiple, score
+            if low is None:
+                multiple *= _DOWN
+            elif high is None:
+                multiple *= _UP
+            elif high[0] <= low[0] * _NEAR:
+                break
+            else:
+                multiple = sqrt(low[0] * high[0])
+        found = low or high
+        if found is None:
+            raise ValueError("no step")
+        return found

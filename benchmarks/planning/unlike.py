@@ -1,0 +1,113 @@
+"""Groups over unlike GPUs, for models that no group of equal GPUs holds: pipeline stages of unlike kinds, split by layers.
+
+The cheapest choices of stages from two pools are tried, each with its best split of the layers (`unlike_stages`). The group of
+the most steps a second for its price is taken out of the pools; the planner divides what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+
+from backends.engine import profiles
+from backends.engine.hardware import FP8, HARDWARE
+from backends.engine.models import MODELS
+from backends.engine.unlike_stages import EngineStage
+from benchmarks.planning.files import PlannedModelConfig, PoolConfig
+from policies.placement.unlike_stages import split_layers
+from router.core.profile import EngineProfile
+
+#: How many of the cheapest groups that hold the model are compared, and the most stages of one.
+_COMPARED, _MOST_STAGES = 24, 8
+#: The step by which stages and groups are compared: prompt tokens, and sequences that decode after so many tokens each.
+_PROMPT_TOKENS, _SEQUENCES, _CONTEXT_TOKENS = 256, 32, 1500
+
+
+@dataclass(frozen=True, slots=True)
+class UnlikeGroup:
+    """The stages of a model's group."""
+
+    model: str
+    stages: tuple[EngineStage, ...]
+
+    @property
+    def name(self) -> str:
+        """As in a profile's name."""
+        return "+".join(map(str, self.stages))
+
+    def gpus_of(self, pool: PoolConfig) -> int:
+        """How many of a pool's GPUs it takes."""
+        return sum(stage.gpus for stage in self.stages if stage.hardware.name == pool.gpu)
+
+
+def unlike_group(
+    pools: Sequence[PoolConfig], config: PlannedModelConfig, weights: str | None, tokens: int
+) -> UnlikeGroup | None:
+    """The best group of two pools that holds the model and the keys and values of so many tokens; None if there is none."""
+    priced = sorted(_choices(pools), key=lambda choice: choice[0])
+    best: tuple[float, UnlikeGroup] | None = None
+    compared = 0
+    for usd, shapes in priced:
+        group = _split(config, weights, tokens, shapes)
+        found = None if group is None else profiles.find(f"{_profiled(config, weights)}@{group.name}")
+        if group is None or found is None or found.kv_capacity_tokens < tokens:
+            continue
+        speed = 1 / (_step_s(found) * usd)
+        if best is None or speed > best[0]:
+            best = speed, group
+        compared += 1
+        if compared == _COMPARED:
+            break
+    return None if best is None else best[1]
+
+
+def _choices(pools: Sequence[PoolConfig]) -> Iterator[tuple[float, list[tuple[str, int]]]]:
+    """The price (without prices: GPUs) and the kind and degree of each stage, for stages of two pools."""
+    for pair in combinations(pools, 2):
+        options = [
+            [
+                (pool, degree, count)
+                for degree in profiles.TENSOR_DEGREES
+                for count in profiles.PIPELINE_DEGREES
+                if degree <= pool.node_gpus and degree * count <= pool.gpus
+            ]
+            for pool in pair
+        ]
+        for chosen in product(*options):
+            if sum(count for _, _, count in chosen) <= _MOST_STAGES:
+                usd = sum(
+                    degree * count * (1.0 if pool.usd_per_hour is None else pool.usd_per_hour)
+                    for pool, degree, count in chosen
+                )
+                yield usd, [(pool.gpu, degree) for pool, degree, count in chosen for _ in range(count)]
+
+
+def _split(
+    config: PlannedModelConfig, weights: str | None, tokens: int, shapes: Sequence[tuple[str, int]]
+) -> UnlikeGroup | None:
+    model = MODELS[config.name]
+    if weights == FP8 and not all(HARDWARE[gpu].runs_fp8 for gpu, _ in shapes):
+        return None
+    most = [profiles.most_layers(model, HARDWARE[gpu], degree, weights, tokens) for gpu, degree in shapes]
+    if sum(most) < model.layers:
+        return None
+    times = []
+    for (gpu, degree), layers in zip(shapes, most, strict=True):
+        layer_s = _step_s(profiles.whole_profile(model, HARDWARE[gpu], degree, weights)) / model.layers
+        times.append([layer_s * held for held in range(1, layers + 1)])
+    split = split_layers(model.layers, times)
+    if split is None:
+        return None
+    stages = (
+        EngineStage(HARDWARE[gpu], degree, held) for (gpu, degree), held in zip(shapes, split, strict=True)
+    )
+    return UnlikeGroup(config.name, tuple(stages))
+
+
+def _step_s(profile: EngineProfile) -> float:
+    return profile.step_s(_PROMPT_TOKENS, _SEQUENCES, _SEQUENCES * _CONTEXT_TOKENS)
+
+
+def _profiled(config: PlannedModelConfig, weights: str | None) -> str:
+    return config.name if weights is None else f"{config.name}-{weights}"

@@ -1,0 +1,47 @@
+"""What no placement exceeds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.planning.bound import GpuSeconds, GpuTime
+
+
+def busy(total: float, prompt: float = 0.0) -> GpuSeconds:
+    return GpuSeconds(prompt, total)
+
+
+#: Two kinds of request, 100 of each; the second runs on the second kind of GPU only. One GPU of the first kind and two of
+#: the second, for 9 s and one more until the last answer is due.
+TIME = GpuTime(
+    [100, 100],
+    [[busy(0.1), busy(0.2)], [None, busy(0.4)]],
+    [1, 2],
+    [1.0, 3.0],
+    9.0,
+    GpuSeconds(0.5, 1.0),
+)
+
+
+def test_bounds_of_a_cluster_by_hand() -> None:
+    # The first GPU serves the first kind (10 s), the others 50 of the second (20 s).
+    assert TIME.attainment() == pytest.approx(150 / 200)
+    # 100 requests, all of the first kind: 50 take 5 s of the first GPU, 50 more 10 s of the two others. So they may come in
+    # 4 s instead of 9, and end one second later.
+    assert TIME.multiple(0.5) == pytest.approx(9 / 4)
+    # 90 of the first kind, at 0.1 s: 9 s of 10 of the cheaper GPU.
+    assert TIME.usd(0.45) == pytest.approx(0.9)
+    assert TIME.usd(0.9) is None
+
+
+def test_prompts_are_due_before_answers() -> None:
+    early = replace(TIME, busy=[[busy(0.1, 0.19), busy(0.2, 0.38)], [None, busy(0.4)]])
+    # 9.5 s of the first GPU take 50 prompts, 19 s of the others 50 more; then 1 s is left for 2 of the second kind.
+    assert early.attainment() < TIME.attainment()
+
+
+def test_no_work_bounds_no_load() -> None:
+    assert replace(TIME, requests=[0, 0]).multiple(0.95) is None
+    assert replace(TIME, requests=[0, 0]).attainment() == 1.0

@@ -1,0 +1,139 @@
+"""Cluster, models and requests of a fleet that runs, from its file and its records."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import orjson
+import pytest
+
+from benchmarks.planning.problem import PlanningProblem
+from benchmarks.planning.records import cluster_of, models_of, present, recorded_requests
+from benchmarks.workloads.format import WorkloadError
+from router import cli
+from router.config import FleetConfig, load, loads
+from router.store.queries import Store
+from router.store.records import RequestRecord
+
+FLEET = """
+store: {{url: "sqlite+aiosqlite:///{store}"}}
+defaults: {{policy: least_load}}
+models: [{{name: llama-3.2-1b, aliases: [small]}}, {{name: llama-3.2-3b}}]
+instances:
+  - {{name: a, kind: vllm, url: "http://a", hardware: 2xl4, usd_per_hour: 1.4, serves: {{llama-3.2-3b: x}}}}
+  - {{name: b, kind: vllm, url: "http://b", hardware: l4, usd_per_hour: 0.7, serves: {{llama-3.2-1b: {{name: y, quantization: fp8}}}}}}
+"""
+NOON = 1_700_000_000.0
+
+
+def keep(path: Path, records: list[RequestRecord]) -> None:
+    async def put() -> None:
+        store = await Store.open(f"sqlite+aiosqlite:///{path}")
+        try:
+            for each in records:
+                store.writer.arrived()
+                store.writer.put(each)
+        finally:
+            await store.close()
+
+    asyncio.run(put())
+
+
+def record(number: int, model: str, **fields: object) -> RequestRecord:
+    made = RequestRecord(
+        id=f"r{number:03}",
+        received_at=NOON + number / 2,
+        model_requested=model,
+        prompt_tokens=400,
+        output_tokens=60,
+        slo_ttft_s=1.5,
+        arrived_at=1.0,
+    )
+    for name, value in fields.items():
+        setattr(made, name, value)
+    return made
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    path = tmp_path / "h.db"
+    records = [record(n, ("small", "llama-3.2-3b", "auto")[n % 3]) for n in range(60)]
+    keep(path, [*records, record(60, "auto", output_tokens=None), record(61, "auto", prompt_tokens=None)])
+    return path
+
+
+@pytest.fixture
+def fleet(store: Path) -> FleetConfig:
+    return loads(FLEET.format(store=store))
+
+
+def test_requests_are_those_of_the_records(store: Path, fleet: FleetConfig) -> None:
+    header, requests = recorded_requests(f"sqlite+aiosqlite:///{store}", fleet, 100)
+    assert len(requests) == 61
+    assert [each.arrival_s for each in requests[:3]] == [0.0, 0.5, 1.0]
+    assert [(each.routing or {}).get("models") for each in requests[:3]] == [
+        ["llama-3.2-1b"],
+        ["llama-3.2-3b"],
+        None,
+    ]
+    assert requests[0].routing is not None
+    assert requests[0].routing["slo"] == {"ttft_ms": 1500.0}
+    # Without an answer: the median of the others.
+    assert requests[60].output_tokens == 60
+    assert header.details == {"left_out_without_prompt_tokens": 1, "without_an_answer": 1}
+
+
+def test_the_last_requests_count(store: Path, fleet: FleetConfig) -> None:
+    _, requests = recorded_requests(f"sqlite+aiosqlite:///{store}", fleet, 12)
+    assert [each.id for each in requests] == [f"r{number:03}" for number in range(50, 61)]
+
+
+def test_a_store_without_answers(tmp_path: Path, fleet: FleetConfig) -> None:
+    keep(tmp_path / "empty.db", [])
+    with pytest.raises(WorkloadError, match="no requests with an answer"):
+        recorded_requests(f"sqlite+aiosqlite:///{tmp_path / 'empty.db'}", fleet, 12)
+
+
+def test_cluster_and_models_of_a_fleet_file(fleet: FleetConfig) -> None:
+    (pool,) = cluster_of(fleet).pools
+    assert (pool.gpu, pool.gpus, pool.node_gpus, pool.usd_per_hour) == ("l4", 3, 2, pytest.approx(0.7))
+    models = models_of(fleet).models
+    assert [(each.name, each.weights) for each in models] == [
+        ("llama-3.2-1b", "fp8"),
+        ("llama-3.2-3b", "fp16"),
+    ]
+    problem = PlanningProblem(cluster_of(fleet), models, {})
+    placement = present(problem, fleet)
+    assert placement is not None
+    assert [(str(group.shape), group.models) for group in placement] == [
+        ("l4 tp1 pp1", (0,)),
+        ("l4 tp2 pp1", (1,)),
+    ]
+
+
+def test_hardware_without_profiles_needs_a_cluster_file(fleet: FleetConfig) -> None:
+    text = FLEET.format(store="x.db").replace("hardware: 2xl4", "hardware: tpu")
+    with pytest.raises(WorkloadError, match="instance a: no engine profiles for tpu; give --cluster"):
+        cluster_of(loads(text))
+
+
+def test_one_command_plans_from_records(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "fleet.yaml").write_text(FLEET.format(store=store))
+    out = tmp_path / "plan"
+    line = ["plan", "--config", str(tmp_path / "fleet.yaml"), "--from-store", "--time-s", "1", "--jobs", "1"]
+    assert cli.main([*line, "--what-if=-1xl4", "--what-if=-2xl4", "--out", str(out), "--json"]) == 0
+    data = orjson.loads(capsys.readouterr().out)
+    assert data["policy"] == "least_load"
+    assert data["present"]["usd_per_hour"] == pytest.approx(2.1)
+    best = data["plans"][0]
+    assert best["attainment"] >= data["present"]["attainment"] - 0.001
+    fewer, none = data["what_if"]
+    assert fewer["usd_per_hour"] <= 1.4 + 1e-9
+    assert fewer["more_usd_per_hour"] == pytest.approx(fewer["usd_per_hour"] - best["usd_per_hour"])
+    assert "infeasible" in none
+    config = load(out / "fleet.yaml")
+    assert config.store.url == f"sqlite+aiosqlite:///{store}"
+    assert config.model("small") is not None

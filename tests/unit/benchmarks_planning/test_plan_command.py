@@ -1,0 +1,195 @@
+"""`headway plan` from files to a fleet file, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from backends.engine import profile
+from benchmarks.simulator import open_fleet
+from router import cli
+from router.config import load
+
+CLUSTER = "pools:\n  - {gpu: l4, gpus: 2, node_gpus: 2, usd_per_hour: 0.7}\n"
+MODELS = "models: [{name: llama-3.2-1b}, {name: llama-3.2-3b}]\n"
+SLO = ("--slo", "ttft_ms=1500,tpot_ms=80")
+BRIEF = ("--limit", "60", "--time-s", "1", "--jobs", "1")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[str, ...]:
+    (tmp_path / "cluster.yaml").write_text(CLUSTER)
+    (tmp_path / "models.yaml").write_text(MODELS)
+    return "--cluster", str(tmp_path / "cluster.yaml"), "--models", str(tmp_path / "models.yaml")
+
+
+def refused(capsys: pytest.CaptureFixture[str], line: list[str], status: int = 2) -> str:
+    assert cli.main(["plan", *line]) == status
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err
+
+
+def test_a_plan_from_rates_to_a_fleet_file(
+    files: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "plan"
+    rates = ("--rates", "llama-3.2-1b=1,llama-3.2-3b=0.5")
+    assert cli.main(["plan", *files, *rates, *SLO, *BRIEF, "--out", str(out), "--json"]) == 0
+    data = orjson.loads(capsys.readouterr().out)
+    assert data == orjson.loads((out / "plan.json").read_bytes())
+    best = data["plans"][0]
+    assert {model for group in best["groups"] for model in group["models"]} == {
+        "llama-3.2-1b",
+        "llama-3.2-3b",
+    }
+    assert best["usd_per_hour"] == pytest.approx(1.4)
+    assert best["low"] <= best["attainment"] <= best["high"] <= 1
+    assert best["attainment"] > 0.9
+    assert data["bound"] == {"attainment": 1.0}
+    config = load(out / "fleet.yaml")
+    assert open_fleet(config).names == [each.name for each in config.instances]
+    assert [each.profile for each in config.instances] == [group["profile"] for group in best["groups"]]
+    assert config.defaults.policy == "latency"
+
+
+def test_a_workload_file_is_planned_too(
+    files: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workload = str(tmp_path / "w.jsonl")
+    built = ["workload", "build", "poisson", "--rate", "2", "--limit", "60", "--out", workload, *SLO]
+    assert cli.main(built) == 0
+    capsys.readouterr()
+    assert cli.main(["plan", *files, "--workload", workload, *BRIEF]) == 0
+    shown = capsys.readouterr().out
+    assert "bound: no placement attains more than 100.0%" in shown
+    assert "llama-3.2-1b" in shown
+
+
+@pytest.mark.parametrize(
+    ("models", "limit"),
+    [
+        ("models: [{name: llama-3.1-70b}]", "needs 71.4 GB of each GPU in a group of 2, l4 has 19.7"),
+        ("models: [{name: llama-3.2-1b, weights: bf16}]", "bf16 needs compute capability 8.0, t4 has 7.5"),
+    ],
+)
+def test_the_infeasible_is_explained(
+    files: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str], models: str, limit: str
+) -> None:
+    (tmp_path / "models.yaml").write_text(models)
+    if "bf16" in models:
+        (tmp_path / "cluster.yaml").write_text("pools: [{gpu: t4, gpus: 1}]")
+    name = models.partition("name: ")[2].partition("}")[0].partition(",")[0]
+    said = refused(capsys, [*files, "--rates", f"{name}=1", *SLO, *BRIEF], status=1)
+    assert limit in said
+    assert "enough would be" in said
+
+
+def test_a_budget_that_is_too_small(files: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    line = [*files, "--rates", "llama-3.2-1b=1", *SLO, *BRIEF, "--budget-usd-per-hour", "0.7"]
+    said = refused(capsys, line, status=1)
+    assert said == "headway plan: no placement of all models costs at most 0.7 USD an hour\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (["--rates", "gpt=1", *SLO], "--rates: unknown model 'gpt' (known: llama-3.2-1b, llama-3.2-3b)"),
+        (["--rates", "llama-3.2-1b=0", *SLO], "--rates: llama-3.2-1b=0 is not above 0"),
+        ([*SLO], "give one of --workload, --rates, --from-store and --batch"),
+        (["--rates", "llama-3.2-1b=1"], "no request has an SLO: give --slo"),
+        (["--rates", "llama-3.2-1b=1", "--policy", "best"], "unknown policy 'best'"),
+        (["--rates", "llama-3.2-1b=1", "--target", "2"], "--target: must be at most 1"),
+    ],
+)
+def test_bad_input_is_one_line(
+    files: tuple[str, ...], capsys: pytest.CaptureFixture[str], line: list[str], message: str
+) -> None:
+    said = refused(capsys, [*files, *line])
+    assert said.count("\n") == 1
+    assert message in said
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("pools: [{gpu: b200, gpus: 1}]", "pools[0].gpu: has no engine profiles; known: a100-80g"),
+        (
+            "pools: [{gpu: l4, gpus: 1, node_gpus: 3}]",
+            "pools[0].node_gpus: must be 1, 2, 4, 8 or 16 (given: 3)",
+        ),
+        ("pools: [{gpu: l4, gpus: 1}, {gpu: l4, gpus: 2}]", "two pools differ in their number of GPUs only"),
+        (
+            "pools: [{gpu: l4, gpus: 1, usd_per_hour: 1.0}, {gpu: t4, gpus: 2}]",
+            "give it for all pools, or for none",
+        ),
+        ("pools: []", "pools"),
+    ],
+)
+def test_a_wrong_cluster_file(
+    files: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
+) -> None:
+    (tmp_path / "cluster.yaml").write_text(text)
+    assert message in refused(capsys, [*files, "--rates", "llama-3.2-1b=1", *SLO])
+
+
+def test_a_batch_gets_unlike_groups_and_a_fleet_file_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = batch_files(tmp_path, "{gpu: a100-80g, gpus: 16, node_gpus: 8}", [100_000, *[500] * 400])
+    assert cli.main(["plan", *line, "--out", str(tmp_path / "plan"), "--json"]) == 0
+    data = orjson.loads(capsys.readouterr().out)
+    assert data == orjson.loads((tmp_path / "plan" / "plan.json").read_bytes())
+    tokens = [each for group in data["groups"] for each in group["tokens"]]
+    assert sorted(tokens) == [500] * 400 + [100_000]
+    assert {group["tensor"] for group in data["groups"]} == {1, 8}
+    assert data["bound_s"] <= data["makespan_s"] < min(each["makespan_s"] for each in data["equal_groups"])
+    config = load(tmp_path / "plan" / "fleet.yaml")
+    assert len(config.instances) == len(data["groups"])
+    assert config.defaults.policy == "length_groups"
+
+    assert cli.main(["plan", *line]) == 0
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.startswith("401 prompts of 300000 tokens for llama-3.2-1b on 16 x a100-80g: prefilled in ")
+    assert [row.split()[0] for row in rows if row] == ["tensor", "8", "1", "equal", *["tensor"] * 4]
+
+
+def test_a_prompt_goes_only_where_the_cache_holds_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pool = "{gpu: l4, gpus: 8, node_gpus: 8}"
+    one, two = (profile(f"llama-3.2-1b@{gpus}l4").kv_capacity_tokens for gpus in ("", "2x"))
+    line = batch_files(tmp_path, pool, [one, 100, 100, 100])
+    assert cli.main(["plan", *line, "--json"]) == 0
+    data = orjson.loads(capsys.readouterr().out)
+    assert one < two
+    assert all(group["tensor"] > 1 for group in data["groups"] if one in group["tokens"])
+    assert [each["tensor"] for each in data["equal_groups"]] == [2, 4, 8]
+
+
+@pytest.mark.parametrize(
+    ("pools", "tokens", "message"),
+    [
+        ("{gpu: l4, gpus: 1}, {gpu: t4, gpus: 1}", [100], "--batch is for one model and one pool of GPUs"),
+        ("{gpu: l4, gpus: 1}", [10**8], "no group of 1 x l4 holds llama-3.2-1b and 100000000 tokens"),
+        ("{gpu: l4, gpus: 1}", [], "tokens"),
+        ("{gpu: l4, gpus: 1}", [0], "tokens"),
+    ],
+)
+def test_a_batch_that_cannot_be_planned_is_refused(
+    pools: str, tokens: list[int], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in refused(capsys, list(batch_files(tmp_path, pools, tokens)))
+
+
+def batch_files(folder: Path, pools: str, tokens: list[int]) -> tuple[str, ...]:
+    files = {
+        "cluster": f"pools: [{pools}]",
+        "models": "models: [{name: llama-3.2-1b}]",
+        "batch": f"tokens: {tokens}",
+    }
+    for name, text in files.items():
+        (folder / f"{name}.yaml").write_text(text)
+    return tuple(part for name in files for part in (f"--{name}", str(folder / f"{name}.yaml")))

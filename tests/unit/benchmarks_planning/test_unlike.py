@@ -1,0 +1,61 @@
+"""Plans with a group over unlike GPUs, for a model that no group of equal GPUs holds."""
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from backends.engine import profiles
+from backends.engine.hardware import HARDWARE
+from benchmarks.simulator import open_fleet
+from router import cli
+from router.config import load
+from tests.unit.benchmarks_planning.made import problem
+
+LARGE = "llama-3.1-70b"
+
+
+def test_a_model_that_fits_equal_gpus_gets_no_group_of_unlike_ones() -> None:
+    assert problem("4xa100-80g 4xl4", LARGE).with_unlike_groups().unlike == ()
+
+
+def test_a_model_that_fits_nowhere_gets_none() -> None:
+    assert problem("1xt4 1xl4", LARGE).with_unlike_groups().unlike == ()
+
+
+def test_a_model_that_fits_only_together_gets_a_group_and_the_others_what_is_left() -> None:
+    found = problem("1xa100-80g 4xl4 4xt4", f"{LARGE} llama-3.2-1b").with_unlike_groups()
+    (group,) = found.unlike
+    assert sum(stage.layers for stage in group.stages) == 80
+    assert {stage.hardware.name for stage in group.stages} == {"a100-80g", "l4"}
+    profile = profiles.profile(f"{LARGE}@{group.name}")
+    assert profile.kv_capacity_tokens >= 4096
+    left = {pool.kind.name: pool.gpus for pool in found.cluster.pools}
+    assert left == {"t4": 4, group.name: 1}
+    assert (group.name, 1, 1) in (found.models[0].shapes or ())
+    assert (group.name, 1, 1) not in (found.models[1].shapes or ())
+    assert found.cluster.pools[-1].kind.usd_per_hour == sum(stage.gpus for stage in group.stages)
+
+
+def test_the_plan_shows_the_layers_and_its_fleet_file_can_be_served(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "cluster.yaml").write_text(
+        "pools: [{gpu: a100-80g, gpus: 1, node_gpus: 1}, {gpu: l4, gpus: 4, node_gpus: 4}]"
+    )
+    (tmp_path / "models.yaml").write_text(f"models: [{{name: {LARGE}}}]")
+    files = ("--cluster", str(tmp_path / "cluster.yaml"), "--models", str(tmp_path / "models.yaml"))
+    load_of = ("--rates", f"{LARGE}=0.01", "--slo", "ttft_ms=60000,tpot_ms=2000")
+    brief = ("--limit", "20", "--time-s", "0.5", "--jobs", "1", "--out", str(tmp_path / "plan"))
+    assert cli.main(["plan", *files, *load_of, *brief]) == 0
+    assert "unlike stages" in capsys.readouterr().out
+    (group,) = orjson.loads((tmp_path / "plan" / "plan.json").read_bytes())["plans"][0]["groups"]
+    assert sum(stage["layers"] for stage in group["stages"]) == 80
+    for stage in group["stages"]:
+        most_gb = profiles.budget_bytes(HARDWARE[stage["gpu"]]) / 1e9
+        assert stage["weights_gb_per_gpu"] + stage["kv_cache_gb_per_gpu"] <= most_gb + 0.02
+    gpus = [(stage["gpu"], gpu) for stage in group["stages"] for gpu in stage["gpus"]]
+    assert len(set(gpus)) == len(gpus) == 5
+    config = load(tmp_path / "plan" / "fleet.yaml", profiles=profiles.names())
+    assert config.instances[0].profile == group["profile"] == f"{LARGE}@{group['gpu']}"
+    assert open_fleet(config).names == [config.instances[0].name]
