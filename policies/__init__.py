@@ -13,6 +13,7 @@ from policies.eccos_rr import eccos_rr
 from policies.knn_rr import knn_rr
 from policies.latency import LeastLatency
 from policies.least_load import LeastLoad
+from policies.length_groups import LengthGroups
 from policies.llm_router_rr import LLMRouter
 from policies.lmetric import LMetric
 from policies.logistic_rr import logistic_rr
@@ -32,6 +33,7 @@ POLICIES: dict[str, Callable[[PolicySettings], Policy]] = {
     "least_load": lambda settings: LeastLoad(),
     "power_of_two": lambda settings: PowerOfTwo(),
     "lmetric": lambda settings: LMetric(settings.cached_tokens),
+    "length_groups": lambda settings: LengthGroups(settings.epsilon, settings.cached_tokens),
     "price": lambda settings: LeastPrice(),
     "latency": lambda settings: LeastLatency(settings.epsilon, settings.ttft_weight),
     "slo": lambda settings: BestFit(settings.epsilon),

@@ -19,12 +19,12 @@ Block (arXiv 2508.03611). Routing by marginal cost instead of own cost goes back
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from random import Random
 
 from policies.calibration_guard import CalibrationGuard
-from policies.picking import Reasons, least, name_of
+from policies.picking import Reasons, format_s, least, name_of
 from router.core.interfaces import Choice, Option, Options
 from router.core.profile import EngineProfile
 from router.core.types import Candidate, Request
@@ -62,7 +62,13 @@ class LeastLatency:
         else:
             index = min(every, key=lambda at: (misses[at], times_s[at], name_of(options[at])))
         bound_s = times_s[index] * (1.0 + SIMILAR)
-        reasons = _reasons(index, misses, times_s, self.epsilon, distrusted=distrusted)
+        reasons = why_not(
+            index,
+            misses,
+            self.epsilon,
+            lambda at: _slower(times_s[at], times_s[index]),
+            distrusted=distrusted,
+        )
         return Choice(
             index,
             [None if time_s == inf else time_s for time_s in times_s],
@@ -80,18 +86,27 @@ class LeastLatency:
         self._guard.observed(request.id, met)
 
 
-def _reasons(
-    index: int, misses: Sequence[float], times_s: Sequence[float], epsilon: float, *, distrusted: bool
+def why_not(
+    index: int, misses: Sequence[float], epsilon: float, slower: Callable[[int], str], *, distrusted: bool
 ) -> Sequence[str | None]:
+    """The reasons of a choice by P(miss), or by the fewest sequences while P(miss) is `distrusted`, and then by time:
+    `slower` is the reason of an option that would meet the SLO."""
+
     def why(at: int) -> str:
         if distrusted:
             return BUSIER
-        if misses[at] > epsilon:
-            return f"would miss its SLO with probability {misses[at]:.2f}"
-        time, taken = _format_time(times_s[at]), _format_time(times_s[index])
-        return f"slower, including the delay to other requests: {time}, against {taken}"
+        return would_miss(misses[at]) if misses[at] > epsilon else slower(at)
 
     return Reasons(len(misses), index, why)
+
+
+def _slower(time_s: float, taken_s: float) -> str:
+    return f"slower, including the delay to other requests: {format_s(time_s)}, against {format_s(taken_s)}"
+
+
+def would_miss(miss: float) -> str:
+    """The reason of an option with this P(miss)."""
+    return f"would miss its SLO with probability {miss:.2f}"
 
 
 def weighed_s(request: Request, options: Sequence[Option], ttft_weight: float) -> list[float]:
@@ -177,7 +192,3 @@ def p_misses(options: Sequence[Option]) -> list[float]:
     if isinstance(options, Options):
         return [miss or 0.0 for miss in options.columns.p_miss]
     return [1.0 if (told := option.prediction) is None else told.p_miss or 0.0 for option in options]
-
-
-def _format_time(time_s: float) -> str:
-    return "unknown" if time_s == inf else f"{time_s:.3g} s"

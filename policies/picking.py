@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from math import inf
 from random import Random
 from typing import overload
 
@@ -89,7 +90,7 @@ def least_at_random(
 
 def format_s(seconds: float | None) -> str:
     """A time, for a reason."""
-    return "unknown" if seconds is None else f"{seconds:.3g} s"
+    return "unknown" if seconds is None or seconds == inf else f"{seconds:.3g} s"
 
 
 def format_usd(usd: float | None) -> str:

@@ -36,7 +36,7 @@ from math import inf
 from random import Random
 
 from policies.calibration_guard import CalibrationGuard
-from policies.latency import BUSIER, SIMILAR, least_busy, p_miss, p_misses, weighed_s
+from policies.latency import SIMILAR, least_busy, p_miss, p_misses, weighed_s, why_not, would_miss
 from policies.picking import Reasons, format_s, least, name_of
 from router.core.interfaces import Choice, Option
 from router.core.profile import EngineProfile
@@ -233,7 +233,7 @@ def _why_not_best(
     def why(at: int) -> str:
         kind = kinds[at]
         if kind is None or taken is None:
-            return _would_miss(misses[at])
+            return would_miss(misses[at])
         if broken[kind] > broken[taken]:
             return _would_break(broken[kind])
         if kind[0] > taken[0]:
@@ -248,31 +248,23 @@ def _why_not_best(
 def _why_not_packed(
     index: int, misses: Sequence[float], times_s: Sequence[float], epsilon: float, *, blind: bool
 ) -> Sequence[str | None]:
-    def why(at: int) -> str:
-        if blind:
-            return BUSIER
-        if misses[at] > epsilon:
-            return _would_miss(misses[at])
+    def slower(at: int) -> str:
         return f"slower: {format_s(times_s[at])} (no best fit: more SLOs were missed than predicted)"
 
-    return Reasons(len(misses), index, why)
+    return why_not(index, misses, epsilon, slower, distrusted=blind)
 
 
 def _why_missed(index: int, misses: Sequence[float]) -> Sequence[str | None]:
-    return Reasons(len(misses), index, lambda at: _would_miss(misses[at]))
+    return Reasons(len(misses), index, lambda at: would_miss(misses[at]))
 
 
 def _why_slower(index: int, broken: Sequence[int], times_s: Sequence[float]) -> Sequence[str | None]:
     def why(at: int) -> str:
         if broken[at] > broken[index]:
             return _would_break(broken[at])
-        return "slower" if times_s[at] == inf else f"slower: {times_s[at]:.3g} s expected"
+        return f"slower: expected {format_s(times_s[at])}"
 
     return Reasons(len(times_s), index, why)
-
-
-def _would_miss(miss: float) -> str:
-    return f"would miss its SLO with probability {miss:.2f}"
 
 
 def _would_break(broken: int) -> str:

@@ -62,6 +62,7 @@ def test_promised_policies_are_registered() -> None:
         "least_load",
         "power_of_two",
         "lmetric",
+        "length_groups",
         "price",
         "latency",
         "slo",

@@ -1,0 +1,85 @@
+"""The plan of a batch: where prompts go, what counts as load, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from router.core.errors import Refusal
+from router.core.profile import EngineProfile
+from router.core.state import Instance
+from router.core.types import Candidate
+from router.gateway.fleet.batch_plan import MAX_PAIRS, BatchProblem, PlannedLoad, Prompt
+
+LONG, SHORT = Prompt(10_000), Prompt(1000)
+
+
+def instance(
+    name: str, per_token_s: float | None, model: str = "m", context_tokens: int | None = None
+) -> Instance:
+    made = Instance(name, "vllm", {model: Candidate(name, model, model, context_tokens=context_tokens)})
+    if per_token_s is not None:
+        made.profiles[model] = EngineProfile("p", 0.0, 0.0, per_token_s, 0.0, 0.0, 1_000_000)
+    return made
+
+
+def test_the_long_prompt_gets_the_wide_instance() -> None:
+    plan = BatchProblem([SHORT, LONG, SHORT], [instance("narrow", 1e-3), instance("wide", 2e-4)]).solve()
+    assert [each.instance for each in plan.prompts] == ["narrow", "wide", "narrow"]
+    assert [each.prefill_s for each in plan.prompts] == pytest.approx([1.0, 2.0, 1.0])
+    assert plan.makespan_s == pytest.approx(2.0)
+    assert plan.bound_s == pytest.approx(2.0)
+    assert plan.instances[0] == PlannedLoad("narrow", 0.0, plan.makespan_s, 2, 2000)
+
+
+def test_prompts_that_wait_and_the_speed_of_an_instance_count() -> None:
+    narrow, wide = instance("narrow", 1e-3), instance("wide", 2e-4)
+    wide.dispatched(20_000)
+    wide.dispatched(10_000)
+    plan = BatchProblem([SHORT], [narrow, wide]).solve()
+    assert plan.prompts[0].instance == "narrow"
+    assert [each.ready_s for each in plan.instances] == pytest.approx([0.0, 6.0])
+    narrow.speed = 0.1
+    plan = BatchProblem([SHORT], [narrow, wide]).solve()
+    assert plan.prompts[0].instance == "wide"
+    assert plan.makespan_s == pytest.approx(6.2)
+
+
+def test_only_instances_that_can_take_a_prompt_do() -> None:
+    away = [instance(name, 1e-6) for name in ("down", "draining", "starting")]
+    away[0].healthy, away[1].draining, away[2].starting = False, True, True
+    known = [
+        instance("other", 1e-5, "n"),
+        instance("short", 1e-5, context_tokens=10_000),
+        instance("slow", 1e-2),
+    ]
+    prompts = [Prompt(10_000, "m"), Prompt(9_999, "m"), Prompt(10_000)]
+    plan = BatchProblem(prompts, [*away, *known, instance("unknown", None)]).solve()
+    assert [(each.instance, each.model) for each in plan.prompts] == [
+        ("slow", "m"),
+        ("short", "m"),
+        ("other", "n"),
+    ]
+    assert [each.instance for each in plan.instances] == ["other", "short", "slow"]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "param", "message"),
+    [
+        (
+            [SHORT, Prompt(9, "n")],
+            "prompts.1",
+            "No healthy instance with an engine profile takes 9 tokens for n.",
+        ),
+        ([Prompt(500_000)], "prompts.0", "No healthy instance with an engine profile takes 500000 tokens."),
+        ([SHORT] * (MAX_PAIRS // 2 + 1), "prompts", "At most 12800 prompts can be planned for 2 instances."),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(prompts: list[Prompt], param: str, message: str) -> None:
+    with pytest.raises(Refusal, match=message) as refused:
+        BatchProblem(prompts, [instance(name, 1e-3, context_tokens=500_000) for name in "ab"])
+    assert (refused.value.status, refused.value.param) == (400, param)
+
+
+def test_a_fleet_without_instances_refuses_the_first_prompt() -> None:
+    with pytest.raises(Refusal, match="takes 1000 tokens"):
+        BatchProblem([SHORT], [])
