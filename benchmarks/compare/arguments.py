@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.checks import check_options, option
+from benchmarks.compare.tasks import ScalerChoice
 from benchmarks.oracles import EFFORTS
 from benchmarks.replay.command import add_target_arguments
 from benchmarks.workloads.format import WorkloadError
@@ -19,7 +20,7 @@ SMALL_ORACLE_SEEDS, ORACLE_SEEDS = 1, 2
 SMALL_ORACLE_EFFORT, ORACLE_EFFORT = "brief", "normal"
 
 _SIMULATED_ONLY = (
-    *("fleet", "scenario", "small", "seeds", "first_seed", "jobs", "ray", "profiles"),
+    *("fleet", "scenario", "small", "scaler", "seeds", "first_seed", "jobs", "ray", "profiles"),
     *("oracle_seeds", "oracle_effort", "keep_requests"),
 )
 _LIVE_ONLY = (
@@ -71,6 +72,12 @@ def _add_simulation(group: argparse._ArgumentGroup) -> None:
         "--scenario", metavar="NAME", help="a reference scenario (or its file): fleet, workload and rates"
     )
     group.add_argument("--small", action="store_true", help="the scenario's small form, from generators")
+    group.add_argument(
+        "--scaler",
+        metavar="A,B,...",
+        help="let the fleet's pools grow and shrink by these scalers, each with each policy; settings follow the name, as"
+        " in kpa:utilization=0.5:stable_window_s=30",
+    )
     group.add_argument(
         "--seeds", type=int, metavar="N", help="draws of the workload (default 1, or the scenario's)"
     )
@@ -174,3 +181,23 @@ def rates(text: str | None) -> tuple[float, ...] | None:
     if not found or not all(0 < rate < math.inf for rate in found) or len(set(found)) != len(found):
         raise WorkloadError(f"--rates {text}: expected different numbers above 0, separated by commas")
     return found
+
+
+def scalers(text: str) -> tuple[ScalerChoice, ...]:
+    """`queue,kpa:utilization=0.5` as scalers with their settings."""
+    found = tuple(_scaler(each.strip()) for each in text.split(","))
+    if len({each.text for each in found}) != len(found):
+        raise WorkloadError(f"--scaler {text}: expected different scalers, separated by commas")
+    return found
+
+
+def _scaler(text: str) -> ScalerChoice:
+    name, *pairs = text.split(":")
+    settings = []
+    for pair in pairs:
+        key, _, value = pair.partition("=")
+        try:
+            settings.append((key, float(value)))
+        except ValueError:
+            raise WorkloadError(f"--scaler {text}: expected {name}:SETTING=NUMBER, not {pair}") from None
+    return ScalerChoice(text, name, tuple(settings))

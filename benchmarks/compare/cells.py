@@ -47,6 +47,8 @@ MEASURES: Mapping[str, Callable[[Run], float | None]] = {
     "output_tokens_per_request": _share("output_tokens"),
     "cost_usd_per_request": lambda run: run["cost_usd_per_request"],
     "cost_usd_per_offered": lambda run: run["cost_usd_per_offered"],
+    "gpu_hours": lambda run: run.get("gpu_hours"),
+    "instances_usd": lambda run: run.get("instances_usd"),
     "saved_share": lambda run: run.get("saved_share"),
     "quality_mean": lambda run: run["quality_mean"],
     "hedged_share": _share("hedged"),

@@ -87,7 +87,7 @@ def from_file(
         else:
             drawn = resampler.draw(seed)
             again = islice(read(path, check_ids=False), limit)
-            draws.append(_kept(out, seed, header, resampler.put_together(again, drawn), resampled=True))
+            draws.append(kept(out, seed, header, resampler.put_together(again, drawn), resampled=True))
     return Draws(header, description.as_dict(), tuple(draws), made_of)
 
 
@@ -113,7 +113,7 @@ def from_scenario(
         except WorkloadError as error:
             raise WorkloadError(f"scenario {scenario.name}: {error}") from None
         first = first or (header, description)
-        draws.append(_kept(out, seed, header, requests, resampled=recorded and seed != 0))
+        draws.append(kept(out, seed, header, requests, resampled=recorded and seed != 0))
     if first is None:
         raise ValueError("no seeds")
     header, description = first
@@ -142,9 +142,10 @@ def _line_of(path: Path, number: int) -> str:
         return f", line {next(islice(filled, number, None))}"
 
 
-def _kept(
+def kept(
     out: Path, seed: int, header: Header, requests: Iterable[WorkloadRequest], *, resampled: bool
 ) -> Draw:
+    """Write a draw to `OUT/workloads`."""
     path = out / "workloads" / f"{seed}.jsonl"
     first_s, last_s = 0.0, 0.0
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.compare.draws import Draws
 from benchmarks.compare.runs import RunFolder, program
-from benchmarks.compare.tasks import OracleTask, Setting, Task, run_oracles, run_task
+from benchmarks.compare.tasks import OracleTask, ScalerChoice, Setting, Task, run_oracles, run_task
 from router.wiring import create_predictor
 
 #: Runs `function` over items somewhere and yields (index, result) as they are done.
@@ -35,6 +35,7 @@ class Plan:
     oracle_draws: int
     oracle_effort: str
     keep_requests: bool
+    scalers: tuple[ScalerChoice | None, ...] = (None,)
 
     def tasks(self, folder: Path) -> list[Task]:
         """Rate by rate and draw by draw, all policies of each, so that what is interrupted is whole so far."""
@@ -46,7 +47,7 @@ class Plan:
         return [
             OracleTask(
                 cell[0],
-                {task.policy: task.keep_requests for task in cell if task.keep_requests is not None},
+                {task.label: task.keep_requests for task in cell if task.keep_requests is not None},
                 self.oracle_effort,
             )
             for cell in self._cells(folder)
@@ -59,7 +60,9 @@ class Plan:
             for place, draw in enumerate(self.draws.each):
                 kept = self.keep_requests or place < self.oracle_draws
                 tasks = [
-                    Task(self.setting, draw, policy, rate, keep_load=place == 0) for policy in self.policies
+                    Task(self.setting, draw, policy, rate, keep_load=place == 0, scaler=scaler)
+                    for policy in self.policies
+                    for scaler in self.scalers
                 ]
                 yield [
                     replace(task, keep_requests=folder / f"{task.name}.npz") if kept else task

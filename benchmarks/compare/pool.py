@@ -13,7 +13,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
-from typing import TypeVar
+from typing import Any, Self, TypeVar
 
 Item = TypeVar("Item")
 Done = TypeVar("Done")
@@ -33,41 +33,61 @@ def run_local(
 ) -> Iterator[tuple[int, Done]]:
     """(index, result) of each item as it is done. What `function` raises is raised here, and the rest given
     up; so it is on Ctrl-C. Function, items and results must be picklable. Raises ProcessLost."""
-    if processes <= 1 or len(items) <= 1:
-        for index, item in enumerate(items):
-            yield index, function(item)
-        return
-    executor = ProcessPoolExecutor(
-        min(processes, len(items)), mp_context=get_context("spawn"), initializer=_end_with_parent
-    )
-    futures: dict[Future[Done], int] = {}
-    coming = iter(enumerate(items))
+    with Processes(min(processes, len(items))) as pool:
+        yield from pool.run(function, items)
 
-    def submit_next() -> bool:
-        following = next(coming, None)
-        if following is not None:
-            with _interrupts_held():  # a process may start here
-                futures[executor.submit(function, following[1])] = following[0]
-        return following is not None
 
-    try:
-        # A few ahead of the processes: all at once would hold every result that nobody has read yet.
-        while len(futures) < 2 * processes and submit_next():
-            pass
-        while futures:
-            done, _ = wait(futures, return_when=FIRST_COMPLETED)
-            for future in done:
-                index = futures.pop(future)
-                submit_next()
-                yield index, future.result()
-    except BrokenProcessPool:
-        raise ProcessLost("a process that simulated was killed; is there enough memory?") from None
-    finally:
+class Processes:
+    """Processes for several rounds of work. With one or none the work is done in this process."""
+
+    def __init__(self, processes: int) -> None:
+        self._processes = processes
+        self._futures: dict[Future[Any], int] = {}
+        self._executor: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._executor is None:
+            return
         # Nothing runs any more unless this was interrupted. (3.14 has `terminate_workers` for it.)
-        if futures:
-            for process in list((executor._processes or {}).values()):
+        if self._futures:
+            for process in list((self._executor._processes or {}).values()):
                 process.terminate()
-        executor.shutdown(cancel_futures=True)
+        self._executor.shutdown(cancel_futures=True)
+
+    def run(self, function: Callable[[Item], Done], items: Sequence[Item]) -> Iterator[tuple[int, Done]]:
+        """As `run_local`."""
+        if self._processes <= 1 or len(items) <= 1:
+            for index, item in enumerate(items):
+                yield index, function(item)
+            return
+        self._executor = executor = self._executor or ProcessPoolExecutor(
+            self._processes, mp_context=get_context("spawn"), initializer=_end_with_parent
+        )
+        futures: dict[Future[Done], int] = self._futures
+        coming = iter(enumerate(items))
+
+        def submit_next() -> bool:
+            following = next(coming, None)
+            if following is not None:
+                with _interrupts_held():  # a process may start here
+                    futures[executor.submit(function, following[1])] = following[0]
+            return following is not None
+
+        try:
+            # A few ahead of the processes: all at once would hold every result that nobody has read yet.
+            while len(futures) < 2 * self._processes and submit_next():
+                pass
+            while futures:
+                done, _ = wait(futures, return_when=FIRST_COMPLETED)
+                for future in done:
+                    index = futures.pop(future)
+                    submit_next()
+                    yield index, future.result()
+        except BrokenProcessPool:
+            raise ProcessLost("a process that simulated was killed; is there enough memory?") from None
 
 
 @contextmanager

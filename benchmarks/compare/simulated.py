@@ -18,7 +18,7 @@ from benchmarks.calibrate.profiles import read_profiles
 from benchmarks.compare import arguments, draws, pool
 from benchmarks.compare.plan import OnProgress, Plan, Runner, run_all, settings_of
 from benchmarks.compare.runs import RunFolder
-from benchmarks.compare.tasks import Setting
+from benchmarks.compare.tasks import ScalerChoice, Setting
 from benchmarks.measures import Interval
 from benchmarks.scenarios import Scenario, load_scenario
 from benchmarks.scenarios.reading import USUAL_POLICIES
@@ -44,6 +44,7 @@ def compare(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     slo = parse_slo(args.slo) if args.slo else None
     defaults = draws.RequestDefaults(args.model, slo)
     setting, fleet = _opened(args, scenario, defaults)
+    scalers = _scalers(args, setting, fleet)
     oracle_draws = args.oracle_seeds
     if oracle_draws is None:
         oracle_draws = arguments.SMALL_ORACLE_SEEDS if args.small else arguments.ORACLE_SEEDS
@@ -66,6 +67,7 @@ def compare(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
             oracle_draws,
             args.oracle_effort or (arguments.SMALL_ORACLE_EFFORT if args.small else arguments.ORACLE_EFFORT),
             args.keep_requests,
+            scalers,
         )
         folder = RunFolder(args.out / "runs", settings_of(plan))
         try:
@@ -75,7 +77,7 @@ def compare(args: argparse.Namespace) -> tuple[dict[str, Any], bool]:
         except KeyboardInterrupt:
             pass
     _at_own_rate([*runs, *oracles], drawn)
-    order = {name: place for place, name in enumerate(names)}
+    order = {task.label: place for place, task in enumerate(plan.tasks(args.out))}
     runs.sort(key=lambda one: (one["rate_per_s"], order[one["policy"]], one["seed"]))
     about = {
         "model": args.model,
@@ -107,6 +109,20 @@ def _opened(
         return setting, setting.open()
     except WorkloadError as error:
         raise WorkloadError(f"{scenario.name if scenario else args.fleet}: {error}") from None
+
+
+def _scalers(args: argparse.Namespace, setting: Setting, fleet: Fleet) -> tuple[ScalerChoice | None, ...]:
+    if args.scaler is None:
+        return (None,)
+    chosen = arguments.scalers(args.scaler)
+    if not setting.fleet.scaling.pools:
+        raise WorkloadError("--scaler needs a fleet with pools (its section `scaling`)")
+    for each in chosen:
+        try:
+            setting.scaling(each, fleet)
+        except ValueError as error:
+            raise WorkloadError(f"--scaler {each.text}: {error}") from None
+    return chosen
 
 
 def _profiles(path: Path, config: FleetConfig) -> dict[str, EngineProfile]:

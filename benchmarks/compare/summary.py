@@ -30,6 +30,7 @@ from benchmarks.measures import Summary, is_offered, quantiles, sorted_known
 from benchmarks.replay.row import Row
 from benchmarks.replay.summary import summarise
 from benchmarks.simulator.outcomes import OUTCOMES, Result, Timeline
+from benchmarks.simulator.usage import Usage
 from router.core.types import Outcome
 
 #: Points of the distribution curves: the quantiles at 0, 0.5 %, ... 100 %.
@@ -99,6 +100,7 @@ def summary_of(result: Result) -> dict[str, Any]:
         "cost_usd": cost_usd,
         "cost_usd_per_request": cost_usd / int(complete.sum()) if complete.any() else None,
         "cost_usd_per_offered": cost_usd / int(counts.sum()) if counts.any() else None,
+        **_usage(result.usage),
         "quality_mean": mean_of(columns["quality"]),
         "budget_overruns": int((columns["budget_overrun_usd"] > 0).sum()),
         "budget_overrun_usd_max": largest_of(columns["budget_overrun_usd"]),
@@ -150,6 +152,7 @@ def live_summary(rows: Sequence[Row], speed: float) -> dict[str, Any]:
         "retried": sum(tried > 1 for tried in attempts) if attempts else None,
         "hedged": None,
         "cost_usd_per_offered": None,
+        **_usage(None),
         "peak_in_flight": None,
         **_before_decoding(replayed["outcomes"]),
         "models": {},
@@ -159,6 +162,18 @@ def live_summary(rows: Sequence[Row], speed: float) -> dict[str, Any]:
         "events": None,
         "curves": {name: _curve(getattr(row, name) for row in complete) for name in _CURVES},
         "timeline": None,
+    }
+
+
+def _usage(usage: Usage | None) -> dict[str, Any]:
+    """What the instances of a scaled fleet took; `scaling` has the decisions that changed something."""
+    if usage is None:
+        return {"gpu_hours": None, "instances_usd": None, "starts": None, "scaling": None}
+    return {
+        "gpu_hours": usage.gpu_hours,
+        "instances_usd": usage.usd,
+        "starts": {"cold": usage.cold_starts, "warm": usage.warm_starts},
+        "scaling": [change._asdict() for change in usage.changes],
     }
 
 

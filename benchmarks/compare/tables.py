@@ -79,6 +79,11 @@ COLUMNS = (
     Column("USD/1k", "cost_usd_per_request", three_digits, 1000, True),
     Column("quality", "quality_mean", "{:.3f}".format, 1, True),
 )
+#: What the instances of a scaled fleet took.
+INSTANCES = (
+    Column("GPU-hours", "gpu_hours", three_digits, 1, True),
+    Column("instances USD", "instances_usd", three_digits, 1, True),
+)
 #: What was spent on requests whether they were answered or not: against the baseline, and on hedges.
 SPENDING = (
     Column("USD/1k offered", "cost_usd_per_offered", three_digits, 1000),
@@ -112,7 +117,7 @@ def columns(cells: Sequence[Cell]) -> list[Column]:
 
 def spending(cells: Sequence[Cell]) -> list[Column]:
     """Those that some run has."""
-    return _had(SPENDING, cells)
+    return _had((*INSTANCES, *SPENDING), cells)
 
 
 def endings(cells: Sequence[Cell]) -> list[Column]:

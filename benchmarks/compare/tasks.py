@@ -13,9 +13,22 @@ from benchmarks.compare.summary import summary_of
 from benchmarks.oracles import oracles
 from benchmarks.scenarios import Loss
 from benchmarks.simulator import Arrival, Fleet, InstanceLoss, Result, arrivals, open_fleet, simulate
+from benchmarks.simulator.scaling import Scaling
 from benchmarks.workloads.format import WorkloadRequest, read
+from policies.scaling import create
 from router.config import FleetConfig
+from router.config.fields import SloConfig
 from router.core.profile import EngineProfile
+from router.scaling.pools import scaling_pools
+
+
+@dataclass(frozen=True, slots=True)
+class ScalerChoice:
+    """A scaler and its settings; without any, those of the fleet file if it names this scaler. `text` stands in names."""
+
+    text: str
+    name: str
+    settings: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +44,22 @@ class Setting:
     def open(self) -> Fleet:
         return open_fleet(self.fleet, dict(self.profiles), self.time_factor)
 
+    def scaling(self, chosen: ScalerChoice, fleet: Fleet) -> Scaling:
+        """The fleet's pools under a scaler in its first state. Raises ValueError for wrong settings."""
+        slo = self.defaults.slo
+        pools = scaling_pools(self.fleet, None if slo is None else SloConfig.model_validate(dict(slo)).slo())
+        own = self.fleet.scaling
+        settings = (
+            own.settings if chosen.name == own.scaler and not chosen.settings else dict(chosen.settings)
+        )
+        return Scaling(create(chosen.name, pools, settings), pools, fleet.places, own.interval_s)
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
     """One policy at one rate (None: the workload's own) with one draw of the workload. `keep_requests` names
-    the file (.npz) that is to hold every request; `keep_load` keeps the load of instances over time."""
+    the file (.npz) that is to hold every request; `keep_load` keeps the load of instances over time. With a `scaler`
+    the fleet's pools grow and shrink."""
 
     setting: Setting
     draw: Draw
@@ -43,6 +67,12 @@ class Task:
     rate_per_s: float | None
     keep_requests: Path | None = None
     keep_load: bool = True
+    scaler: ScalerChoice | None = None
+
+    @property
+    def label(self) -> str:
+        """What the report calls the policy."""
+        return self.policy if self.scaler is None else f"{self.policy}+{self.scaler.text}"
 
     @property
     def at(self) -> str:
@@ -51,7 +81,7 @@ class Task:
 
     @property
     def name(self) -> str:
-        return f"{self.policy}@{self.at}"
+        return f"{self.label}@{self.at}"
 
     @property
     def stretch(self) -> float:
@@ -99,7 +129,13 @@ class OracleTask:
 def run_task(task: Task) -> dict[str, Any]:
     """Simulate; the run in numbers."""
     fleet = task.setting.open()
-    result = simulate(fleet, task.arrivals(fleet, task.policy), seed=task.draw.seed, losses=task.losses())
+    result = simulate(
+        fleet,
+        task.arrivals(fleet, task.policy),
+        seed=task.draw.seed,
+        losses=task.losses(),
+        scaling=None if task.scaler is None else task.setting.scaling(task.scaler, fleet),
+    )
     if task.keep_requests is not None:
         result.save(task.keep_requests)
     summary = summary_of(result)
@@ -107,7 +143,7 @@ def run_task(task: Task) -> dict[str, Any]:
         summary["timeline"] = None
     return {
         "name": task.name,
-        "policy": task.policy,
+        "policy": task.label,
         "rate_per_s": task.rate_per_s,
         "seed": task.draw.seed,
         "resampled": task.draw.resampled,

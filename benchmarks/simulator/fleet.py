@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from random import Random
 
 import policies
@@ -11,7 +12,7 @@ from backends.engine import profiles
 from benchmarks.simulator.engines import SimulatedEngine
 from benchmarks.workloads.format import WorkloadError
 from predictors.online.predictor import OnlinePredictor
-from router.config import FleetConfig
+from router.config import FleetConfig, InstanceConfig
 from router.core.events import FleetChanged
 from router.core.profile import EngineProfile
 from router.core.scheduler import Scheduler
@@ -24,17 +25,19 @@ from router.wiring import create_predictor, create_scheduler
 @dataclass(frozen=True, slots=True)
 class Fleet:
     """A fleet that can be simulated. `time_factor` is the compression that emulated instances of the file run
-    at: the simulator takes it out, so that its seconds are those of real hardware."""
+    at: the simulator takes it out, so that its seconds are those of real hardware. `config` has all instances that the
+    pools may have; `places` are their names by pool."""
 
     config: FleetConfig
     rules: Rules
     profiles: dict[str, EngineProfile]
     time_factor: float
+    places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def scheduler(self, seed: int, predictor: OnlinePredictor | None = None) -> Scheduler:
         """A scheduler in its first state, as the gateway builds it; `predictor` in place of the fleet file's."""
         scheduler = create_scheduler(self.config, predictor or create_predictor(self.config), Random(seed))
-        instances = tuple(self._instance(name) for name in self.names)
+        instances = tuple(self.instance(name) for name in self.names)
         scheduler.handle(FleetChanged(instances, scheduler.settings), 0.0)
         return scheduler
 
@@ -42,7 +45,7 @@ class Fleet:
         """An empty engine for each instance, by name."""
         found = {}
         for name in self.names:
-            instance = self._instance(name)
+            instance = self.instance(name)
             found[name] = SimulatedEngine(
                 name, instance.fixed_slots, instance.candidates, instance.profiles, instance.speed
             )
@@ -52,7 +55,8 @@ class Fleet:
     def names(self) -> list[str]:
         return [each.name for each in self.config.instances]
 
-    def _instance(self, name: str) -> Instance:
+    def instance(self, name: str) -> Instance:
+        """The scheduler's instance of this name, in its first state."""
         config = self.config.instance(name)
         assert config is not None  # noqa: S101 (names are the config's own)
         instance = instance_of(config, self.config.candidates(config), self.profiles.get)
@@ -66,7 +70,7 @@ def open_fleet(
     """The fleet of a file. `given` profiles (calibrated ones) come before the registry's. `time_factor` None
     takes out what all emulated instances have in common. Raises WorkloadError when an instance has no engine
     profile or serves models in a way that its kind cannot."""
-    known = set(profiles.names())
+    config, places = _with_places(config)
     found = dict(given or {})
     for each in config.instances:
         if not KINDS[each.protocol].fixed_slots and len(each.serves) != 1:
@@ -80,13 +84,27 @@ def open_fleet(
                     f"instance {each.name}: no engine profile for {model} (name its hardware or its profile)"
                 )
             if name not in found:
-                if name not in known:
+                profile = profiles.find(name)
+                if profile is None:
                     raise WorkloadError(f"instance {each.name}: there is no engine profile {name!r}")
-                found[name] = profiles.profile(name)
+                found[name] = profile
     if not config.instances:
         raise WorkloadError("the fleet has no instances")
     if time_factor is None:
         speeds = {each.speed for each in config.instances if each.is_emulated}
         time_factor = speeds.pop() if len(speeds) == 1 else 1.0
     rules = Rules.of(config, tuple(policies.POLICIES))
-    return Fleet(config, rules, found, time_factor)
+    return Fleet(config, rules, found, time_factor, places)
+
+
+def _with_places(config: FleetConfig) -> tuple[FleetConfig, Mapping[str, tuple[str, ...]]]:
+    """The fleet with all instances that its pools may have, and their names by pool: those of the file first."""
+    added: list[InstanceConfig] = []
+    places: dict[str, tuple[str, ...]] = {}
+    for pool in config.scaling.pools:
+        names = [each.name for each in config.instances if pool.has(each)]
+        new = [f"{pool.name}-{number}" for number in range(pool.max_instances)]
+        new = [name for name in new if name not in names][: max(0, pool.max_instances - len(names))]
+        added += [pool.instance_at(name, "http://simulated") for name in new]
+        places[pool.name] = (*names, *new)
+    return config.model_copy(update={"instances": (*config.instances, *added)}), places

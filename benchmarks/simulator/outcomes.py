@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.simulator.usage import Usage
 from router.core.settlement import Settlement
 from router.core.types import Outcome, Prediction, Request
 
@@ -178,7 +179,8 @@ class Timeline:
 @dataclass(frozen=True, slots=True)
 class Result:
     """A finished simulation. `columns` as in COLUMNS, in the workload's order; `decision_s` are wall-clock
-    seconds of a sample of arrivals' decisions, `wall_s` of the whole run, `events` its number of events."""
+    seconds of a sample of arrivals' decisions, `wall_s` of the whole run, `events` its number of events, `usage` what its
+    instances took, if they were scaled."""
 
     instances: tuple[str, ...]
     models: tuple[str, ...]
@@ -189,6 +191,7 @@ class Result:
     wall_s: float
     end_s: float
     events: int
+    usage: Usage | None = None
 
     def __len__(self) -> int:
         return len(self.columns["index"])

@@ -8,6 +8,7 @@ One loop over events in order of time:
 3. Every `probes.interval_s` each instance is probed and its load report read, as the gateway's monitor does.
 4. The scheduler's own timer (`wake_at`).
 5. Faults: an instance is lost, and comes back empty.
+6. With a scaler, its decisions: instances come and go (`benchmarks.simulator.scaling`).
 
 The scheduler is `router.core`'s and is built by `router.wiring`, as in the gateway. It decides everything: where a request
 goes, what it costs, how it counts. A simulated second is a second of real hardware; network and the gateway's own work
@@ -28,6 +29,7 @@ from benchmarks.simulator.arrivals import Arrival
 from benchmarks.simulator.engines import PromptTooLong, QueueFull, SimulatedEngine
 from benchmarks.simulator.fleet import Fleet
 from benchmarks.simulator.outcomes import Gaps, LoadSample, Log, Result, Timeline
+from benchmarks.simulator.scaling import Scaling, SimulatedPools
 from predictors.online.predictor import OnlinePredictor
 from router.core.events import (
     Arrived,
@@ -121,6 +123,7 @@ class Simulation:
         losses: Sequence[InstanceLoss] = (),
         on_instruction: Callable[[Instruction, float], None] | None = None,
         predictor: OnlinePredictor | None = None,
+        scaling: Scaling | None = None,
     ) -> None:
         self.scheduler = fleet.scheduler(seed, predictor)
         self.engines = fleet.engines()
@@ -142,6 +145,11 @@ class Simulation:
         self._next_arrival_s = inf
         self._decision_s: list[float] = []
         self._events = 0
+        self._pools: SimulatedPools | None = None
+        if scaling is not None:
+            self._pools = SimulatedPools(
+                scaling, self.scheduler, self.engines, fleet.instance, self._scale, self._at
+            )
         for loss in losses:
             self._at(loss.at_s, lambda now, loss=loss: self._lose(loss, now))  # type: ignore[misc]
 
@@ -165,6 +173,7 @@ class Simulation:
             perf_counter() - began,
             end_s,
             self._events,
+            None if self._pools is None else self._pools.close(end_s),
         )
 
     def _run(self, arrivals: Iterable[Arrival], on_progress: Callable[[int], None] | None) -> float:
@@ -234,6 +243,8 @@ class Simulation:
     def _arrive(self, simulated: SimulatedRequest, now: float) -> None:
         request = simulated.arrival.request
         self._requests[request.id] = simulated
+        if self._pools is not None:
+            self._pools.load.arrived(request.models[0], request.prompt_tokens)
         if simulated.index % _TIMED_EVERY:
             instructions = self.scheduler.respond(Arrived(request), now)
         else:
@@ -285,6 +296,10 @@ class Simulation:
         if settlement.answer is not None and settlement.outcome in _COMPLETE:
             quality = simulated.arrival.quality.get(settlement.answer.candidate.model, nan)
         self._log.add(simulated.index, request, settlement, quality)
+        if self._pools is not None:
+            answer = settlement.answer
+            tokens = None if answer is None else answer.output_tokens
+            self._pools.load.ended(request.models[0], tokens, settlement.slo_met)
 
     # --- engines -------------------------------------------------------------------------------------
     def _watch(self, engine: SimulatedEngine) -> None:
@@ -363,8 +378,15 @@ class Simulation:
             failure=failure,
         )
         self._apply(ended, now)
+        if self._pools is not None:
+            self._pools.attempt_ended(dispatch.candidate.instance, now)
 
     # --- instances -----------------------------------------------------------------------------------
+    def _scale(self, event: Event, now: float) -> None:
+        """A change of the fleet, by a scaler."""
+        self._apply(event, now)
+        self._arm()
+
     def _probe_round(self, now: float) -> None:
         self._probe_all(now)
         self.scheduler.catch_up()
@@ -389,6 +411,8 @@ class Simulation:
     def _probe_all(self, now: float) -> None:
         # As in the gateway, who did not answer its last probe is through with it first, and first in this round.
         order = self._probe_order
+        if self._pools is not None:
+            order = [name for name in order if self._pools.serves(name)]
         for name in order:
             self._apply(Probed(name, not self.engines[name].down), now)
         reports = []
@@ -401,12 +425,19 @@ class Simulation:
                 reports.append(LoadReported(name, engine.report(now)))
         for reported in reports:  # what is sent on one report is not in another one yet
             self._apply(reported, now)
-        self._probe_order = sorted(order, key=lambda name: not self.engines[name].down)
+        self._probe_order = sorted(self._probe_order, key=lambda name: not self.engines[name].down)
 
     def _samples(self, now: float) -> list[LoadSample]:
         instances = self.scheduler.instances
         return [
-            LoadSample(now, index, instances[name].in_flight, engine.running, engine.waiting, engine.kv_usage)
+            LoadSample(
+                now,
+                index,
+                instances[name].in_flight if name in instances else 0,
+                engine.running,
+                engine.waiting,
+                engine.kv_usage,
+            )
             for index, (name, engine) in enumerate(self.engines.items())
         ]
 
@@ -442,7 +473,8 @@ def simulate(
     seed: int = 0,
     losses: Sequence[InstanceLoss] = (),
     on_progress: Callable[[int], None] | None = None,
+    scaling: Scaling | None = None,
 ) -> Result:
     """Run `arrivals` (see `benchmarks.simulator.arrivals`, which names the policy) over a fleet in its first
     state."""
-    return Simulation(fleet, seed=seed, losses=losses).run(arrivals, on_progress)
+    return Simulation(fleet, seed=seed, losses=losses, scaling=scaling).run(arrivals, on_progress)

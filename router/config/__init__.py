@@ -2,8 +2,10 @@
 
 from router.config.errors import ConfigError, Problem
 from router.config.fields import PriceConfig, SloConfig
+from router.config.instances import InstanceConfig, ServedConfig
 from router.config.load import load, loads, located, parse_instance, with_instances
-from router.config.models import DiscoveryConfig, FleetConfig, InstanceConfig, ModelConfig, ServedConfig
+from router.config.models import DiscoveryConfig, FleetConfig, ModelConfig
+from router.config.scaling import PoolConfig, ScalingConfig
 from router.config.sections import (
     AuthConfig,
     CostConfig,
@@ -31,10 +33,12 @@ __all__ = [
     "KeyConfig",
     "LimitsConfig",
     "ModelConfig",
+    "PoolConfig",
     "PredictorsConfig",
     "PriceConfig",
     "ProbesConfig",
     "Problem",
+    "ScalingConfig",
     "SchedulingConfig",
     "ServedConfig",
     "ServerConfig",

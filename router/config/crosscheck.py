@@ -23,7 +23,7 @@ ANY_MODEL = "auto"
 
 def crosscheck(data: Mapping[str, Any]) -> list[Finding]:
     """All problems between the parts of the fleet file, in the file's order."""
-    return [*_server(data), *_keys(data), *_models(data), *_instances(data), *_discovery(data)]
+    return [*_server(data), *_keys(data), *_models(data), *_instances(data), *_discovery(data), *_pools(data)]
 
 
 def check_policies(data: Mapping[str, Any], known: Collection[str]) -> list[Finding]:
@@ -41,12 +41,14 @@ def check_policies(data: Mapping[str, Any], known: Collection[str]) -> list[Find
 
 
 def check_profiles(data: Mapping[str, Any], known: Collection[str]) -> list[Finding]:
-    """Engine profiles of emulated instances that are not in `known`."""
+    """Engine profiles of emulated instances and of pools that are not in `known`."""
     named: list[tuple[Path, object]] = []
     for path, instance in _rows(data.get("instances"), ("instances",)):
         named.append(((*path, "profile"), instance.get("profile")))
         for model, served in _mapping(instance.get("serves")).items():
             named.append(((*path, "serves", str(model), "profile"), _mapping(served).get("profile")))
+    for path, pool in _rows(_mapping(data.get("scaling")).get("pools"), ("scaling", "pools")):
+        named.append(((*path, "profile"), pool.get("profile")))
     return [
         (path, f"unknown engine profile {masked(name)}{_near(name, known)}")
         for path, name in named
@@ -138,6 +140,48 @@ def _discovery(data: Mapping[str, Any]) -> Iterator[Finding]:
                     (*path, "instance", "serves", model),
                     f"unknown model {masked(model)}{_near(model, names)}",
                 )
+
+
+def _pools(data: Mapping[str, Any]) -> Iterator[Finding]:
+    names = _names(_rows(data.get("models"), ("models",)))
+    scaling = _mapping(data.get("scaling"))
+    pools = list(_rows(scaling.get("pools"), ("scaling", "pools")))
+    yield from _repeated(pools, "name", "pool")
+    actuator = scaling.get("actuator")
+    discovered = [
+        _pool_of(_mapping(entry.get("instance"))) for _, entry in _rows(data.get("discovery"), ("discovery",))
+    ]
+    seen: dict[tuple[tuple[str, ...], object], object] = {}
+    instances = _names(_rows(data.get("instances"), ("instances",)))
+    for path, pool in pools:
+        if pool.get("name") in instances:
+            yield (*path, "name"), f"an instance is named {masked(pool.get('name'))} too"
+        instance = _mapping(pool.get("instance"))
+        for model in map(str, _mapping(instance.get("serves"))):
+            if model not in names:
+                yield (
+                    (*path, "instance", "serves", model),
+                    f"unknown model {masked(model)}{_near(model, names)}",
+                )
+        of = _pool_of(instance)
+        if of[0] and of in seen:
+            yield path, f"pool {masked(seen[of])} has this model on this hardware too"
+        seen[of] = pool.get("name")
+        if actuator == "processes" and not pool.get("command"):
+            yield (*path, "command"), "is missing: the actuator processes starts engines by it"
+        if actuator == "kubernetes":
+            if not pool.get("deployment"):
+                yield (*path, "deployment"), "is missing: the actuator kubernetes scales it"
+            elif of not in discovered:
+                yield (
+                    (*path, "deployment"),
+                    "needs an entry of discovery with the pool's model and hardware, which finds its pods",
+                )
+
+
+def _pool_of(instance: Mapping[str, Any]) -> tuple[tuple[str, ...], object]:
+    """What instances of one pool have in common."""
+    return tuple(map(str, _mapping(instance.get("serves")))), instance.get("hardware")
 
 
 def _repeated(rows: Sequence[tuple[Path, Mapping[str, Any]]], field: str, what: str) -> Iterator[Finding]:

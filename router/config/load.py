@@ -14,8 +14,9 @@ from pydantic_core import ErrorDetails
 from router.config.crosscheck import Finding, Path, check_policies, check_profiles, crosscheck
 from router.config.document import parse
 from router.config.errors import ConfigError, Problem
+from router.config.instances import InstanceConfig
 from router.config.masking import SECRET_KEYS, masked
-from router.config.models import FleetConfig, InstanceConfig
+from router.config.models import FleetConfig
 
 
 def load(

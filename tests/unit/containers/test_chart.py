@@ -159,6 +159,28 @@ def test_discovery_may_read_pods_where_they_are_and_nothing_else(tmp_path: Path)
     assert not alone["Deployment", "prod-headway"]["spec"]["template"]["spec"]["automountServiceAccountToken"]
 
 
+def test_whoever_scales_deployments_may_scale_these_and_mark_pods(tmp_path: Path) -> None:
+    entry = SHARED["fleet"]["discovery"][0]
+    pool = {"name": "p", "instance": entry["instance"], "deployment": "vllm-l4"}
+    fleet = {**SHARED["fleet"], "scaling": {"actuator": "kubernetes", "pools": [pool]}}
+    found = rendered({**SHARED, "fleet": fleet}, tmp_path)
+    role = found["Role", "prod-headway"]
+    kubernetes_validate.validate(role, "1.33", strict=True)
+    assert role["rules"] == [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "patch"]},
+        {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["get"], "resourceNames": ["vllm-l4"]},
+        {
+            "apiGroups": ["apps"],
+            "resources": ["deployments/scale"],
+            "verbs": ["patch"],
+            "resourceNames": ["vllm-l4"],
+        },
+    ]
+    watching = {**SHARED["fleet"], "scaling": {"pools": [pool]}}
+    found = rendered({**SHARED, "fleet": watching}, tmp_path)
+    assert found["Role", "prod-headway"]["rules"][0]["verbs"] == ["get", "list", "watch"]
+
+
 @pytest.mark.parametrize("via", ["keda", "hpa"])
 def test_engines_scale_by_what_headway_says(via: str, tmp_path: Path) -> None:
     found = rendered({**SHARED, "engineScaling": {"via": via, "targets": [TARGET]}}, tmp_path)

@@ -1,0 +1,114 @@
+"""The experiment's tables: each scaler's figures, and its GPU-hours against each other's on the same draws."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.measures import Interval
+
+Run = Mapping[str, Any]
+
+
+def rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row for each case, scaler and settings: means over the draws with 95 % intervals. `kept` is the attainment as a
+    share of the static fleet's, `saved` the share of another row's GPU-hours that this one did not take; both draw by
+    draw."""
+    groups: dict[tuple[str, str], list[Run]] = {}
+    for run in report["runs"]:
+        groups.setdefault((run["case"], _label(report, run)), []).append(run)
+    found = []
+    for (case, label), runs in groups.items():
+        static = groups[case, "none"]
+        resampled = not case.startswith(("servegen", "made"))
+        found.append(
+            {
+                "case": case,
+                "scaler": label,
+                "settings": runs[0]["settings"],
+                "attainment": _interval([run["attainment"] for run in runs], resampled),
+                "gpu_hours": _interval([run["gpu_hours"] for run in runs], resampled),
+                "usd": _interval([run["usd"] for run in runs], resampled),
+                "kept": _interval(_paired(runs, static, "attainment"), resampled),
+                "saved": {
+                    other: _interval([1 - each for each in _paired(runs, others, "gpu_hours")], resampled)
+                    for (where, other), others in groups.items()
+                    if where == case and other != label
+                },
+                "ended_streams": sum(run["retried"] for run in runs),
+                "drained": sum(run["drained"] for run in runs),
+            }
+        )
+    return found
+
+
+def _label(report: Mapping[str, Any], run: Run) -> str:
+    """A scaler with its defaults beside its tuned self is marked."""
+    tuned = report["tuned"].get(run["case"], {}).get(run["scaler"], {})
+    return f"{run['scaler']} (default)" if run["settings"] != tuned else str(run["scaler"])
+
+
+def _paired(runs: Sequence[Run], others: Sequence[Run], name: str) -> list[float]:
+    by_draw = {run["draw"]: run[name] for run in others}
+    return [run[name] / by_draw[run["draw"]] for run in runs]
+
+
+def _interval(values: Sequence[float], resampled: bool) -> Interval:
+    return Interval.of(values, resampled=resampled)
+
+
+def _shown(one: Interval, digits: int = 1, scale: float = 1.0) -> str:
+    if one.mean is None:
+        return "-"
+    half = "" if one.half_width is None else f" ± {scale * one.half_width:.{digits}f}"
+    return f"{scale * one.mean:.{digits}f}{half}"
+
+
+_HEAD = (
+    "scaler",
+    "settings",
+    "attainment %",
+    "of static %",
+    "GPU-hours",
+    "USD",
+    "saved: queue %",
+    "saved: kpa %",
+)
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    saved = row["saved"]
+    return [
+        row["scaler"],
+        ", ".join(f"{name} {value:g}" for name, value in row["settings"].items()),
+        _shown(row["attainment"], 2, 100),
+        _shown(row["kept"], 2, 100),
+        _shown(row["gpu_hours"]),
+        _shown(row["usd"], 2),
+        *(_shown(saved[other], 1, 100) if other in saved else "" for other in ("queue", "kpa")),
+    ]
+
+
+def markdown(report: Mapping[str, Any]) -> str:
+    """A table for each case."""
+    found = rows(report)
+    lines: list[str] = []
+    for case in dict.fromkeys(row["case"] for row in found):
+        lines += [f"### {case}", "", _line(_HEAD), _line(["---"] * len(_HEAD))]
+        lines += [_line(_cells(row)) for row in found if row["case"] == case]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def table(report: Mapping[str, Any]) -> str:
+    """The same in columns of equal width."""
+    found = [("case", *_HEAD), *((row["case"], *_cells(row)) for row in rows(report))]
+    widths = [max(len(cells[place]) for cells in found) for place in range(len(found[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+        for cells in found
+    )

@@ -1,0 +1,203 @@
+"""Instances that come and go in a simulation, as a scaler decides.
+
+The scaler is the gateway's. A new instance joins the scheduler's fleet as starting, and is ready after its start-up time:
+the warm one if its place was given up less than `WARM_FOR_S` ago, so that the weights are still in the machine's page
+cache. One that is no longer wanted drains: it gets no new request, and leaves when its last one has ended; if it is
+wanted again before that, it stays. Time is paid from the command to start until the end of draining. A pool without
+instances keeps one in the fleet as starting, so that requests wait for it. Its last instance is stopped only when it is
+idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from math import inf
+
+from benchmarks.simulator.engines import SimulatedEngine
+from benchmarks.simulator.usage import Change, Usage
+from policies.scaling.bounds import Bounded
+from policies.scaling.load import LoadCounter
+from policies.scaling.types import PoolLoad, ScalingPool
+from router.core.events import DrainChanged, Event, FleetChanged, Probed
+from router.core.scheduler import Scheduler
+from router.core.state import Instance
+
+#: For this long the weights of a stopped instance stay in its machine's page cache.
+WARM_FOR_S = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """How a simulated fleet is scaled. `scaler` is in its first state. `places` are the names of each pool's instances, as
+    many as it may have. All are there at the start. `epoch_s` is the time since the epoch at the simulation's 0."""
+
+    scaler: Bounded
+    pools: tuple[ScalingPool, ...]
+    places: Mapping[str, tuple[str, ...]]
+    interval_s: float = 15.0
+    epoch_s: float = 0.0
+
+
+class _State(Enum):
+    OFF = auto()
+    STARTING = auto()
+    READY = auto()
+    DRAINING = auto()
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where one instance of a pool runs. `since_s`: since when it is paid; `off_s`: when it last stopped."""
+
+    name: str
+    state: _State = _State.READY
+    since_s: float = 0.0
+    off_s: float = -inf
+
+
+class SimulatedPools:
+    """The pools of one run. `apply` gives the scheduler an event, `at` does something at a time."""
+
+    def __init__(
+        self,
+        scaling: Scaling,
+        scheduler: Scheduler,
+        engines: Mapping[str, SimulatedEngine],
+        new_instance: Callable[[str], Instance],
+        apply: Callable[[Event, float], None],
+        at: Callable[[float, Callable[[float], None]], None],
+    ) -> None:
+        self._scaling = scaling
+        self._scaler = scaling.scaler
+        self._scheduler = scheduler
+        self._engines = engines
+        self._new_instance = new_instance
+        self._apply = apply
+        self._at = at
+        self._places = {
+            pool.name: [_Place(name) for name in scaling.places[pool.name]] for pool in scaling.pools
+        }
+        self._by_name = {
+            place.name: (pool, place) for pool in scaling.pools for place in self._places[pool.name]
+        }
+        self.load = LoadCounter(scaling.epoch_s)
+        self.usage = Usage()
+        at(scaling.interval_s, self._decide)
+
+    def serves(self, name: str) -> bool:
+        """Whether an instance is there and probed. One that no pool has always is."""
+        found = self._by_name.get(name)
+        return found is None or found[1].state in (_State.READY, _State.DRAINING)
+
+    def attempt_ended(self, name: str, now: float) -> None:
+        """An attempt at this instance has ended."""
+        found = self._by_name.get(name)
+        if found is not None and found[1].state is _State.DRAINING:
+            pool, place = found
+            if not self._scheduler.instances[name].in_flight:
+                self._leave(pool, place, now)
+
+    def close(self, now: float) -> Usage:
+        """The usage up to the end of the run."""
+        for pool, place in self._by_name.values():
+            if place.state is not _State.OFF:
+                self._pay(pool, place, now)
+        return self.usage
+
+    # --- decisions -----------------------------------------------------------------------------------
+    def _decide(self, now: float) -> None:
+        loads = {pool.name: self._load(pool) for pool in self._scaling.pools}
+        queued = self._scheduler.queued_by_model()
+        desired = self._scaler.desired(self.load.observe(self._scaling.epoch_s + now, loads, queued))
+        for pool in self._scaling.pools:
+            load = loads[pool.name]
+            self.usage.decided(Change(now, pool.name, desired[pool.name], load.ready))
+            for _ in range(desired[pool.name] - load.current):
+                self._start(pool, now)
+            for _ in range(load.current - desired[pool.name]):
+                self._stop(pool, now)
+        self._at(now + self._scaling.interval_s, self._decide)
+
+    def _load(self, pool: ScalingPool) -> PoolLoad:
+        instances = self._scheduler.instances
+        names = [place.name for place in self._places[pool.name] if place.name in instances]
+        return PoolLoad(
+            ready=len(self._in(pool, _State.READY)),
+            starting=len(self._in(pool, _State.STARTING)),
+            draining=len(self._in(pool, _State.DRAINING)),
+            in_flight=sum(instances[name].in_flight for name in names),
+        )
+
+    def _in(self, pool: ScalingPool, *states: _State) -> list[_Place]:
+        return [place for place in self._places[pool.name] if place.state in states]
+
+    def _start(self, pool: ScalingPool, now: float) -> None:
+        """Keep an instance that drains, else start one in the place that stopped last."""
+        draining = self._in(pool, _State.DRAINING)
+        if draining:
+            draining[0].state = _State.READY
+            self._apply(DrainChanged(draining[0].name, False), now)
+            return
+        place = max(self._in(pool, _State.OFF), key=lambda each: each.off_s)
+        warm = now - place.off_s < WARM_FOR_S
+        self.usage.warm_starts += warm
+        self.usage.cold_starts += not warm
+        place.state, place.since_s = _State.STARTING, now
+        self._fleet_changed(pool, now)
+
+        def ready(at_s: float) -> None:
+            if place.state is _State.STARTING and place.since_s == now:
+                place.state = _State.READY
+                self._engines[place.name].down = False
+                self._apply(Probed(place.name, True), at_s)
+
+        self._at(now + (pool.warm_start_s if warm else pool.cold_start_s), ready)
+
+    def _stop(self, pool: ScalingPool, now: float) -> None:
+        """Give up an instance: one that is starting, else the one with the least work."""
+        starting, ready = self._in(pool, _State.STARTING), self._in(pool, _State.READY)
+        if starting:
+            self._leave(pool, starting[-1], now)
+            return
+        instances = self._scheduler.instances
+        place = min(reversed(ready), key=lambda each: instances[each.name].in_flight)
+        if not instances[place.name].in_flight:
+            self._leave(pool, place, now)
+        elif len(ready) > 1:
+            place.state = _State.DRAINING
+            self.usage.drained += 1
+            self._apply(DrainChanged(place.name, True), now)
+
+    def _leave(self, pool: ScalingPool, place: _Place, now: float) -> None:
+        self._pay(pool, place, now)
+        place.state, place.off_s = _State.OFF, now
+        engine = self._engines[place.name]
+        engine.restart()
+        engine.down, engine.due = True, None
+        self._fleet_changed(pool, now)
+
+    def _fleet_changed(self, pool: ScalingPool, now: float) -> None:
+        """Give the scheduler the instances of the pool as they are: with none that serves or starts, one that is off
+        stands for all."""
+        wanted = self._in(pool, _State.STARTING, _State.READY) or self._in(pool, _State.OFF)[:1]
+        wanted += self._in(pool, _State.DRAINING)
+        names = {place.name for place in wanted}
+        gone = {place.name for place in self._places[pool.name]} - names
+        before = self._scheduler.instances
+        instances = [each for name, each in before.items() if name not in gone]
+        for place in wanted:
+            if place.name not in before:
+                instances.append(self._waking(place.name))
+            elif place.state is _State.OFF:
+                instances[instances.index(before[place.name])] = self._waking(place.name)
+        self._apply(FleetChanged(tuple(instances), self._scheduler.settings), now)
+
+    def _waking(self, name: str) -> Instance:
+        instance = self._new_instance(name)
+        instance.healthy, instance.starting = False, True
+        return instance
+
+    def _pay(self, pool: ScalingPool, place: _Place, now: float) -> None:
+        self.usage.pay(pool.name, now - place.since_s, pool.gpus, pool.usd_per_hour)

@@ -1,0 +1,193 @@
+"""`headway`: the cheapest instances that carry the forecast, with a margin for what the forecast does not know.
+
+1. The arrivals of each model are forecast (`forecast`): day cycle, level, trend, and the dispersion around them.
+2. What an instance carries while the SLO holds comes from its engine profile and the observed lengths (`capacity`).
+3. The load to provide for is the forecast and a margin of square-root staffing with that dispersion. It is at least the
+   load that is there, requests in flight and waiting, with the margin of a Poisson process.
+4. A pool must carry the highest such load up to the time at which an instance that is started now is ready. If the
+   present instances do not, the cheapest further ones are added (`mix`).
+5. If fewer carry both the highest load that is expected in the time for which an instance is worth keeping, and the
+   highest of a time that ends now, the others are given up.
+6. Misses of the SLO under load raise the margin of 3, answers without a miss lower it, so that the share of misses comes to
+   the one that is allowed (an integral controller).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+
+from policies.scaling.capacity import Capacity, needed_rate, slo_capacity
+from policies.scaling.forecast import ArrivalForecast, ForecastSettings
+from policies.scaling.mix import Kind, cheapest
+from policies.scaling.types import ModelLoad, Observation, ScalingPool
+from policies.scaling.windows import Window
+
+#: Lengths that are assumed until some are known, with the weight of this many requests.
+_PROMPT_TOKENS, _OUTPUT_TOKENS, _LENGTHS = 512.0, 128.0, 20.0
+#: Requests after which lengths have half of their weight.
+_LENGTH_MEMORY = 2000.0
+#: Misses count as a lack of instances only above this share of what the ready ones carry.
+_LOADED = 0.5
+#: The times between now and a horizon for which the load is forecast.
+_LOOKS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class HeadwaySettings(ForecastSettings):
+    """`margin` is in standard deviations of the load. `miss_share` of the answers may miss their SLO; each miss raises
+    the load to provide for by `miss_step`, from `correction_least` to `correction_most` times. An instance is kept if it is needed
+    again within `keep_s` (None: the pool's cool-down, or twice its cold start if that is longer), or was within `hold_s`."""
+
+    margin: float = 2.0
+    miss_share: float = 0.005
+    miss_step: float = 0.01
+    correction_least: float = 1.0
+    correction_most: float = 2.5
+    window_s: float = 60.0
+    keep_s: float | None = None
+    hold_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        if self.margin < 0 or not 0 < self.miss_share < 1:
+            raise ValueError("margin must not be negative, and miss_share between 0 and 1")
+        if not 0 < self.correction_least <= 1 <= self.correction_most:
+            raise ValueError("1 must lie between correction_least and correction_most")
+        if not 0 < self.fast_s < self.slow_s:
+            raise ValueError("fast_s must be above 0 and below slow_s")
+
+
+class HeadwayScaler:
+    """Each model's pools are decided together."""
+
+    def __init__(self, pools: Sequence[ScalingPool], settings: HeadwaySettings) -> None:
+        models = dict.fromkeys(pool.model for pool in pools)
+        self._models = [
+            _Model(model, [pool for pool in pools if pool.model == model], settings) for model in models
+        ]
+
+    def learn(self, past: Observation) -> None:
+        for each in self._models:
+            each.learn(past)
+
+    def desired(self, observation: Observation) -> Mapping[str, int]:
+        return {name: number for each in self._models for name, number in each.desired(observation).items()}
+
+
+@dataclass(slots=True)
+class _Lengths:
+    """Means of recent lengths."""
+
+    prompt_tokens: float = _PROMPT_TOKENS * _LENGTHS
+    prompts: float = _LENGTHS
+    output_tokens: float = _OUTPUT_TOKENS * _LENGTHS
+    answers: float = _LENGTHS
+
+    def add(self, load: ModelLoad) -> None:
+        for tokens, count, total, number in (
+            ("prompt_tokens", "prompts", load.prompt_tokens, load.arrivals),
+            ("output_tokens", "answers", load.output_tokens, load.answers),
+        ):
+            kept = 0.5 ** (number / _LENGTH_MEMORY)
+            setattr(self, tokens, kept * getattr(self, tokens) + total)
+            setattr(self, count, kept * getattr(self, count) + number)
+
+    @property
+    def means(self) -> tuple[float, float]:
+        return max(1.0, self.prompt_tokens / self.prompts), max(1.0, self.output_tokens / self.answers)
+
+
+@dataclass(slots=True)
+class _Model:
+    """The pools of one model. `correction` multiplies the load to provide for."""
+
+    name: str
+    pools: Sequence[ScalingPool]
+    settings: HeadwaySettings
+    correction: float = 1.0
+    lengths: _Lengths = field(default_factory=_Lengths)
+    forecast: ArrivalForecast = field(init=False)
+    in_flight: Window = field(init=False)
+    demands: Window = field(init=False)
+
+    def __post_init__(self) -> None:
+        common = {each.name: getattr(self.settings, each.name) for each in fields(ForecastSettings)}
+        self.forecast = ArrivalForecast(ForecastSettings(**common), self._start_s, self.settings.window_s)
+        self.in_flight = Window(self.settings.window_s)
+        self.demands = Window(self.settings.hold_s)
+
+    @property
+    def _start_s(self) -> float:
+        return max(pool.cold_start_s for pool in self.pools)
+
+    @property
+    def _keep_s(self) -> float:
+        if self.settings.keep_s is not None:
+            return self.settings.keep_s
+        return max(2 * self._start_s, *(pool.cooldown_s for pool in self.pools))
+
+    def learn(self, past: Observation) -> None:
+        load = past.models.get(self.name, ModelLoad(0))
+        self.forecast.observe(past.now_s, past.seconds, load.arrivals)
+        self.lengths.add(load)
+
+    def desired(self, observation: Observation) -> Mapping[str, int]:
+        self.learn(observation)
+        load = observation.models.get(self.name, ModelLoad(0))
+        now_s, loads = observation.now_s, [observation.pools[pool.name] for pool in self.pools]
+        capacities = [slo_capacity(pool, *self.lengths.means) for pool in self.pools]
+        under_way = sum(each.in_flight for each in loads)
+        self.in_flight.add(now_s, under_way)
+        carried = sum(each.ready * one.concurrency for each, one in zip(loads, capacities, strict=True))
+        self._correct(load, under_way + load.queued > _LOADED * carried)
+        current = [each.current for each in loads]
+        if not (under_way or load.queued) and self._idle(now_s):
+            return dict.fromkeys((pool.name for pool in self.pools), 0)
+        service_s = min(each.service_s for each in capacities)
+        there = self.in_flight.mean + load.queued
+        present = self.correction * needed_rate(there / service_s, service_s, 1.0, self.settings.margin)
+        demand = max(present, self._needed(now_s, self._start_s + observation.seconds, service_s))
+        self.demands.add(now_s, demand)
+        grown = self._mix(capacities, demand, current, [pool.max_instances for pool in self.pools])
+        if grown != current:
+            return dict(zip((pool.name for pool in self.pools), grown, strict=True))
+        kept = max(self.demands.greatest, self._needed(now_s, self._keep_s, service_s))
+        shrunk = self._mix(capacities, kept, [pool.min_instances for pool in self.pools], current)
+        return dict(zip((pool.name for pool in self.pools), shrunk, strict=True))
+
+    def _correct(self, load: ModelLoad, loaded: bool) -> None:
+        settings = self.settings
+        misses = load.slo_misses if loaded else 0
+        step = settings.miss_step * (misses - settings.miss_share * load.answers)
+        changed = self.correction * math.exp(step)
+        self.correction = min(max(changed, settings.correction_least), settings.correction_most)
+
+    def _idle(self, now_s: float) -> bool:
+        """Whether no request is expected in the time for which an instance is worth keeping."""
+        rate = max(self.forecast.rate_per_s(now_s, at_s) for at_s in _looks(self._keep_s))
+        return rate * self._keep_s < 0.5
+
+    def _needed(self, now_s: float, horizon_s: float, service_s: float) -> float:
+        """The highest rate to provide for until the horizon."""
+        rate = max(self.forecast.rate_per_s(now_s, at_s) for at_s in _looks(horizon_s))
+        dispersion, settings = self.forecast.dispersion, self.settings
+        length_s = max(service_s, settings.window_s)
+        return self.correction * needed_rate(rate, length_s, dispersion, settings.margin)
+
+    def _mix(
+        self,
+        capacities: Sequence[Capacity],
+        demand_per_s: float,
+        least: Sequence[int],
+        most: Sequence[int],
+    ) -> list[int]:
+        kinds = [
+            Kind(pool.usd_per_hour or pool.gpus, one.rate_per_s, low, max(low, high))
+            for pool, one, low, high in zip(self.pools, capacities, least, most, strict=True)
+        ]
+        return list(cheapest(kinds, demand_per_s))
+
+
+def _looks(horizon_s: float) -> list[float]:
+    return [horizon_s * step / (_LOOKS - 1) for step in range(_LOOKS)]

@@ -1,0 +1,206 @@
+"""The actuator `kubernetes`: the pods of a pool are those of a Deployment.
+
+Pools grow by the Deployment's scale. `discovery` finds the pods. To shrink, instances drain first: they get no new request,
+and leave the fleet when no replica has one there. Only then their pods are marked as the first to be deleted (the annotation
+`controller.kubernetes.io/pod-deletion-cost`, kubernetes.io, "ReplicaSet", Pod deletion cost), and the Deployment is scaled
+down by their number. A ReplicaSet deletes pods that are not ready before all others, so this waits until all are ready. So no
+running stream ends. Needs the extra `kubernetes`, which is the official client.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kubernetes.aio import client
+
+from router.config import ConfigError, PoolConfig
+from router.core.errors import Refusal
+from router.discovery import ApiServer
+from router.gateway.fleet.edits import Edit, draining, keeping, restoring
+from router.gateway.service import Gateway
+from router.scaling.plan import PoolState, steps
+
+logger = logging.getLogger("headway")
+
+DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+#: Below that of pods without the annotation, which is 0.
+_FIRST_TO_GO = "-1000"
+_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Deployment:
+    """A Deployment as last read. `pods`: those that are not being deleted, and whether each is ready."""
+
+    replicas: int
+    pods: Mapping[str, bool]
+
+
+class Deployments:
+    """Scales Deployments. `server_of` gives the API server of a pool, with its namespace; it raises ConfigError."""
+
+    def __init__(self, gateway: Gateway, server_of: Callable[[PoolConfig], ApiServer]) -> None:
+        self.on_change: Callable[[], None] = lambda: None
+        self._gateway = gateway
+        self._server_of = server_of
+        self._clients: dict[str, client.ApiClient] = {}  # by URL
+        self._found: dict[str, _Deployment] = {}
+        self._draining: set[str] = set()  # those that this replica drains, not an operator
+
+    async def look(self, pools: Mapping[str, PoolConfig]) -> None:
+        """Read the Deployments and their pods."""
+        self._found = {name: await self._read(pool) for name, pool in pools.items()}
+
+    def starting(self, pool: str) -> int:
+        """The number of a pool's pods that are not in the fleet yet, and have not left it."""
+        found = self._found.get(pool)
+        if found is None:
+            return 0
+        known = {each.name for each in self._gateway.config.instances} | self._gateway.changes.overlay.removed
+        return max(0, found.replicas - sum(name in known for name in found.pods))
+
+    async def scale(self, pools: Mapping[str, PoolConfig], wanted: Mapping[str, int]) -> None:
+        for name, pool in pools.items():
+            await self._scale(pool, wanted[name], self._found[name])
+
+    async def aclose(self) -> None:
+        """Close the connections. The pods stay."""
+        for each in self._clients.values():
+            await each.close()
+
+    # --- one pool --------------------------------------------------------------------------------------
+    async def _scale(self, pool: PoolConfig, wanted: int, found: _Deployment) -> None:
+        await self._forget(pool, found)
+        left = sorted(self._gateway.changes.overlay.removed & found.pods.keys())
+        todo = steps(wanted, self._state(pool, found))
+        for name in todo.keep:
+            await self._edit(keeping(name))
+            self._draining.discard(name)
+        for name in todo.drain:
+            self._draining.add(name)
+            await self._edit(draining(name))
+        if todo.start:
+            back = left[: todo.start]  # they have left the fleet, but their engines still run
+            for name in back:
+                await self._mark(pool, name, None)
+            await self._edit(restoring(back))
+            await self._set_replicas(pool, found.replicas + todo.start - len(back))
+        elif len(found.pods) > found.replicas:
+            return  # what was scaled down before is not gone yet
+        elif todo.abandon:
+            unready = [name for name, ready in found.pods.items() if not ready]
+            going = unready[: todo.abandon]
+            for name in going:
+                await self._mark(pool, name, _FIRST_TO_GO)
+            missing = found.replicas - len(found.pods)
+            await self._set_replicas(pool, found.replicas - min(todo.abandon, missing + len(going)))
+        elif left and len(found.pods) == found.replicas and all(found.pods.values()):
+            for name in left:
+                await self._mark(pool, name, _FIRST_TO_GO)
+            await self._set_replicas(pool, found.replicas - len(left))
+
+    def _state(self, pool: PoolConfig, found: _Deployment) -> PoolState:
+        ready: dict[str, int] = {}
+        drains: dict[str, int] = {}
+        fixed = 0
+        for config in self._gateway.config.instances:
+            if not pool.has(config):
+                continue
+            instance = self._gateway.runner.scheduler.instances[config.name]
+            if config.name not in found.pods:
+                fixed += instance.healthy and not instance.draining
+            elif not instance.draining:
+                ready[config.name] = instance.in_flight
+            elif config.name in self._draining:
+                drains[config.name] = instance.in_flight
+        return PoolState(ready, drains, fixed, self.starting(pool.name))
+
+    async def _forget(self, pool: PoolConfig, found: _Deployment) -> None:
+        """Pods that have left are gone: the fleet need not know of them any more."""
+        removed = self._gateway.changes.overlay.removed
+        gone = [name for name in removed if name.startswith(f"{pool.deployment}-") and name not in found.pods]
+        self._draining.difference_update(gone)
+        if gone and len(found.pods) <= found.replicas:
+            await self._edit(restoring(gone))
+
+    async def _edit(self, edit: Edit) -> None:
+        try:
+            await self._gateway.changes.edit(edit)
+        except (Refusal, ConfigError) as error:
+            logger.warning("the fleet is not scaled now: %s", error)
+
+    # --- the cluster -----------------------------------------------------------------------------------
+    async def _read(self, pool: PoolConfig) -> _Deployment:
+        namespace = self._server_of(pool).namespace
+        apps, core = client.AppsV1Api(self._client(pool)), client.CoreV1Api(self._client(pool))
+        deployment = await apps.read_namespaced_deployment(
+            pool.deployment, namespace, _request_timeout=_TIMEOUT_S
+        )
+        listed = await core.list_namespaced_pod(
+            namespace, label_selector=_selector(deployment.spec.selector), _request_timeout=_TIMEOUT_S
+        )
+        pods = {
+            pod.metadata.name: any(each.type == "Ready" and each.status == "True" for each in conditions)
+            for pod in listed.items
+            if pod.metadata.deletion_timestamp is None and pod.status.phase not in {"Succeeded", "Failed"}
+            for conditions in [pod.status.conditions or ()]
+        }
+        replicas = deployment.spec.replicas
+        return _Deployment(1 if replicas is None else replicas, pods)
+
+    async def _set_replicas(self, pool: PoolConfig, replicas: int) -> None:
+        if replicas == self._found[pool.name].replicas:
+            return
+        logger.info("deployment %s is scaled to %d", pool.deployment, replicas)
+        await client.AppsV1Api(self._client(pool)).patch_namespaced_deployment_scale(
+            pool.deployment,
+            self._server_of(pool).namespace,
+            {"spec": {"replicas": replicas}},
+            _request_timeout=_TIMEOUT_S,
+        )
+
+    async def _mark(self, pool: PoolConfig, pod: str, cost: str | None) -> None:
+        """Set or remove a pod's deletion cost."""
+        await client.CoreV1Api(self._client(pool)).patch_namespaced_pod(
+            pod,
+            self._server_of(pool).namespace,
+            {"metadata": {"annotations": {DELETION_COST: cost}}},
+            _request_timeout=_TIMEOUT_S,
+        )
+
+    def _client(self, pool: PoolConfig) -> client.ApiClient:
+        server = self._server_of(pool)
+        made = self._clients.get(server.url)
+        if made is None:
+            made = self._clients[server.url] = client.ApiClient(_configuration(server))
+        return made
+
+
+def _configuration(server: ApiServer) -> client.Configuration:
+    configuration = client.Configuration(host=server.url)
+    if server.authority is not None:
+        configuration.ssl_ca_cert = server.authority
+
+    def renew(settings: client.Configuration) -> None:
+        token = server.token()
+        if token is not None:
+            settings.api_key["BearerToken"] = f"Bearer {token}"
+
+    renew(configuration)
+    configuration.refresh_api_key_hook = renew
+    return configuration
+
+
+def _selector(selector: Any) -> str:
+    """A label selector as the API's query takes it."""
+    parts = [f"{key}={value}" for key, value in (selector.match_labels or {}).items()]
+    for each in selector.match_expressions or ():
+        values: Sequence[str] = each.values or ()
+        if each.operator in {"In", "NotIn"}:
+            parts.append(f"{each.key} {each.operator.lower()} ({','.join(values)})")
+        else:
+            parts.append(each.key if each.operator == "Exists" else f"!{each.key}")
+    return ",".join(parts)

@@ -1,0 +1,188 @@
+"""Decides at intervals how many instances each pool is to have, and has an actuator carry it out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from policies import scaling as scalers
+from policies.scaling.types import Observation, Scaler
+from router.background import Tasks, surviving
+from router.config import ConfigError, FleetConfig, PoolConfig, Problem
+from router.gateway.fleet.scaling import Decision
+from router.gateway.service import Gateway
+from router.scaling.actuator import Actuator
+from router.scaling.load import Totals, model_loads, pool_load, totals
+from router.scaling.pools import scaling_pools
+from router.scaling.turns import DOCUMENT, Turn, Turns
+from router.store.state import StateError
+
+logger = logging.getLogger("headway")
+
+#: So often it is checked whether a request waits for a model without instances.
+_LOOK_S = 0.1
+#: The replica that decided last is alone to decide for so many intervals, and this many seconds.
+_LEASE_INTERVALS, _LEASE_S = 2.0, 1.0
+
+
+class ScalingLoop:
+    """Runs while it is entered. It is made before `gateway` is started. `run` names this run of the process. `clock` is time since the
+    epoch in seconds. Changed pools, scalers and settings apply from the next decision after a reload on."""
+
+    def __init__(
+        self, gateway: Gateway, actuator: Actuator, run: str, clock: Callable[[], float] = time.time
+    ) -> None:
+        """Raises ConfigError."""
+        self._gateway = gateway
+        self._actuator = actuator
+        self._run = run
+        self._clock = clock
+        self._config = gateway.config.scaling
+        self._scaler = create_scaler(gateway.config)
+        lease_s = _LEASE_INTERVALS * self._config.interval_s + _LEASE_S
+        self._turns = Turns(gateway.state, run, lease_s, self._decided_elsewhere)
+        self._totals: Mapping[str, Mapping[str, Totals]] = {run: self._own_totals()}
+        self._at_s = clock()
+        self._again = asyncio.Event()
+        self._tasks = Tasks()
+        actuator.on_change = self._again.set
+        gateway.peers.followers[DOCUMENT] = self._turns.document_changed
+
+    async def __aenter__(self) -> Self:
+        self._tasks.start(self._follow(), "scaling")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._tasks.stop()
+        try:
+            await self._turns.leave()
+        except StateError:
+            logger.warning(
+                "the shared state does not answer: another replica scales the fleet a little later"
+            )
+        with surviving("scaling"):
+            await self._actuator.aclose()
+
+    async def _follow(self) -> None:
+        while True:
+            self._again.clear()
+            with surviving("scaling"):
+                await self._turn()
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Wait until the next decision is due: at the end of the interval, when an instance has come or gone, or when a
+        request waits for a model without instances."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._config.interval_s
+        while (left_s := until - loop.time()) > 0 and not self._asleep():
+            try:
+                async with asyncio.timeout(min(left_s, _LOOK_S)):
+                    await self._again.wait()
+                return
+            except TimeoutError:
+                pass
+
+    def _asleep(self) -> bool:
+        """Whether a request waits for a model of which no pool is to have an instance."""
+        if not self._turns.due:
+            return False
+        queued = self._queued()
+        wanted = self._turns.last.wanted
+        return any(
+            queued.get(pool.model) and not any(wanted.get(each.name) for each in self._pools_of(pool.model))
+            for pool in self._config.pools
+        )
+
+    def _pools_of(self, model: str) -> list[PoolConfig]:
+        return [pool for pool in self._config.pools if pool.model == model]
+
+    # --- one decision ----------------------------------------------------------------------------------
+    async def _turn(self) -> None:
+        self._use(self._gateway.config)
+        counted = {self._run: self._own_totals()}
+        self._gateway.peers.counts = counted[self._run]
+        if not self._turns.due:
+            return
+        pools = {pool.name: pool for pool in self._config.pools}
+        await self._actuator.look(pools)
+        counted |= {run: _totals_of(counts) for run, counts in self._gateway.peers.counts_elsewhere.items()}
+        observation = self._observe(counted)
+        wanted = dict(self._scaler.desired(observation))
+        self._totals, self._at_s = counted, observation.now_s
+        turn = Turn(self._turns.last.number + 1, self._run, observation, wanted, counted)
+        if not await self._turns.take(turn):
+            return
+        self._show(turn)
+        await self._actuator.scale(pools, wanted)
+
+    def _observe(self, counted: Mapping[str, Mapping[str, Totals]]) -> Observation:
+        gateway, now_s = self._gateway, self._clock()
+        scheduler, instances = gateway.runner.scheduler, gateway.config.instances
+        return Observation(
+            now_s=now_s,
+            seconds=max(0.0, now_s - self._at_s),
+            pools={
+                pool.name: pool_load(pool, instances, scheduler, self._actuator.starting(pool.name))
+                for pool in self._config.pools
+            },
+            models=model_loads(self._totals, counted, self._queued()),
+        )
+
+    def _queued(self) -> Mapping[str, int]:
+        """The waiting requests of all replicas by model."""
+        elsewhere = self._gateway.peers.queued_elsewhere
+        scheduler = self._gateway.runner.scheduler
+        if not scheduler.queue_depth:
+            return elsewhere
+        queued = scheduler.queued_by_model()
+        queued.update(elsewhere)
+        return queued
+
+    def _own_totals(self) -> dict[str, Totals]:
+        gateway = self._gateway
+        return totals(gateway.metrics, gateway.runner.scheduler, gateway.rules.names)
+
+    def _use(self, config: FleetConfig) -> None:
+        """Follow a reload of the fleet file."""
+        if config.scaling != self._config:
+            self._scaler = create_scaler(config)
+            self._config = config.scaling
+            logger.info("the pools have changed: the scaler begins anew")
+
+    def _decided_elsewhere(self, turn: Turn) -> None:
+        """Another replica has decided: bring this one's scaler to the same state."""
+        observation = turn.observation
+        if (
+            turn.run
+            and observation
+            and {pool.name for pool in self._config.pools} <= observation.pools.keys()
+        ):
+            with surviving("scaling"):
+                self._scaler.desired(observation)
+            self._totals, self._at_s = turn.totals, observation.now_s
+        self._show(turn)
+
+    def _show(self, turn: Turn) -> None:
+        if turn.observation is not None:
+            self._gateway.decision = Decision(turn.observation, turn.wanted, self._turns.mine)
+
+
+def create_scaler(config: FleetConfig) -> Scaler:
+    """The scaler of a fleet file; without pools it decides nothing. Raises ConfigError for a setting that it does not take,
+    and for a pool without an engine profile."""
+    pools = scaling_pools(config)
+    try:
+        return scalers.create(config.scaling.scaler, pools, config.scaling.settings)
+    except (ValueError, TypeError) as error:
+        raise ConfigError("scaling", [Problem(("settings",), str(error))]) from None
+
+
+def _totals_of(counts: Mapping[str, Sequence[int]]) -> dict[str, Totals]:
+    return {model: Totals(*values) for model, values in counts.items()}

@@ -1,0 +1,304 @@
+"""The actuator `processes`: engines as child processes on this machine.
+
+An engine joins the fleet when it answers its probe, by the same change as `POST /admin/instances`. To leave, it drains: it
+gets no new request, and leaves the fleet when no replica has one there. An engine is stopped only after that, and after
+its own report says that it is idle; so no running stream ends. One that crashes leaves the fleet, and the next one is started
+after a pause, which doubles with each further crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from router.background import Tasks, surviving
+from router.config import ConfigError, FleetConfig, InstanceConfig, PoolConfig
+from router.config.marks import Mark, named
+from router.core.errors import Refusal, UpstreamError
+from router.core.interfaces import Backend
+from router.gateway.fleet.edits import Edit, adding, draining, keeping, removing
+from router.gateway.service import Gateway
+from router.scaling.engine_process import EngineProcess
+from router.scaling.plan import PoolState, steps
+
+logger = logging.getLogger("headway")
+
+#: So often an engine that starts is probed, and one that leaves is looked at.
+_LOOK_S = 0.2
+#: An engine that is not ready after so many cold starts, but at least this many seconds, is given up.
+_STARTS, _LEAST_START_S = 10.0, 60.0
+#: The pause after a crash doubles from the first to the longest, and begins anew after an engine has served for so long.
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S, _SOUND_S = 1.0, 60.0, 60.0
+#: An instance that does not answer for so long is stopped.
+_SILENT_S = 30.0
+#: When the gateway stops, streams of other replicas may continue for this long.
+_CLOSE_S = 30.0
+#: A change of the fleet that was refused is tried again after this long.
+_AGAIN_S = 1.0
+
+
+@dataclass(slots=True, eq=False)
+class _Engine:
+    """One engine of this replica. `joined`: it is or was in the fleet. `ending`: it is stopped. `task` runs it."""
+
+    pool: PoolConfig
+    number: int
+    task: asyncio.Task[None] | None = None
+    joined: bool = False
+    ending: bool = False
+
+    @property
+    def starts(self) -> bool:
+        """Whether it is not in the fleet yet."""
+        return not (self.joined or self.ending)
+
+    @property
+    def name(self) -> str:
+        return f"{self.pool.name}-{self.number}"
+
+
+class Processes:
+    """The engines that this replica runs. `make_backend` makes the adapter that probes one."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        make_backend: Callable[[InstanceConfig, FleetConfig], Awaitable[Backend]],
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        self.on_change: Callable[[], None] = lambda: None
+        self._gateway = gateway
+        self._make_backend = make_backend
+        self._environment = environment
+        self._engines: dict[str, _Engine] = {}
+        self._draining: set[str] = set()  # those that this replica drains, not an operator
+        self._silent_since: dict[str, float] = {}  # instances that do not answer
+        self._crashes: Counter[str] = Counter()  # in a row, by pool
+        self._not_before: dict[str, float] = {}  # when the next engine of a pool may start
+        self._closing = False
+        self._tasks, self._endings = Tasks(), Tasks()
+
+    async def look(self, pools: Mapping[str, PoolConfig]) -> None:
+        for pool in pools.values():
+            await self._remove_silent(pool)
+
+    def starting(self, pool: str) -> int:
+        """The number of a pool's engines that are not in the fleet yet."""
+        return sum(each.pool.name == pool and each.starts for each in self._engines.values())
+
+    async def scale(self, pools: Mapping[str, PoolConfig], wanted: Mapping[str, int]) -> None:
+        for name, pool in pools.items():
+            await self._scale(pool, wanted[name])
+        for engine in list(self._engines.values()):
+            if engine.pool.name not in pools:  # the pool has left the fleet file
+                await self._give_up(engine)
+
+    async def _scale(self, pool: PoolConfig, wanted: int) -> None:
+        todo = steps(wanted, self._state(pool))
+        for name in todo.keep:
+            await self._edit(keeping(name))
+            self._draining.discard(name)
+        for _ in range(todo.start):
+            if time.monotonic() >= self._not_before.get(pool.name, 0.0):
+                self._start(pool)
+        starting = [each for each in self._engines.values() if each.pool == pool and each.starts]
+        for engine in starting[len(starting) - todo.abandon :]:
+            await self._give_up(engine)
+        for name in todo.drain:
+            self._draining.add(name)
+            await self._edit(draining(name))
+
+    def _state(self, pool: PoolConfig) -> PoolState:
+        """The state of a pool. Only engines of this replica may be stopped, and instances with an engine's name, which are
+        another worker's."""
+        gateway, own = self._gateway, re.compile(re.escape(pool.name) + r"-\d+")
+        ready: dict[str, int] = {}
+        drains: dict[str, int] = {}
+        fixed = 0
+        added = {each.name for each in gateway.changes.overlay.added}
+        for config in gateway.config.instances:
+            if not pool.has(config):
+                continue
+            instance = gateway.runner.scheduler.instances[config.name]
+            stoppable = config.name in added and own.fullmatch(config.name) is not None
+            if instance.draining:
+                if config.name in self._draining:
+                    drains[config.name] = instance.in_flight
+            elif instance.healthy and stoppable:
+                ready[config.name] = instance.in_flight
+            elif instance.healthy:
+                fixed += 1
+        return PoolState(ready, drains, fixed, self.starting(pool.name))
+
+    async def _remove_silent(self, pool: PoolConfig) -> None:
+        """Take instances out of the fleet that do not answer: their engine hangs, or ended with its worker."""
+        own, now = re.compile(re.escape(pool.name) + r"-\d+"), time.monotonic()
+        for config in self._gateway.changes.overlay.added:
+            if not (pool.has(config) and own.fullmatch(config.name)):
+                continue
+            instance = self._gateway.runner.scheduler.instances.get(config.name)
+            if instance is None or instance.healthy:
+                self._silent_since.pop(config.name, None)
+            elif now - self._silent_since.setdefault(config.name, now) >= _SILENT_S:
+                del self._silent_since[config.name]
+                logger.error("instance %s has not answered for %g s: it is stopped", config.name, _SILENT_S)
+                await self._edit(removing(config.name))
+
+    # --- one engine ------------------------------------------------------------------------------------
+    def _start(self, pool: PoolConfig) -> None:
+        taken = self._engines.keys() | {each.name for each in self._gateway.config.instances}
+        number = next(n for n in range(len(taken) + 1) if f"{pool.name}-{n}" not in taken)
+        engine = _Engine(pool, number)
+        self._engines[engine.name] = engine
+        engine.task = self._tasks.start(self._run(engine), "scaling")
+
+    async def _give_up(self, engine: _Engine) -> None:
+        """An engine is to go: one that serves drains first."""
+        if engine.joined and not engine.ending:
+            await self._edit(draining(engine.name))
+        elif engine.starts and engine.task is not None:
+            engine.task.cancel()
+
+    async def _run(self, engine: _Engine) -> None:
+        """The life of one engine."""
+        process = backend = None
+        try:
+            process = await EngineProcess.start(
+                engine.pool, engine.number, self._without_secrets(engine.pool)
+            )
+            instance = engine.pool.instance_at(engine.name, process.url)
+            backend = await self._make_backend(instance, self._gateway.config)
+            began = time.monotonic()
+            if not await self._ready(engine, process, backend):
+                self._failed(engine, process)
+                return
+            logger.info("engine %s is ready after %.1f s", engine.name, time.monotonic() - began)
+            await self._join(engine, instance)
+            self.on_change()
+            began = time.monotonic()
+            if await self._serve(engine, process, instance):
+                await self._idle(process, backend)
+            else:
+                if time.monotonic() - began >= _SOUND_S:
+                    self._crashes.pop(engine.pool.name, None)
+                self._failed(engine, process)
+                await self._until_made(removing(engine.name))
+        finally:
+            engine.ending = True
+            self._endings.start(self._end(engine, process, backend), "scaling")
+
+    async def _end(self, engine: _Engine, process: EngineProcess | None, backend: Backend | None) -> None:
+        """Stop an engine. Nothing cancels this, so that it is waited for."""
+        self._draining.discard(engine.name)
+        if backend is not None:
+            with surviving("scaling"):
+                await backend.aclose()
+        if process is not None:
+            await process.stop()
+            logger.info("engine %s has ended", engine.name)
+        del self._engines[engine.name]
+
+    async def _ready(self, engine: _Engine, process: EngineProcess, backend: Backend) -> bool:
+        """Wait until an engine answers its probe. False if it ends before, or takes too long."""
+        until = time.monotonic() + max(_LEAST_START_S, _STARTS * engine.pool.cold_start_s)
+        while process.exit_code is None and time.monotonic() < until:
+            try:
+                async with asyncio.timeout(self._gateway.config.probes.timeout_s):
+                    if await backend.probe():
+                        return True
+            except (UpstreamError, TimeoutError):
+                pass
+            await asyncio.sleep(_LOOK_S)
+        return False
+
+    async def _join(self, engine: _Engine, instance: InstanceConfig) -> None:
+        await self._until_made(adding(instance))
+        engine.joined = True
+
+    async def _serve(self, engine: _Engine, process: EngineProcess, instance: InstanceConfig) -> bool:
+        """Wait until an engine has left the fleet; False if it has ended before. A reload of the fleet file drops it from
+        the fleet: it joins again."""
+        changes = self._gateway.changes
+        reloads = changes.overlay.reloads
+        while process.exit_code is None and not self._closing:
+            if self._gateway.config.instance(engine.name) is None:
+                if changes.overlay.reloads == reloads:
+                    return True
+                reloads = changes.overlay.reloads
+                await self._join(engine, instance)
+            await asyncio.sleep(_LOOK_S)
+        return process.exit_code is None
+
+    async def _idle(self, process: EngineProcess, backend: Backend) -> None:
+        """Wait until an engine that has left the fleet reports no request, for as long as one may take at most."""
+        until = time.monotonic() + self._gateway.config.limits.request_timeout_s
+        while process.exit_code is None and time.monotonic() < until:
+            try:
+                async with asyncio.timeout(self._gateway.config.probes.timeout_s):
+                    report = await backend.load()
+            except (UpstreamError, TimeoutError):
+                return
+            if not report.running and not report.waiting:
+                return
+            await asyncio.sleep(_LOOK_S)
+
+    def _failed(self, engine: _Engine, process: EngineProcess) -> None:
+        pool = engine.pool.name
+        pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** self._crashes[pool])
+        self._crashes[pool] += 1
+        self._not_before[pool] = time.monotonic() + pause_s
+        asyncio.get_running_loop().call_later(pause_s, self._pause_over)
+        how = "is not ready" if process.exit_code is None else f"ended with code {process.exit_code}"
+        logger.error(
+            "engine %s %s; the next one starts after %g s at the earliest", engine.name, how, pause_s
+        )
+
+    def _pause_over(self) -> None:
+        self.on_change()
+
+    # --- the fleet -------------------------------------------------------------------------------------
+    async def _edit(self, edit: Edit) -> bool:
+        """Change the fleet for all replicas; False if that was refused."""
+        try:
+            await self._gateway.changes.edit(edit)
+        except (Refusal, ConfigError) as error:
+            logger.warning("the fleet is not scaled now: %s", error)
+            return False
+        return True
+
+    async def _until_made(self, edit: Edit) -> None:
+        while not await self._edit(edit):  # noqa: ASYNC110 (rare: the shared state is away)
+            await asyncio.sleep(_AGAIN_S)
+
+    def _without_secrets(self, pool: PoolConfig) -> dict[str, str]:
+        """The gateway's environment without the secrets that the fleet file names, but for the pool's own."""
+        config = self._gateway.config
+        secrets = {each.name for each in named(config) if each.mark is Mark.VARIABLE} | {"HEADWAY_ADMIN_KEY"}
+        secrets -= {each.name for each in named(pool.instance)}
+        kept = {name: value for name, value in self._environment.items() if name not in secrets}
+        # Last, so that `headway` is found where it is not installed for all.
+        kept["PATH"] = os.pathsep.join(filter(None, (kept.get("PATH"), str(Path(sys.executable).parent))))
+        return kept
+
+    async def aclose(self) -> None:
+        """Take the engines out of the fleet, and end them when other replicas' streams there have ended."""
+        self._closing = True
+        for engine in list(self._engines.values()):
+            if engine.starts:
+                await self._give_up(engine)
+            elif not engine.ending:
+                await self._edit(removing(engine.name))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                await self._tasks.finish()
+        await self._tasks.stop()
+        await self._endings.finish()

@@ -1,0 +1,120 @@
+"""Which replica decides, and what the others know of it.
+
+One document of the shared state holds the last decision: who made it, on what observation, and the totals of each replica
+at that time. Each decision replaces the one before by compare-and-set, so two replicas never decide on the same one. If the
+decision is not renewed for a time, another replica makes the next one. That time goes by each replica's own clock, from when
+it saw the last decision, so clocks need not agree (as in client-go's leader election). Every replica gives each observation
+to its own scaler. So whoever decides next goes on from the same state.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from policies.scaling.types import Observation
+from router.scaling.load import Totals
+from router.store.state import State
+
+#: The shared document's name.
+DOCUMENT = "scaling"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One decision. `number` counts them; `run` made it ("": and has left). `wanted` is by pool, `totals` by run of a
+    replica and model."""
+
+    number: int = 0
+    run: str = ""
+    observation: Observation | None = None
+    wanted: Mapping[str, int] = field(default_factory=dict)
+    totals: Mapping[str, Mapping[str, Totals]] = field(default_factory=dict)
+
+
+_TURN = TypeAdapter(Turn)
+
+
+class Turns:
+    """The turns of one replica, the run `run`. `lease_s`: for so long the replica that decided last is alone to decide.
+    `on_turn` is called with each decision of another replica."""
+
+    def __init__(
+        self,
+        state: State,
+        run: str,
+        lease_s: float,
+        on_turn: Callable[[Turn], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.last = Turn()
+        self._state = state
+        self._run = run
+        self._lease_s = lease_s
+        self._on_turn = on_turn
+        self._clock = clock
+        self._seen_at = clock()
+
+    @property
+    def mine(self) -> bool:
+        """Whether this replica made the last decision, and nobody has taken over since."""
+        return self.last.run == self._run
+
+    @property
+    def due(self) -> bool:
+        """Whether this replica is to decide now, if it is time."""
+        if self.mine or not self._state.health.shared:
+            return True
+        return not self.last.run or self._clock() - self._seen_at > self._lease_s
+
+    async def take(self, turn: Turn) -> bool:
+        """Make a decision; False if another replica was faster. Raises StateError if the shared state does not answer."""
+        before = self.last
+        self.last = turn  # so that our own is not taken for another's
+        try:
+            await self._state.change(DOCUMENT, lambda seen: self._next(before, turn, seen))
+        except _Taken as taken:
+            self.last = before
+            self.document_changed(taken.document)
+            return False
+        except BaseException:
+            self.last = before
+            raise
+        self._seen_at = self._clock()
+        return True
+
+    async def leave(self) -> None:
+        """Let another replica decide at once."""
+        if self.mine and self._state.health.shared:
+            await self.take(
+                Turn(self.last.number + 1, "", self.last.observation, self.last.wanted, self.last.totals)
+            )
+
+    def document_changed(self, document: Mapping[str, Any]) -> None:
+        """The shared document has changed (`PeerLink.followers`). One that cannot be read is replaced by the next turn."""
+        try:
+            turn = _TURN.validate_python(document)
+        except ValidationError:
+            return
+        if turn.number > self.last.number:
+            self.last, self._seen_at = turn, self._clock()
+            self._on_turn(turn)
+
+    @staticmethod
+    def _next(before: Turn, turn: Turn, seen: Mapping[str, Any]) -> Mapping[str, Any]:
+        if seen.get("number", 0) > before.number:
+            raise _Taken(seen)
+        found: Mapping[str, Any] = _TURN.dump_python(turn, mode="json")
+        return found
+
+
+class _Taken(Exception):
+    """Another replica has decided since."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        super().__init__("decided elsewhere")
+        self.document = document

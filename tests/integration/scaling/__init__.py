@@ -1,0 +1,1 @@
+"""Scaling while a gateway runs."""

@@ -1,0 +1,198 @@
+"""A Kubernetes API server with one Deployment, in this process. Its pods are emulated engines on addresses of loopback.
+
+Each object that it sends, and each one as a patch leaves it, is checked against the published schemas of Kubernetes' OpenAPI
+document (package `kubernetes-validate`, strict form). A controller makes and deletes pods as a ReplicaSet does: pods that
+are not ready go first, then by `controller.kubernetes.io/pod-deletion-cost`, then the newest (kubernetes.io, "ReplicaSet").
+Deleting a pod cuts its streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import kubernetes_validate
+from aiohttp import web
+
+from backends.emulator.instance import EmulatedInstance
+from tests.unit.discovery.cluster import Cluster
+
+VERSION = "1.33"
+COST = "controller.kubernetes.io/pod-deletion-cost"
+NAMESPACE, NAME = "engines", "vllm-l4"
+
+
+def checked(one: dict[str, Any]) -> dict[str, Any]:
+    kubernetes_validate.validate(one, VERSION, strict=True)
+    return one
+
+
+def merged(one: Any, patch: Any) -> Any:
+    """A JSON merge patch (RFC 7386), which strategic merge patches of maps are too."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(one) if isinstance(one, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged(result.get(key), value)
+    return result
+
+
+class OneDeployment(Cluster):
+    """A Deployment of emulated engines that listen on `port`."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__()
+        self.port = port
+        self.engines: dict[str, EmulatedInstance] = {}
+        self.deleted: list[str] = []
+        self.marked: set[str] = set()  # those with a deletion cost when they were deleted
+        self.scaled: list[int] = []
+        self.paused = False
+        self._made = 0
+        labels = {"app": "vllm"}
+        self.deployment: dict[str, Any] = {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": NAME, "namespace": NAMESPACE, "resourceVersion": "1"},
+            "spec": {
+                "replicas": 0,
+                "selector": {
+                    "matchLabels": labels,
+                    "matchExpressions": [{"key": "app", "operator": "In", "values": ["vllm"]}],
+                },
+                "template": {
+                    "metadata": {"labels": labels},
+                    "spec": {"containers": [{"name": "vllm", "image": "vllm/vllm-openai"}]},
+                },
+            },
+        }
+
+    # --- the API ---------------------------------------------------------------------------------------
+    async def read_deployment(self, request: web.Request) -> web.Response:
+        assert request.match_info["name"] == NAME
+        return web.json_response(checked(self.deployment))
+
+    async def patch_scale(self, request: web.Request) -> web.Response:
+        assert request.content_type == "application/strategic-merge-patch+json"
+        scale = {
+            "apiVersion": "autoscaling/v1",
+            "kind": "Scale",
+            "metadata": {"name": NAME, "namespace": NAMESPACE},
+            "spec": {"replicas": self.deployment["spec"]["replicas"]},
+        }
+        scale = checked(merged(scale, await request.json()))
+        self.deployment["spec"]["replicas"] = scale["spec"]["replicas"]
+        self.scaled.append(scale["spec"]["replicas"])
+        return web.json_response(scale)
+
+    async def patch_pod(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        if name not in self.pods:
+            return web.json_response({"message": "not found"}, status=404)
+        await self.put(checked(merged(self.pods[name], await request.json())))
+        return web.json_response(self.pods[name])
+
+    async def pods_of(self, request: web.Request) -> web.StreamResponse:
+        if "watch" not in request.query:
+            assert request.query["labelSelector"] in {"app=vllm", "app=vllm,app in (vllm)"}
+        return await self.answer(request)
+
+    # --- the controller --------------------------------------------------------------------------------
+    async def control(self) -> None:
+        while True:
+            replicas = self.deployment["spec"]["replicas"]
+            if not self.paused:
+                while len(self.pods) < replicas:
+                    await self._make()
+                marked = {
+                    name for name, pod in self.pods.items() if COST in pod["metadata"].get("annotations", {})
+                }
+                for name in sorted(self.pods, key=self._goes)[: max(0, len(self.pods) - replicas)]:
+                    await self.delete(name)
+                    self.deleted.append(name)
+                    self.marked |= {name} & marked
+                    await self.engines.pop(name).stop()
+            for name in self.pods.keys() & self.engines.keys():
+                await self._set_ready(name)
+            await asyncio.sleep(0.05)
+
+    def _goes(self, name: str) -> tuple[bool, int, int]:
+        about = self.pods[name]["metadata"]
+        cost = int(about.get("annotations", {}).get(COST, "0"))
+        return self._is_ready(name), cost, -int(name.rpartition("-")[2])
+
+    @property
+    def ready(self) -> int:
+        """The number of pods that are ready."""
+        return sum(map(self._is_ready, self.pods))
+
+    def _is_ready(self, name: str) -> bool:
+        return bool(self.pods[name]["status"]["conditions"][0]["status"] == "True")
+
+    async def _make(self) -> None:
+        self._made += 1
+        name, address = f"{NAME}-{self._made}", f"127.0.0.{self._made + 10}"
+        await self.put(
+            checked(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Pod",
+                    "metadata": {"name": name, "namespace": NAMESPACE, "labels": {"app": "vllm"}},
+                    "spec": copy.deepcopy(self.deployment["spec"]["template"]["spec"]),
+                    "status": {
+                        "phase": "Running",
+                        "podIP": address,
+                        "conditions": [{"type": "Ready", "status": "False"}],
+                    },
+                }
+            )
+        )
+        self.engines[name] = EmulatedInstance(
+            name,
+            "vllm",
+            {"up/llama-3.1-8b": "llama-3.1-8b@l4"},
+            host=address,
+            port=self.port,
+            speed=10,
+            on_stop="cut",
+        )
+        await self.engines[name].start()
+
+    async def _set_ready(self, name: str) -> None:
+        if not self._is_ready(name):
+            pod = copy.deepcopy(self.pods[name])
+            pod["status"]["conditions"][0]["status"] = "True"
+            await self.put(checked(pod))
+
+
+@asynccontextmanager
+async def one_deployment(port: int) -> AsyncIterator[tuple[OneDeployment, str]]:
+    """A running API server and its URL."""
+    state = OneDeployment(port)
+    app = web.Application()
+    pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
+    deployments = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
+    app.router.add_get(pods, state.pods_of)
+    app.router.add_patch(pods + "/{name}", state.patch_pod)
+    app.router.add_get(deployments + "/{name}", state.read_deployment)
+    app.router.add_patch(deployments + "/{name}/scale", state.patch_scale)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    controller = asyncio.create_task(state.control())
+    try:
+        yield state, f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        controller.cancel()
+        await asyncio.gather(controller, return_exceptions=True)
+        state.hang_up()
+        await runner.cleanup()
+        for engine in state.engines.values():
+            await engine.stop()

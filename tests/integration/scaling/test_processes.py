@@ -1,0 +1,166 @@
+"""A gateway that starts and stops emulated engines as child processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.integration.gateway.live import Live, live
+from tests.integration.scaling.clients import Clients, ask, serving
+
+PROFILE = "llama-3.1-8b@l4"
+
+
+def pool(**settings: Any) -> dict[str, Any]:
+    """A pool of emulated engines with two seats each."""
+    return {
+        "name": "small",
+        "instance": {
+            "kind": "vllm",
+            "hardware": "l4",
+            "max_concurrency": 2,
+            "serves": {"llama-3.1-8b": "up/llama-3.1-8b"},
+        },
+        "min_instances": 0,
+        "max_instances": 3,
+        "cooldown_s": 0.5,
+        "cold_start_s": 1,
+        "command": [
+            *(sys.executable, "-m", "router.cli", "emulate", "--kind", "vllm", "--profile", PROFILE),
+            *("--model", "up/llama-3.1-8b", "--port", "{port}", "--speed", "10"),
+        ],
+    } | settings
+
+
+@asynccontextmanager
+async def scaled(tmp_path: Path, *pools: dict[str, Any], **sections: Any) -> AsyncIterator[Live]:
+    scaling = {
+        "scaler": "concurrency",
+        "settings": {"window_s": 0.6, "utilization": 1.0},
+        "actuator": "processes",
+        "interval_s": 0.2,
+        "pools": list(pools),
+    }
+    async with live(tmp_path, environment=dict(os.environ), scaling=scaling, **sections) as gw:
+        yield gw
+
+
+def children(pid: int) -> list[int]:
+    """The processes below one, with their own below them."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in map(int, (task / "children").read_text().split()):
+            found += [child, *children(child)]
+    return found
+
+
+def running(pid: int) -> bool:
+    """Whether a process is there, and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+async def test_load_triples_and_halves_and_no_stream_is_lost(tmp_path: Path) -> None:
+    async with scaled(tmp_path, pool()) as gw:
+        assert (await gw.get("/readyz"))[0] == 200  # requests are held
+        assert serving(gw) == []
+        clients = Clients(gw)
+        clients.are(2)
+        await gw.until(lambda: len(serving(gw)) == 1, 30)
+        clients.are(6)
+        await gw.until(lambda: len(serving(gw)) == 3, 30)
+        _, told = await gw.get("/admin/scaling")
+        assert told["models"][0]["desired_replicas"] == told["pools"][0]["desired"] == 3
+        clients.are(3)
+        await gw.until(lambda: len(serving(gw)) == 2, 30)
+        clients.are(0)
+        await gw.until(lambda: serving(gw) == [], 30)
+        await clients.all_were_answered()
+        assert len(clients.answers) > 10
+
+
+async def test_a_request_wakes_a_pool_at_once_and_waits_for_it(tmp_path: Path) -> None:
+    settings = {
+        "scaler": "concurrency",
+        "settings": {"utilization": 1.0},
+        "actuator": "processes",
+        "interval_s": 60.0,
+        "pools": [pool()],
+    }
+    async with live(tmp_path, environment=dict(os.environ), scaling=settings) as gw:
+        assert await asyncio.gather(*(ask(gw, 5) for _ in range(2))) == [(200, 5, "[DONE]")] * 2
+        _, told = await gw.get("/admin/scaling")
+        assert (told["models"][0]["replicas"], told["decided_here"]) == (1, True)
+        rows = await gw.rows()
+        assert {row["instance"] for row in rows} == {"small-0"}
+        # A model without a pool is refused as before.
+        assert (await gw.chat(model="qwen2.5-7b"))[2]["error"]["code"] == "no_instance"
+
+
+async def test_an_engine_that_dies_is_replaced(tmp_path: Path) -> None:
+    async with scaled(tmp_path, pool(min_instances=1)) as gw:
+        await gw.until(lambda: serving(gw) == ["small-0"], 30)
+        (keeper,) = [each for each in children(os.getpid()) if b"router.scaling.keeper" in command(each)]
+        (engine,) = children(keeper)
+        os.kill(engine, signal.SIGKILL)
+        await gw.until(lambda: serving(gw) == [], 30)
+        assert await ask(gw, 5) == (200, 5, "[DONE]")  # it waits for the next one
+        assert not running(engine)
+
+
+async def test_a_reload_of_the_fleet_file_keeps_the_engines(tmp_path: Path) -> None:
+    async with scaled(tmp_path, pool(min_instances=1)) as gw:
+        await gw.until(lambda: serving(gw) == ["small-0"], 30)
+        (keeper,) = [each for each in children(os.getpid()) if b"router.scaling.keeper" in command(each)]
+        stream = asyncio.create_task(ask(gw, 300))
+        await gw.until(lambda: gw.instances["small-0"].in_flight)
+        assert (await gw.post("/admin/reload", {}))[0] == 200
+        await gw.until(lambda: serving(gw) == ["small-0"], 30)
+        assert await stream == (200, 300, "[DONE]")
+        assert running(keeper)
+
+
+def command(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+FLEET = """
+server: {{port: 0}}
+store: {{url: "sqlite+aiosqlite:///{directory}/headway.db"}}
+models: [{{name: llama-3.1-8b}}]
+scaling: {scaling}
+"""
+
+
+async def test_a_killed_gateway_leaves_no_engine(tmp_path: Path) -> None:
+    scaling = {"scaler": "none", "actuator": "processes", "interval_s": 0.2, "pools": [pool(min_instances=1)]}
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text(FLEET.format(directory=tmp_path, scaling=json.dumps(scaling)))
+    gateway = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "router.cli", "serve", "--config", str(fleet)),
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert gateway.stderr is not None
+    try:
+        async with asyncio.timeout(60):
+            while b"is ready after" not in (line := await gateway.stderr.readline()):
+                assert line, "the gateway has ended"
+        below = children(gateway.pid)
+        engines = [each for each in below if b"emulate" in command(each)]
+        assert len(engines) == 2  # a keeper and its engine
+    finally:
+        gateway.kill()
+        await gateway.wait()
+    async with asyncio.timeout(30):
+        while any(running(each) for each in below):  # noqa: ASYNC110 (a test may poll)
+            await asyncio.sleep(0.05)

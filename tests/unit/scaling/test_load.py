@@ -1,0 +1,61 @@
+"""The load that a scaler sees."""
+
+from __future__ import annotations
+
+from policies.scaling.types import ModelLoad
+from router.core.events import Arrived
+from router.core.types import Outcome
+from router.gateway.telemetry.metrics import Metrics
+from router.request.model_names import ModelNames
+from router.scaling.load import Totals, model_loads, totals
+from router.store.records import RequestRecord
+from tests.unit.core.worlds import instance, request, scheduler
+
+NAMES = ModelNames(["m", "n"], {"small": "m"}, ["latency"])
+
+
+def record(requested: str, model: str | None, outcome: Outcome, **settings: object) -> RequestRecord:
+    made = RequestRecord(id="r", received_at=0.0)
+    made.model_requested, made.model, made.outcome = requested, model, outcome
+    for name, value in settings.items():
+        setattr(made, name, value)
+    return made
+
+
+def test_totals_of_finished_requests_and_of_those_under_way() -> None:
+    metrics = Metrics()
+    metrics.set_fleet(policies=[], models=["m", "n"], aliases=["small"], instances={})
+    answered = {"attempts": 1, "prompt_tokens": 10, "output_tokens": 5}
+    for each in (
+        record("small", "m", Outcome.OK, **answered),
+        record("m", "n", Outcome.LATE, **answered, slo_ttft_s=1.0, slo_met=False),  # by a fallback
+        record("auto", "n", Outcome.OK, **answered),
+        record("m", None, Outcome.REJECTED_OVERLOAD, slo_ttft_s=1.0),
+        record("m", None, Outcome.REJECTED_INVALID),
+        record("auto", None, Outcome.REJECTED_OVERLOAD),
+    ):
+        metrics.record(each)
+    running = scheduler(instance("a"))
+    running.handle(Arrived(request("r", prompt_tokens=7)), 0.0)
+    assert totals(metrics, running, NAMES) == {
+        "m": Totals(arrivals=4, prompt_tokens=27, answers=2, output_tokens=10, slo_misses=2),
+        "n": Totals(arrivals=1, prompt_tokens=10, answers=1, output_tokens=5),
+    }
+
+
+def test_loads_are_summed_over_replicas_since_the_last_decision() -> None:
+    before = {"a": {"m": Totals(10, 100, 8, 80, 1)}, "gone": {"m": Totals(99)}}
+    now = {
+        "a": {"m": Totals(13, 130, 9, 90, 1), "n": Totals(2)},
+        "new": {"m": Totals(4, 40)},
+    }
+    assert model_loads(before, now, {"m": 5, "k": 1}) == {
+        "m": ModelLoad(arrivals=7, prompt_tokens=70, answers=1, output_tokens=10, queued=5),
+        "n": ModelLoad(arrivals=2),
+        "k": ModelLoad(arrivals=0, queued=1),
+    }
+
+
+def test_a_request_that_ends_for_another_model_takes_nothing_away() -> None:
+    before, now = {"a": {"m": Totals(5, 50)}}, {"a": {"m": Totals(4, 40)}}
+    assert model_loads(before, now, {}) == {"m": ModelLoad(arrivals=0)}
